@@ -23,8 +23,9 @@ def began_again(history: History, job: Mapping[str, Any]) -> str | None:
     if starts < 2 or not isinstance(retry, dict) or "training" in job or retry.get("args_again"):
         return None
     looked = any(node.stop_looked for attempt in history.attempts for node in attempt.nodes)
+    logs = any(one.step is not None for a in history.attempts for one in a.launches)
     troubles = [a.verdict.trouble for a in history.attempts if a.verdict]
     stopped = any(trouble and trouble.cause == "stopped" for trouble in troubles)
-    if looked or stopped or RunPaths(history.run).call.exists():
+    if looked or logs or stopped or RunPaths(history.run).call.exists():
         return None
     return None if newest_saved(history.paths) is not None else SENTENCE

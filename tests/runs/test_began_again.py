@@ -14,7 +14,7 @@ from fsdpkit.runs.began_again import SENTENCE, began_again
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.layout import TaskPaths
 from tests.conftest import Completed, answer_of
-from tests.reporting.made_run import T0, launches, made_run, saves, starts, write_lines
+from tests.reporting.made_run import T0, breaks, launches, made_run, saves, starts, write_lines
 
 PLAIN: dict[str, Any] = {"name": "made", "retry": {"args_again": []}}
 """The job of a script that reads no [training]."""
@@ -53,6 +53,7 @@ KNOWN: dict[str, tuple[dict[str, Any], Callable[[TaskPaths], Any]]] = {
     "it is told by an argument": ({**PLAIN, "retry": {"args_again": ["--resume"]}}, nothing),
     "it is our trainer": ({**PLAIN, "training": {}}, nothing),
     "a checkpoint is there": (PLAIN, lambda task: saves(task, 3, T0, 0.0)),
+    "it logs its steps": (PLAIN, lambda task: breaks(task, 0, T0, step=-1)),
     "it stopped as it was asked": (PLAIN, stopped),
     "it looks for such a request": (PLAIN, looked),
     "it calls a function": (PLAIN, lambda task: (task.dir / "call.pkl").touch()),
