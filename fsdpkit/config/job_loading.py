@@ -310,7 +310,8 @@ def _find_entry(
         candidate = (base / entry).resolve()
         if candidate.is_file():
             return candidate
+    kind = "script" if key == "entry" else "file"
     raise NotFoundError(
-        f"{what}: {key} ({origin}): there is no file {entry!r}; "
+        f"{what}: {key} ({origin}): there is no {kind} {entry!r}; "
         f"looked in {', '.join(dict.fromkeys(str(b) for b in bases))}"
     )

@@ -66,7 +66,7 @@ def test_a_job_that_is_not_there_is_said_so(name: str) -> None:
 def test_a53_a_missing_script_is_found_before_queueing(job_file: JobFile, tmp_path: Path) -> None:
     path = job_file("")
     (tmp_path / "train.py").unlink()
-    with pytest.raises(NotFoundError, match=r"there is no file 'train\.py'; looked in"):
+    with pytest.raises(NotFoundError, match=r"there is no script 'train\.py'; looked in"):
         load_job(path)
 
 
