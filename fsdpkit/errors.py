@@ -121,5 +121,8 @@ class FunctionError(FsdpkitError):
         self.traceback = traceback
 
 
+STEP_FAILED = 79
+"""Exit status of a job one of whose own `[steps]` failed; the template's script exits with it."""
+
 STOPPED_EARLY = 75
 """Exit status (EX_TEMPFAIL) of a trainer that was asked to stop and saved a checkpoint first."""

@@ -45,6 +45,36 @@ class GroupedCommand(click.Command):
                 with formatter.section(group):
                     formatter.write_dl(records)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if told := self._of_sbatch(error.option_name):
+                raise click.UsageError(told, ctx) from error
+            if not isinstance(self, WithTrainerArgs):
+                raise
+            told = f"{error.format_message()} An option of your script goes after --."
+            raise click.UsageError(told, ctx) from error
+
+    def _of_sbatch(self, spelling: str) -> str | None:
+        """What stands here for an option of sbatch; None: it is none."""
+        from fsdpkit.config.slurm_options import KEYS, LETTERS, OTHERWISE
+        from fsdpkit.rendering.lint import LONG_OPTIONS
+        from fsdpkit.scheduling.wanted import key_of
+
+        letter = spelling.startswith("-") and not spelling.startswith("--")
+        name = LETTERS.get(spelling[1:2], "") if letter else spelling.lstrip("-")
+        if name not in LONG_OPTIONS:
+            return None
+        if name in OTHERWISE:
+            return f"{spelling} is an option of sbatch: {OTHERWISE[name]}"
+        key = KEYS.get(name, f"slurm.options.{name}")
+        own = {key_of(one.name or ""): one.opts[0] for one in self.params}
+        here = own.get(key, f"--set {key}=VALUE")
+        if key not in KEYS.values() and any("--sbatch-option" in one.opts for one in self.params):
+            here = f"--sbatch-option {name}=VALUE"
+        return f"{spelling} is an option of sbatch; here it is {here}"
+
 
 class WithTrainerArgs(GroupedCommand):
     """What follows `--` is the trainer's, even where JOB is left out; click would call it JOB."""

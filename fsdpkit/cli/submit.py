@@ -13,6 +13,7 @@ import click
 from fsdpkit.cli.options import (
     AFTERWARDS,
     HOW,
+    RESOURCES,
     WHAT,
     WithTrainerArgs,
     as_typed,
@@ -63,6 +64,14 @@ _BEHIND = "What the program is told stands behind --"
 @grouped(WHAT, "-m", "module", metavar="MODULE", help="Start a module, as python -m does.")
 @wanted("sets", "array", "snapshot")
 @wanted("nodes", "gpus", "time", "cluster", "partition", "account", "spare")
+@grouped(
+    RESOURCES,
+    "--sbatch-option",
+    "sbatch_options",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Any other option of sbatch, such as licenses=scratch.",
+)
 @wanted("after", "runs")
 @trust_option
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")

@@ -149,7 +149,9 @@ def own_places(environment: Environment, here: Path) -> list[Path]:
     """Where Python looks for a module before it looks at what is installed: `here`, where the job
     runs, and PYTHONPATH."""
     inherited = os.environ.get("PYTHONPATH", "") if stood_in() is None else ""
-    path = environment.variables.get("PYTHONPATH", inherited)
+    prepended = environment.prepend.get("PYTHONPATH")
+    path = os.pathsep.join(filter(None, (prepended, inherited)))
+    path = environment.variables.get("PYTHONPATH", path)
     return [here, *(here / entry for entry in path.split(os.pathsep) if entry)]
 
 

@@ -1,5 +1,7 @@
 """A job: what to run. `jobs/*.toml` and the command line become one immutable `JobSpec`."""
 
+import json
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,6 +21,8 @@ from fsdpkit.config.loading import parsed
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.secrets import may_pass, why_not_passed
+from fsdpkit.config.slurm_options import SlurmOptions
+from fsdpkit.config.steps import OwnSteps
 from fsdpkit.config.track import Track
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
@@ -56,7 +60,10 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Annotated[int, Meta(ge=1, le=1024)] | None,
         Meta(description="CPU cores per GPU; unset: the node's share."),
     ] = None
-    memory: Annotated[Text | None, Meta(description="Memory per node, such as 480G.")] = None
+    memory: Annotated[
+        Text | Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Memory per node, such as 480G; a bare number is megabytes, 0 all."),
+    ] = None
     account: Annotated[Text | None, Meta(description="Account (project) to charge.")] = None
     partition: Annotated[Text | None, Meta(description="Partition; unset: one that fits.")] = None
     qos: Annotated[Text | None, Meta(description="Quality of service.")] = None
@@ -71,7 +78,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         parsed("time", parse_time_s, self.time)
-        parsed("memory", parse_memory_mb, self.memory)
+        parsed("memory", parse_memory_mb, None if self.memory is None else str(self.memory))
         for key in ("nodelist", "exclude"):
             if "/" in (getattr(self, key) or ""):
                 raise ValueError(f"{key}: a '/' makes Slurm read a file of that name; list nodes")
@@ -81,6 +88,11 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return parse_time_s(self.time)
 
     @property
+    def memory_mb(self) -> int | None:
+        """Of each node; 0: all that it has."""
+        return None if self.memory is None else parse_memory_mb(str(self.memory))
+
+    @property
     def ranks(self) -> int:
         return self.nodes * self.gpus
 
@@ -88,6 +100,20 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def nodes_asked(self) -> int:
         """What Slurm is asked for: the nodes that train, and those that wait."""
         return self.nodes + self.spare
+
+
+_REFERENCE = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)")
+
+
+def _why_no_reference(name: str, value: str, found: re.Match[str]) -> str:
+    before = value[: found.start()].removesuffix(":")
+    way = "write the value itself"
+    if found.group().strip("${}") == name and found.end() == len(value) and before:
+        way = f"write environment.prepend = {{ {name} = {json.dumps(before, ensure_ascii=False)} }}"
+    return (
+        f"{name}: values are text, in which {found.group()} is not replaced: {way}; a value that "
+        "is to have such text in it is passed on by environment.pass"
+    )
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,6 +135,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Meta(description="Environment variables for every rank."),
         PER_TASK,
     ] = {}
+    prepend: Annotated[
+        dict[VariableName, Text],
+        Meta(
+            description="Text put, with a colon, before what these variables have on the node, as "
+            "for PATH and LD_LIBRARY_PATH; before `variables`, which replace it."
+        ),
+    ] = {}
 
     pass_: Annotated[
         list[str] | UnsetType,
@@ -125,6 +158,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         if refused := [name for name in self.passed if not may_pass(name)]:
             raise ValueError(f"pass: {why_not_passed(refused[0])}")
+        for key in ("variables", "prepend"):
+            for name, value in getattr(self, key).items():
+                if found := _REFERENCE.search(value):
+                    raise ValueError(f"{key}: {_why_no_reference(name, value, found)}")
         if twice := sorted({*self.passed} & {*self.variables}):
             raise ValueError(f"pass: {twice[0]} is set in variables as well; keep one of the two")
         given = [key for key in ("conda", "venv", "container") if getattr(self, key) is not None]
@@ -199,6 +236,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ]
     resources: Annotated[Resources, Meta(description="What to ask of Slurm."), _ASKED_ONCE]
+    slurm: Annotated[
+        SlurmOptions, Meta(description="Further options of sbatch."), RENDERED_ONCE
+    ] = SlurmOptions()
+    steps: Annotated[
+        OwnSteps, Meta(description="Files that run before and after the training."), RENDERED_ONCE
+    ] = OwnSteps()
     description: Annotated[
         str,
         Meta(description="One sentence for `fsdpkit jobs`."),

@@ -6,8 +6,8 @@ What a job may say stands in job.py; how files are laid over one another in load
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from fsdpkit.config import assets
+from fsdpkit.config.accelerate_file import check_accelerate_file
 from fsdpkit.config.entry import Entry, find_entry, is_module_in, is_shell_script
 from fsdpkit.config.job import JOB_SCHEMA, Audit, Environment, Files, JobSpec, WorkTreeSource
 from fsdpkit.config.layers import AssetLayer
@@ -28,6 +29,7 @@ from fsdpkit.config.loading import (
 )
 from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
 from fsdpkit.config.secrets import form_of, found_secret, refuse_secrets, why_secret
+from fsdpkit.config.steps import OwnSteps, command_of
 from fsdpkit.errors import NotFoundError, StorageError
 
 DEFAULT_JOB = "t5"
@@ -41,14 +43,22 @@ class LoadedJob:
     layered: Layered
     files: tuple[Path, ...]
     entry: Entry
+    steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the key in `[steps]`, the command; its last word is the file's whole path."""
+    accelerate_config: Path | None = None
+    """That of `[launch]`, by its whole path."""
 
     def origin(self, key: str) -> str:
         return self.layered.origin(key)
 
     @property
     def resolved(self) -> str:
-        """The text of a run's job.json: the job as it was decided, a script by its whole path."""
-        spec = msgspec.structs.replace(self.spec, entry=str(self.entry))
+        """The text of a run's job.json: the job as it was decided, its files by whole paths."""
+        steps = {key: words[-1] for key, words in self.steps.items()}
+        file = self.accelerate_config and str(self.accelerate_config)
+        launch = msgspec.structs.replace(self.spec.launch, accelerate_config=file)
+        changes = {"entry": str(self.entry), "steps": OwnSteps(**steps), "launch": launch}
+        spec = msgspec.structs.replace(self.spec, **changes)
         return msgspec.json.format(msgspec.json.encode(spec), indent=2).decode() + "\n"
 
     @property
@@ -132,7 +142,7 @@ def load_job(
     if spec.training is not UNSET and _is_for_other_scripts(layered, entry):
         del layered.values["training"]
         spec = msgspec.structs.replace(spec, training=UNSET)
-    return LoadedJob(spec, layered, tuple(files), entry)
+    return _with_files(LoadedJob(spec, layered, tuple(files), entry), files, what)
 
 
 def _is_for_other_scripts(layered: Layered, entry: Entry) -> bool:
@@ -180,7 +190,7 @@ def reload_job(
     spec = build(JobSpec, layered, f"job of {origin}")
     beside = (work_dir / "job.json",)
     entry = _find_entry(spec, layered, beside, f"job of {origin}", work_dir)
-    return LoadedJob(spec, layered, (path,), entry)
+    return _with_files(LoadedJob(spec, layered, (path,), entry), beside, f"job of {origin}")
 
 
 def _lay_command_line(layered: Layered, options: dict[str, Any], sets: Sequence[str]) -> None:
@@ -307,21 +317,48 @@ def _no_such_job(name: str, spec: JobSpec) -> NotFoundError:
     raise AssertionError(f"{name} is a job")
 
 
+def _with_files(job: LoadedJob, files: Sequence[Path], what: str) -> LoadedJob:
+    """The job with its other files, found as its script is. Raises NotFoundError, ConfigError."""
+
+    def found(key: str, file: str) -> Path:
+        places = _places(job.layered, files, key)
+        for place in places:
+            if (path := (place / file).resolve()).is_file():
+                return path
+        raise _not_found(f"{what}: {key} ({job.origin(key)}): there is no file {file!r}", places)
+
+    steps = {
+        key: command_of(found(f"steps.{key}", file), f"{what}: steps.{key}")
+        for key, file in job.spec.steps.given.items()
+    }
+    path, key = None, "launch.accelerate_config"
+    if file := job.spec.launch.accelerate_config:
+        check_accelerate_file(path := found(key, file), f"{what}: {key}")
+    return replace(job, steps=steps, accelerate_config=path)
+
+
 def _find_entry(
     spec: JobSpec, layered: Layered, files: Sequence[Path], what: str, here: Path
 ) -> Entry:
-    """What the job starts. A script is looked for beside the job file, in the current directory, in
-    the package; that of a packaged job in the package alone."""
-    origin = layered.origin("entry")
+    """What the job starts."""
+    places, where = _places(layered, files, "entry"), f"{what}: entry ({layered.origin('entry')})"
+    found = find_entry(spec.entry, places, spec.environment, where, here=here)
+    if found is None:
+        raise _not_found(f"{where}: there is no script {spec.entry!r}", places)
+    return found
+
+
+def _not_found(what: str, places: Sequence[Path]) -> NotFoundError:
+    return NotFoundError(f"{what}; looked in {', '.join(dict.fromkeys(map(str, places)))}")
+
+
+def _places(layered: Layered, files: Sequence[Path], key: str) -> list[Path]:
+    """Where a file that `key` names is looked for: beside the job file, in the current directory,
+    in the package; that of a packaged job in the package alone."""
+    origin = layered.origin(key)
     bases = [Path.cwd(), *(f.parent for f in files), assets.packaged_dir()]
     if origin not in ("command line", "--set"):
         bases = [*reversed(bases[1:-1]), bases[0], bases[-1]]
     if origin.startswith("packaged "):  # whatever has the same name where this is typed
         bases = [base for base in bases[:-2] if base.is_relative_to(bases[-1])] + bases[-1:]
-    found = find_entry(spec.entry, bases, spec.environment, f"{what}: entry ({origin})", here=here)
-    if found is None:
-        raise NotFoundError(
-            f"{what}: entry ({origin}): there is no script {spec.entry!r}; "
-            f"looked in {', '.join(dict.fromkeys(str(b) for b in bases))}"
-        )
-    return found
+    return bases

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.fields import RENDERED_ONCE, once
+from fsdpkit.config.fields import RENDERED_ONCE, Text, once
 
 Warm = Literal["auto", "on", "off"]
 ModuleName = Annotated[str, Meta(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
@@ -51,3 +51,11 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "node, before the script runs, with the job's environment."
         ),
     ] = []
+    accelerate_config: Annotated[
+        Text | None,
+        Meta(
+            description="File of `accelerate config`: the script gets the environment variables "
+            "that `accelerate launch --config_file` would give it."
+        ),
+        RENDERED_ONCE,
+    ] = None

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import NodeType, Partition
 from fsdpkit.config.profile import SiteProfile
-from fsdpkit.config.units import format_time, parse_memory_mb
+from fsdpkit.config.units import format_time
 from fsdpkit.errors import UsageError
 
 _EARLY_S = 60  # by as much Slurm may deliver the warning too soon (sbatch(1), --signal)
@@ -120,10 +120,8 @@ def _of_a_node(resources: Resources, node: NodeType) -> Iterator[str]:
     cpus = (resources.cpus_per_gpu or 0) * resources.gpus
     if node.cpus is not None and cpus > node.cpus:
         yield f"{cpus} cores per node asked, a node has {node.cpus}"
-    if resources.memory is not None and node.memory_mb is not None:
-        memory_mb = parse_memory_mb(resources.memory)
-        if memory_mb > node.memory_mb:
-            yield f"{memory_mb} MB per node asked, a node has {node.memory_mb}"
+    if node.memory_mb is not None and (resources.memory_mb or 0) > node.memory_mb:
+        yield f"{resources.memory_mb} MB per node asked, a node has {node.memory_mb}"
     if node.features and resources.constraint and _FEATURES.fullmatch(resources.constraint):
         lacking = [f for f in resources.constraint.split("&") if f not in node.features]
         if lacking:

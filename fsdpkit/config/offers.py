@@ -14,7 +14,7 @@ import msgspec
 from fsdpkit.config.job import MOST_NODES, Resources
 from fsdpkit.config.limits import problems
 from fsdpkit.config.partition import NodeType, Partition
-from fsdpkit.config.units import format_time, parse_memory_mb
+from fsdpkit.config.units import format_time
 
 Ways = Mapping[str, tuple[Partition, NodeType]]
 """Ways to ask, by name, each with what is known of its nodes."""
@@ -95,7 +95,7 @@ def _trial(
     limit_s = partition.max_time_s(nodes + asked.spare)
     time = format_time(limit_s) if limit_s and limit_s < asked.time_s else asked.time
     memory, cpus = asked.memory, asked.cpus_per_gpu
-    if memory and node.memory_mb and parse_memory_mb(memory) > node.memory_mb:
+    if node.memory_mb and (asked.memory_mb or 0) > node.memory_mb:
         memory = f"{node.memory_mb}M"
     if cpus and node.cpus and gpus <= node.cpus < cpus * gpus:
         cpus = node.cpus // gpus

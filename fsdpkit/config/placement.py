@@ -17,7 +17,7 @@ from fsdpkit.config.partition import NodeType, Partition, release
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.spelling import nearest
-from fsdpkit.config.units import format_time, parse_memory_mb
+from fsdpkit.config.units import format_time
 from fsdpkit.errors import UsageError
 
 OLDEST_TESTED = (22, 5)
@@ -199,8 +199,8 @@ def _memory(resources: Resources, node: NodeType) -> tuple[int | None, str]:
     """As asked, else the GPUs' share of the node, where it is known: without a word about memory
     many clusters give a job all of a node's, so that no other job gets the GPUs it leaves. Of a job
     that leaves none nothing is asked: the profile's number may be a little too high."""
-    if resources.memory is not None:
-        return parse_memory_mb(resources.memory), "as asked"
+    if resources.memory_mb is not None:
+        return resources.memory_mb, "as asked"
     if not (node.memory_mb and node.gpus) or resources.exclusive or resources.gpus >= node.gpus:
         return None, ""
     share = node.memory_mb * resources.gpus // node.gpus

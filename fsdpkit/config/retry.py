@@ -39,6 +39,13 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     on_out_of_memory: Annotated[Repair, Meta(description="When a rank runs out of memory.")] = (
         "stop"
     )
+    args_again: Annotated[
+        list[str],
+        Meta(
+            description="Arguments added to the script's own from its second start on, such as "
+            "--resume: after a restart, a requeue or a resume."
+        ),
+    ] = []
     restarts: Annotated[
         int, Meta(ge=0, le=1000, description="Restarts within one attempt."), RENDERED_ONCE
     ] = 3

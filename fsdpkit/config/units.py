@@ -58,13 +58,14 @@ def format_time(seconds: int) -> str:
 
 
 def parse_memory_mb(text: str) -> int:
-    """Megabytes (2**20 bytes) of a Slurm memory size such as `480G`; a bare number is megabytes.
+    """Megabytes (2**20 bytes) of a Slurm memory size such as `480G`; a bare number is megabytes,
+    and 0 all that a node has.
 
     Raises ValueError for anything else and for less than a megabyte.
     """
     match = _MEMORY.fullmatch(text)
     megabytes = int(int(match["n"]) * _MEMORY_MB[match["unit"].upper() or "M"]) if match else 0
-    if not match or not text.isascii() or megabytes < 1:
+    if not match or not text.isascii() or (megabytes < 1 and int(match["n"])):
         raise ValueError(f"{text!r} is not a memory size; write a whole number and K, M, G or T")
     return megabytes
 

@@ -34,6 +34,7 @@ CAUSES: dict[str, Cause] = {
         scheduler.NODE_FAILURE,
         scheduler.REFUSED,
         training.WRONG_WORLD,
+        software.OWN_STEP,
         network.NO_INTERNET,
         software.VERSION_MISMATCH,
         network.PORT_TAKEN,

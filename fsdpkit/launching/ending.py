@@ -150,14 +150,10 @@ def _exclusions(
 
 def _endings_of_job(attempt: AttemptPaths) -> list[Ending]:
     """How this job's earlier attempts ended, as far as that is on record."""
-    number, task = _number(attempt), TaskPaths(attempt.dir.parent)
+    number, task = attempt.number, TaskPaths(attempt.dir.parent)
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     found = [outcomes.read(task.attempt(n).ending, Ending) for n in range(max(0, first), number)]
     return [ending for ending in found if ending is not None]
-
-
-def _number(attempt: AttemptPaths) -> int:
-    return int(attempt.dir.name.removeprefix("attempt-"))
 
 
 def _chained(run: RunPaths) -> list[str]:
@@ -314,7 +310,7 @@ def _fruitless(attempt: AttemptPaths, task: TaskPaths, trouble: Trouble | None) 
     """
     if trouble is not None and trouble.cause == "stopped" and trouble.lasted_s > _LONG_S:
         return 0
-    number = _number(attempt)
+    number = attempt.number
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
     said = {n: ending.get("why", "") for n, ending in endings.items()}

@@ -24,6 +24,7 @@ from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, PortTakenError
 from fsdpkit.launching import flight, warm
+from fsdpkit.launching.accelerate_variables import accelerate_variables
 from fsdpkit.launching.board import Board, Order
 from fsdpkit.launching.carrier import carrier_of
 from fsdpkit.launching.conductor import Conductor, warn
@@ -75,6 +76,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
         with uncollected(), without_shapes():  # imports torchelastic
             warm.prepare(arguments, attempt, environ)  # while this process checks the node
             findings = run_checks(environ)
+            os.environ.update(accelerate_variables(environ))
             events = JsonLines(attempt.node_events(node))
             forks = warm.forks(environ, events.write)
         compare_nodes(attempt, node, name, findings["software"])
@@ -129,7 +131,9 @@ def _follow_orders(
     from fsdpkit.launching.ranks import Torchrun
 
     retry = table_of_job(Path(environ["FSDPKIT_RUN_DIR"]), "retry", Retry)
-    torchrun = Torchrun.parse(arguments, node.attempt)
+    task = environ.get("SLURM_ARRAY_TASK_ID", "")
+    again = [word.replace("{array_task}", task) for word in retry.args_again]
+    torchrun = Torchrun.parse(arguments, node.attempt, again)
     names = environ.get("FSDPKIT_NODE_NAMES", node.name).split()
     # The head's agent opens the port after checking its node, which may be minutes after ours.
     start_s = float(torchrun.config.rdzv_configs.get("join_timeout", 600))

@@ -371,9 +371,13 @@ class Torchrun:
     command: tuple[str, ...]
     endpoint: tuple[str, int] | None
     """Where agents and ranks meet; None on one node."""
+    again: tuple[str, ...] = ()
+    """Further arguments of the program from its second start on."""
 
     @classmethod
-    def parse(cls, arguments: Sequence[str], attempt: AttemptPaths) -> Torchrun:
+    def parse(
+        cls, arguments: Sequence[str], attempt: AttemptPaths, again: Sequence[str] = ()
+    ) -> Torchrun:
         args = _parsed(arguments)
         if args.standalone:
             args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
@@ -382,7 +386,7 @@ class Torchrun:
         config, command, command_args = config_from_args(args)
         host, _, port = str(args.rdzv_endpoint).rpartition(":")
         endpoint = None if args.standalone else (host, int(port))
-        return cls(config, (str(command), *map(str, command_args)), endpoint)
+        return cls(config, (str(command), *map(str, command_args)), endpoint, tuple(again))
 
     def launch(
         self,
@@ -420,7 +424,7 @@ class Torchrun:
         handler = KnownNodes(name, meet.place, meet.nodes, ask, agent_store=not own_workers)
         logs = RunDirectoryLogs(attempt, number, memory, variables)
         agent = _Agent(
-            self._spec(handler),
+            self._spec(handler, self.again if number or attempt.number else ()),
             logs,
             start_method=config.start_method,
             log_line_prefix_template="rank ${rank}: ",
@@ -443,13 +447,13 @@ class Torchrun:
             own = {rank: failure for rank, failure in failures.items() if rank in alone}
             raise ChildFailedError(self.command[0], own or failures)
 
-    def _spec(self, handler: KnownNodes) -> WorkerSpec:
+    def _spec(self, handler: KnownNodes, further: Sequence[str]) -> WorkerSpec:
         config = self.config
         return WorkerSpec(
             role=config.role,
             local_world_size=config.nproc_per_node,
             entrypoint=_SHIELDED[0],
-            args=(*_SHIELDED[1:], *self.command),
+            args=(*_SHIELDED[1:], *self.command, *further),
             rdzv_handler=handler,
             max_restarts=0,
             monitor_interval=config.monitor_interval,

@@ -26,6 +26,7 @@ OF_JOBS: Mapping[int, str] = {
     74: "A checkpoint could not be read or saved, or a disk or quota is full.",
     75: "STOPPED: stopped early as asked, checkpoint saved. Go on: `fsdpkit resume RUN`.",
     78: "A check before training failed; the log names the node, the value and the remedy.",
+    errors.STEP_FAILED: "A file of `[steps]` failed before the training.",
     124: "A rank made no progress for `retry.hang_s`.",
 }
 _BESIDES: Mapping[int, str] = {

@@ -56,6 +56,8 @@ IN_RANKS: Group = {
     "TORCHELASTIC_ERROR_FILE": "Where torchelastic puts the exception of a rank.",
     "TORCHELASTIC_RESTART_COUNT": "Index of the launch within the attempt.",
     "FSDPKIT_HEARTBEAT_DIR": "Where `fsdpkit.log` notes that the rank made a step.",
+    "ACCELERATE_USE_CPU": "With `launch.accelerate_config`, beside the others that `accelerate "
+    "launch` sets.",
     "FSDPKIT_VISIT": "`1` in `fsdpkit shell`: nothing that runs there changes the run.",
 }
 IN_PORTALS: Group = {
@@ -68,7 +70,7 @@ IN_NOTIFY: Group = {
     "FSDPKIT_JOB_ID": "Slurm's id of the job.",
     "FSDPKIT_JOB_NAME": "Name of the job.",
     "FSDPKIT_ATTEMPT": "Number of the attempt, from 0.",
-    "FSDPKIT_STATUS": "Its exit status.",
+    "FSDPKIT_STATUS": "Its exit status; `steps.after` finds it, too.",
     "FSDPKIT_CAUSE": "Why it ended, in a word.",
     "FSDPKIT_WHY": "Why it ended, in a sentence.",
     "FSDPKIT_STEP": "The last step that was logged.",

@@ -90,10 +90,21 @@ class EnvironmentNames(msgspec.Struct, frozen=True, kw_only=True):
             "many there are, each as NAME=value."
         ),
     ]
+    prepend: Annotated[
+        dict[str, str], Meta(description="Text to put before what variables have on the node.")
+    ]
     unset: Annotated[list[str], Meta(description="Variables to remove.")]
     passed: Annotated[
         list[str], Meta(description="Variables that sbatch must have handed on, by name.")
     ]
+
+
+class StepNames(msgspec.Struct, frozen=True, kw_only=True):
+    before: Annotated[
+        list[str], Meta(description="Words that run the job's steps.before; or none.")
+    ]
+    each_node: Annotated[list[str], Meta(description="The same of steps.each_node.")]
+    after: Annotated[list[str], Meta(description="The same of steps.after.")]
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +134,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     container: Annotated[
         list[str], Meta(description="Words before the command that run it in a container; or none.")
     ]
+    steps: Annotated[StepNames, Meta(description="The job's [steps], outside any container.")]
     device: Annotated[
         str, Meta(description="What ranks train on: cpu, nvidia, amd, or gpu where it is unknown.")
     ]

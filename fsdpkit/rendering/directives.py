@@ -46,7 +46,7 @@ def resource_directives(
         ("ntasks-per-node", "1"),
         ("cpus-per-task", str(placement.cpus_per_task)),
         # In megabytes, because not every Slurm reads every spelling that a person may use.
-        ("mem", None if placement.memory_mb is None else f"{placement.memory_mb}M"),
+        ("mem", _memory(placement.memory_mb)),
         ("time", format_time(resources.time_s)),
         ("constraint", resources.constraint),
         ("reservation", resources.reservation),
@@ -67,6 +67,11 @@ def resource_directives(
     if resources.exclusive:
         directives.append(Directive("exclusive", None))
     return directives
+
+
+def _memory(megabytes: int | None) -> str | None:
+    """0 asks for all of a node's memory (sbatch(1), --mem)."""
+    return f"{megabytes}M" if megabytes else None if megabytes is None else "0"
 
 
 _SPACE = " \t\v\f\r"

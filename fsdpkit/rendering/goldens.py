@@ -52,6 +52,8 @@ class Golden:
     array: str | None = None
     after: tuple[str, str] | None = None
     expedite: bool = False
+    steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By key, the words before the file."""
 
     @property
     def nearest(self) -> str:
@@ -105,6 +107,15 @@ GOLDENS: Mapping[str, Golden] = {
     "notify": Golden("osc-cardinal", {**_OSC, "notify.mail": _MAIL, "notify.command": _HOOK}),
     "expedite": Golden("osc-cardinal", {**_OSC, "notify.command": _HOOK}, "0-3", expedite=True),
     "one-node": Golden("osc-cardinal", {**_OSC, "resources.nodes": 1}),
+    "own-steps": Golden(
+        "osc-cardinal",
+        {
+            **_OSC,
+            "environment.prepend": {"LD_LIBRARY_PATH": "/home/alex/x lib"},
+            "slurm.options": {"hold": True, "licenses": "scratch"},
+        },
+        steps={"before": ("bash",), "each_node": ("/bin/bash", "-p"), "after": ("bash",)},
+    ),
 }
 
 
@@ -147,10 +158,11 @@ def golden_script(name: str) -> str:
     """The text of one golden script. Raises FsdpkitError."""
     golden = GOLDENS[name]
     job = load_job("t5", options=dict(golden.options))
+    steps = {key: (*words, str(_HOME / key)) for key, words in golden.steps.items()}
     site = load_site(golden.site)
     template = load_template("torchrun")
     plan = Plan(
-        replace(job, entry=Entry.of_file(_HOME / "fsdp_t5.py")),
+        replace(job, entry=Entry.of_file(_HOME / "fsdp_t5.py"), steps=steps),
         site,
         template,
         place(job.spec.resources, site),

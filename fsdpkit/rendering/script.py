@@ -35,6 +35,7 @@ from fsdpkit.rendering.context import (
     JobNames,
     PythonNames,
     RunNames,
+    StepNames,
     TemplateNames,
 )
 from fsdpkit.rendering.directives import Directive, resource_directives
@@ -95,7 +96,8 @@ def render(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = N
     statements: what the plan's template was parsed into, if the caller has it.
     """
     script = trace(plan, run_dir, statements).script
-    problems = [f for f in lint(script, plan.placement.select) if f.severity == "error"]
+    known = {*plan.placement.select, *plan.job.spec.slurm.options}
+    problems = [f for f in lint(script, known) if f.severity == "error"]
     if problems:
         listed = "\n".join(f"  line {f.line}: {f.message}" for f in problems)
         raise RenderError(
@@ -108,21 +110,23 @@ def render(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = N
 def trace(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = None) -> Traced:
     """The same before the lint, with the template's line of each line of the script."""
     _check_run_dir(run_dir)
-    _check_array_args(plan)
+    _check_handed_on(plan)
     _check_kind(plan)
     return trace_template(plan.template, context_of(plan, run_dir), statements)
 
 
-def _check_array_args(plan: Plan) -> None:
-    """A template that does not hand them on would run every task as if it had none."""
+def _check_handed_on(plan: Plan) -> None:
+    """A template that does not hand these on would run the job, or each task, as if it had none."""
     for name, given in (
         ("array_args", _array_args(plan)),
         ("array_variables", _array_variables(plan)),
+        ("environment.prepend", plan.job.spec.environment.prepend),
+        *((f"steps.{key}", words) for key, words in plan.job.steps.items()),
     ):
         if given and not any(name.encode() in part for part in plan.template.parts.values()):
             raise RenderError(
                 f"template {plan.template.manifest.name} ({plan.template.dir}): does not pass on "
-                f"{name}, so all tasks would be the same: see the template torchrun"
+                f"{name}, which the job has: see the template torchrun"
             )
 
 
@@ -185,10 +189,16 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             python=PythonNames(kind=python.kind, path=python.path, conda=python.conda),
             variables={**site.variables, **profile.network.env, **job.variables},
             array_variables=_array_variables(plan),
+            prepend=job.prepend,
             unset=site.unset,
             passed=job.passed,
         ),
         container=_container(plan, run_dir),
+        steps=StepNames(
+            before=[*plan.job.steps.get("before", ())],
+            each_node=[*plan.job.steps.get("each_node", ())],
+            after=[*plan.job.steps.get("after", ())],
+        ),
         device=_device(plan),
         job_sha256=plan.job.resolved_sha256,
         umask=27 if plan.job.opens_to_group else 77,
@@ -265,7 +275,8 @@ def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
         directives.append(Directive("dependency", f"afternotok:{':'.join(plan.chained)}"))
     if plan.after or plan.chained:
         directives.append(Directive("kill-on-invalid-dep", "yes"))
-    return directives
+    own = plan.job.spec.slurm.directives  # over what the partition's profile selects nodes by
+    return [d for d in directives if d.name not in own] + [Directive(*one) for one in own.items()]
 
 
 _MAIL_TYPES = {"end": "END", "failure": "FAIL", "requeue": "REQUEUE"}
@@ -287,6 +298,9 @@ def _origins(plan: Plan) -> list[str]:
         for key, value in resources.items()
         if value not in (None, False)
     ]
+    for name, value in plan.job.spec.slurm.directives.items():
+        shown = name if value is None else f"{name} = {value}"
+        lines.append(f"{shown} ({plan.job.origin(f'slurm.options.{name}')})")
     lines += [f"without {node}: {why}" for node, why in plan.avoided]
     placement = plan.placement
     lines.append(f"cpus-per-task = {placement.cpus_per_task} ({placement.cpus_reason})")
@@ -356,8 +370,9 @@ def _container(plan: Plan, run_dir: Path) -> list[str]:
             f"job {plan.job.spec.name}: environment.container is set, but the profile of "
             f"{plan.site.profile.title} names no container engine ([container] engine)"
         )
-    root = plan.job.entry.root
-    binds = [str(run_dir), *([str(root)] if root else [])]
+    root, file = plan.job.entry.root, plan.job.accelerate_config
+    own = [*([root] if root else []), *([file.parent] if file else [])]
+    binds = [str(run_dir), *dict.fromkeys(map(str, own))]
     for path in binds:
         if "," in path or ":" in path:
             raise UsageError(f"{engine} cannot bind a directory with ',' or ':' in it: {path}")

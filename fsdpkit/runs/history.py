@@ -164,7 +164,7 @@ def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
         with contextlib.suppress(OSError):
             ended_s = paths.ending.stat().st_mtime
     return Attempt(
-        number=int(paths.dir.name.removeprefix("attempt-")),
+        number=paths.number,
         dir=paths.dir,
         job_id=job_id,
         nodes=tuple(_nodes(paths)),

@@ -77,6 +77,10 @@ class AttemptPaths:
 
     dir: Path
 
+    @property
+    def number(self) -> int:
+        return int(self.dir.name.removeprefix("attempt-"))
+
     def node_events(self, node: int) -> Path:
         return self.dir / f"node-{node}.events.jsonl"
 

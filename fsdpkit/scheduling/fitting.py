@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fsdpkit.config.accelerate_file import unused_of
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.limits import shortest_s, warning_s
 from fsdpkit.config.placement import Placement, place
@@ -49,6 +50,8 @@ def fit(
             f"longer jobs"
         )
     warnings += check_on(job, placement.node_type, work_dir)
+    if (file := job.accelerate_config) is not None:
+        warnings += unused_of(file, resources, f"job {job.spec.name}: launch.accelerate_config")
     avoided: tuple[tuple[str, str], ...] = ()
     if here:
         warnings += not_from_here(job, site, placement.node_type, work_dir)

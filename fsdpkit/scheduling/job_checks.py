@@ -84,10 +84,12 @@ def check_on(job: LoadedJob, node: NodeType, work_dir: Path) -> list[str]:
 def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> None:
     """Raises UsageError for arguments that stand for an array task where there is none, unless
     `array` is some `chosen` ones of an array's tasks."""
-    if array is None and any("{array_task}" in word for word in job.spec.args):
+    given = {"args": job.spec.args, "retry.args_again": job.spec.retry.args_again}
+    stands = [key for key, words in given.items() if any("{array_task}" in w for w in words)]
+    if array is None and stands:
         raise UsageError(
-            f"job {job.spec.name}: args: {{array_task}} stands for the index of an array task, "
-            f"but this is not an array: add --array, such as --array 0-15"
+            f"job {job.spec.name}: {stands[0]}: {{array_task}} stands for the index of an array "
+            f"task, but this is not an array: add --array, such as --array 0-15"
         )
     tasks = set() if array is None else {*parse_array(array)[0]}
     for key in ("array_args", "array_settings"):

@@ -9,7 +9,6 @@ from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
-from fsdpkit.config.units import parse_memory_mb
 from fsdpkit.rendering.directives import resource_directives
 from fsdpkit.runs import avoided_nodes, exclusions
 from fsdpkit.runs.avoided_nodes import AvoidedNode
@@ -66,7 +65,7 @@ def _demand(resources: Resources, placement: Placement, profile: SiteProfile) ->
         nodes=resources.nodes_asked,
         partition=asked.get("partition"),
         cpus=placement.cpus_per_task,
-        memory_mb=parse_memory_mb(resources.memory) if resources.memory else 0,
+        memory_mb=resources.memory_mb or 0,
         constraint=asked.get("constraint"),
         gres=tuple(one for text in gres for one in str(text).split(",")),
     )

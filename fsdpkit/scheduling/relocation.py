@@ -44,6 +44,11 @@ def in_copy(plan: Plan, tree: WorkTreeFiles, copy: Path) -> Plan:
         plan.job,
         spec=msgspec.structs.replace(spec, **changes),
         entry=_moved_entry(plan.job.entry, tree.top, copy),
+        steps={
+            key: (*words[:-1], str(_file(Path(words[-1]), tree, copy)))
+            for key, words in plan.job.steps.items()
+        },
+        accelerate_config=(file := plan.job.accelerate_config) and _file(file, tree, copy),
     )
     return replace(plan, job=job, work_dir=_moved(here, tree.top, copy))
 
@@ -58,6 +63,10 @@ def _moved_entry(entry: Entry, root: Path, copy: Path) -> Entry:
 
 def _moved(path: Path, root: Path, copy: Path) -> Path:
     return copy / path.relative_to(root) if path.is_relative_to(root) else path
+
+
+def _file(path: Path, tree: WorkTreeFiles, copy: Path) -> Path:
+    return _moved(path, tree.top, copy) if tree.holds(path) else path
 
 
 def _training(training: TrainingSettings, here: Path, tree: WorkTreeFiles) -> TrainingSettings:
@@ -88,12 +97,16 @@ def _environment(
         changes["container"] = str(here / environment.container)
     if path := _python_path(environment, prefix, tree.top, copy):
         changes["variables"] = {**environment.variables, "PYTHONPATH": path}
+        changes["prepend"] = {k: v for k, v in environment.prepend.items() if k != "PYTHONPATH"}
     return msgspec.structs.replace(environment, **changes)
 
 
 def _python_path(environment: Environment, prefix: Path, root: Path, copy: Path) -> str | None:
     """PYTHONPATH with what lies in the tree taken from the copy; None if it can stay as it is."""
-    given = environment.variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    given = environment.variables.get("PYTHONPATH")
+    if given is None:
+        given = os.environ.get("PYTHONPATH", "")
+        given = f"{environment.prepend.get('PYTHONPATH', '')}:{given}"
     entries = [Path(text) for text in given.split(os.pathsep) if text]
     moved = [_moved(p.resolve() if p.is_absolute() else p, root, copy) for p in entries]
     moved += [_moved(p, root, copy) for p in editable_dirs([prefix], root)]

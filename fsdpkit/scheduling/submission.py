@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ import fsdpkit
 from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, choose_site
+from fsdpkit.config.slurm_options import why_refused
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import items_of, refuse_strangers
@@ -66,6 +67,18 @@ class SubmitRequest(Wanted):
     snapshot: bool | None = None
     by_plan: bool = True
     """Whether a plan that was made of this job decides if it is submitted."""
+    sbatch_options: Sequence[str] = ()
+    """`NAME=VALUE` or `NAME` each: options of sbatch that no key stands for."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        options = super().options
+        for text in self.sbatch_options:
+            name, equals, value = text.partition("=")
+            if why := why_refused(name):
+                raise UsageError(f"--sbatch-option {text!r}: {why}")
+            options[f"slurm.options.{name}"] = value if equals else True
+        return options
 
 
 def plan(request: SubmitRequest) -> tuple[Plan, str]:
@@ -286,6 +299,7 @@ def submit(
     spare: int | None = None,
     snapshot: bool | None = None,
     by_plan: bool = True,
+    sbatch_options: Sequence[str] = (),
 ) -> Run:
     """Submit a job, as `fsdpkit submit` does, and return without waiting for it.
 
@@ -308,6 +322,7 @@ def submit(
         spare: Extra standby nodes that replace a failed one.
         snapshot: Run in a copy of the work tree as it is now.
         by_plan: Refuse a job that `fsdpkit plan` has shown not to fit.
+        sbatch_options: `NAME=VALUE` or `NAME` each: options of sbatch that no key stands for.
 
     Returns:
         The run; its `job_id` is the scheduler's.

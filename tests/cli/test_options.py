@@ -71,6 +71,7 @@ def test_help_has_groups_in_the_order_of_a_submission(fsdpkit: Callable[..., Com
     below = said.partition("\nResources:\n")[2].partition("\nHow to submit:\n")[0]
     assert re.findall(r"^  (--\S+)", below, re.MULTILINE) == [
         *("--nodes", "--gpus", "--time", "--cluster", "--partition", "--account", "--spare"),
+        "--sbatch-option",
     ]
     assert max(map(len, said.splitlines())) <= 80
 

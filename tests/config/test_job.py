@@ -244,6 +244,8 @@ def test_ranks_share_a_node_s_gpus_evenly(tmp_path: Path) -> None:
     assert load_job(str(tmp_path / "train.py"), options=options).spec.ranks_per_node == 2
     with pytest.raises(ConfigError, match=r"3 ranks cannot share 4 GPUs.*divisor"):
         load_job(str(tmp_path / "train.py"), options={**options, "launch.ranks_per_node": 3})
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -427,7 +427,7 @@ def test_a_run_directory_that_cannot_be_made_is_said_so(
 def test_a37_a44_a47_steps_keep_the_environment_and_ranks_share_the_cores(
     shell: Bash, render_script: RenderScript
 ) -> None:
-    options = {"environment.variables": {"NCCL_PROTO": "^LL128", "B": "a, b=$c 'd'"}}
+    options = {"environment.variables": {"NCCL_PROTO": "^LL128", "B": "a, b=$1 'd'"}}
     shell.environment["LD_LIBRARY_PATH"] = "/old"
     profile = {"environment": {"unset": ["LD_LIBRARY_PATH"]}}
     shell.run(render_script(python=shell.python, options=options, profile=profile))
@@ -435,7 +435,7 @@ def test_a37_a44_a47_steps_keep_the_environment_and_ranks_share_the_cores(
     assert seen["SLURM_EXPORT_ENV"] == "ALL"
     assert seen["PYTHONNOUSERSITE"] == "1"
     assert seen["OMP_NUM_THREADS"] == "4"  # 16 cores, 4 ranks
-    assert (seen["NCCL_PROTO"], seen["B"]) == ("^LL128", "a, b=$c 'd'")
+    assert (seen["NCCL_PROTO"], seen["B"]) == ("^LL128", "a, b=$1 'd'")
     assert "LD_LIBRARY_PATH" not in seen
 
 

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from fsdpkit.errors import STEP_FAILED
 from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.patterns import pattern
+
+OWN_STEP = Cause(
+    "own-step",
+    "A step of the job's own failed before the training began: {who}: {words}",
+    "What it printed is in the job's log (fsdpkit logs {run} --batch) or, of each_node, in the "
+    "node's log below submitit/. Correct the file that [steps] names, and submit again.",
+    retry="settings",
+    again="not by itself",
+    statuses=frozenset({STEP_FAILED}),
+    patterns=(
+        pattern(
+            ("steps.before ended with status ", "steps.each_node ended with status "),
+            "our batch shell and the shell on each node",
+        ),
+    ),
+)
 
 VERSION_MISMATCH = Cause(
     "version-mismatch",

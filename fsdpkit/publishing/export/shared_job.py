@@ -50,6 +50,8 @@ _WHY = {
     "notify": "it names a person, so nobody is told",
     "array_args": "a portal's job is no array",
     "array_settings": "a portal's job is no array",
+    "slurm": "what else sbatch is told is for whoever submits to say",
+    "steps": "its files are one person's",
     "track": "it names a person's project",
     "files": "who may read a run, and what it needs, is for its owner to say",
     "audit": "whether the centre may count a run is for its owner to say",

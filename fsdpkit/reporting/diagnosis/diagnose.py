@@ -63,7 +63,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     follow_on: tuple[str, ...] = ()
     """Failures that only followed from it, a line each."""
     earlier: tuple[str, ...] = ()
-    """What attempts before this one ended for, or launches within it, a line each."""
+    """What attempts before this one ended for, or launches within it, a line each; and that its
+    script began at its beginning again, where that is known."""
     looked_at: tuple[str, ...] = ()
     """What was read, where that did not suffice; and what could not be read."""
     page: str | None = None
@@ -117,6 +118,13 @@ def _succeeded(job: JobEvidence | None) -> bool:
 
 
 def _of_task(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
+    found = _of_training(task, evidence)
+    if task.began_again is None:
+        return found
+    return msgspec.structs.replace(found, earlier=(*found.earlier, task.began_again))
+
+
+def _of_training(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
     attempts = task.attempts or ()
     state = task.job.state if task.job else None
     phase = state.phase if state is not None else "unknown"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +18,7 @@ from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.reporting.diagnosis.sources import Voice, batch_voices, voices_of
 from fsdpkit.reporting.pending import PendingEvidence, evidence_of
 from fsdpkit.runs import history, samples
+from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.flight_record import FlightRecord, read_flight_record
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
@@ -108,6 +109,8 @@ class TaskEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The job that says how it stands."""
     attempts: tuple[AttemptEvidence, ...] | None = ()
     """The newest eight, oldest first. None: not read, for an array has many."""
+    began_again: str | None = None
+    """That its script began at its beginning when it was started again, as far as is known."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +208,7 @@ def _evidence(
         numbers = [wanted.task]
     newest = {task_of(job_id): job_id for job_id in decisive(record, states)}
     left = _MOST_TASKS
-    tasks = []
+    given, tasks = _job(paths), []
     for number in numbers:
         job = jobs.get(newest.get(number, ""))
         well = job is not None and job.state is not None and job.state.succeeded
@@ -213,25 +216,27 @@ def _evidence(
             tasks.append(TaskEvidence(number=number, job=job, attempts=None))
             continue
         left -= 1
-        read = _attempts(paths, record, number, jobs, job, wanted.attempt)
-        tasks.append(TaskEvidence(number=number, job=job, attempts=read))
+        past = history.history_of(paths, record, number)
+        read = _attempts(paths, record, past, jobs, job, wanted.attempt)
+        again = began_again(past, given)
+        tasks.append(TaskEvidence(number=number, job=job, attempts=read, began_again=again))
     return Evidence(
         run=record.id,
         dir=paths.dir,
         submitted=record.state == "submitted",
         tasks=tuple(tasks),
         unread=tuple(unread),
-        reads_training=_reads_training(paths),
+        reads_training=not given or "training" in given,
     )
 
 
-def _reads_training(paths: RunPaths) -> bool:
-    """Whether the job gives its script [training]; True if its file cannot be read."""
+def _job(paths: RunPaths) -> dict[str, Any]:
+    """job.json; empty if it cannot be read."""
     try:
         job = read_json(paths.job)
     except (OSError, ValueError):
-        return True
-    return not isinstance(job, dict) or "training" in job
+        return {}
+    return job if isinstance(job, dict) else {}
 
 
 def _left_out(
@@ -244,12 +249,12 @@ def _left_out(
 def _attempts(
     paths: RunPaths,
     record: RunRecord,
-    task: int | None,
+    whole: history.History,
     jobs: Mapping[str, JobEvidence],
     newest: JobEvidence | None,
     wanted: int | None,
 ) -> tuple[AttemptEvidence, ...]:
-    every = history.history_of(paths, record, task).attempts
+    every, task = whole.attempts, whole.array_task
     past = [a for a in every if a in every[-_MOST_ATTEMPTS:] or a.number == wanted]
     ranks = {job.job_id: job.ranks_per_node for job in record.jobs}
     found = []

@@ -22,6 +22,7 @@ from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.scales import duration, moment, number
 from fsdpkit.reporting.series import MetricsTable
 from fsdpkit.reporting.status.progress import steps_to_do
+from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.history import History
 from fsdpkit.runs.provenance import Provenance, in_words, read_provenance
@@ -172,6 +173,7 @@ def facts(
         newest = one.history.attempts[-1]
         ended = f"; the newest: {newest.ending.why}" if newest.ending else ""
         found.append(("Attempts", f"{len(one.history.attempts)}{ended}"))
+        found.append(("Started again", began_again(one.history, job) or ""))
     return [(name, words) for name, words in found if words]
 
 

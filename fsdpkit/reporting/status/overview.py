@@ -244,6 +244,7 @@ def _task(
     """`state`: the scheduler's, None if it was not asked or did not know."""
     from fsdpkit.reporting.status.activity import remarks
     from fsdpkit.reporting.status.progress import progress_of
+    from fsdpkit.runs.began_again import began_again
     from fsdpkit.runs.history import History, history_of
 
     try:
@@ -251,7 +252,9 @@ def _task(
     except OSError:  # another user's, in a directory without access
         where = paths.task(number).dir
         history = History(run=paths.dir, array_task=number, dir=where, attempts=(), checkpoints=())
-    progress = progress_of(history, _job(paths))
+    job = _job(paths)
+    progress = progress_of(history, job)
+    again = began_again(history, job)
     running = state is not None and state.phase == "running"
     endings = [(a.number, a.ending) for a in history.attempts if a.ending is not None]
     return Task(
@@ -261,7 +264,10 @@ def _task(
         attempts=paths.task(number).attempts(),
         ending={"attempt": endings[-1][0], **asdict(endings[-1][1])} if endings else None,
         progress=asdict(progress),
-        remarks=remarks(history, progress.updated_s) if running else [],
+        remarks=[
+            *(remarks(history, progress.updated_s) if running else []),
+            *([again] if again else []),
+        ],
         failure=_failure(history.attempts[-1]) if history.attempts else None,
     )
 

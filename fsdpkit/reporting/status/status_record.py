@@ -55,7 +55,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of `progress.Progress`."""
     failure: FirstFailure | None = None
     remarks: list[str] = []
-    """Sentences about one that runs: see `activity.remarks`."""
+    """Sentences about one that runs (see `activity.remarks`), or was started again."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

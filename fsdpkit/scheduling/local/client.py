@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fsdpkit.config.job import Resources
-from fsdpkit.config.units import format_gb, parse_array, parse_memory_mb
+from fsdpkit.config.units import format_gb, parse_array
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.runs.job_ids import job_of, task_of
@@ -29,8 +29,8 @@ def check_fits(resources: Resources) -> None:
     import psutil  # only here: a status of this machine's jobs does without
 
     available_mb = psutil.virtual_memory().available / 2**20
-    if resources.memory is not None:
-        need_mb, why = resources.nodes * parse_memory_mb(resources.memory), "as --set memory asks"
+    if resources.memory_mb is not None:
+        need_mb, why = resources.nodes * resources.memory_mb, "as --set memory asks"
     else:
         need_mb, why = resources.ranks * RANK_MB, f"at least {RANK_MB} MB a process"
     check_nodes(resources)

@@ -398,7 +398,8 @@ def test_what_a_job_says_of_itself_is_text_in_the_record(folder: Path, tmp_path:
     """Its description, variables and arguments stand in a here-document, where bash expands."""
     hostile = "$(touch gotcha) `touch gotcha` \\ \" ' ${HOME} $HOME\nJOB\ntouch gotcha é"
     spec = plain_job()
-    environment = msgspec.structs.replace(spec.environment, variables={"X": hostile})
+    value = hostile.replace("HOME", "0")  # the name of a variable would be refused
+    environment = msgspec.structs.replace(spec.environment, variables={"X": value})
     spec = msgspec.structs.replace(spec, description=hostile, environment=environment)
     exported = export_script(made.template(folder), made.site(folder, "heron"), spec)
     (tmp_path / "train.py").write_text("")
@@ -411,7 +412,7 @@ def test_what_a_job_says_of_itself_is_text_in_the_record(folder: Path, tmp_path:
     assert (done.returncode, done.stderr) == (0, "")
     run_dir = tmp_path / "runs" / "train-7"
     job = msgspec.json.decode((run_dir / "job.json").read_bytes(), type=JobSpec)
-    assert (job.description, job.environment.variables) == (hostile, {"X": hostile})
+    assert (job.description, job.environment.variables) == (hostile, {"X": value})
     assert (job.args, job.resources.nodes, job.template) == (["--a", "b=c"], 3, "small")
     assert job.parameters == {"wait_s": 60, "share": 0.5, "tag": "plain", "mode": "fast"}
     record = json.loads((run_dir / "run.json").read_text())
