@@ -10,6 +10,7 @@ import msgspec
 
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.status.granted import GrantedDifference
+from fsdpkit.reporting.status.printed import Printed
 from fsdpkit.runs.provenance import Provenance
 from fsdpkit.scheduling.left_out import LeftOut
 
@@ -52,7 +53,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ending: dict[str, Any] | None = None
     """What the newest attempt that has ended left as `ending.json`, with its number."""
     progress: dict[str, Any] | None = None
-    """The fields of `progress.Progress`."""
+    """The fields of `progress.Progress`: what was logged, and only that."""
+    printed: Printed | None = None
+    """What the output of rank 0 says, in the script's own words and as read from them."""
     failure: FirstFailure | None = None
     remarks: list[str] = []
     """Sentences about one that runs: see `activity.remarks`."""
@@ -95,9 +98,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     differences: list[GrantedDifference] = []
     """What Slurm has otherwise than was asked for; asked for only about a single run."""
     attempts: list[int] = []
-    """Of the run, or of the first array task; as the next three."""
+    """Of the run, or of the first array task; as the next four."""
     ending: dict[str, Any] | None = None
     progress: dict[str, Any] | None = None
+    printed: Printed | None = None
     failure: FirstFailure | None = None
     remarks: list[str] = []
     """Read only for a single run."""
