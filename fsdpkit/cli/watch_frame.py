@@ -238,7 +238,7 @@ def _log(view: View, width: int, height: int) -> list[Text]:
         lines, rank = [*(lines if found.rank == 0 else []), found.line], found.rank
     if height < 2 or not lines:
         return []
-    title = Text(f"rank {rank}, in its script's words", "bold")
+    title = Text(f"rank {rank} prints", "bold")
     return [title, *(Text(line) for line in lines[-(height - 1) :])]
 
 

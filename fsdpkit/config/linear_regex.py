@@ -16,8 +16,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-_NEW = sys.version_info >= (3, 11)
-_parser: Any = importlib.import_module("re._parser" if _NEW else "sre_parse")
+_parser: Any
+if sys.version_info >= (3, 11):
+    _parser = importlib.import_module("re._parser")
+else:
+    _parser = importlib.import_module("sre_parse")
 MOST_CHARACTERS = 500
 _MOST_INSTRUCTIONS = 1000
 _LOOK_EVERY = 64

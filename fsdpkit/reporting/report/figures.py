@@ -23,6 +23,7 @@ from fsdpkit.reporting.series import (
     superseded,
     thin,
 )
+from fsdpkit.reporting.status.printed import LossPoint
 from fsdpkit.runs.history import History, Launch
 
 _POINTS = 500
@@ -230,6 +231,29 @@ def own_figures(own: Mapping[str, tuple[Floats, Floats]], steps: Steps) -> list[
         lines = [PlotLine(name=shown, x=x, y=y)]
         figures.append(over_steps(f"own-{place}", shown, lines, steps, axis, told, []))
     return figures
+
+
+def printed_figures(points: Sequence[LossPoint]) -> list[DrawnFigure]:
+    """The loss of a script that logs nothing, by its steps; where these begin again in each epoch,
+    by all of them together, or by the place in the output."""
+    if len(points) < 2:
+        return []
+    step = np.array([point.step for point in points], dtype=np.float64)
+    totals = {point.total for point in points}
+    if (np.diff(step) < 0).any():
+        (total,) = totals if len(totals) == 1 else (None,)
+        epochs = [point.epoch for point in points]
+        step = np.arange(1.0, len(points) + 1)
+        if total and None not in epochs:
+            first = min(epoch for epoch in epochs if epoch is not None)
+            step = np.array(
+                [((p.epoch or 0) - first) * total + p.step for p in points], dtype=np.float64
+            )
+    loss = np.array([point.loss for point in points], dtype=np.float64)
+    axis = linear(float(step.min()), max(float(step.max()), float(step.min()) + 1), tight=True)
+    fine = ~superseded(step)
+    own = {"loss, read from its output": (step[fine], loss[fine])}
+    return own_figures(own, Steps(axis, ()))
 
 
 def _high(values: Floats, name: str) -> float:

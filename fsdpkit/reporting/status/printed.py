@@ -213,7 +213,7 @@ def points_in(
     tails: Sequence[Tail], pattern: str | None, now_s: float, most_lines: int = _MOST_LINES
 ) -> list[LossPoint]:
     """Of the output that has the most of them, oldest first. `most_lines` also bounds the time."""
-    budget_s = _BUDGET_S * most_lines / _MOST_LINES
+    budget_s = _BUDGET_S * min(4.0, most_lines / _MOST_LINES)
     found: list[LossPoint] = []
     for tail in tails:
         points: list[LossPoint] = []
