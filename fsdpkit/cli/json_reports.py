@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.stacks import CodePlace
-from fsdpkit.reporting.status.printed import Printed
-from fsdpkit.reporting.status.status_record import Status
+from fsdpkit.reporting.status.status_record import Printed, Status
 from fsdpkit.reporting.usage import NodeUsage
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.node_report import NodeReport, NodeVerdict

@@ -11,7 +11,7 @@ from fsdpkit.config.linear_regex import MOST_CHARACTERS, LinearRegex
 GROUPS = ("step", "total", "epoch", "loss", "rate")
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PrintedMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """For a script that does not call fsdpkit.log and prints in no common format."""
 
     pattern: Annotated[

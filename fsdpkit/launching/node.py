@@ -38,7 +38,7 @@ from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
 from fsdpkit.launching.stack_requests import AskedForStacks
-from fsdpkit.launching.standing import Standing
+from fsdpkit.launching.standing import StandingWatch
 from fsdpkit.launching.uncollected import uncollected
 from fsdpkit.launching.waiting import why_superseded
 from fsdpkit.launching.without_shapes import without_shapes
@@ -139,7 +139,7 @@ def _follow_orders(node: AgentNode, arguments: list[str], environ: Mapping[str, 
                 if node.number in order.nodes:
                     here = NodeLaunch(order, node, link, pulse, relay)
                     if here.wait():
-                        with Standing(pulse, node, launch, min(sample_s, 10.0)).watched():
+                        with StandingWatch(pulse, node, launch, min(sample_s, 10.0)).watched():
                             link.report(here.run(torchrun, start_s))
                 order = link.next_order()
                 if pulse.asked or why_superseded(order):

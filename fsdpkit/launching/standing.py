@@ -48,7 +48,7 @@ class _Look(NamedTuple):
 
 
 @dataclass
-class Standing:
+class StandingWatch:
     """Looks at the ranks of one launch on this node, every `interval_s` seconds."""
 
     pulse: Pulse

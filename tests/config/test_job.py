@@ -235,3 +235,26 @@ def test_a_persons_own_files_say_who_sees_their_runs(
     assert load_job(job_file(OPENS)).is_shared
     user_file("defaults.toml", OPENS)
     assert load_job(job_file("")).opens_to_group
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        (r"at (?P<step>\d+): (?P<loss>\S+)", None),
+        ("(?P<step>", "it is no regular expression"),
+        (r"step \d+", r"it names no group; there are \(\?P<step>"),
+        (r"(?P<speed>\d+)", "the group speed has no meaning"),
+        (r"(?P<step>\d+)(?=/)", "cannot be used here"),
+        ("(?P<step>a{1000}){1000}", "too large"),
+        ("(?P<step>a)" + "a" * 500, ""),
+    ],
+)
+def test_a_pattern_for_the_output_is_checked_when_the_job_is_read(
+    pattern: str, why: str | None, job_file: JobFile
+) -> None:
+    text = f"[metrics]\npattern = '{pattern}'\n"
+    if why is None:
+        assert load_job(job_file(text)).spec.metrics.pattern == pattern  # type: ignore[union-attr]
+        return
+    with pytest.raises(ConfigError, match=rf"metrics(?:\.pattern)?.*{why}"):
+        load_job(job_file(text))

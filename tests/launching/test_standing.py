@@ -14,7 +14,7 @@ import pytest
 from fsdpkit.launching import stacks, standing
 from fsdpkit.launching.pulse import Pulse
 from fsdpkit.launching.stacks import RankProcess
-from fsdpkit.launching.standing import Standing
+from fsdpkit.launching.standing import StandingWatch
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.standing import StandingStill, read_still
@@ -37,12 +37,12 @@ def idle() -> Iterator[RankProcess]:
         process.kill()
 
 
-def watched(attempt: AttemptPaths, tmp_path: Path, rank: RankProcess) -> Standing:
+def watched(attempt: AttemptPaths, tmp_path: Path, rank: RankProcess) -> StandingWatch:
     (tmp_path / "hearts").mkdir()
     pulse = Pulse(HeartbeatDir(tmp_path / "hearts"), hang_s=0)
     pulse.started([rank])
     node = SimpleNamespace(number=0, name="node1", attempt=attempt)
-    return Standing(pulse, node, 0, INTERVAL_S)  # type: ignore[arg-type]
+    return StandingWatch(pulse, node, 0, INTERVAL_S)  # type: ignore[arg-type]
 
 
 def until(condition: Callable[[], object], within_s: float = 60) -> None:

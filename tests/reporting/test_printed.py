@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsdpkit.reporting.status.printed import (
-    Printed,
     Tail,
     last_print_s,
     lines_in,
@@ -20,6 +19,7 @@ from fsdpkit.reporting.status.printed import (
     printed_by,
     printed_in,
 )
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.runs.history import Attempt, History, Launch
 
 NOW_S = 1_000_000.0
@@ -167,7 +167,7 @@ def test_a_pattern_reads_what_no_trainer_prints() -> None:
     ("pattern", "why"),
     [
         (r"(?P<step>\d+) of nothing", "matches no line"),
-        ("(?P<step>.*)", "matches no line"),
+        ("(?P<step>.*)", "[metrics] pattern: it"),
         (r"(?P<step>\d*)", "matches no line"),
         ("(?P<step>", "no regular expression"),
         ("(?P<step>(?:x?){150}z)", "takes more than"),

@@ -21,8 +21,8 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.scales import duration, moment, number
 from fsdpkit.reporting.series import MetricsTable
-from fsdpkit.reporting.status.printed import Printed
 from fsdpkit.reporting.status.progress import steps_to_do
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.history import History
 from fsdpkit.runs.provenance import Provenance, in_words, read_provenance

@@ -28,8 +28,9 @@ from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares, sparkline
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
 from fsdpkit.reporting.series import every, read_metrics, read_own_numbers, thin
-from fsdpkit.reporting.status.printed import Printed, pattern_of, points_in, printed_by, tails
+from fsdpkit.reporting.status.printed import pattern_of, points_in, printed_by, tails
 from fsdpkit.reporting.status.progress import steps_to_do
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import Bounds, TimelineSpan, bounds_of, timeline_of
 from fsdpkit.runs.history import History, history_of
 from fsdpkit.runs.job_ids import task_of

@@ -18,8 +18,9 @@ from typing import Any
 from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError
 from fsdpkit.reporting.logs.lines import LineReader, last_written, position_of_last
 from fsdpkit.reporting.printable import printable
-from fsdpkit.reporting.status.printed import Printed, pattern_of, points_in, printed_by, tails
+from fsdpkit.reporting.status.printed import pattern_of, points_in, printed_by, tails
 from fsdpkit.reporting.status.progress import TrainingProgress, progress_of
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.status.watching import (
     Curves,
     NodeLoad,

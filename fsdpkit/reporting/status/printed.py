@@ -18,11 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
 from fsdpkit.config.linear_regex import LinearRegex
 from fsdpkit.reporting.printable import one_line
-from fsdpkit.reporting.scales import number
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import LARGEST, open_regular
 
@@ -33,45 +31,6 @@ _BUDGET_S = 0.5
 """For the pattern of `[metrics]`, each time that a run is looked at."""
 _SETTLED_S = 2.0
 """After so long without more, a line without an end is taken for whole."""
-
-
-class Printed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank's output says. None: not found at its end."""
-
-    rank: int = 0
-    line: str | None = None
-    """Its newest line, in the script's own words, without what a terminal would obey."""
-    printed_s: float | None = None
-    """When the output last grew, Unix time."""
-    step: int | None = None
-    """As the script counts, perhaps anew in each epoch."""
-    total: int | None = None
-    """Of such steps."""
-    epoch: float | None = None
-    epochs: int | None = None
-    loss: float | None = None
-    rate: float | None = None
-    rate_unit: str = ""
-    """`it/s`, `s/it`, `tokens/s`, as printed."""
-    remark: str | None = None
-    """Why the pattern of `[metrics]` found nothing, if it did not."""
-
-    @property
-    def place(self) -> str:
-        """`epoch 1, step 37 of 100`, as far as that is known."""
-        parts = []
-        if self.epoch is not None:
-            parts.append(f"epoch {self.epoch:g}" + (f" of {self.epochs:,}" if self.epochs else ""))
-        if self.step is not None:
-            parts.append(f"step {self.step:,}" + (f" of {self.total:,}" if self.total else ""))
-        return ", ".join(parts)
-
-    @property
-    def words(self) -> str:
-        """`epoch 1, step 37 of 100, loss 0.027, 5.01 it/s`; empty if nothing was found."""
-        loss = [] if self.loss is None else [f"loss {number(self.loss, 4)}"]
-        rate = [] if self.rate is None else [f"{number(self.rate)} {self.rate_unit}".strip()]
-        return ", ".join([*filter(None, [self.place]), *loss, *rate])
 
 
 class Tail(NamedTuple):
