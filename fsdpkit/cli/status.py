@@ -376,6 +376,8 @@ def _task_lines(tasks: list[Task]) -> list[str]:
     for task in ordered[:_MOST_TASKS]:
         progress = task.progress or {}
         step = f", step {progress['step']}" if progress.get("step") is not None else ""
+        if not step and task.printed is not None and task.printed.words:
+            step = f", {task.printed.words} ({_READ})"
         failed = task.failure if task.state.startswith("FAILED") else None
         lines += _labelled(
             f"task {task.task}", f"{task.state}{step}" + (f": {failed.message}" if failed else "")

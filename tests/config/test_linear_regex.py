@@ -32,9 +32,9 @@ def test_it_finds_what_python_finds(pattern: str, text: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a*)*b", "(a|a)*c", "(.*)*.*=.*", "(a?){40}a{40}b"])
 def test_no_pattern_takes_long(pattern: str) -> None:
-    began_s = time.monotonic()
+    began_s = time.process_time()
     LinearRegex(pattern).search("a" * 400 + "!")
-    assert time.monotonic() - began_s < 5  # Python's engine would take years
+    assert time.process_time() - began_s < 5  # Python's engine would take years
 
 
 def test_a_deadline_is_kept() -> None:

@@ -263,7 +263,9 @@ def _task(
         attempts=paths.task(number).attempts(),
         ending={"attempt": endings[-1][0], **asdict(endings[-1][1])} if endings else None,
         progress=asdict(progress),
-        printed=printed_by(history, job, record.nodes * record.ranks_per_node),
+        printed=printed_by(history, job, record.nodes * record.ranks_per_node)
+        if running or number is None  # an array may have thousands of tasks
+        else None,
         remarks=remarks(history, progress.updated_s) if running else [],
         failure=_failure(history.attempts[-1]) if history.attempts else None,
     )

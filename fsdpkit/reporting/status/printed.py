@@ -28,7 +28,7 @@ TAIL_BYTES = 1 << 16
 _MOST_LINES = 400
 _LONGEST = 400
 _BUDGET_S = 0.5
-"""For the pattern of `[metrics]`, each time that a run is looked at."""
+"""For the lines of one rank, each time that a run is looked at."""
 _SETTLED_S = 2.0
 """After so long without more, a line without an end is taken for whole."""
 
@@ -189,11 +189,12 @@ Reader = Callable[[str], "PrintedNumbers"]
 
 
 def _reader(pattern: str | None, budget_s: float) -> Reader:
-    """Reads a line. Raises ValueError for a pattern that is none; what it returns raises
-    TimeoutError once the budget is spent."""
+    """Reads a line, and nothing in it once the budget is spent. Raises ValueError for a pattern
+    that is none; what it returns for one raises TimeoutError then, and from then on."""
+    deadline = time.monotonic() + budget_s
     if pattern is None:
-        return numbers_in
-    regex, deadline = _compiled(pattern), time.monotonic() + budget_s
+        return lambda line: numbers_in(line) if time.monotonic() < deadline else PrintedNumbers()
+    regex = _compiled(pattern)
     if isinstance(regex, str):
         raise ValueError(regex)
 
@@ -277,6 +278,9 @@ _EPOCH = re.compile(
     r"(?:\s{0,8}(?:/|of|out of)\s{0,8}(?P<of>\d{1,9}))?",
     re.IGNORECASE,
 )
+_SHARE = re.compile(
+    r"(?<![\w/.:\[-])(?<!poch )(?<!poch: )(?<!poch:)(?P<n>\d{1,12})/(?P<of>\d{1,12})(?![\w/.-])"
+)
 _PAIR = re.compile(r"^\s*\[(?P<epoch>\d{1,9}),\s*(?P<n>\d{1,12})\]")
 _LOSS = re.compile(
     r"(?<![a-z])loss(?:es)?(?:[\s_(]{1,2}(?:train|training|avg|mean|total)\)?)?[\"']?\s{0,8}[:=]?"
@@ -355,10 +359,18 @@ def _step(
         if not of_epochs and not counts:
             return int(one["n"]), int(one["of"]), None
     if not counts:
-        return None
+        return _bare(line) if has_loss else None
     best = min(counts, key=lambda one: _COUNTED.index(one["word"].lower().rstrip("s")[:4]))
     step = _integer(best["n"])
     return None if step is None else (step, _integer(best["of"]), None)
+
+
+def _bare(line: str) -> tuple[int, int | None, float | None] | None:
+    """`12/90`, of a line with a loss, that is no date and follows no word for an epoch."""
+    for found in _SHARE.finditer(line):
+        if int(found["n"]) <= int(found["of"]):
+            return int(found["n"]), int(found["of"]), None
+    return None
 
 
 _WAYS = ("", "2", "3", "4")

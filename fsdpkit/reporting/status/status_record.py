@@ -95,7 +95,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     progress: dict[str, Any] | None = None
     """The fields of `progress.Progress`: what was logged, and only that."""
     printed: Printed | None = None
-    """What the output of rank 0 says, in the script's own words and as read from them."""
+    """What the output of rank 0 says, in the script's own words and as read from them; of an
+    array's tasks only those that run."""
     failure: FirstFailure | None = None
     remarks: list[str] = []
     """Sentences about one that runs: see `activity.remarks`."""
