@@ -82,6 +82,7 @@ class StandingWatch:
                 still = True
                 with contextlib.suppress(OSError):
                     self._record(since_s)
+                now = self._look()  # a rank that was asked by a signal may have complained
             before = now
 
     def _look(self) -> _Look:
