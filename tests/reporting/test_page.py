@@ -188,6 +188,7 @@ def test_a_stop_on_request_is_no_fault(tmp_path: Path, monkeypatch: pytest.Monke
     html = page(run)
     told = text(html)
     assert "How it ended" in told
+    assert 'class="diagnosis calm"' in html
     for wrong in ("What went wrong", "lost after failures", 'class="fault"'):
         assert wrong not in (html if "class" in wrong else told)
 
@@ -203,7 +204,7 @@ def test_what_a_script_prints_that_logs_nothing_is_shown_as_its_own_words(tmp_pa
     html = page(run)
     told = text(html)
     assert "read from its output epoch 1, step 4 of 5, loss 1" in told
-    assert "loss, read from its output 1.00 at step 9" in told
+    assert "Loss 1.000 at step 9.000 read from its output, over steps" in told
     assert f"Rank 0 printed {HOSTILE}" in told
     assert "alert(1)</script>" not in html
 

@@ -206,6 +206,10 @@ def test_curves_come_from_lines_with_a_step_and_a_loss() -> None:
     text = "epoch 0 step 1/2 loss 3\nsaved\nepoch 0 step 2/2 loss 2\nepoch 1 step 1/2 loss 1\n"
     points = points_in([tail(text), tail("step 9 loss 9\n")], None, NOW_S)
     assert [tuple(point) for point in points] == [(0, 1, 2, 3.0), (0, 2, 2, 2.0), (1, 1, 2, 1.0)]
+    points = points_in(
+        [tail("{'loss': 3, 'epoch': 0.5}\n{'loss': 2, 'epoch': 1.0}\n")], None, NOW_S
+    )
+    assert [(point.epoch, point.loss) for point in points] == [(0.5, 3.0), (1.0, 2.0)]
 
 
 # ---- The files of a run

@@ -62,7 +62,7 @@ class Watcher:
         self._loads: dict[Path, dict[str, Any]] = {}
         self._marks: object = None
         self._heard = time.monotonic()
-        self._losses: dict[tuple[float | None, int], float] = {}
+        self._losses: dict[tuple[float | None, int | None], float] = {}
         self._progress = TrainingProgress()
         self._history = history_of(run.paths, run.record, array_task)
         self._spans: list[TimelineSpan] = []

@@ -160,10 +160,10 @@ _CSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class LossPoint(NamedTuple):
-    """A loss beside the step that the same line has."""
+    """A loss beside the step that the same line has, or beside the epoch."""
 
     epoch: float | None
-    step: int
+    step: int | None
     total: int | None
     loss: float
 
@@ -171,7 +171,8 @@ class LossPoint(NamedTuple):
 def points_in(
     tails: Sequence[Tail], pattern: str | None, now_s: float, most_lines: int = _MOST_LINES
 ) -> list[LossPoint]:
-    """Of the output that has the most of them, oldest first. `most_lines` also bounds the time."""
+    """Of the output that has the most of them, oldest first: those with a step, if there are any.
+    `most_lines` also bounds the time."""
     budget_s = _BUDGET_S * min(4.0, most_lines / _MOST_LINES)
     found: list[LossPoint] = []
     for tail in tails:
@@ -179,9 +180,10 @@ def points_in(
         with contextlib.suppress(TimeoutError, ValueError):
             read = _reader(pattern, budget_s)
             for one in map(read, lines_in(tail, now_s, most_lines)):
-                if one.step is not None and one.loss is not None:
+                if one.loss is not None and (one.step is not None or one.epoch is not None):
                     points.append(LossPoint(one.epoch, one.step, one.total, one.loss))
-        found = max(found, points, key=len)
+        stepped = [point for point in points if point.step is not None]
+        found = max(found, stepped or points, key=len)
     return found
 
 
