@@ -36,7 +36,8 @@ _END_BYTES = 16 << 10
 _CONNECTS = re.compile(
     r"connect\S*(?: to)?(?: host)? \[?(?P<host>[\w.:-]{1,255}?)\]?(?::|, )(?P<port>\d{1,5})\b"
 )
-"""torch's TCPStore and gloo, of an address that they try again."""
+_FAILS = re.compile("(?i)fail|retry|refused|timed? ?out")
+"""With that, torch's TCPStore and gloo name an address that they try again."""
 
 
 class _Look(NamedTuple):
@@ -134,7 +135,8 @@ class StandingWatch:
         if text is not None and text.address is not None:
             return text.address
         end = end_of(self._file(rank, "err"), _END_BYTES)
-        found = [*_CONNECTS.finditer(end.text)] if end is not None else []
+        lines = end.text.splitlines() if end is not None else []
+        found = [m for line in lines if _FAILS.search(line) and (m := _CONNECTS.search(line))]
         return f"{found[-1]['host']}:{found[-1]['port']}" if found else None
 
     def _file(self, rank: RankProcess, kind: Literal["out", "err"]) -> Path:

@@ -1,4 +1,5 @@
-"""That the ranks of a node do nothing: since when, where each is, and which address it waits for.
+"""That the ranks of a node do nothing: since when, where each is, and at which address it is to meet
+the others.
 
     node-<i>.still.json     in the attempt's directory, there as long as it lasts
 
@@ -26,7 +27,7 @@ class StandingStill(NodeStacks, frozen=True, kw_only=True):
     since_s: float
     """Unix time."""
     addresses: Mapping[int, str] = msgspec.field(default_factory=dict)
-    """By rank, `host:port` to which it tries to connect, as far as that is known."""
+    """By rank, `host:port` where it is to meet the others, as far as that is known."""
 
 
 def read_still(attempt: AttemptPaths, node: int) -> StandingStill | None:

@@ -60,7 +60,7 @@ def test_where_all_ranks_stand_is_said_while_they_stand_there() -> None:
     for words in (
         "The job is running, but its ranks have not computed, read, written or printed anything",
         "ranks 0-3 are at torch/distributed/rendezvous.py:190 in _store, called from train.py:5 in "
-        "main, trying to connect to localhost:12355.",
+        "main, to meet at localhost:12355.",
     ):
         assert words in found.sentence
     assert "localhost:12355 is another machine on each node" in str(found.action)

@@ -62,7 +62,7 @@ def _in_words(place: CodePlace, addresses: dict[int, str]) -> str:
     called = f", called from {place.caller}" if place.caller else ""
     state = f", in state {place.state}" if place.state else ""
     to = sorted({addresses[rank] for rank in place.ranks if rank in addresses})
-    tries = f", trying to connect to {', '.join(to[:2])}" if to else ""
+    tries = f", to meet at {', '.join(to[:2])}" if to else ""
     return one_line(f"{who} {be} at {place.words}{called}{state}{tries}")
 
 
@@ -77,9 +77,10 @@ def _action(found: Sequence[StandingStill], addresses: Sequence[str]) -> str:
         )
     if addresses:
         return (
-            f"Nothing answers at {addresses[0]}. If the script sets that address, leave it to the "
-            "launcher: init_process_group() without arguments takes MASTER_ADDR and MASTER_PORT as "
-            f"they are. {end}"
+            f"Ranks that are to meet at {addresses[0]} wait until all have come: one is missing, or "
+            "nothing listens there. If the script sets that address, leave it to the launcher: "
+            "init_process_group() without arguments takes MASTER_ADDR and MASTER_PORT as they are. "
+            f"{end}"
         )
     return f"Where each is now: fsdpkit stacks {{run}}. {end}"
 
