@@ -1,5 +1,4 @@
-"""That the ranks of a node do nothing: since when, where each is, and at which address it is to meet
-the others.
+"""That the ranks of a node do nothing: since when, where each is, and where it is to meet others.
 
     node-<i>.still.json     in the attempt's directory, there as long as it lasts
 

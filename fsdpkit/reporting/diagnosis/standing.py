@@ -77,8 +77,8 @@ def _action(found: Sequence[StandingStill], addresses: Sequence[str]) -> str:
         )
     if addresses:
         return (
-            f"Ranks that are to meet at {addresses[0]} wait until all have come: one is missing, or "
-            "nothing listens there. If the script sets that address, leave it to the launcher: "
+            f"Ranks that are to meet at {addresses[0]} wait until all have come: one is missing, "
+            "or nothing listens there. If the script sets that address, leave it to the launcher: "
             "init_process_group() without arguments takes MASTER_ADDR and MASTER_PORT as they are. "
             f"{end}"
         )
