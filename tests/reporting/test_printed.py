@@ -253,6 +253,13 @@ def test_output_of_any_size_is_read_from_its_end(tmp_path: Path) -> None:
     assert found.words == "step 5, loss 2.000"
 
 
+def test_a_step_is_found_before_much_else_that_was_printed(tmp_path: Path) -> None:
+    noise = "".join(f"a detail {'x' * 90} {n}\n" for n in range(5000))
+    found = printed_by(history(tmp_path, r0_out=f"step 5 loss 2\n{noise}"), {}, ranks=1)
+    assert found is not None
+    assert (found.words, found.line) == ("step 5, loss 2.000", f"a detail {'x' * 90} 4999")
+
+
 def test_any_rank_that_prints_is_a_sign_of_life(tmp_path: Path) -> None:
     assert last_print_s(history(tmp_path, r0_out="", r1_err="")) is None
     assert last_print_s(history(tmp_path, r0_out="", r1_err="x")) == pytest.approx(

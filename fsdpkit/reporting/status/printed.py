@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from fsdpkit.config.linear_regex import LinearRegex
 from fsdpkit.reporting.printable import one_line
 from fsdpkit.reporting.status.status_record import Printed
@@ -25,6 +27,8 @@ from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import LARGEST, open_regular
 
 TAIL_BYTES = 1 << 16
+_FAR_BYTES = 1 << 20
+"""Looked through where the last 64 KiB have no step."""
 _MOST_LINES = 400
 _LONGEST = 400
 _BUDGET_S = 0.5
@@ -70,7 +74,23 @@ def printed_by(history: History, job: Mapping[str, Any], ranks: int) -> Printed 
             found = one
         if found is not None and found.place:
             break
+    if found is not None and not found.words and pattern_of(job) is None:
+        return _from_farther_back(history, found)
     return found
+
+
+def _from_farther_back(history: History, found: Printed) -> Printed:
+    """Where much is printed between two steps: what the newest lines that may name one say."""
+    far = [tail for tail in tails(history, found.rank, _FAR_BYTES) if len(tail.data) > TAIL_BYTES]
+    kept = [
+        b"\n".join(filter(_MAY_COUNT.search, _ENDS.split(t.data)[not t.whole : -1])) + b"\n"
+        for t in far
+    ]
+    few = [tail._replace(data=data) for tail, data in zip(far, kept, strict=True)]
+    one = printed_in(few, None, time.time(), found.rank)
+    if one is None or not one.words:
+        return found
+    return msgspec.structs.replace(one, line=found.line, printed_s=found.printed_s)
 
 
 def tails(history: History, rank: int = 0, most: int = TAIL_BYTES) -> list[Tail]:
@@ -155,6 +175,7 @@ def lines_in(tail: Tail, now_s: float, most: int = _MOST_LINES) -> list[str]:
     return [text[:_LONGEST] for text in texts if text.strip()]
 
 
+_MAY_COUNT = re.compile(rb"(?i)step|iter|epoch|update|batch|loss|\d\s*/\s*\d|\dit \[")
 _BAR_ENDS = re.compile(rb"%\|[^|]*\| *\S+ \[[^\]]*\] *$")
 _CSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
