@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.stacks import CodePlace
-from fsdpkit.reporting.status.status_record import Status
+from fsdpkit.reporting.status.status_record import Printed, Status
 from fsdpkit.reporting.usage import NodeUsage
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.node_report import NodeReport, NodeVerdict
@@ -58,11 +58,13 @@ class Change(Struct, frozen=True, kw_only=True):
     state: str
     """The run's by now, as Slurm calls it, with what belongs to it."""
     step: int | None
-    """Steps that are done by now."""
+    """Steps that are done by now, by what was logged."""
     steps: int | None
     """Steps in all."""
     words: str
     """What is new, for a person."""
+    printed: Printed | None = None
+    """What the output of rank 0 says by now, in the script's own words and as read from them."""
 
 
 class WatchEnded(Struct, frozen=True, kw_only=True):

@@ -134,6 +134,8 @@ def _listed(statuses: list[Status], left_out: int) -> list[str]:
     lines = []
     for row, below in zip(_columns(rows), notes, strict=True):
         lines += [row, *(line for note in below for line in hanging(note, _INDENT, _INDENT))]
+    if any(_MARK in cell for row in rows[1:] for cell in row[3:5]):
+        lines.append(f"{_MARK} {_READ}")
     if left_out:
         lines.append(f"{left_out:,} older ended runs are not shown: fsdpkit status --all")
     unread = dict.fromkeys(sentence for status in statuses for sentence in status.unread)
@@ -157,7 +159,9 @@ def _short_state(status: Status) -> tuple[str, str]:
 def _notes(status: Status) -> list[str]:
     if status.waiting is None:
         note = "" if status.error else _short_state(status)[1]
-        return [note] if note else []
+        logged = (status.progress or {}).get("step") is not None
+        running = status.phase == "running" and status.printed is not None and not logged
+        return [*([note] if note else []), *([_own_words(status)] if running else [])]
     notes = [_why(status)]
     return [*notes, status.waiting.action] if status.waiting.action else notes
 
@@ -181,8 +185,10 @@ def _progress_cells(status: Status) -> list[str]:
         done = f"{least}" if least == most else f"{least}-{most}"
         return [f"{done}/{steps}" if steps else done, "", "", "", ""]
     progress = status.progress if status.phase == "running" else None
-    if not progress or progress["step"] is None:
+    if not progress:
         return [""] * 5
+    if progress["step"] is None:
+        return _read_cells(status)
     of = f"/{progress['steps']}" if progress["steps"] else ""
     return [
         f"{progress['step']}{of}",
@@ -191,6 +197,37 @@ def _progress_cells(status: Status) -> list[str]:
         _left(progress),
         "" if progress["checkpoint_s"] is None else f"{_age(progress['checkpoint_s'])} ago",
     ]
+
+
+_READ = "read from its output"
+_MARK = "*"
+
+
+def _read_cells(status: Status) -> list[str]:
+    """What the output of a script that logs nothing says."""
+    found = status.printed
+    if found is None:
+        return [""] * 5
+    at, of = (found.step, found.total) if found.step is not None else (found.epoch, found.epochs)
+    step = "" if at is None else f"{at:g}{f'/{of}' if of else ''}{_MARK}"
+    step = f"epoch {step}" if step and found.step is None else step
+    loss = "" if found.loss is None else f"{found.loss:.4f}{_MARK}"
+    saved_s = (status.progress or {}).get("checkpoint_s")
+    return [step, loss, "", "", "" if saved_s is None else f"{_age(saved_s)} ago"]
+
+
+def _own_words(status: Status) -> str:
+    """The newest line of its output, short enough for a terminal's line."""
+    found = status.printed
+    if found is None or not found.line:
+        return ""
+    return f"rank {found.rank} prints: {_cut(found.line, 60)}"
+
+
+def _cut(text: str, most: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= most else set_cell_size(text, most - 1).rstrip() + "…"
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
@@ -288,7 +325,7 @@ def _why(status: Status) -> str:
 def _progress_lines(status: Status) -> list[str]:
     progress = status.progress or {}
     if progress.get("step") is None and progress.get("checkpoint_step") is None:
-        return []
+        return _printed_lines(status)
     said = [
         f"{progress['step']}" + (f" of {progress['steps']}" if progress["steps"] else ""),
         _number(progress["loss"], ".4f", "loss {}"),
@@ -305,7 +342,21 @@ def _progress_lines(status: Status) -> list[str]:
     if progress["checkpoint_step"] is not None:
         age = f"step {progress['checkpoint_step']}, {_age(progress['checkpoint_s'])} old"
         lines += _labelled("saved", age)
-    return lines
+    return [*lines, *_printed_lines(status)]
+
+
+def _printed_lines(status: Status) -> list[str]:
+    """What its output says: the step only of a script that logs none."""
+    found, lines = status.printed, []
+    if found is None:
+        return []
+    if (status.progress or {}).get("step") is None:
+        lines += _labelled("step", found.words and f"{found.words} ({_READ})")
+    if found.line and found.printed_s is not None:
+        when = f", {_age(found.printed_s)} ago" if status.phase == "running" else ""
+        lines += [f"  prints     {_cut(found.line, 66)}"]
+        lines += _labelled("", f"(the newest line of rank {found.rank}{when})")
+    return [*lines, *_labelled("not read", found.remark)]
 
 
 def _attempts(status: Status) -> str:
@@ -325,6 +376,8 @@ def _task_lines(tasks: list[Task]) -> list[str]:
     for task in ordered[:_MOST_TASKS]:
         progress = task.progress or {}
         step = f", step {progress['step']}" if progress.get("step") is not None else ""
+        if not step and task.printed is not None and task.printed.words:
+            step = f", {task.printed.words} ({_READ})"
         failed = task.failure if task.state.startswith("FAILED") else None
         lines += _labelled(
             f"task {task.task}", f"{task.state}{step}" + (f": {failed.message}" if failed else "")

@@ -129,6 +129,7 @@ def _print_json(view: View, one: Happening) -> None:
             step=view.progress.step,
             steps=view.progress.steps,
             words=one.words,
+            printed=view.printed,
         )
     )
 

@@ -11,8 +11,15 @@ from datetime import datetime
 
 from rich.text import Text
 
+from fsdpkit.reporting.printable import one_line, printable
 from fsdpkit.reporting.scales import duration, number
-from fsdpkit.reporting.status.watching import Happening, NodeLoad, View, progress_line
+from fsdpkit.reporting.status.watching import (
+    Happening,
+    NodeLoad,
+    View,
+    printed_line,
+    progress_line,
+)
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _QUIET_S = 60.0
@@ -43,6 +50,8 @@ def summary(view: View, diagnosis: str) -> list[str]:
     lines = [f"{view.run}: {view.state}"]
     if view.progress.step is not None:
         lines.append(progress_line(view.progress))
+    elif view.printed is not None and view.printed.words:
+        lines.append(printed_line(view.printed))
     more = [f"what to do: fsdpkit diagnose {view.run} --page"] if view.exit_status else []
     return [*lines, diagnosis, *more]
 
@@ -61,7 +70,7 @@ def _head(view: View, width: int) -> list[Text]:
 def _progress(view: View, width: int, now_s: float) -> list[Text]:
     progress = view.progress
     if progress.step is None:
-        return [Text("no step yet" if view.attempt is not None else "not started yet")]
+        return _printed(view, width)
     words = [f"step {progress.step:,}"]
     share = None
     if progress.steps:
@@ -69,13 +78,28 @@ def _progress(view: View, width: int, now_s: float) -> list[Text]:
         words = [f"step {progress.step:,} of {progress.steps:,}", f"{share:.0%}"]
     if progress.eta_s is not None:
         words.append(f"{duration(progress.eta_s)} to go")
+    lines = [_bar(words, share, width), Text(", ".join(_numbers(view, now_s)))]
+    return [*lines, Text(f"slow: {view.straggler}")] if view.straggler else lines
+
+
+def _bar(words: Sequence[str], share: float | None, width: int) -> Text:
     front = ", ".join(words) + " "
     bar = Text(front)
     if share is not None and (room := min(width - len(front), 60)) > 0:
         done = round(share * room)
         bar.append("━" * done, "green").append("─" * (room - done), "dim")
-    lines = [bar, Text(", ".join(_numbers(view, now_s)))]
-    return [*lines, Text(f"slow: {view.straggler}")] if view.straggler else lines
+    return bar
+
+
+def _printed(view: View, width: int) -> list[Text]:
+    """Of a script that logs no steps: what its output says."""
+    found = view.printed
+    if found is None or not found.words:
+        return [Text("no step yet" if view.attempt is not None else "not started yet")]
+    share = min(1.0, found.step / found.total) if found.total and found.step is not None else None
+    words = [found.place or "no step yet", *([] if share is None else [f"{share:.0%}"])]
+    rest = [found.words.removeprefix(found.place).removeprefix(", "), "read from its output"]
+    return [_bar(words, share, width), Text(", ".join(filter(None, rest)))]
 
 
 def _numbers(view: View, now_s: float) -> list[str]:
@@ -95,23 +119,39 @@ def _numbers(view: View, now_s: float) -> list[str]:
     return found
 
 
+_Panel = tuple[str, Sequence[float | None]]
+
+
+def _panels(view: View) -> tuple[list[_Panel], list[_Panel]]:
+    """What is drawn, at most two: the loss, then the speed, an evaluation, a number of the
+    script's own; and the rest."""
+    ordered: list[_Panel] = [("loss", view.loss), ("tokens/s", view.tokens_per_s)]
+    ordered += [("loss", view.printed_loss), *((printable(n), v) for n, v in view.more.items())]
+    known = [(name, values) for name, values in ordered if any(v is not None for v in values)]
+    return known[:2], known[2:]
+
+
 def _curves(view: View, width: int, height: int) -> list[Text]:
-    """Loss beside tokens per second, with a title above each."""
-    rows = min(height, 8) - 1
-    half = (width - 2) // 2
-    if rows < 1 or half < 1 or not view.loss:
+    """One or two curves beside each other, with a title above each; below, in a line, the newest
+    of the other numbers."""
+    panels, others = _panels(view)
+    rows = min(height, 8) - 1 - bool(others)
+    column = (width - 2 * (len(panels) - 1)) // max(1, len(panels))
+    if rows < 1 or column < 1 or not panels:
         return []
     parts = []
-    for title, values in (("loss", view.loss), ("tokens/s", view.tokens_per_s)):
+    for title, values in panels:
         known = [value for value in values if value is not None]
-        if not known:
-            return []
         limits = f"{number(min(known))} to {number(max(known))}"
-        parts.append([f"{title} {number(known[-1], 4)} ({limits})", *plot(values, half, rows)])
-    return [
-        Text(f"{left:<{half}}"[:half] + "  " + right, "cyan" if place else "bold")
-        for place, (left, right) in enumerate(zip(*parts, strict=True))
+        parts.append([f"{title} {number(known[-1], 4)} ({limits})", *plot(values, column, rows)])
+    drawn = [
+        Text("  ".join(f"{one:<{column}}"[:column] for one in line), "cyan" if place else "bold")
+        for place, line in enumerate(zip(*parts, strict=True))
     ]
+    newest = [
+        f"{n} {number(next(v for v in reversed(vs) if v is not None), 4)}" for n, vs in others
+    ]
+    return [*drawn, *([Text(", ".join(newest))] if newest else [])]
 
 
 def plot(values: Sequence[float | None], width: int, height: int) -> list[str]:
@@ -193,9 +233,13 @@ def line_of(one: Happening) -> str:
 
 
 def _log(view: View, width: int, height: int) -> list[Text]:
-    if height < 2 or not view.lines:
+    lines, rank, found = list(view.lines), 0, view.printed
+    if found is not None and found.line and found.line not in map(one_line, lines[-height:]):
+        lines, rank = [*(lines if found.rank == 0 else []), found.line], found.rank
+    if height < 2 or not lines:
         return []
-    return [Text("rank 0", "bold"), *(Text(line) for line in view.lines[-(height - 1) :])]
+    title = Text(f"rank {rank} prints", "bold")
+    return [title, *(Text(line) for line in lines[-(height - 1) :])]
 
 
 def _gigabytes(size: float) -> str:

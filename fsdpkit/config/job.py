@@ -18,6 +18,7 @@ from fsdpkit.config.fields import (
 )
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.config.loading import parsed
+from fsdpkit.config.metrics import PrintedMetrics
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.secrets import may_pass, why_not_passed
@@ -299,6 +300,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     track: Annotated[
         Track | UnsetType,
         Meta(description="Where `fsdpkit track` sends what the run logged."),
+        _OF_THE_RUN,
+    ] = UNSET
+    metrics: Annotated[
+        PrintedMetrics | UnsetType,
+        Meta(description="How step and loss are read from the output; unset: the common formats."),
         _OF_THE_RUN,
     ] = UNSET
     source: Annotated[

@@ -40,6 +40,7 @@ from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
 from fsdpkit.launching.stack_requests import AskedForStacks
+from fsdpkit.launching.standing import StandingWatch
 from fsdpkit.launching.stop_relay import StopRelay
 from fsdpkit.launching.uncollected import uncollected
 from fsdpkit.launching.waiting import why_superseded
@@ -138,6 +139,7 @@ def _follow_orders(
     # The head's agent opens the port after checking its node, which may be minutes after ours.
     start_s = float(torchrun.config.rdzv_configs.get("join_timeout", 600))
     world_size = torchrun.config.min_nodes * torchrun.config.nproc_per_node
+    sample_s = float(environ.get("FSDPKIT_SAMPLE_S", "10"))
     linked = _linked_as_head if node.number == 0 else _linked_as_peer
     with (
         flight.analyses() as analyses,
@@ -157,7 +159,8 @@ def _follow_orders(
                 if node.number in order.nodes:
                     here = NodeLaunch(order, node, link, pulse, relay)
                     if here.wait():
-                        link.report(here.run(torchrun, start_s))
+                        with StandingWatch(pulse, node, launch, min(sample_s, 10.0)).watched():
+                            link.report(here.run(torchrun, start_s))
                 order = link.next_order()
                 if pulse.asked or why_superseded(order):
                     if node.number == 0:

@@ -214,7 +214,8 @@ class NodeLaunch:
         }
         report = Report(self.order.launch, node.number, node.name, outcome)
         if failure is None:
-            if outcome == "done":
+            own_workers = len(self.pulse.ranks) < node.gpus
+            if outcome == "done" and self._size > 1 and not own_workers:
                 told["process_group"] = worlds.made_a_group(self.pulse.node, self.pulse.ranks)
             node.events.write(**told)
             return report

@@ -91,6 +91,65 @@ def read(
         return texts, missing
 
 
+class RankText(NamedTuple):
+    """A rank's stacks, in faulthandler's format."""
+
+    text: str
+    by: By
+    address: str | None = None
+    """`host:port` that a function on the stack was called with."""
+
+
+_MOST_CHILDREN = 8
+
+
+def peek(
+    ranks: Sequence[RankProcess], node: HeartbeatDir
+) -> tuple[dict[int, RankText], dict[int, str]]:
+    """As `read`, of ranks that go on: by py-spy without stopping them, where it can be used, for a
+    signal interrupts what they wait in. Of a rank that has started workers itself, the one that is
+    setting up torch.distributed counts."""
+    processes = {rank.rank: [rank.pid, *_children(rank.pid)] for rank in ranks}
+    pids = [pid for own in processes.values() for pid in own]
+    spied = dict(zip(pids, _by_spy(pids, "--nonblocking", "--locals"), strict=True))
+    texts: dict[int, RankText] = {}
+    for rank, own in processes.items():
+        known = [found for pid in own if isinstance(found := spied[pid], list) and found]
+        if known:
+            threads = next((one for one in known if _sets_up(one)), known[0])
+            texts[rank] = RankText(_as_faulthandler(threads), "py-spy", _address_in(threads))
+    silent = [rank for rank in ranks if rank.rank not in texts]
+    answered, missing = read(silent, node)
+    return texts | {rank: RankText(text, by) for rank, (by, text) in answered.items()}, missing
+
+
+def _children(pid: int) -> list[int]:
+    """Those that are Python's."""
+    with contextlib.suppress(psutil.Error):
+        children = psutil.Process(pid).children(recursive=True)
+        names = [(child.pid, child.name()) for child in children]
+        return [child for child, name in names if name.startswith(("python", "pt_"))][
+            :_MOST_CHILDREN
+        ]
+    return []
+
+
+def _sets_up(threads: Iterable[_Thread]) -> bool:
+    files = (frame["filename"] for thread in threads for frame in thread.frames)
+    return any("/torch/distributed/" in file for file in files)
+
+
+def _address_in(threads: Iterable[_Thread]) -> str | None:
+    """torch's rendezvous has the address in `hostname` and `port`."""
+    for thread in threads:
+        for frame in thread.frames:
+            told = {one["name"]: one["repr"] or "" for one in frame.get("locals") or ()}
+            host, port = told.get("hostname", "").strip("\"'"), told.get("port", "")
+            if host and port.isdecimal():
+                return f"{host}:{port}"
+    return None
+
+
 def _kept(rank: RankProcess, attempt: AttemptPaths, launch: int) -> Path:
     return attempt.rank_file(rank.rank, "stacks", launch)
 
@@ -151,7 +210,16 @@ def _may_answer(pid: int) -> bool:
     return _state(pid) not in (*_DEAF, psutil.STATUS_ZOMBIE, None)
 
 
-class _Frame(TypedDict):
+class _Local(TypedDict):
+    name: str
+    repr: str | None
+
+
+class _MayHaveLocals(TypedDict, total=False):
+    locals: list[_Local] | None
+
+
+class _Frame(_MayHaveLocals):
     name: str
     filename: str
     line: int
@@ -165,14 +233,15 @@ class _Thread(msgspec.Struct):
     frames: list[_Frame]
 
 
-def _by_spy(pids: Sequence[int]) -> list[list[_Thread] | str]:
+def _by_spy(pids: Sequence[int], *options: str) -> list[list[_Thread] | str]:
     """Of each process its threads, or why they cannot be read."""
     if not pids:
         return []
     program = _spy()
     if program is None:
         return ["py-spy is not installed (pip install 'fsdpkit[stacks]')"] * len(pids)
-    spies = [_start([program, "dump", "--json", "--pid", str(pid), *_options(pid)]) for pid in pids]
+    dump = [program, "dump", "--json"]
+    spies = [_start([*dump, "--pid", str(pid), *(options or _options(pid))]) for pid in pids]
     deadline = time.monotonic() + _SPY_S
     return [_heard(spy, deadline) for spy in spies]
 

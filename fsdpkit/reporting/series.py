@@ -184,13 +184,16 @@ _ALSO_KNOWN = {
 _MOST_OWN_LINES, _MOST_OWN_NAMES = 20_000, 24
 
 
+KNOWN_NAMES = _ALSO_KNOWN | set(_MetricsLine.__struct_fields__)
+"""What a script logs by any other name is its own."""
+
+
 def read_own_numbers(path: Path) -> dict[str, tuple[Floats, Floats]]:
     """Numbers that a script logged by names of its own: steps and values, each [lines], by name.
 
     Of many lines every second is read, or every fourth, and so on. Of steps that were done again
     the later ones count. The first names are kept, in the order in which they came.
     """
-    known = _ALSO_KNOWN | set(_MetricsLine.__struct_fields__)
     kept: list[bytes] = []
     stride, number = 1, 0
     with contextlib.suppress(OSError), open_regular(path) as file:
@@ -207,7 +210,7 @@ def read_own_numbers(path: Path) -> dict[str, tuple[Floats, Floats]]:
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
         for name, value in fields.items():
-            if name in known or isinstance(value, bool) or not isinstance(value, int | float):
+            if name in KNOWN_NAMES or isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             if abs(value) <= LARGEST and (name in found or len(found) < _MOST_OWN_NAMES):
                 found.setdefault(name, []).append((step, value))

@@ -57,6 +57,9 @@ class NodeStory(msgspec.Struct, frozen=True, kw_only=True):
     stop_looked: bool | None = None
     """Whether a rank of it had looked for a request to stop when one came, or has since; None: no
     request was passed on to it."""
+    made_group: bool | None = None
+    """Whether one of its ranks, which all ended well, had made a process group; None: not known, or
+    there is only one rank."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +101,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its ranks were asked to save and stop, and none has looked for that so far."""
         looked = [n.stop_looked for n in self.nodes if n.stop_looked is not None]
         return self.stop_requested_s is not None and bool(looked) and not any(looked)
+
+    @property
+    def made_group(self) -> bool | None:
+        """Whether any of several ranks that ended well had made a process group."""
+        made = [node.made_group for node in self.nodes]
+        if any(made):
+            return True
+        return False if made and all(one is False for one in made) else None
 
     @property
     def began_s(self) -> float | None:
@@ -236,6 +247,8 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
         ended, _ = events.get("node-ended", (None, {}))
         _, passed_on = events.get("stop-passed-on", (None, {}))
         looked = passed_on.get("looked")
+        _, done = events.get("ranks-done", (None, {}))
+        made = done.get("process_group")
         name = next((event.node for event in (ready, ended) if event), "")
         known = {"time_s", "event", "node", "pid"}
         found.append(
@@ -247,6 +260,7 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
                 pid=pid if isinstance(pid := raw.get("pid"), int) and pid > 1 else None,
                 findings={k: v for k, v in raw.items() if k not in known},
                 stop_looked=looked if isinstance(looked, bool) else None,
+                made_group=made if isinstance(made, bool) else None,
             )
         )
     return sorted(found, key=lambda node: node.number)

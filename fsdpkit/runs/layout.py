@@ -23,6 +23,7 @@
             node-<i>.events.jsonl   what the agent on node i saw and did
             node-<i>.samples.jsonl  the machine, every few seconds
             node-<i>.stacks.json    where its ranks were when somebody last asked
+            node-<i>.still.json     where they are, while they do nothing (runs/standing.py)
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
             rank-<r>.error.json     torchelastic's error file
             rank-<r>.stacks         where its threads were when it, or who waited for it, was ended
@@ -89,6 +90,9 @@ class AttemptPaths:
 
     def node_stacks(self, node: int) -> Path:
         return self.dir / f"node-{node}.stacks.json"
+
+    def node_still(self, node: int) -> Path:
+        return self.dir / f"node-{node}.still.json"
 
     def rank_file(
         self, rank: int, kind: Literal["out", "err", "error.json", "stacks"], restart: int

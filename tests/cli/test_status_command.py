@@ -88,6 +88,44 @@ def test_a_narrow_terminal_shows_names_and_states_whole(runs: list[Path]) -> Non
     assert any(line.startswith("  why        ") for line in one)
 
 
+PRINTS = "\rEpoch 1:  37%|███▋ | 37/100 [00:07<00:12,  5.01it/s, loss=0.0270]\x1b[0m\n"
+
+
+@pytest.fixture
+def prints(runs: list[Path]) -> Path:
+    """The run that trains, if its script logged nothing; it prints a bar."""
+    (runs[1] / "metrics.jsonl").unlink()
+    attempt = RunPaths(runs[1]).task().attempt(0)
+    attempt.dir.mkdir()
+    attempt.rank_file(0, "err", 0).write_text(PRINTS)
+    return runs[1]
+
+
+def test_a_script_that_logs_nothing_is_shown_in_its_own_words(
+    fsdpkit: Fsdpkit, prints: Path
+) -> None:
+    told = on_terminal("status", "--runs", str(prints.parent))
+    assert max(map(len, told.splitlines())) <= 80
+    assert re.search(r"RUNNING +37/100\* +0\.0270\* ", told)
+    assert "    rank 0 prints: Epoch 1: 37%|███▋ | 37/100 [00:07<00:12" in told
+    assert "\n* read from its output\n" in told
+    one = fsdpkit("status", prints.name).stdout
+    assert "step       epoch 1, step 37 of 100, loss 0.02700, 5.01 it/s (read from its outp" in one
+    assert "prints     Epoch 1: 37%" in one
+    found = answer_of(fsdpkit("status", prints.name, "--json"))
+    assert found["progress"]["step"] is None, "only what was logged"
+    assert (found["printed"]["step"], found["printed"]["total"]) == (37, 100)
+
+
+def test_what_was_logged_comes_before_what_is_read(fsdpkit: Fsdpkit, prints: Path) -> None:
+    line = {"time_s": time.time(), "step": 9, "loss": 2.5, "step_time_s": 1.0}
+    (prints / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    one = fsdpkit("status", prints.name).stdout
+    assert "step       9 of 1000, loss 2.5000" in one
+    assert "prints     Epoch 1: 37%" in one
+    assert "read from its output" not in one + fsdpkit("status").stdout
+
+
 def test_a_pipe_gets_every_column_and_all_every_run(fsdpkit: Fsdpkit, runs: list[Path]) -> None:
     told = fsdpkit("status").stdout
     assert re.search(r" LEFT +SAVED +STARTED +ELAPSED\n", told)

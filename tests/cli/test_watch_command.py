@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from rich.cells import cell_len
 
 from fsdpkit.cli.watch_frame import frame, plot, summary
 from fsdpkit.reporting.status.progress import TrainingProgress
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.status.watching import Happening, NodeLoad, View
 from tests.json_answers import checked
 from tests.reporting.watched_run import RUN_ID, WatchedRun
@@ -93,6 +95,44 @@ def test_no_terminal_is_too_small_and_no_line_too_long(
     lines = drawn(view, width, height)
     assert len(lines) == height
     assert max(map(cell_len, lines)) <= width
+
+
+def test_whatever_is_logged_is_drawn() -> None:
+    progress = TrainingProgress(step=3, steps=4, step_time_s=1.0, updated_s=999.0)
+    rest = {"eval_loss": (2.0, 1.5), "accuracy": (0.25, 0.5), "\x1b[2Jown": (7.0,)}
+    view = View(run="r", state="RUNNING", attempt=0, progress=progress, loss=(3.0, 2.5))
+    alone = drawn(view)
+    assert alone[4].startswith("loss 2.500 (2.50 to 3.00)")
+    assert "█" * 40 in "".join(alone[5:8]), "as wide as the terminal"
+    more = drawn(msgspec.structs.replace(view, more=rest))
+    assert re.match(r"loss 2\.500 \(2\.50 to 3\.00\) +eval_loss 1\.500 \(1\.50 to 2\.00\)", more[4])
+    assert "accuracy 0.5000, own 7.000" in more
+    without = drawn(msgspec.structs.replace(view, loss=(), more={"accuracy": (0.25, 0.5)}))
+    assert without[4].startswith("accuracy 0.5000 (0.250 to 0.500)")
+
+
+def test_what_a_script_prints_is_shown_where_it_logs_nothing() -> None:
+    printed = Printed(
+        line="Epoch 1: 37%| 37/100 [5.01it/s, loss=0.3]",
+        epoch=1,
+        step=37,
+        total=100,
+        loss=0.3,
+        rate=5.01,
+        rate_unit="it/s",
+    )
+    view = View(
+        run="r", state="RUNNING", attempt=0, printed=printed, printed_loss=(0.5, 0.3), lines=("up",)
+    )
+    lines = drawn(view)
+    assert lines[2].startswith("epoch 1, step 37 of 100, 37% ━━━")
+    assert lines[3] == "loss 0.3000, 5.01 it/s, read from its output"
+    assert lines[4].startswith("loss 0.3000 (0.300 to 0.500)")
+    at = lines.index("rank 0 prints")
+    assert lines[at + 1 : at + 3] == ["up", printed.line]
+    assert summary(view, "it ended")[1] == (
+        "epoch 1, step 37 of 100, loss 0.3000, 5.01 it/s (read from its output)"
+    )
 
 
 def test_a_pending_job_shows_why_and_what_to_do() -> None:

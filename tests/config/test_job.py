@@ -298,3 +298,26 @@ def test_a_jobs_name_is_the_jobs_whatever_else_has_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert load_job("t5").entry.kind == "script"
     assert load_job("./t5").entry.kind == "command"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        (r"at (?P<step>\d+): (?P<loss>\S+)", None),
+        ("(?P<step>", "it is no regular expression"),
+        (r"step \d+", r"it names no group; there are \(\?P<step>"),
+        (r"(?P<speed>\d+)", "the group speed has no meaning"),
+        (r"(?P<step>\d+)(?=/)", "cannot be used here"),
+        ("(?P<step>a{1000}){1000}", "too large"),
+        ("(?P<step>a)" + "a" * 500, ""),
+    ],
+)
+def test_a_pattern_for_the_output_is_checked_when_the_job_is_read(
+    pattern: str, why: str | None, job_file: JobFile
+) -> None:
+    text = f"[metrics]\npattern = '{pattern}'\n"
+    if why is None:
+        assert load_job(job_file(text)).spec.metrics.pattern == pattern  # type: ignore[union-attr]
+        return
+    with pytest.raises(ConfigError, match=rf"metrics(?:\.pattern)?.*{why}"):
+        load_job(job_file(text))

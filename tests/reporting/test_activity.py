@@ -37,7 +37,7 @@ def samples(
         pytest.param([samples([5, 5], [0, 5 * 10**7])], ["5.0 MB/s"], id="reads"),
         pytest.param([samples([5, 5], gpu=97.0)], ["GPUs to 97 %"], id="on a GPU"),
         pytest.param([samples([5, 5]), samples([5, 15])], ["1.0 CPU"], id="another node's"),
-        pytest.param([samples([5, 35, 35, 35])], ["neither", "since"], id="stood still later"),
+        pytest.param([samples([5, 35, 35, 35])], ["have not computed", "since"], id="stood still"),
         pytest.param([samples([5, 5, 5])], ["idle since"], id="never did anything"),
         pytest.param([samples([50, 60, 5, 15])], ["1.0 CPU"], id="a worker ended between"),
         pytest.param([samples([5])], [], id="one sample tells nothing"),
@@ -49,6 +49,19 @@ def test_what_the_machine_shows_is_said(of_nodes: list[list[Sample]], words: lis
     said = in_words([activities(of_node, BEGAN_S) for of_node in of_nodes])
     assert len(said) == bool(words)
     assert all(word in said[0] for word in words)
+
+
+@pytest.mark.parametrize(
+    ("printed_s", "words"),
+    [
+        (BEGAN_S + 29, "hardly compute, and last printed at"),
+        (BEGAN_S + 15, "or printed anything since"),
+        (None, "idle since"),
+    ],
+)
+def test_a_line_now_and_then_is_a_sign_of_life(printed_s: float | None, words: str) -> None:
+    (said,) = in_words([activities(samples([5, 5, 5, 5]), BEGAN_S)], printed_s)
+    assert words in said
 
 
 def test_what_was_before_the_launch_does_not_count() -> None:

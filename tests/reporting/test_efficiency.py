@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -228,3 +230,53 @@ def test_the_parts_add_up_to_what_was_granted_whatever_happened(
         assert [part.use for part in found.parts] == [
             use for use in FORMULAS if found.hours(use) > 0
         ]
+
+
+def stops(run: Run, number: int, at_s: float, step: int) -> None:
+    """As a script of another make does that was asked to, having saved that step by itself."""
+    breaks(run.paths.task(), number, at_s, step, "rank 0: stopped early as asked", "stopped")
+    ends(run.paths.task(), number, at_s, "cancelled")
+    path = run.paths.task().attempt(number).ending
+    path.write_text(json.dumps({**json.loads(path.read_text()), "step": step}))
+    os.utime(path, (at_s, at_s))
+
+
+STOPPED: dict[str, JobState | None] = {JOB: JobState("FAILED", "sacct", 75, outcome="stopped")}
+
+
+def test_what_a_script_saved_by_itself_before_it_stopped_has_trained(run: Run) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    stops(run, 0, trains(task, 1, 7, T0 + 10), 7)
+    assert seconds(efficiency(run, STOPPED)) == {"granted": 17, "training": 7, "startup": 10}
+
+
+def test_steps_from_which_a_later_launch_went_on_are_not_lost(run: Run) -> None:
+    """The second attempt saves nothing that is known of, and crashes."""
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    at_s = trains(task, 1, 7, T0 + 10)
+    breaks(task, 0, at_s, 7)
+    ends(task, 0, at_s, "crash")
+    starts(task, 1, at_s)
+    launches(task, 1, at_s + 10)
+    at_s = trains(task, 6, 9, at_s + 10)  # it saved step 5
+    breaks(task, 1, at_s, 9)
+    ends(task, 1, at_s, "crash")
+    found = seconds(efficiency(run, {JOB: JobState("FAILED", "sacct", 1)}))
+    assert (found["training"], found["repeated"], found["lost"]) == (5, 2, 4)
+
+
+def test_a_stop_of_earlier_does_not_save_what_began_anew(run: Run) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    at_s = trains(task, 1, 9, T0 + 10)
+    stops(run, 0, at_s, 9)
+    starts(task, 1, at_s)
+    launches(task, 1, at_s + 10)
+    trains(task, 1, 3, at_s + 10)
+    ends(task, 1, at_s + 13, "crash")
+    assert "training" not in seconds(efficiency(run, {JOB: JobState("FAILED", "sacct", 1)}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import tempfile
 import warnings
@@ -168,6 +169,44 @@ def test_a_run_that_failed_begins_with_why(tmp_path: Path) -> None:
     assert f"fsdpkit diagnose {run.id} --page" in why
     assert "docs/failures/exception.md" in why
     assert (ROOT / "docs/failures/exception.md").is_file()
+
+
+def test_a_stop_on_request_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000", state="FAILED", exit_code=75)
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    at_s = trains(task, 1, 9, T0 + 10)
+    write_lines(task.attempt(0).dir / "orders.jsonl", {"time_s": at_s, "event": "stop-requested"})
+    breaks(task, 0, at_s, 9, "rank 0: stopped early as asked", "stopped")
+    why = "asked to stop and not to come back"
+    ending = {"action": "end", "status": 75, "cause": "cancelled", "why": why, "step": 9}
+    task.attempt(0).ending.write_text(json.dumps(ending))
+    os.utime(task.attempt(0).ending, (at_s, at_s))
+    state = JobState("FAILED", "sacct", 75, outcome="stopped", account=why)
+    monkeypatch.setattr(Run, "job_states", lambda self: {JOB: state})
+    html = page(run)
+    told = text(html)
+    assert "How it ended" in told
+    assert 'class="diagnosis calm"' in html
+    for wrong in ("What went wrong", "lost after failures", 'class="fault"'):
+        assert wrong not in (html if "class" in wrong else told)
+
+
+def test_what_a_script_prints_that_logs_nothing_is_shown_as_its_own_words(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000")
+    starts(run.paths.task(), 0, T0)
+    launches(run.paths.task(), 0, T0 + 10)
+    ends(run.paths.task(), 0, T0 + 60)
+    lines = (f"epoch {n // 5} step {n % 5 + 1}/5 loss {9 - n}\n" for n in range(9))
+    out = run.paths.task().attempt(0).rank_file(0, "out", 0)
+    out.write_text("".join(lines) + HOSTILE + "\n")
+    html = page(run)
+    told = text(html)
+    assert "read from its output epoch 1, step 4 of 5, loss 1" in told
+    assert "Loss 1.000 at step 9.000 read from its output, over steps" in told
+    assert f"Rank 0 printed {HOSTILE}" in told
+    assert "alert(1)</script>" not in html
 
 
 def running(monkeypatch: pytest.MonkeyPatch, word: str, reason: str | None = None) -> None:

@@ -378,3 +378,36 @@ def test_attempts_come_from_the_history() -> None:
         run=Path("r"), array_task=None, dir=Path("r"), attempts=(attempt,), checkpoints=()
     )
     assert view_of("r", None, history).attempt == 3
+
+
+# ---- A script that logs nothing, or under names of its own
+
+
+def test_numbers_of_any_name_are_seen_and_steps_done_again_count_once(
+    run: WatchedRun, watch: Watch
+) -> None:
+    run.slurm_says("RUNNING")
+    run.begins()
+    run.trains(1, 2, 3, accuracy=0.5, lr=0.1)
+    run.trains(2, accuracy=0.25, flag=True, words="no")
+    run.trains(2, loss=None, eval_loss=4.0, step_time_s=None)
+    view = seen(watch(), lambda v: v.state == "RUNNING")
+    assert dict(view.more) == {"eval_loss": (4.0,), "accuracy": (0.5, 0.25)}
+
+
+def test_what_is_printed_is_told_once(run: WatchedRun, watch: Watch) -> None:
+    run.slurm_says("RUNNING")
+    run.begins()
+    watcher = watch(ask_s=1000)
+    run.says("ready")
+    first = seen(watcher, lambda v: v.state == "RUNNING")
+    assert "rank 0 prints: ready" in [one.words for one in changes(None, first, 0.0)]
+    run.says("step 1 loss 3", "step 2 loss 2.5")
+    second = watcher.look()
+    said = [one.words for one in changes(first, second, 0.0)]
+    assert said == ["step 2, loss 2.500 (read from its output)"]
+    assert changes(second, watcher.look(), 0.0) == []
+    run.says("step 3 loss 2")
+    assert watcher.look().printed_loss == (3.0, 2.5, 2.0)
+    run.trains(1)
+    assert watcher.look().printed_loss == (), "what was logged takes precedence"

@@ -29,6 +29,7 @@ from fsdpkit.reporting.diagnosis.evidence import (
 )
 from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of, in_a_thread
 from fsdpkit.reporting.diagnosis.sources import LOST_A_CHILD, Voice
+from fsdpkit.reporting.diagnosis.standing import standing_ranks
 
 _MOST_FOLLOW_ON = 20
 _WHO_KILLED = (
@@ -133,7 +134,8 @@ def _of_training(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
     if phase == "pending":
         return _pending(task, evidence)
     if phase == "running":
-        return _standing("running", task, evidence, attempts[:-1], within=attempts[-1:])
+        found = _standing("running", task, evidence, attempts[:-1], within=attempts[-1:])
+        return _standing_still(found, attempts[-1:], evidence)
     if phase == "unknown" and not any(map(_tells_of_an_end, attempts[-1:])):
         return _unknown(task, evidence)
     newest = attempts[-1] if attempts else AttemptEvidence(number=None, job=task.job)
@@ -164,6 +166,24 @@ def _standing(
         task=task.number,
         earlier=(*_earlier(before, evidence.run), *_restarts(within)),
         looked_at=evidence.unread,
+    )
+
+
+def _standing_still(
+    found: Diagnosis, newest: Sequence[AttemptEvidence], evidence: Evidence
+) -> Diagnosis:
+    """Of a run that is well but for its ranks, which all do nothing."""
+    told = standing_ranks(newest[0] if newest else None)
+    if told is None:
+        return found
+    return msgspec.structs.replace(
+        found,
+        cause="hang",
+        sentence=told.sentence,
+        rank=told.rank,
+        node=told.node,
+        evidence=tuple(Quote(None, None, words) for words in told.others),
+        action=_filled(told.action, evidence.run),
     )
 
 

@@ -8,7 +8,7 @@ and of many ranks those with a failure and some more (reporting/diagnosis/source
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from fsdpkit.runs.log_ends import end_of
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
+from fsdpkit.runs.standing import StandingStill, read_still
 from fsdpkit.scheduling import states as slurms
 from fsdpkit.scheduling.left_out import in_words, left_out
 from fsdpkit.scheduling.run_states import decisive
@@ -69,6 +70,8 @@ class MachineEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The errors of such a port grew."""
     full: str | None = None
     """/dev/shm or /tmp was full."""
+    gpus_busy: bool = False
+    """In the newest sample."""
 
 
 class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +102,8 @@ class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """By node, what its last samples show."""
     flight: FlightRecord | None = None
     """What the flight recorders of the last launch say."""
+    still: tuple[StandingStill, ...] = ()
+    """Nodes of the last launch whose ranks do nothing, of an attempt that goes on."""
 
 
 class TaskEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -301,7 +306,16 @@ def _attempt(
         ),
         machines=_machines(past) if last or killed else {},
         flight=_flight(past),
+        still=tuple(_still(past)) if last and past.ending is None else (),
     )
+
+
+def _still(past: history.Attempt) -> Iterator[StandingStill]:
+    launch = past.launches[-1].number if past.launches else 0
+    for node in past.nodes[:_MOST_NODES]:
+        found = read_still(past.paths, node.number)
+        if found is not None and found.launch == launch:
+            yield found
 
 
 def _request(task: TaskPaths) -> str | None:
@@ -329,6 +343,7 @@ def _machine(told: Sequence[samples.Sample]) -> MachineEvidence:
         failed_link=samples.failed_link_in_words(told),
         link_errors=samples.link_errors_in_words(told),
         full=samples.full_in_words(told),
+        gpus_busy=any((gpu.utilization_percent or 0) >= 1 for gpu in told[-1].gpus),
     )
 
 

@@ -21,7 +21,9 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.scales import duration, moment, number
 from fsdpkit.reporting.series import MetricsTable
+from fsdpkit.reporting.status.activity import without_a_group
 from fsdpkit.reporting.status.progress import steps_to_do
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.history import History
@@ -101,8 +103,13 @@ def state_in_words(state: JobState | None, history: History | None) -> tuple[str
 
 
 def headline(
-    run: Run, trainings: Sequence[Training], job: Mapping[str, Any], now_s: float
+    run: Run,
+    trainings: Sequence[Training],
+    job: Mapping[str, Any],
+    now_s: float,
+    printed: Printed | None = None,
 ) -> Headline:
+    """printed: what the output of a single run says."""
     if len(trainings) != 1:
         return _array_headline(trainings)
     (one,) = trainings
@@ -111,6 +118,8 @@ def headline(
         words += "; it has not started" if tone == "open" else "; it never started"
     planned = one.metrics.last("planned_steps") or steps_to_do(job)
     numbers = _numbers(one.metrics, planned)
+    if printed is not None and printed.words and one.metrics.last("step") is None:
+        numbers.append(("read from its output", printed.words))
     times = one.metrics.steps["time_s"]
     if len(times) and words == "running":
         ago_s = max(0.0, now_s - float(times[-1]))
@@ -150,7 +159,11 @@ def _array_headline(trainings: Sequence[Training]) -> Headline:
 
 
 def facts(
-    run: Run, one: Training | None, job: Mapping[str, Any], states: States
+    run: Run,
+    one: Training | None,
+    job: Mapping[str, Any],
+    states: States,
+    printed: Printed | None = None,
 ) -> list[tuple[str, str]]:
     """What ran, where, since when: (name, words)."""
     record = run.record
@@ -174,6 +187,9 @@ def facts(
         ended = f"; the newest: {newest.ending.why}" if newest.ending else ""
         found.append(("Attempts", f"{len(one.history.attempts)}{ended}"))
         found.append(("Started again", began_again(one.history, job) or ""))
+        found.append(("Process group", without_a_group(one.history) or ""))
+    if printed is not None and printed.line:
+        found.append((f"Rank {printed.rank} printed", printed.line))
     return [(name, words) for name, words in found if words]
 
 

@@ -20,6 +20,7 @@ from fsdpkit.reporting.series import Flags, MetricsTable
 from fsdpkit.reporting.timeline import Bounds, bounds_of
 from fsdpkit.runs.history import Attempt, History
 from fsdpkit.runs.record import JobRecord, jobs_of_attempts
+from fsdpkit.runs.saved_steps import newest_saved
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 
@@ -43,7 +44,7 @@ FORMULAS: dict[Use, tuple[str, str]] = {
     "lost": (
         "lost after failures",
         "after the last logged step up to the restart or the end, launches that reached no step, "
-        "and steps that no checkpoint holds",
+        "and steps that no known checkpoint holds",
     ),
     "idle": ("waiting nodes", "standby nodes, and lost nodes, beside those that trained"),
     "unknown": ("unaccounted", "an attempt of a program that logs no steps"),
@@ -152,9 +153,22 @@ def _held_by_nothing(
     running = last.ending is None and state is not None and state.phase == "running"
     if done or running:
         return np.zeros(len(step), dtype=bool)
-    saved = max((checkpoint.step for checkpoint in history.checkpoints), default=0)
-    saved = max(saved, metrics.checkpoints["step"].max(initial=0.0))  # may be incomplete
-    return np.asarray((step > saved) & ~metrics.superseded)
+    return np.asarray((step > _saved_step(history, metrics)) & ~metrics.superseded)
+
+
+def _saved_step(history: History, metrics: MetricsTable) -> float:
+    """Up to which logged step the work is saved, whoever saved it: by the checkpoints that are
+    known, by what a script that stopped as asked has said, and by where a later launch went on."""
+    step, newest = metrics.steps["step"], newest_saved(history.paths)
+    saved = float(metrics.checkpoints["step"].max(initial=newest[0] if newest else 0.0))
+    if not len(step):
+        return saved
+    told = [a.ending.step for a in history.attempts if a.ending and a.ending.step is not None]
+    saved = max([saved, *(float(one) for one in told if one <= step[-1])])
+    began_s = [launch.began_s for attempt in history.attempts for launch in attempt.launches]
+    firsts = np.searchsorted(metrics.steps["time_s"], sorted(began_s))
+    later = firsts[(firsts > 0) & (firsts < len(step))]
+    return max(saved, float(step[later[-1]]) - 1) if len(later) else saved
 
 
 class _Lines:

@@ -23,6 +23,7 @@ from fsdpkit.reporting.series import (
     superseded,
     thin,
 )
+from fsdpkit.reporting.status.printed import LossPoint
 from fsdpkit.runs.history import History, Launch
 
 _POINTS = 500
@@ -230,6 +231,38 @@ def own_figures(own: Mapping[str, tuple[Floats, Floats]], steps: Steps) -> list[
         lines = [PlotLine(name=shown, x=x, y=y)]
         figures.append(over_steps(f"own-{place}", shown, lines, steps, axis, told, []))
     return figures
+
+
+def printed_figures(points: Sequence[LossPoint]) -> list[DrawnFigure]:
+    """The loss of a script that logs nothing, as read from its output."""
+    if len(points) < 2:
+        return []
+    x, unit = _places(points)
+    fine = ~superseded(x)
+    x, loss = x[fine], np.array([point.loss for point in points], dtype=np.float64)[fine]
+    axis = linear(float(x[0]), max(float(x[-1]), float(x[0]) + 1e-6), tight=True, ticks=5)
+    y = linear(min(0.0, float(loss.min())), float(loss.max()))
+    told = [("a", f"{number(float(loss[-1]), 4)} at {unit} {number(float(x[-1]), 4)}")]
+    remarks = [f"read from its output, over {unit}s"]
+    kept_x, kept_y = thin(x, loss, _POINTS)
+    lines = [PlotLine(name="loss", x=kept_x, y=kept_y)]
+    return [over_steps("printed", "Loss", lines, Steps(axis, ()), y, told, remarks)]
+
+
+def _places(points: Sequence[LossPoint]) -> tuple[Floats, str]:
+    """What they are drawn over: epochs, steps, steps of all epochs together where these begin again
+    in each, or the place in the output; and what one is called."""
+    epochs = np.array([np.nan if p.epoch is None else p.epoch for p in points], dtype=np.float64)
+    step = np.array([np.nan if p.step is None else p.step for p in points], dtype=np.float64)
+    if np.isnan(step).any():
+        return epochs, "epoch"
+    if (np.diff(step) >= 0).all():
+        return step, "step"
+    totals = {point.total for point in points}
+    total = totals.pop() if len(totals) == 1 else None
+    if total is None or np.isnan(epochs).any():
+        return np.arange(1.0, len(points) + 1), "line"
+    return (epochs - epochs.min()) * total + step, "step"
 
 
 def _high(values: Floats, name: str) -> float:

@@ -28,9 +28,11 @@ from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares, sparkline
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
 from fsdpkit.reporting.series import every, read_metrics, read_own_numbers, thin
+from fsdpkit.reporting.status.printed import pattern_of, points_in, printed_by, tails
 from fsdpkit.reporting.status.progress import steps_to_do
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import Bounds, TimelineSpan, bounds_of, timeline_of
-from fsdpkit.runs.history import history_of
+from fsdpkit.runs.history import History, history_of
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
@@ -63,15 +65,19 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
     detailed = trainings[0] if tasks is None or array_task is not None else None
     job = about.job_file_of(run)
     made_from = about.provenance_of(run)
+    ranks = run.record.nodes * run.record.ranks_per_node
+    printed = printed_by(detailed.history, job, ranks) if detailed else None
+    found = _diagnosis(run, array_task, trainings)
     context: dict[str, Any] = {
         "run": run,
         "record": run.record,
         "array_task": array_task,
         "now": f"{moment(now_s)} {zone_name(now_s)}",
         "version": __version__,
-        "head": about.headline(run, trainings, job, now_s),
-        "facts": about.facts(run, detailed, job, states),
-        "diagnosis": _diagnosis(run, array_task, trainings),
+        "head": about.headline(run, trainings, job, now_s, printed),
+        "facts": about.facts(run, detailed, job, states, printed),
+        "diagnosis": found,
+        "diagnosis_title": _diagnosis_title(found[0], trainings) if found else "",
         "efficiency": _efficiency(run, trainings, states, bounds, now_s),
         "predicted": _predicted(run, trainings),
         "settings": about.settings(job, made_from),
@@ -81,6 +87,8 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
         "tasks": [_task_row(t, job) for t in trainings] if tasks and detailed is None else [],
         **(_details(run, detailed, states, bounds[0], now_s) if detailed else _NO_DETAILS),
     }
+    if detailed and printed is not None and not context["training"]:
+        context["training"] = _printed_figures(detailed.history, job, printed, now_s)
     return rendered("page.html.j2", {**context, "formulas": FORMULAS})
 
 
@@ -118,6 +126,26 @@ def _diagnosis(
     return found, [
         (_place(quote.file, quote.line, run.dir), quote.text) for quote in found.evidence
     ]
+
+
+def _diagnosis_title(found: Diagnosis, trainings: Sequence[Training]) -> str:
+    """A stop on request is no fault."""
+    if found.cause.startswith("pending"):
+        return "Why"
+    stopped = all(one.state is not None and one.state.outcome == "stopped" for one in trainings)
+    return "How it ended" if stopped or found.cause == "cancelled" else "What went wrong"
+
+
+_PRINTED_BYTES, _PRINTED_LINES = 4 << 20, 20_000
+"""Of a script that logs nothing, how much of its output's end is read for a curve."""
+
+
+def _printed_figures(
+    history: History, job: Mapping[str, Any], printed: Printed, now_s: float
+) -> list[figures.DrawnFigure]:
+    ends = tails(history, printed.rank, _PRINTED_BYTES)
+    points = points_in(ends, pattern_of(job), now_s, _PRINTED_LINES)
+    return figures.printed_figures(points)
 
 
 def _place(file: Path | None, line: int | None, directory: Path) -> str:
@@ -175,13 +203,14 @@ class Timeline:
 
 def _troubles(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
     """What gets a number, in its order."""
-    return [span for span in spans if span.kind in ("fault", "stop")]
+    return [span for span in spans if span.kind == "fault"]
 
 
 def _timeline(spans: Sequence[TimelineSpan], now_s: float) -> Timeline:
     begin_s = min(span.begin_s for span in spans)
     end_s = max((now_s if s.end_s is None else s.end_s) for s in spans)
-    rows: dict[str, list[LaneBlock]] = {"queue": [], "attempts": [], "launches": [], "saved": []}
+    names = ("queue", "attempts", "launches", "saved", "stops")
+    rows: dict[str, list[LaneBlock]] = {name: [] for name in names}
     faults: list[LaneBlock] = []
     events, saved, queued_s = [], 0, 0.0
     for span in spans:
@@ -203,6 +232,8 @@ def _timeline(spans: Sequence[TimelineSpan], now_s: float) -> Timeline:
             saved += 1
             rows["saved"].append(LaneBlock(begin=span.begin_s, end=None, tone="saved", label=label))
             continue
+        elif span.kind == "stop":
+            rows["stops"].append(LaneBlock(begin=span.begin_s, end=None, tone="wait", label=label))
         else:
             mark = str(len(faults) + 1)
             faults.append(
@@ -214,7 +245,7 @@ def _timeline(spans: Sequence[TimelineSpan], now_s: float) -> Timeline:
         for name, blocks in [*rows.items(), ("faults", faults)]
         if blocks
     ]
-    description = f"{len(events)} events, {saved} checkpoints, {len(faults)} faults or requests"
+    description = f"{len(events)} events, {saved} checkpoints, {len(faults)} faults"
     drawing = lanes("timeline", "Timeline", description, lanes_, clock(begin_s, end_s))
     shown = events[-_MOST_EVENTS:]
     return Timeline(drawing, tuple(shown), len(events) - len(shown), duration(queued_s))

@@ -2,8 +2,9 @@
 since when it has been idle; and that nothing looks for a request to stop.
 
 A script that logs nothing (`fsdpkit.log`) is judged by what the agents' samples show about its
-processes and GPUs. Nothing is ended because of that: ranks that wait for each other also use the
-CPU, and a quiet script may be computing. A person decides, and is told what is known.
+processes and GPUs, and by when its ranks last printed. Nothing is ended because of that: ranks that
+wait for each other also use the CPU, and a quiet script may be computing. A person decides, and is
+told what is known.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fsdpkit.reporting.scales import moment
+from fsdpkit.reporting.status.printed import last_print_s
 from fsdpkit.runs.history import Attempt, History
 from fsdpkit.runs.samples import Sample, read_samples
 
@@ -56,7 +58,18 @@ def remarks(history: History, updated_s: float | None) -> list[str]:
         for node in attempt.nodes
         if node.ended_s is None
     ]
-    return [*found, *in_words(of_nodes)]
+    return [*found, *in_words(of_nodes, last_print_s(history))]
+
+
+def without_a_group(history: History) -> str | None:
+    """That an ended training's ranks did not train together, as far as that is known."""
+    newest = history.attempts[-1] if history.attempts else None
+    if newest is None or newest.ending is None or newest.made_group is not False:
+        return None
+    return (
+        "its ranks made no process group: each ran by itself, and none knew of the others' work "
+        "(one rank: --gpus 1)"
+    )
 
 
 def unheeded(attempt: Attempt) -> str:
@@ -86,8 +99,9 @@ def activities(samples: Sequence[Sample], since_s: float) -> list[Activity]:
     return found
 
 
-def in_words(of_nodes: Sequence[Sequence[Activity]]) -> list[str]:
-    """Of all nodes together: at which rate they work now, or since when none of them has."""
+def in_words(of_nodes: Sequence[Sequence[Activity]], printed_s: float | None = None) -> list[str]:
+    """Of all nodes together: at which rate they work now, or since when none of them has.
+    printed_s: when a rank last printed, Unix time."""
     known = [of_node for of_node in of_nodes if of_node]
     if not known:
         return []
@@ -101,11 +115,17 @@ def in_words(of_nodes: Sequence[Sequence[Activity]]) -> list[str]:
             f"its script logs no steps; its processes use {', '.join(parts)} and read and write "
             f"{rate:,.1f} MB/s"
         ]
+    if printed_s is not None and printed_s >= min(of_node[-2:][0].until_s for of_node in known):
+        return [
+            "its script logs no steps; its processes hardly compute, and last printed at "
+            f"{moment(printed_s)}"
+        ]
     moved = [one.until_s for of_node in known for one in of_node if one.moves]
+    moved += [] if printed_s is None else [printed_s]
     if not moved:
         first = min(of_node[0].until_s for of_node in known)
         return [f"its script logs no steps, and its processes have been idle since {moment(first)}"]
     return [
-        "its script logs no steps, and its processes have neither computed nor read or written "
-        f"since {moment(max(moved))}"
+        "its script logs no steps, and its processes have not computed, read, written or printed "
+        f"anything since {moment(max(moved))}"
     ]

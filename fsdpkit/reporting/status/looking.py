@@ -18,7 +18,9 @@ from typing import Any
 from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError
 from fsdpkit.reporting.logs.lines import LineReader, last_written, position_of_last
 from fsdpkit.reporting.printable import printable
+from fsdpkit.reporting.status.printed import pattern_of, points_in, printed_by, tails
 from fsdpkit.reporting.status.progress import TrainingProgress, progress_of
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.status.watching import (
     Curves,
     NodeLoad,
@@ -60,6 +62,7 @@ class Watcher:
         self._loads: dict[Path, dict[str, Any]] = {}
         self._marks: object = None
         self._heard = time.monotonic()
+        self._losses: dict[tuple[float | None, int | None], float] = {}
         self._progress = TrainingProgress()
         self._history = history_of(run.paths, run.record, array_task)
         self._spans: list[TimelineSpan] = []
@@ -78,6 +81,7 @@ class Watcher:
         grown = self._read_metrics()
         if grown:
             self._progress = progress_of(self._history, self._job)
+        printed = printed_by(self._history, self._job, record.nodes * record.ranks_per_node)
         return view_of(
             self.run.id,
             state,
@@ -87,6 +91,9 @@ class Watcher:
             progress=self._progress,
             loss=self._curves.loss,
             tokens_per_s=self._curves.tokens_per_s,
+            more=self._curves.more,
+            printed=printed,
+            printed_loss=self._read_losses(printed),
             memory_bytes=self._curves.memory_bytes,
             straggler=self._curves.straggler,
             loads=self._read_samples(),
@@ -142,6 +149,15 @@ class Watcher:
             grown |= bool(lines)
             if not self._metrics.more:
                 return grown
+
+    def _read_losses(self, printed: Printed | None) -> tuple[float, ...]:
+        """Of a script that logs nothing: what its output has shown since this look began."""
+        if printed is None or printed.loss is None or self._progress.step is not None:
+            return ()
+        ends, pattern = tails(self._history, printed.rank), pattern_of(self._job)
+        for point in points_in(ends, pattern, time.time()):
+            self._losses[point.epoch, point.step] = point.loss
+        return tuple(self._losses.values())
 
     def _read_samples(self) -> tuple[NodeLoad, ...]:
         if not self._history.attempts:

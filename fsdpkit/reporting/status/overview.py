@@ -148,7 +148,7 @@ def _predictions(paths: RunPaths, record: RunRecord) -> list[Prediction]:
 
 
 def _with_task(status: Status, task: Task) -> Status:
-    fields = ("attempts", "ending", "progress", "failure", "remarks")
+    fields = ("attempts", "ending", "progress", "printed", "failure", "remarks")
     return msgspec.structs.replace(status, **{name: getattr(task, name) for name in fields})
 
 
@@ -242,7 +242,8 @@ def _task(
     answered: bool,
 ) -> Task:
     """`state`: the scheduler's, None if it was not asked or did not know."""
-    from fsdpkit.reporting.status.activity import remarks
+    from fsdpkit.reporting.status.activity import remarks, without_a_group
+    from fsdpkit.reporting.status.printed import printed_by
     from fsdpkit.reporting.status.progress import progress_of
     from fsdpkit.runs.began_again import began_again
     from fsdpkit.runs.history import History, history_of
@@ -254,7 +255,6 @@ def _task(
         history = History(run=paths.dir, array_task=number, dir=where, attempts=(), checkpoints=())
     job = _job(paths)
     progress = progress_of(history, job)
-    again = began_again(history, job)
     running = state is not None and state.phase == "running"
     endings = [(a.number, a.ending) for a in history.attempts if a.ending is not None]
     return Task(
@@ -264,9 +264,12 @@ def _task(
         attempts=paths.task(number).attempts(),
         ending={"attempt": endings[-1][0], **asdict(endings[-1][1])} if endings else None,
         progress=asdict(progress),
+        printed=printed_by(history, job, record.nodes * record.ranks_per_node)
+        if running or number is None  # an array may have thousands of tasks
+        else None,
         remarks=[
             *(remarks(history, progress.updated_s) if running else []),
-            *([again] if again else []),
+            *filter(None, [began_again(history, job), without_a_group(history)]),
         ],
         failure=_failure(history.attempts[-1]) if history.attempts else None,
     )

@@ -40,6 +40,47 @@ class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
     """That process's exit status, 128 + signal."""
 
 
+class Printed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank's output says. None: not found at its end."""
+
+    rank: int = 0
+    line: str | None = None
+    """Its newest line, in the script's own words, without what a terminal would obey."""
+    printed_s: float | None = None
+    """When the output last grew, Unix time."""
+    step: int | None = None
+    """As the script counts, perhaps anew in each epoch."""
+    total: int | None = None
+    """Of such steps."""
+    epoch: float | None = None
+    epochs: int | None = None
+    loss: float | None = None
+    rate: float | None = None
+    rate_unit: str = ""
+    """`it/s`, `s/it`, `tokens/s`, as printed."""
+    remark: str | None = None
+    """Why the pattern of `[metrics]` found nothing, if it did not."""
+
+    @property
+    def place(self) -> str:
+        """`epoch 1, step 37 of 100`, as far as that is known."""
+        parts = []
+        if self.epoch is not None:
+            parts.append(f"epoch {self.epoch:g}" + (f" of {self.epochs:,}" if self.epochs else ""))
+        if self.step is not None:
+            parts.append(f"step {self.step:,}" + (f" of {self.total:,}" if self.total else ""))
+        return ", ".join(parts)
+
+    @property
+    def words(self) -> str:
+        """`epoch 1, step 37 of 100, loss 0.027, 5.01 it/s`; empty if nothing was found."""
+        from fsdpkit.reporting.scales import number
+
+        loss = [] if self.loss is None else [f"loss {number(self.loss, 4)}"]
+        rate = [] if self.rate is None else [f"{number(self.rate)} {self.rate_unit}".strip()]
+        return ", ".join([*filter(None, [self.place]), *loss, *rate])
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One training: the run itself, or a task of an array."""
 
@@ -52,7 +93,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ending: dict[str, Any] | None = None
     """What the newest attempt that has ended left as `ending.json`, with its number."""
     progress: dict[str, Any] | None = None
-    """The fields of `progress.Progress`."""
+    """The fields of `progress.Progress`: what was logged, and only that."""
+    printed: Printed | None = None
+    """What the output of rank 0 says, in the script's own words and as read from them; of an
+    array's tasks only those that run."""
     failure: FirstFailure | None = None
     remarks: list[str] = []
     """Sentences about one that runs (see `activity.remarks`), or was started again."""
@@ -95,9 +139,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     differences: list[GrantedDifference] = []
     """What Slurm has otherwise than was asked for; asked for only about a single run."""
     attempts: list[int] = []
-    """Of the run, or of the first array task; as the next three."""
+    """Of the run, or of the first array task; as the next four."""
     ending: dict[str, Any] | None = None
     progress: dict[str, Any] | None = None
+    printed: Printed | None = None
     failure: FirstFailure | None = None
     remarks: list[str] = []
     """Read only for a single run."""

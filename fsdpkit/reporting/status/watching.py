@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.pending import PendingEvidence, why
 from fsdpkit.reporting.scales import duration, number
+from fsdpkit.reporting.series import KNOWN_NAMES
 from fsdpkit.reporting.status.progress import TrainingProgress
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import TimelineSpan
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import LARGEST, parsed
@@ -24,6 +26,8 @@ from fsdpkit.scheduling.states import JobState
 _SLOW = 1.2
 """A rank this many times slower than the median is worth a line, as in the trainer's own log."""
 _MOST_POINTS = 20_000
+_MOST_NAMES = 16
+"""Of numbers that a script logs by names of its own."""
 ASKING = "asking the scheduler"
 """The state before its first answer."""
 
@@ -64,6 +68,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     loss: tuple[float | None, ...] = ()
     """By step, steps that were done again only once."""
     tokens_per_s: tuple[float | None, ...] = ()
+    more: Mapping[str, tuple[float | None, ...]] = {}
+    """What else was logged, by name: evaluations, and the script's own numbers."""
+    printed: Printed | None = None
+    """What rank 0's output says."""
+    printed_loss: tuple[float, ...] = ()
+    """Of a script that logs no steps, as read from its output."""
     memory_bytes: float | None = None
     """Peak of rank 0."""
     straggler: str | None = None
@@ -80,24 +90,25 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Curves:
-    """Loss and speed by step, as metrics.jsonl grows."""
+    """Numbers by step, as metrics.jsonl grows."""
 
     def __init__(self) -> None:
         self._points: list[_Line] = []
+        self._more: dict[str, list[tuple[int, float | None]]] = {}
+        """Evaluations, and numbers by names of the script's own."""
         self.memory_bytes: float | None = None
         self.straggler: str | None = None
 
     def add(self, text: str) -> None:
         """One line of the file; an incomplete or malformed one is skipped."""
         try:
-            line = _decode(text)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            if "NaN" not in text and "Infinity" not in text:
-                return
-            try:  # as Python's json writes NaN and infinity
-                line = msgspec.convert(parsed(text), _Line)
-            except ValueError:
-                return
+            fields = parsed(text)
+            line = msgspec.convert(fields, _Line)
+        except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+            return
+        for name, value in fields.items():
+            if name == "eval_loss" or (name not in KNOWN_NAMES and _is_number(value)):
+                self._add_more(name, line.step, value)
         if line.step_time_s is None:
             return  # an evaluation or a checkpoint
         while self._points and self._points[-1].step >= line.step:
@@ -109,6 +120,16 @@ class Curves:
         if len(self._points) > 2 * _MOST_POINTS:
             del self._points[::2]
 
+    def _add_more(self, name: str, step: int, value: object) -> None:
+        if name not in self._more and len(self._more) >= _MOST_NAMES:
+            return
+        points = self._more.setdefault(name, [])
+        while points and points[-1][0] >= step:
+            points.pop()
+        points.append((step, float(value) if _is_number(value) else None))
+        if len(points) > 2 * _MOST_POINTS:
+            del points[::2]
+
     @property
     def loss(self) -> tuple[float | None, ...]:
         return tuple(_drawable(point.loss) for point in self._points)
@@ -116,6 +137,16 @@ class Curves:
     @property
     def tokens_per_s(self) -> tuple[float | None, ...]:
         return tuple(_drawable(point.tokens_per_s) for point in self._points)
+
+    @property
+    def more(self) -> dict[str, tuple[float | None, ...]]:
+        """By name, an evaluation's loss first, then in the order in which they came."""
+        ordered = sorted(self._more.items(), key=lambda item: item[0] != "eval_loss")
+        return {name: tuple(_drawable(value) for _, value in points) for name, points in ordered}
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _drawable(value: float | None) -> float | None:
@@ -131,9 +162,6 @@ class _Line(msgspec.Struct, gc=False):
     slowest_rank: int | None = None
     slowest_host: str | None = None
     slowest_ratio: float | None = None
-
-
-_decode = msgspec.json.Decoder(_Line).decode
 
 
 def _straggler(line: _Line) -> str | None:
@@ -253,6 +281,11 @@ def changes(before: View | None, now: View, now_s: float) -> list[Happening]:
     newer = before is None or before.progress.updated_s != now.progress.updated_s
     if now.progress.step is not None and newer:
         told.append(progress_line(now.progress))
+    elif now.printed is not None and now.progress.step is None:
+        words = printed_line(now.printed)
+        same = before is not None and before.printed is not None
+        if not same or (before and before.printed and printed_line(before.printed) != words):
+            told.append(words)
     told += [one for one in now.unread if before is None or one not in before.unread]
     return [*new, *(Happening(time_s=now_s, words=words) for words in told)]
 
@@ -268,6 +301,13 @@ def _new(before: Iterable[Happening], now: Iterable[Happening]) -> list[Happenin
         else:
             found.append(one)
     return found
+
+
+def printed_line(printed: Printed) -> str:
+    """What is read from the output, or its newest line."""
+    if printed.words:
+        return f"{printed.words} (read from its output)"
+    return f"rank {printed.rank} prints: {printed.line}"
 
 
 def progress_line(progress: TrainingProgress) -> str:

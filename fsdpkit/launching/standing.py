@@ -1,0 +1,152 @@
+"""Notices that a node's ranks do nothing, and records where they are while that lasts.
+
+A start-up that waits for ever (a wrong address, a peer that is missing) logs no step, so that no
+heartbeat stops and nothing fails for half an hour. Here nothing is ended either: ranks may wait for
+a good reason. The thread is one of its own, because ranks that do not answer take time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from fsdpkit.launching import machine, stacks
+from fsdpkit.launching.node_launch import AgentNode
+from fsdpkit.launching.pulse import Pulse
+from fsdpkit.launching.stacks import RankProcess, RankText
+from fsdpkit.runs.heartbeat import Beat, read_heartbeat
+from fsdpkit.runs.log_ends import end_of
+from fsdpkit.runs.stack_requests import RankStacks, shortened
+from fsdpkit.runs.standing import StandingStill, remove_still, write_still
+
+_PATIENCE = 6
+"""Looks in a row at which nothing must have moved."""
+_SOME_CORES, _SOME_BYTES_PER_S = 0.01, 4096
+"""Of each rank: threads that only wake to look at a clock use less."""
+_LATE = 3
+"""A look that comes so many times too late shows that the job was suspended."""
+_END_BYTES = 16 << 10
+_CONNECTS = re.compile(
+    r"connect\S*(?: to)?(?: host)? \[?(?P<host>[\w.:-]{1,255}?)\]?(?::|, )(?P<port>\d{1,5})\b"
+)
+_FAILS = re.compile("(?i)fail|retry|refused|timed? ?out")
+"""With that, torch's TCPStore and gloo name an address that they try again."""
+
+
+class _Look(NamedTuple):
+    at_s: float
+    """By time.monotonic()."""
+    work: machine.ProcessWork
+    beats: list[Beat | None]
+    printed_bytes: int
+
+
+@dataclass
+class StandingWatch:
+    """Looks at the ranks of one launch on this node, every `interval_s` seconds."""
+
+    pulse: Pulse
+    node: AgentNode
+    launch: int
+    interval_s: float
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look within the block."""
+        thread = threading.Thread(target=self._watch, name="fsdpkit-standing", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            remove_still(self.node.attempt, self.node.number)
+
+    def _watch(self) -> None:
+        patience_s, still, since_s = _PATIENCE * self.interval_s, False, time.time()
+        before = self._look()
+        while not self._over.wait(self.interval_s):
+            now = self._look()
+            if self._moved(before, now):
+                since_s = time.time()
+                if still:  # it waits now and then, and gets over it
+                    remove_still(self.node.attempt, self.node.number)
+                    still, patience_s = False, 2 * patience_s
+            elif not still and time.time() - since_s >= patience_s:
+                still = True
+                with contextlib.suppress(OSError):
+                    self._record(since_s)
+                now = self._look()  # a rank that was asked by a signal may have complained
+            before = now
+
+    def _look(self) -> _Look:
+        printed_bytes = 0
+        for rank in self.pulse.ranks:
+            for file in (self._file(rank, "out"), self._file(rank, "err")):
+                with contextlib.suppress(OSError):
+                    printed_bytes += file.stat().st_size
+        hearts = [self.pulse.node.rank(rank.local_rank) for rank in self.pulse.ranks]
+        work = machine.work_of(os.getpid(), itself=False)
+        return _Look(time.monotonic(), work, [*map(read_heartbeat, hearts)], printed_bytes)
+
+    def _moved(self, before: _Look, now: _Look) -> bool:
+        elapsed_s, ranks = now.at_s - before.at_s, len(self.pulse.ranks)
+        cpu_s = now.work.cpu_s - before.work.cpu_s
+        moved = now.work.moved_bytes - before.work.moved_bytes
+        return (
+            not ranks
+            or elapsed_s > _LATE * self.interval_s
+            or (before.beats, before.printed_bytes) != (now.beats, now.printed_bytes)
+            or not 0 <= cpu_s < _SOME_CORES * elapsed_s * ranks  # less: a process has ended
+            or not 0 <= moved < _SOME_BYTES_PER_S * elapsed_s * ranks
+        )
+
+    def _record(self, since_s: float) -> None:
+        ranks = list(self.pulse.ranks)
+        texts, missing = stacks.peek(ranks, self.pulse.node)
+        found = StandingStill(
+            id="",
+            node=self.node.number,
+            name=self.node.name,
+            launch=self.launch,
+            time_s=round(time.time(), 3),
+            since_s=round(since_s, 3),
+            ranks=tuple(_stacks_of(rank, texts, missing) for rank in ranks),
+            addresses={
+                rank.rank: address
+                for rank in ranks
+                if (address := self._address(rank, texts.get(rank.rank))) is not None
+            },
+        )
+        if not self._over.is_set():
+            write_still(self.node.attempt, found)
+        if self._over.is_set():
+            remove_still(self.node.attempt, self.node.number)
+
+    def _address(self, rank: RankProcess, text: RankText | None) -> str | None:
+        """As its stack says, else as torch complains of it."""
+        if text is not None and text.address is not None:
+            return text.address
+        end = end_of(self._file(rank, "err"), _END_BYTES)
+        lines = end.text.splitlines() if end is not None else []
+        found = [m for line in lines if _FAILS.search(line) and (m := _CONNECTS.search(line))]
+        return f"{found[-1]['host']}:{found[-1]['port']}" if found else None
+
+    def _file(self, rank: RankProcess, kind: Literal["out", "err"]) -> Path:
+        return self.node.attempt.rank_file(rank.rank, kind, self.launch)
+
+
+def _stacks_of(
+    rank: RankProcess, texts: Mapping[int, RankText], missing: Mapping[int, str]
+) -> RankStacks:
+    state = stacks.is_deaf(rank.pid)
+    if (text := texts.get(rank.rank)) is not None:
+        return RankStacks(rank=rank.rank, text=shortened(text.text), by=text.by, state=state)
+    return RankStacks(rank=rank.rank, why_not=missing.get(rank.rank, "it has ended"), state=state)

@@ -1,0 +1,151 @@
+"""Ranks that do nothing: noticed while they do so, and no longer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fsdpkit.launching import stacks, standing
+from fsdpkit.launching.pulse import Pulse
+from fsdpkit.launching.stacks import RankProcess
+from fsdpkit.launching.standing import StandingWatch
+from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
+from fsdpkit.runs.layout import AttemptPaths, RunPaths
+from fsdpkit.runs.standing import StandingStill, read_still
+from tests.conftest import Completed, answer_of
+
+INTERVAL_S = 0.1
+needs_spy = pytest.mark.skipif(stacks._spy() is None, reason="py-spy is not installed")
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptPaths:
+    (tmp_path / "attempt-0").mkdir()
+    return AttemptPaths(tmp_path / "attempt-0")
+
+
+@pytest.fixture
+def idle() -> Iterator[RankProcess]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield RankProcess(0, 0, process.pid)
+        process.kill()
+
+
+def watched(attempt: AttemptPaths, tmp_path: Path, rank: RankProcess) -> StandingWatch:
+    (tmp_path / "hearts").mkdir()
+    pulse = Pulse(HeartbeatDir(tmp_path / "hearts"), hang_s=0)
+    pulse.started([rank])
+    node = SimpleNamespace(number=0, name="node1", attempt=attempt)
+    return StandingWatch(pulse, node, 0, INTERVAL_S)  # type: ignore[arg-type]
+
+
+def until(condition: Callable[[], object], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(INTERVAL_S / 2)
+
+
+def test_it_is_on_record_while_nothing_moves_and_no_longer(
+    attempt: AttemptPaths, tmp_path: Path, idle: RankProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "_LATE", 100)  # the machine may be busy
+    monkeypatch.setattr(stacks, "_spy", lambda: None)
+    err = attempt.rank_file(0, "err", 0)
+    err.write_text("[W TCPStore.cpp:340] TCP client failed to connect/validate to host n1:29 - x\n")
+    with watched(attempt, tmp_path, idle).watched():
+        until(lambda: read_still(attempt, 0))
+        found = read_still(attempt, 0)
+        assert isinstance(found, StandingStill)
+        assert (found.name, found.addresses, found.ranks[0].by) == ("node1", {0: "n1:29"}, None)
+        assert time.time() - 60 < found.since_s < time.time()
+        with err.open("a") as file:
+            file.write("a line is a sign of life\n")
+        until(lambda: read_still(attempt, 0) is None)
+        until(lambda: read_still(attempt, 0))
+    assert read_still(attempt, 0) is None, "the launch is over"
+
+
+@pytest.mark.parametrize("sign", ["a line", "a step"])
+def test_a_sign_of_life_now_and_then_is_enough(
+    sign: str,
+    attempt: AttemptPaths,
+    tmp_path: Path,
+    idle: RankProcess,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standing, "_PATIENCE", 20)
+    looking = watched(attempt, tmp_path, idle)
+    heart = HeartbeatFile(tmp_path / "hearts" / "rank-0")
+    with looking.watched(), attempt.rank_file(0, "out", 0).open("w") as out:
+        for step in range(8):
+            if sign == "a line":
+                print(step, file=out, flush=True)
+            else:
+                heart.beat(step, "logging")
+            time.sleep(5 * INTERVAL_S)
+            assert read_still(attempt, 0) is None
+
+
+@needs_spy
+def test_a_worker_that_sets_up_torch_stands_for_its_rank_with_the_address(tmp_path: Path) -> None:
+    """torch's own rendezvous is another program's here: only names and places are looked at."""
+    module = tmp_path / "torch" / "distributed" / "rendezvous.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(
+        "import sys, time\ndef meet(hostname, port):\n    print('here', flush=True)\n"
+        "    time.sleep(600)\nmeet('n1', 29500)\n"
+    )
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, {str(module)!r}])"
+    command = [sys.executable, "-c", parent]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        rank = RankProcess(0, 3, process.pid)
+        try:
+            texts, missing = stacks.peek([rank], HeartbeatDir(tmp_path))
+        finally:
+            for pid in stacks._children(process.pid):
+                subprocess.run(["kill", "-9", str(pid)], check=True)
+    assert missing == {}
+    assert texts[3].address == "n1:29500"
+    assert texts[3].text.splitlines()[2].endswith('rendezvous.py", line 4 in meet') or (
+        "in meet" in texts[3].text
+    )
+
+
+STANDS = """
+    import os, time
+    import torch.distributed as dist
+    def license_server():
+        time.sleep(600)
+    if os.environ["RANK"] == "1":
+        license_server()
+    dist.init_process_group("gloo")
+"""
+
+
+@pytest.mark.torch
+@needs_spy
+def test_a_start_that_waits_for_ever_is_diagnosed_while_it_waits(
+    fsdpkit: Callable[..., Completed], write_script: Callable[[str, str], Path]
+) -> None:
+    script = write_script("train.py", STANDS)
+    shape = ("--cluster", "local", "--nodes", "1", "--gpus", "2")
+    started = fsdpkit("submit", str(script), *shape, "--set", "parameters.sample_s=1")
+    assert started.returncode == 0, started.stderr
+    (run,) = (script.parent / "runs").iterdir()
+    try:
+        until(lambda: RunPaths(run).task(None).attempt(0).node_still(0).exists(), within_s=120)
+        found = answer_of(fsdpkit("diagnose", run.name, "--json"))
+    finally:
+        fsdpkit("cancel", run.name)
+    assert found["cause"] == "hang"
+    assert "rank 1 is at train.py:5 in license_server" in found["sentence"]
+    assert "rank 0 is at torch/distributed/" in found["sentence"]

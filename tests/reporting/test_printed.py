@@ -1,0 +1,267 @@
+"""What is read from the output of a script that knows nothing of fsdpkit."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsdpkit.reporting.status.printed import (
+    Tail,
+    last_print_s,
+    lines_in,
+    numbers_in,
+    points_in,
+    printed_by,
+    printed_in,
+)
+from fsdpkit.reporting.status.status_record import Printed
+from fsdpkit.runs.history import Attempt, History, Launch
+
+NOW_S = 1_000_000.0
+
+
+def tail(text: str, age_s: float = 0.0, *, whole: bool = True) -> Tail:
+    return Tail(text.encode(), whole, NOW_S - age_s)
+
+
+def read(*tails: Tail, pattern: str | None = None) -> Printed:
+    found = printed_in(tails, pattern, NOW_S)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        pytest.param(
+            "Epoch 4:  12%|█▏  | 30/250 [00:06<00:44,  4.90it/s, loss=0.613]",
+            "epoch 4, step 30 of 250, loss 0.6130, 4.90 it/s",
+            id="tqdm",
+        ),
+        pytest.param(
+            " 40%|####      | 8/20 [00:20<00:30, 2.51s/it]", "step 8 of 20, 2.51 s/it", id="slow"
+        ),
+        pytest.param("81it [00:09, 9.00it/s]", "step 81, 9.00 it/s", id="without a total"),
+        pytest.param("{'loss': 1.75, 'lr': 4e-05, 'epoch': 0.5}", "epoch 0.5, loss 1.750", id="HF"),
+        pytest.param("{'loss': '1.75', 'epoch': '0.5'}", "epoch 0.5, loss 1.750", id="HF, later"),
+        pytest.param(
+            "Epoch: [2][ 30/400]\tTime  0.21 ( 0.25)\tLoss 3.50e+00 (3.61e+00)\tAcc@1 9.0 (8.0)",
+            "epoch 2, step 30 of 400, loss 3.500",
+            id="imagenet",
+        ),
+        pytest.param(
+            "Epoch: [2]  [ 30/400]  eta: 0:01:10  lr: 0.1  img/s: 611.2  loss: 3.5 (3.6)",
+            "epoch 2, step 30 of 400, loss 3.500, 611 img/s",
+            id="torchvision",
+        ),
+        pytest.param(
+            "Epoch 2:  15%|█▌ | 30/200 [00:02<00:11, v_num=3, train_loss=0.81]",
+            "epoch 2, step 30 of 200, loss 0.8100",
+            id="Lightning",
+        ),
+        pytest.param(
+            "[titan] 2026-05-04 09:00:00,100 - INFO - \x1b[31mstep: 30  \x1b[32mloss:  7.25  "
+            "\x1b[33mmemory:  2.10GiB(2.6%)  \x1b[34mtps: 2,048  \x1b[36mtflops: 9.1",
+            "step 30, loss 7.250, 2,050 tokens/s",
+            id="torchtitan",
+        ),
+        pytest.param(
+            " iteration       30/     400 | consumed samples: 240 | elapsed per iteration (ms):"
+            " 210.5 | global batch size: 8 | lm loss: 9.125E+00 | loss scale: 1.0 | grad norm: 1.1",
+            "step 30 of 400, loss 9.125",
+            id="Megatron",
+        ),
+        pytest.param("iter 30: loss 3.1400, time 41.00ms", "step 30, loss 3.140", id="nanoGPT"),
+        pytest.param(
+            "Epoch 2 | iter 48 step 12 | loss train: 6.125, val: n/a | iter time: 88.10 ms",
+            "epoch 2, step 12, loss 6.125",
+            id="litgpt",
+        ),
+        pytest.param(
+            "2|60|Loss: 0.75:  30%|███ | 60/200 [00:20<00:40, 3.0it/s]",
+            "step 60 of 200, loss 0.7500, 3.00 it/s",
+            id="torchtune",
+        ),
+        pytest.param(" 30/400 [=>......] - ETA: 9s - loss: 0.9", "step 30 of 400, loss 0.9000"),
+        pytest.param(
+            "30/400 ━━━━ 2s 7ms/step - loss: 0.9", "step 30 of 400, loss 0.9000, 7.00 ms/step"
+        ),
+        pytest.param('{"global_step": 30, "train/loss": 0.9}', "step 30, loss 0.9000", id="JSON"),
+        pytest.param(
+            "Epoch [2/9], Step [30/80], Loss: 0.9", "epoch 2 of 9, step 30 of 80, loss 0.9000"
+        ),
+        pytest.param("Epoch [2/9], Loss: 0.9", "epoch 2 of 9, loss 0.9000", id="epochs alone"),
+        pytest.param(
+            "2026/01/02 at 30/80: loss 0.9", "step 30 of 80, loss 0.9000", id="a bar of its own"
+        ),
+        pytest.param("[2,  3000] loss: 0.900", "epoch 2, step 3,000, loss 0.9000", id="a tutorial"),
+        pytest.param(
+            "Train Epoch: 2 [640/9000 (7%)]\tLoss: 0.9", "epoch 2, step 640 of 9,000, loss 0.9000"
+        ),
+        pytest.param(
+            "step=30 val_loss=2.5 loss=1.5", "step 30, loss 1.500", id="not held-out data"
+        ),
+        pytest.param(
+            "steps: 30 loss: 1.5 samples/sec: 65.2", "step 30, loss 1.500, 65.2 samples/sec"
+        ),
+    ],
+)
+def test_common_trainers_are_read(line: str, said: str) -> None:
+    assert read(tail(f"{line}\n")).words == said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Loading checkpoint shards: 100%|████| 2/2 [00:01<00:00,  1.10it/s]",
+        "Validation DataLoader 0:  50%|██   | 5/10 [00:00<00:00, 20it/s]",
+        "Test: [ 10/50]\tTime 0.2 ( 0.3)\tLoss 5.1 (5.2)",
+        "  Total optimization steps = 1000",
+        "max_steps: 1000, save_steps=500, warmup steps 10",
+        "Step time 0.34 s, time per step 12.5, 40% of step 7%",
+        "a lossless codec, without loss of generality",
+        "evaluating 12",
+    ],
+)
+def test_other_counts_are_not_taken_for_the_training(line: str) -> None:
+    assert read(tail(f"{line}\n")).words == ""
+
+
+def test_the_newest_line_is_shown_as_the_script_wrote_it_and_harmless() -> None:
+    found = read(tail("old\n\x1b[2J\x1b]0;owned\x07 evaluating\t3 \u202e\n\n"))
+    assert found.line == "\\u001b]0;owned\\u0007 evaluating 3 \\u202e"
+
+
+def test_a_bar_is_read_while_it_writes_over_itself() -> None:
+    bar = "\r 1%| | {n}/90 [00:01<00:09, 5it/s]"
+    text = "".join(bar.format(n=n) for n in range(1, 31))
+    assert read(tail(text)).step == 30
+    assert read(tail(text + "\r 1%| | 31/9")).step == 30, "torn"
+    assert read(tail("cut 99/90 [off, 5it/s]\r" + text, whole=False)).step == 30
+    assert read(tail("step 1\nstep 2")).step == 1, "it may become 25"
+    assert read(tail("step 1\nstep 25", age_s=60)).step == 25
+
+
+def test_step_and_loss_may_stand_in_different_lines_and_files() -> None:
+    bar = tail("\r 40%|##  | 40/100 [00:08<00:12, 5.0it/s]", age_s=1)
+    assert read(tail("{'loss': 2.5}\n", 9), bar).words == "step 40 of 100, loss 2.500, 5.00 it/s"
+    done = tail("\r100%|##| 3/3 [00:01<00:00, 9.0it/s]\n", age_s=90)
+    assert read(tail("step 7 loss 2.5\n"), done).step == 7, "the file that grew last says it"
+    assert read(tail("epoch 1 step 90\nepoch 2 begins\n")).place == "epoch 2"
+
+
+def test_a_loss_that_is_no_number_is_not_replaced_by_an_older_one() -> None:
+    found = read(tail("step 1 loss 2.5\nstep 2 loss nan\n"))
+    assert (found.step, found.loss) == (2, None)
+
+
+def test_a_pattern_reads_what_no_trainer_prints() -> None:
+    text = "t=41/90 L~0.5 (3.5 img)\nsaved\n"
+    pattern = r"t=(?P<step>\d+)/(?P<total>\d+) L~(?P<loss>[\d.]+) \((?P<rate>[\d.]+)"
+    assert read(tail(text), pattern=pattern).words == "step 41 of 90, loss 0.5000, 3.50"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        (r"(?P<step>\d+) of nothing", "matches no line"),
+        ("(?P<step>.*)", "[metrics] pattern: it"),
+        (r"(?P<step>\d*)", "matches no line"),
+        ("(?P<step>", "no regular expression"),
+        ("(?P<step>(?:x?){150}z)", "takes more than"),
+    ],
+)
+def test_a_pattern_that_finds_nothing_says_so_in_time(pattern: str, why: str) -> None:
+    began_s = time.process_time()
+    for _ in range(3):
+        found = read(tail(("x" * 150 + "\n") * 400), pattern=pattern)
+        assert why in str(found.remark)
+        assert found.words == ""
+    assert time.process_time() - began_s < 5
+
+
+@given(st.binary(max_size=300))
+def test_nothing_that_a_script_prints_can_harm(data: bytes) -> None:
+    found = printed_in([Tail(data, whole=True, written_s=NOW_S)], None, NOW_S)
+    assert found is None or "\x1b" not in str(found.line)
+
+
+@pytest.mark.parametrize(
+    "text", ["[ ", "loss ", "1", "1,", " ", "epoch(", "%|", "step ", "━", "0/"]
+)
+def test_a_long_line_is_read_in_no_time(text: str) -> None:
+    data = tail((text * 40_000)[:65_000] + "\n")
+    began_s = time.process_time()
+    for line in lines_in(data, NOW_S):
+        numbers_in(line)
+    assert time.process_time() - began_s < 5
+
+
+def test_curves_come_from_lines_with_a_step_and_a_loss() -> None:
+    text = "epoch 0 step 1/2 loss 3\nsaved\nepoch 0 step 2/2 loss 2\nepoch 1 step 1/2 loss 1\n"
+    points = points_in([tail(text), tail("step 9 loss 9\n")], None, NOW_S)
+    assert [tuple(point) for point in points] == [(0, 1, 2, 3.0), (0, 2, 2, 2.0), (1, 1, 2, 1.0)]
+    points = points_in(
+        [tail("{'loss': 3, 'epoch': 0.5}\n{'loss': 2, 'epoch': 1.0}\n")], None, NOW_S
+    )
+    assert [(point.epoch, point.loss) for point in points] == [(0.5, 3.0), (1.0, 2.0)]
+
+
+# ---- The files of a run
+
+
+def history(directory: Path, **files: str) -> History:
+    for name, text in files.items():
+        rank, kind = name.split("_")
+        (directory / f"rank-{rank[1:]}.{kind}").write_text(text)
+    launch = Launch(number=0, began_s=NOW_S, nodes=("n1", "n2"))
+    attempt = Attempt(number=0, dir=directory, job_id="1", launches=(launch,))
+    return History(
+        run=directory, array_task=None, dir=directory, attempts=(attempt,), checkpoints=()
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"r0_out": "step 3\n", "r3_out": "step 9\n"}, (0, 3)),
+        ({"r0_out": "ready\n", "r3_out": "iteration 9/ 20 | lm loss: 2\n"}, (3, 9)),
+        ({"r0_out": "ready\n", "r3_out": "ready\n"}, (0, None)),
+        ({"r2_out": "step 9\n"}, None),
+    ],
+)
+def test_rank_0_is_read_and_the_last_rank_where_that_counts(
+    tmp_path: Path, files: dict[str, str], said: Any
+) -> None:
+    found = printed_by(history(tmp_path, **files), {}, ranks=4)
+    assert (found and (found.rank, found.step)) == said
+
+
+def test_output_of_any_size_is_read_from_its_end(tmp_path: Path) -> None:
+    told = history(tmp_path, r0_out="")
+    with (tmp_path / "rank-0.out").open("wb") as file:
+        file.truncate(1 << 34)
+        file.seek(0, 2)
+        file.write(b"\nstep 5 loss 2\n")
+    found = printed_by(told, {}, ranks=1)
+    assert found is not None
+    assert found.words == "step 5, loss 2.000"
+
+
+def test_a_step_is_found_before_much_else_that_was_printed(tmp_path: Path) -> None:
+    noise = "".join(f"a detail {'x' * 90} {n}\n" for n in range(5000))
+    found = printed_by(history(tmp_path, r0_out=f"step 5 loss 2\n{noise}"), {}, ranks=1)
+    assert found is not None
+    assert (found.words, found.line) == ("step 5, loss 2.000", f"a detail {'x' * 90} 4999")
+
+
+def test_any_rank_that_prints_is_a_sign_of_life(tmp_path: Path) -> None:
+    assert last_print_s(history(tmp_path, r0_out="", r1_err="")) is None
+    assert last_print_s(history(tmp_path, r0_out="", r1_err="x")) == pytest.approx(
+        time.time(), abs=60
+    )
