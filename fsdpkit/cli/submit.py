@@ -49,13 +49,10 @@ class _Submit(WithTrainerArgs):
         refuse_launcher([*words, *(args[at + 1 :] if words else [])], "submit")
         if stray := [*itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]:
             raise click.UsageError(f"{_BEHIND}: … -- {shlex.join(stray)}")
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise click.UsageError(f"{error.format_message()} {_BEHIND}.") from error
+        return super().parse_args(ctx, args)
 
 
-_BEHIND = "What the program is told stands behind --"
+_BEHIND = "Arguments of the program go after --"
 
 
 @click.command("submit", cls=_Submit)

@@ -67,7 +67,7 @@ def test_a_known_centre_is_recognised_by_its_variable(fsdpkit: Fsdpkit, tmp_path
     ("words", "status", "told"),
     [
         (["nosuchjob"], 66, "no job named 'nosuchjob'"),
-        (["t5", "more"], 2, "stands behind --: … -- more"),
+        (["t5", "more"], 2, "go after --: … -- more"),
         (["missing.toml"], 66, "no job file missing.toml"),
         (["missing.py"], 66, "no script missing.py"),
         (["--cluster", "osc-ascent"], 66, "Did you mean 'osc-ascend'?"),
@@ -96,7 +96,7 @@ def test_a_known_centre_is_recognised_by_its_variable(fsdpkit: Fsdpkit, tmp_path
         (["--account", "a\nb"], 65, "control character"),
         (["--account", "a" * 10_000], 65, "10000 characters"),
         (["--nope"], 2, "No such option"),
-        (["train.py", "--lr", "1"], 2, "What the program is told stands behind --."),
+        (["train.py", "--lr", "1"], 2, "An option of your script goes after --."),
         (["--nodes", "2", "python", "train.py", "--lr", "1"], 2, "submit train.py -- --lr 1"),
         (["torchrun", "-m", "lab.train", "--", "--x"], 2, "submit -m lab.train -- --x"),
         (["-m", "lab.train", "t5"], 2, "leave out t5"),

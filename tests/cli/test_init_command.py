@@ -329,7 +329,7 @@ def test_flags_come_before_what_a_batch_script_says(
     job = load_job(str(here / "new.toml"))
     asked = job.spec.resources
     assert (asked.nodes, asked.gpus, asked.time, asked.account) == (3, 2, "30", "PAS0001")
-    assert (job.entry.name, job.spec.environment.venv) == ("other.py", str(venv))
+    assert (job.entry.path.name, job.spec.environment.venv) == ("other.py", str(venv))
     assert job.spec.environment.modules == ["cuda/12.1"]
 
 
