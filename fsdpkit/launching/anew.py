@@ -55,7 +55,7 @@ class Start:
     def again(self) -> NoReturn:
         """Replace this process by a new start. Its threads end, its connections close, and so do
         the processes that it has started. Raises OSError."""
-        fork_safety.kill_children()
+        fork_safety.end_children()
         for number in fork_safety.open_files():
             with suppress(OSError):
                 os.set_inheritable(number, False)

@@ -122,18 +122,19 @@ def _threads() -> list[str]:
 
 
 def _children() -> list[int]:
-    try:
-        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    except OSError:  # the kernel does not list them
-        return []
-    return [int(pid) for pid in text.split()]
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the kernel does not list them, or the thread has ended
+            found += [int(pid) for pid in (task / "children").read_text().split()]
+    return found
 
 
-def kill_children() -> None:
+def end_children() -> None:
     """End the processes that this one has started, before it gives up."""
     for pid in _children():
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _semaphores() -> bool:

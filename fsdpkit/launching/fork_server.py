@@ -251,7 +251,7 @@ class _Server:
             why = f"{type(error).__name__}: {error}"
         if why:
             say(f"the script's libraries are not loaded ahead of it: {why}")
-            fork_safety.kill_children()
+            fork_safety.end_children()
             os._exit(1)
         kernel.adopt_orphans(False)  # the agent handles the ranks
 

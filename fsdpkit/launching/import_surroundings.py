@@ -88,8 +88,9 @@ class Surroundings:
 
     def modules_changed(self, packages: Mapping[str, Any], missing: Collection[str]) -> str | None:
         """Why importing these packages might give others by now, or find what was missing."""
-        if any(finder not in self.finders for finder in _finders_before_the_path()):
-            return "sys.meta_path changed"
+        for finder in _finders_before_the_path():
+            if finder not in self.finders and _finds_any(finder, [*packages, *missing]):
+                return "sys.meta_path changed"
         if vars(builtins)["__import__"] is not self.importer:
             return "builtins.__import__ changed"
         if tuple(sys.path) == self.path:
@@ -133,6 +134,12 @@ def _finders_before_the_path() -> Iterator[Any]:
         if finder is PathFinder:
             return
         yield finder
+
+
+def _finds_any(finder: Any, names: Collection[str]) -> bool:
+    """Libraries put hooks there that look out for modules of theirs."""
+    find = getattr(finder, "find_spec", lambda *_: None)
+    return any(find(name, None, None) is not None for name in names)
 
 
 def _environ_of_c() -> dict[str, str]:

@@ -45,12 +45,10 @@ TRAINER = (
     *("fsdpkit.training.checkpoint", "fsdpkit.training.sharding", "fsdpkit.training.optimizers"),
     *("fsdpkit.training.metrics", "fsdpkit.data.loading", "torch.nn.attention.flex_attention"),
 )
-_PYTHON = ""
-"""Stands for the standard library among the top-level packages of a group."""
 _SET_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"
 """torch's compiler sets it, below TMPDIR, when it is imported and whenever it is used: a script may
 change TMPDIR before it compiles anything."""
-_TEMPORARY = frozenset({"TMPDIR", "TMP", "TEMP"})
+_READ_WHEN_NEEDED = frozenset({_SET_WHEN_NEEDED, "TMPDIR", "TMP", "TEMP"})
 
 
 @dataclass
@@ -72,10 +70,6 @@ class Group:
     @property
     def first(self) -> bool:
         return self.name in FIRST
-
-    @property
-    def package(self) -> str:
-        return _top(self.name)
 
 
 @dataclass
@@ -146,8 +140,8 @@ class SetAside:
         torch, too. So does what Cython and multiprocessing keep there without a finder.
         """
         top = _top(module)
-        if top in sys.stdlib_module_names:
-            return None if first else _PYTHON
+        if first and _is_pythons(top):
+            return None
         return top if getattr(sys.modules.get(top), "__spec__", None) else None
 
     def _names(self) -> Iterator[str]:
@@ -192,7 +186,7 @@ class SetAside:
             return None
         group, package = self._pending[name]
         spec = getattr(group.packages[package][name], "__spec__", None)
-        if package == _PYTHON and spec and self._origin_now(name, path) != spec.origin:
+        if _is_pythons(package) and spec and self._origin_now(name, path) != spec.origin:
             return None  # there is another one by now, which the script gets
         loader: Any = _Loader(self, name, spec)
         found = ModuleSpec(name, loader)
@@ -213,8 +207,8 @@ class SetAside:
         group, package = self._pending[name]
         module = group.packages[package][name]
         groups = self.groups[: self.groups.index(group) + 1]
-        packages = {_PYTHON} | (_reached(package, groups) if package != _PYTHON else set())
-        if package != _PYTHON and not self._loading:
+        packages = _reached(package, groups)
+        if not self._loading:
             for each in groups:
                 self._compare(each, packages, name)
         for each in groups:
@@ -224,7 +218,7 @@ class SetAside:
     def _restore(self, group: Group, packages: Collection[str], *, anew: bool = True) -> None:
         modules = self._still_aside(group, packages)
         for name, module in modules.items():
-            del self._pending[name]
+            self._pending.pop(name, None)
             sys.modules.setdefault(name, module)
         for parent, name, module in group.attributes:
             if module.__name__ not in self._pending:
@@ -254,9 +248,10 @@ class SetAside:
     def _compare(self, group: Group, packages: Collection[str], name: str) -> None:
         """Start anew if importing `name` would make another thing of the group by now."""
         assert self._before is not None
-        if not (modules := self._still_aside(group, packages)):
+        modules = self._still_aside(group, packages)
+        if all(_is_pythons(_top(each)) for each in modules):  # the same file is the same module
             return
-        tops = {each: module for each, module in modules.items() if "." not in each}
+        tops = {each: module for each, module in modules.items() if "." not in each or each == name}
         taken = [each for each in modules if each in sys.modules]
         other = f"another {taken[0]} was loaded" if taken else None
         if why := other or self._before.modules_changed(tops, self.missing):
@@ -315,11 +310,17 @@ class _Loader:
             module.__spec__ = self._spec  # the import system has replaced it
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # whoever copies it
+            raise AttributeError(name)
         return getattr(self._spec and self._spec.loader, name)
 
 
 def _top(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _is_pythons(package: str) -> bool:
+    return package in sys.stdlib_module_names
 
 
 def _reached(package: str, groups: Sequence[Group]) -> set[str]:
@@ -340,8 +341,9 @@ def _imports_of_packages() -> Iterator[dict[str, set[str]]]:
     def note(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
-        if not level and globals:
-            found.setdefault(_top(globals.get("__name__") or ""), set()).add(_top(name))
+        importer, imported = _top((globals or {}).get("__name__") or ""), _top(name)
+        if not level and (_is_pythons(imported) or not _is_pythons(importer)):
+            found.setdefault(importer, set()).add(imported)
         return before(name, globals, locals, fromlist, level)
 
     builtins.__import__ = note
@@ -352,7 +354,7 @@ def _imports_of_packages() -> Iterator[dict[str, set[str]]]:
 
 
 def _reads(group: Group) -> set[str]:
-    return group.reads - _TEMPORARY if _top(group.name) == "torch" else group.reads
+    return group.reads - _READ_WHEN_NEEDED if _top(group.name) == "torch" else group.reads
 
 
 def _attributes(

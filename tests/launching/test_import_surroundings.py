@@ -18,7 +18,8 @@ UNNOTICED = [
     "sys.path.append('shadow')",
     "sys.path.pop(0)",
     "sys.path = list(sys.path)",
-    "sys.meta_path.append(object())",
+    "sys.meta_path.append(Hook('msgspec'))",
+    "sys.meta_path.insert(0, Hook('model'))",
     "warnings.simplefilter('ignore'); warnings.filterwarnings('always', module='x')",
     "import multiprocessing; multiprocessing.set_start_method('spawn')",
     "import logging; logging.basicConfig(level='DEBUG')",
@@ -41,13 +42,18 @@ NOTICED = {
     "sys.path.insert(0, 'zipped.egg')": "zipped.egg was added to sys.path",
     "sys.path.reverse()": "sys.path was put in another order",
     "sys.path[:] = [p for p in sys.path if 'site-packages' not in p]": "was taken from sys.path",
-    "sys.meta_path.insert(0, object())": "sys.meta_path changed",
+    "sys.meta_path.insert(0, Hook('msgspec'))": "sys.meta_path changed",
     "builtins.__import__ = lambda *a, **k: None": "builtins.__import__ changed",
 }
 TRIALS = """
 import builtins, json, os, sys, warnings
 import msgspec
 from fsdpkit.launching.import_surroundings import Surroundings
+class Hook:
+    def __init__(self, name):
+        self.name = name
+    def find_spec(self, name, path=None, target=None):
+        return name if name == self.name else None
 before = Surroundings.now()
 for text in json.load(sys.stdin):
     reads, writes = os.pipe()
