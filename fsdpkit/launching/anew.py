@@ -10,7 +10,6 @@ import os
 import posix
 import signal
 import stat
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -74,8 +73,8 @@ class Start:
         os.umask(self.umask)
         with suppress(OSError):  # it has been removed: the script fails, or does without
             os.chdir(self.directory)
+        # Not os.execve: that keeps the rank's signals by a detour of its own.
         posix.execve(self.command[0], self.command, self.environ)
-        sys.exit("unreachable")
 
 
 def _ignored() -> list[int]:

@@ -14,6 +14,7 @@ Nothing is concluded from the script's source.
 from __future__ import annotations
 
 import builtins
+import logging
 import os
 import sys
 import warnings
@@ -64,8 +65,19 @@ class Group:
     environ: dict[str, str | None]
     """The variables that it set, or removed."""
     filters: list[Any]
+    loggers: list[logging.Logger]
     attributes: list[tuple[Any, str, Any]]
     """Modules of the group as attributes of packages of an earlier one."""
+
+    @classmethod
+    def ours(cls) -> Group:
+        """The libraries that this process itself has imported so far."""
+        names = list(sys.modules)
+        packages: dict[str, dict[str, Any]] = {}
+        for name in names[names.index("fsdpkit") :]:
+            if _top(name) != "fsdpkit" and (package := _package(name, first=True)):
+                packages.setdefault(package, {})[name] = sys.modules[name]
+        return cls("", packages, {}, set(), {}, [], [], [])
 
     @property
     def first(self) -> bool:
@@ -76,7 +88,7 @@ class Group:
 class SetAside:
     """The groups of this process, and the finder that watches over those that are set aside."""
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=lambda: [Group.ours()])
     missing: set[str] = field(default_factory=set)
     """Modules that imports looked for and did not find."""
     _pending: dict[str, tuple[Group, str]] = field(default_factory=dict)
@@ -94,7 +106,7 @@ class SetAside:
         variables that were read. Raises what the import raises."""
         known, environ = set(sys.modules), dict(os.environ)
         loaded_first = known - set(self._names())
-        filters = list(warnings.filters)
+        filters, loggers = list(warnings.filters), set(logging.root.manager.loggerDict)
         self._hide()
         self._loading = True
         try:
@@ -115,7 +127,7 @@ class SetAside:
         self.missing |= missing
         packages: dict[str, dict[str, Any]] = {}
         for each in [each for each in sys.modules if each not in known]:
-            if (package := self._package(each, name in FIRST)) is not None:
+            if package := _package(each, first=name in FIRST):
                 packages.setdefault(package, {})[each] = sys.modules[each]
         group = Group(
             name,
@@ -128,21 +140,15 @@ class SetAside:
                 if environ.get(each) != os.environ.get(each) and each != _SET_WHEN_NEEDED
             },
             added,
+            [
+                each
+                for name, each in logging.root.manager.loggerDict.items()
+                if name not in loggers and isinstance(each, logging.Logger)
+            ],
             list(_attributes(packages, loaded_first | set(self._names()))),
         )
         self.groups.append(group)
         return reads
-
-    def _package(self, module: str, first: bool) -> str | None:
-        """Of which package the module is set aside; None if it stays.
-
-        Python's own that torch needs stay: a file that replaces one of them would replace it for
-        torch, too. So does what Cython and multiprocessing keep there without a finder.
-        """
-        top = _top(module)
-        if first and _is_pythons(top):
-            return None
-        return top if getattr(sys.modules.get(top), "__spec__", None) else None
 
     def _names(self) -> Iterator[str]:
         for group in self.groups:
@@ -232,6 +238,8 @@ class SetAside:
             filters = [each for each in warnings.filters if each not in group.filters]
             warnings.filters[:] = [*group.filters, *filters]  # type: ignore[index]
             _filters_changed()
+            for logger in group.loggers:  # logging.config disables those that there are
+                logger.disabled = False
         if not self._pending and not self._loading and self in sys.meta_path:
             sys.meta_path.remove(self)
             self._unwatch()
@@ -321,6 +329,18 @@ def _top(name: str) -> str:
 
 def _is_pythons(package: str) -> bool:
     return package in sys.stdlib_module_names
+
+
+def _package(module: str, *, first: bool) -> str | None:
+    """Of which package the module is set aside; None if it stays.
+
+    Python's own that torch needs stay: a file that replaces one of them would replace it for torch,
+    too. So does what Cython and multiprocessing keep there without a finder.
+    """
+    top = _top(module)
+    if first and _is_pythons(top):
+        return None
+    return top if getattr(sys.modules.get(top), "__spec__", None) else None
 
 
 def _reached(package: str, groups: Sequence[Group]) -> set[str]:
