@@ -227,7 +227,7 @@ class SetAside:
             self._pending.pop(name, None)
             sys.modules.setdefault(name, module)
         for parent, name, module in group.attributes:
-            if module.__name__ not in self._pending:
+            if f"{parent.__name__}.{name}" not in self._pending:
                 setattr(parent, name, module)
         if anew and group.name in modules:
             for name, value in group.environ.items():

@@ -110,6 +110,12 @@ SAME = {
         import torch
         print(torch.ones(1))
         """,
+    "loggers that there were not when it configured logging": """
+        import logging.config
+        logging.config.dictConfig({"version": 1})
+        import torch
+        print(logging.getLogger("torch").disabled)
+        """,
     "no import of it": "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nos.chdir('/')\nprint(1)",
     "an import when all is done": """
         import atexit, os
