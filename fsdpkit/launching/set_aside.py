@@ -335,10 +335,10 @@ def _package(module: str, *, first: bool) -> str | None:
     """Of which package the module is set aside; None if it stays.
 
     Python's own that torch needs stay: a file that replaces one of them would replace it for torch,
-    too. So does what Cython and multiprocessing keep there without a finder.
+    too. So do the script itself, and what Cython keeps there without a finder.
     """
     top = _top(module)
-    if first and _is_pythons(top):
+    if top in ("__main__", "__mp_main__") or (first and _is_pythons(top)):
         return None
     return top if getattr(sys.modules.get(top), "__spec__", None) else None
 
