@@ -104,6 +104,15 @@ def reason_not_to_fork(own: Collection[int] = ()) -> str | None:
     return None
 
 
+def has_sockets() -> bool:
+    """Whether this process has a connection, or waits for one."""
+    for number in open_files():
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
+                return True
+    return False
+
+
 def _threads() -> list[str]:
     """Their names, the main thread's first."""
     names = []
@@ -116,18 +125,19 @@ def _threads() -> list[str]:
 
 
 def _children() -> list[int]:
-    try:
-        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    except OSError:  # the kernel does not list them
-        return []
-    return [int(pid) for pid in text.split()]
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the kernel does not list them, or the thread has ended
+            found += [int(pid) for pid in (task / "children").read_text().split()]
+    return found
 
 
-def kill_children() -> None:
+def end_children() -> None:
     """End the processes that this one has started, before it gives up."""
     for pid in _children():
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _semaphores() -> bool:
@@ -136,26 +146,25 @@ def _semaphores() -> bool:
         return any("/dev/shm/sem." in line for line in maps)
 
 
+def of_ranks_among(reads: Collection[str], before: Mapping[str, str]) -> list[str]:
+    """Those of the variables read that each rank has of its own."""
+    # Code that copies the whole environment asks for all of ours that are set, the same for every
+    # rank; torchrun's are set only if somebody set them for this process.
+    return sorted(n for n in reads if n in _OF_RANKS or (of_ranks(n) and n not in before))
+
+
 @contextmanager
-def reads_of_rank_variables() -> Iterator[set[str]]:
-    """Collects which of the per-rank variables Python code reads in the block. Those of Slurm that
-    this process has, for its node, are hidden meanwhile: who copies all reads none by name."""
+def reads_of_variables() -> Iterator[set[str]]:
+    """Collects the names of variables that Python code asks for in the block. Those of Slurm that
+    this process has, for its node, are hidden meanwhile: who copies all asks for none by name."""
     found: set[str] = set()
     kind: Any = type(os.environ)
     before = kind.__getitem__
 
     def getitem(self: Any, key: Any) -> Any:
-        # Code that copies the whole environment asks for all of ours that are set, the same for
-        # every rank; torchrun's are set only if somebody set them for this process.
-        try:
-            value = before(self, key)
-        except KeyError:
-            if isinstance(key, str) and of_ranks(key):
-                found.add(key)
-            raise
-        if key in _OF_RANKS:
+        if isinstance(key, str):
             found.add(key)
-        return value
+        return before(self, key)
 
     hidden = {name: os.environ.pop(name) for name in slurm_variables.NAMES if name in os.environ}
     kind.__getitem__ = getitem
@@ -194,16 +203,19 @@ def changed_variables(before: Mapping[str, str], now: Mapping[str, str]) -> list
     )
 
 
-def shadowed_module(directory: str, missing: Collection[str] = ()) -> str | None:
+def shadowed_module(
+    directory: str, missing: Collection[str] = (), loaded: Mapping[str, Any] | None = None
+) -> str | None:
     """A file or package in a script's directory that Python would have imported in place of a
     module that is loaded already, or is `missing`; None if there is none."""
+    modules = sys.modules if loaded is None else loaded
     try:
         entries = os.listdir(directory)
     except OSError:
         return None
     for entry in sorted(entries):
         name, _, suffix = entry.partition(".")
-        module = sys.modules.get(name)
+        module = modules.get(name)
         if module is None and name not in missing:
             continue
         if name == "__main__" or name in sys.builtin_module_names:

@@ -22,18 +22,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from fsdpkit.launching import fork_safety, kernel
+from fsdpkit.launching import fork_safety, kernel, python_path
+from fsdpkit.launching.anew import Start
 from fsdpkit.launching.at_start import in_rank
 from fsdpkit.launching.at_start.sitecustomize import WARNINGS, pass_over_warnings
 from fsdpkit.launching.destructors import skip_destructors
-from fsdpkit.launching.preloading import Preload, load
 from fsdpkit.launching.program import ColdStartError, Program, ServerLostError, take_over
 from fsdpkit.launching.saying import say
-from fsdpkit.launching.uncollected import uncollected
+from fsdpkit.launching.set_aside import FIRST, SetAside
 
 _LENGTH = struct.Struct("<Q")
 _GO = b"g"
@@ -41,9 +42,6 @@ _SHORTEST_LIMIT_S = 30.0
 _ADOPTED_S = 30.0
 """How long a rank may take to become the agent's child: the process in between only has to end."""
 _GONE_S = 5.0
-_SET_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"
-"""torch's compiler sets it when it is imported and whenever it is used: a script may change TMPDIR
-before it compiles anything."""
 
 
 class ForkedRank:
@@ -84,15 +82,20 @@ class ForkServer:
         control.settimeout(limit_s)
         self._dead: str | None = None
 
-    def preload(self, preload: Preload) -> None:
-        """Have it import what the script will import; does not wait."""
+    def preload(self, *modules: str) -> None:
+        """Have it import what scripts may need, all of it or none; does not wait."""
         with contextlib.suppress(OSError):
-            _send(self._control, {"modules": preload.modules, "search": preload.directories})
+            _send(self._control, {"modules": modules})
 
     def start(
-        self, program: Program, environ: Mapping[str, str], files: Sequence[int]
+        self,
+        program: Program,
+        environ: Mapping[str, str],
+        files: Sequence[int],
+        anew: Sequence[str],
     ) -> ForkedRank:
-        """Fork a rank. files: descriptors of its standard input, output and error.
+        """Fork a rank. files: descriptors of its standard input, output and error. anew: the
+        command of a cold start, with which it may replace itself.
 
         Raises ColdStartError if that is not safe, or the server does not answer.
         """
@@ -105,6 +108,7 @@ class ForkServer:
             raise ColdStartError(f"{type(error).__name__}: {error.strerror}") from error
         request = {
             "command": program.command,
+            "anew": anew,
             "directory": directory,
             "environ": dict(environ),
         }
@@ -168,18 +172,18 @@ def start() -> ForkServer | Program:
         raise ColdStartError(why)
     variables = dict(os.environ)
     began_s = time.monotonic()
+    aside = SetAside()
+    reads = set[str]()
+    for name in FIRST:
+        if name != FIRST[-1] and PathFinder.find_spec(name.partition(".")[0]) is None:
+            continue  # torch does without numpy
+        reads |= aside.load(name)
     in_rank.watch_imports()  # has no effect before a rank begins
-    with (
-        uncollected(),
-        fork_safety.reads_of_rank_variables() as reads,
-        fork_safety.missing_modules() as missing,
-    ):
-        import torch  # noqa: F401
     skip_destructors(os.environ)
     # A slow file server slows the other imports, too: the time limit is a multiple of this import.
     limit_s = max(_SHORTEST_LIMIT_S, 10 * (time.monotonic() - began_s))
-    if reads:
-        raise ColdStartError(f"importing torch reads {', '.join(sorted(reads))}")
+    if own := fork_safety.of_ranks_among(reads, variables):
+        raise ColdStartError(f"importing torch reads {', '.join(own)}")
     if why := fork_safety.reason_not_to_fork(inherited):
         raise ColdStartError(f"after torch's import {why}")
     agent = os.getpid()
@@ -197,7 +201,7 @@ def start() -> ForkServer | Program:
     for number in inherited:
         with contextlib.suppress(OSError):
             os.close(number)
-    return _Server(theirs, agent, variables, missing).serve()
+    return _Server(theirs, agent, variables, aside).serve()
 
 
 @dataclass
@@ -208,10 +212,7 @@ class _Server:
     agent: int
     variables: dict[str, str]
     """The environment in which torch was imported."""
-    missing: set[str]
-    """Modules that imports looked for, which the script may have beside it."""
-    search: tuple[str, ...] = ()
-    """Directories that the script's imports look into first."""
+    aside: SetAside
 
     def serve(self) -> Program:
         """Returns in ranks only."""
@@ -237,7 +238,6 @@ class _Server:
     def _preload(self, request: Mapping[str, Any]) -> None:
         """Continue as a copy that has imported the modules; this process waits, to take its place
         if that was unsafe or the copy is killed."""
-        self.search = tuple(request["search"])
         me = os.getpid()
         if copy := os.fork():
             os.waitpid(copy, 0)
@@ -245,21 +245,15 @@ class _Server:
         kernel.die_with_parent(me)
         kernel.adopt_orphans()  # processes left by a library end with this one
         try:
-            with (
-                uncollected(),
-                fork_safety.reads_of_rank_variables() as reads,
-                fork_safety.missing_modules() as missing,
-            ):
-                load(request["modules"])
-            self.missing |= missing
+            reads = {read for name in request["modules"] for read in self.aside.load(name)}
             why = fork_safety.reason_not_to_fork([self.control.fileno()])
-            if reads:
-                why = f"{', '.join(sorted(reads))} is read, which each rank has of its own"
+            if own := fork_safety.of_ranks_among(reads, self.variables):
+                why = f"{', '.join(own)} is read, which each rank has of its own"
         except BaseException as error:
             why = f"{type(error).__name__}: {error}"
         if why:
             say(f"the script's libraries are not loaded ahead of it: {why}")
-            fork_safety.kill_children()
+            fork_safety.end_children()
             os._exit(1)
         kernel.adopt_orphans(False)  # the agent handles the ranks
 
@@ -271,7 +265,7 @@ class _Server:
             try:
                 os.chdir(request["directory"])
                 program = Program.parse(request["command"])
-                self._check(environ, [*files, talk.fileno()])
+                self._check(program, environ, [*files, talk.fileno()])
             except (ColdStartError, OSError) as error:
                 with contextlib.suppress(OSError):
                     _send(talk, {"cold": str(error)})
@@ -288,29 +282,21 @@ class _Server:
             self.control.close()
             self._introduce(talk)
         pass_over_warnings()
-        take_over(program, self._with_changes(environ), files)
-        in_rank.begin()
-        return program
+        take_over(program, environ, files)
+        in_rank.begin(watch=False)
+        self.aside.start = Start.now(request["anew"], environ, request["directory"])
+        return replace(program, aside=self.aside)
 
-    def _check(self, environ: Mapping[str, str], files: Sequence[int]) -> None:
-        now = os.environ
+    def _check(self, program: Program, environ: Mapping[str, str], files: Sequence[int]) -> None:
         changed = fork_safety.changed_variables(self.variables, environ)
-        if changed := [name for name in changed if environ.get(name) != now.get(name)]:
+        if changed := [name for name in changed if environ.get(name) != os.environ.get(name)]:
             raise ColdStartError(f"{', '.join(changed[:3])} changed since torch was imported")
-        for directory in self.search:
-            if path := fork_safety.shadowed_module(directory, self.missing):
+        own = (each for each in python_path.entries(environ) if each not in sys.path)
+        for directory in (program.directory, *own):
+            if path := fork_safety.shadowed_module(directory, self.aside.missing):
                 raise ColdStartError(f"{path} has the name of a module that torch has looked for")
         if why := fork_safety.reason_not_to_fork([self.control.fileno(), *files]):
             raise ColdStartError(why)
-
-    def _with_changes(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """The rank's environment, with what the imports have changed in it."""
-        result, now = dict(environ), os.environ
-        for name in self.variables.keys() - now.keys():
-            result.pop(name, None)
-        changed = {k: v for k, v in now.items() if self.variables.get(k) != v}
-        changed.pop(_SET_WHEN_NEEDED, None)
-        return result | changed
 
     def _introduce(self, talk: socket.socket) -> None:
         """As a rank: become the agent's child, and wait for its signal to start."""

@@ -75,7 +75,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     signals = heed_warnings(task)
     try:
         with uncollected(), without_shapes():  # imports torchelastic
-            warm.prepare(arguments, attempt, environ)  # while this process checks the node
+            warm.prepare(environ)  # while this process checks the node
             findings = run_checks(environ)
             os.environ.update(accelerate_variables(environ))
             events = JsonLines(attempt.node_events(node))

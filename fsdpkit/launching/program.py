@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TextIO
 
 from fsdpkit.launching import kernel
 from fsdpkit.launching.python_path import search_path
+from fsdpkit.launching.set_aside import SetAside
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.stacks import leave_when_asked
 
@@ -49,6 +50,8 @@ class Program:
     arguments: tuple[str, ...]
     is_module: bool
     unbuffered: bool
+    aside: SetAside | None = None
+    """What a forked rank has loaded already."""
 
     @classmethod
     def parse(cls, command: Sequence[str]) -> Program:
@@ -91,6 +94,8 @@ class Program:
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, self.directory)
         uncaught: BaseException | None = None
+        if self.aside:
+            self.aside.begin()
         try:
             if self.is_module:
                 runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]
@@ -108,6 +113,9 @@ class Program:
             raise
         except BaseException as error:
             uncaught = error
+        finally:
+            if self.aside:
+                self.aside.put_back()
         if uncaught is not None:  # reported outside the handler, for the hook is called outside one
             _report(uncaught)
         raise SystemExit(0)

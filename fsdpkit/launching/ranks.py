@@ -34,6 +34,7 @@ from fsdpkit.launching.fork_server import ForkedRank, ForkServer
 from fsdpkit.launching.program import ColdStartError, Program
 from fsdpkit.launching.rendezvous import LOOPBACK, KnownNodes, RankStore
 from fsdpkit.launching.stacks import RankProcess
+from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.rank_ends import RankEnd
 
@@ -151,6 +152,7 @@ class _Agent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self.ends is not None:
             self.ends.look()
+        self.forks.look()
         if why := self.hooks.interrupted():
             raise InterruptedLaunch(why)
         result: RunResult = super()._monitor_workers(worker_group)
@@ -226,21 +228,25 @@ class RankForks:
     """Forks ranks instead of cold starts, as far as the node's fork server can.
 
     refused: gets the reason each time that a rank needs a cold start; may raise.
-    read_again: called before each launch but the first; raises ColdStartError if the program has
-    changed and its ranks can no longer be forked.
     """
 
     server: ForkServer | None
     refused: Callable[[ColdStartError], None]
-    read_again: Callable[[], None]
     forked: int = 0
     """Ranks forked so far."""
-    _used: bool = False
+
+    def look(self) -> None:
+        """Fork no more ranks if one has found that it had to start anew, or should have."""
+        node = HeartbeatDir.of_this_node()
+        if self.server is not None and node and (why := node.why_start_anew()):
+            self.server.close()
+            self.server = None
+            self.refused(ColdStartError(why))
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Within the block torchelastic starts its processes here."""
-        if self.server is None or not self._may_fork():
+        if self.server is None:
             yield
             return
         start_anew = SubprocessHandler._popen
@@ -258,16 +264,6 @@ class RankForks:
         finally:
             setattr(SubprocessHandler, "_popen", start_anew)  # noqa: B010
 
-    def _may_fork(self) -> bool:
-        try:
-            if self._used:
-                self.read_again()
-        except ColdStartError as error:
-            self.refused(error)
-            return False
-        self._used = True
-        return True
-
     def _fork(
         self, args: tuple[str, ...], env: dict[str, str], outputs: tuple[Any, Any]
     ) -> ForkedRank:
@@ -276,7 +272,7 @@ class RankForks:
             raise ColdStartError(f"torchrun starts it by {args[0]}")  # such as numactl
         program = Program.parse(args[len(_SHIELDED) :])
         numbers = [file.fileno() if file else 1 + i for i, file in enumerate(outputs)]
-        rank = self.server.start(program, env, (0, *numbers))
+        rank = self.server.start(program, env, (0, *numbers), anew=args)
         self.forked += 1
         return rank
 
@@ -432,6 +428,7 @@ class Torchrun:
         agent.hooks, agent.forks = hooks, forks
         try:
             result = agent.run()
+            forks.look()
         finally:
             logs.keep_errors()
             if store is not None:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.errors import NodeError, StorageError
-from fsdpkit.launching import fork_server, preloading
+from fsdpkit.launching import fork_server
 from fsdpkit.launching.fork_server import ForkServer
-from fsdpkit.launching.preloading import Preload
 from fsdpkit.launching.program import ColdStartError, Program, ServerLostError
 from fsdpkit.launching.saying import say
+from fsdpkit.launching.set_aside import TRAINER, WITH_TORCH
 from fsdpkit.runs.job_file import table_of_job
-from fsdpkit.runs.layout import AttemptPaths
 
 if TYPE_CHECKING:
     from fsdpkit.launching.ranks import RankForks
@@ -27,9 +26,6 @@ class _Here:
 
     server: ForkServer | None = None
     why_not: str | None = None
-    program: Program | None = None
-    preload: Preload | None = None
-    """What the server has loaded because of the program."""
 
 
 _here = _Here()
@@ -57,25 +53,15 @@ def start(environ: Mapping[str, str]) -> Program | None:
     return None
 
 
-def prepare(arguments: list[str], attempt: AttemptPaths, environ: Mapping[str, str]) -> None:
-    """Let the server load what the script will import; end it where that is not safe.
-
-    arguments: torchrun's. Does not wait.
-    """
-    if _here.server is None:
+def prepare(environ: Mapping[str, str]) -> None:
+    """Let the server load what ranks come to need, and what the job names. Does not wait."""
+    if (server := _here.server) is None:
         return
-    try:
-        from fsdpkit.launching.ranks import Torchrun
-
-        program = Program.parse(Torchrun.parse(arguments, attempt).command)
-        preloads = preloading.preloads_of(program, _launch(environ).preload)
-        _here.program, _here.preload = program, preloads[0]
-        for preload in preloads:
-            _here.server.preload(preload)
-    # torch lacks something we need, which the checks will report; or a file cannot be read.
-    except (ColdStartError, ImportError, OSError, StorageError) as error:
-        _here.server.close()
-        _here.server, _here.why_not = None, str(error)
+    run = Path(environ["FSDPKIT_RUN_DIR"])
+    trainer = TRAINER if table_of_job(run, "training", dict[str, Any]) else ()
+    server.preload(*WITH_TORCH, *trainer)
+    for name in _launch(environ).preload:  # one that turns out to be unsafe affects only itself
+        server.preload(name)
 
 
 def forks(environ: Mapping[str, str], record: Callable[..., Any]) -> RankForks:
@@ -101,20 +87,7 @@ def forks(environ: Mapping[str, str], record: Callable[..., Any]) -> RankForks:
 
     if _here.server is None and _here.why_not is not None:
         refused(ColdStartError(_here.why_not))
-    return RankForks(_here.server, refused, _read_again)
-
-
-def _read_again() -> None:
-    """Heed what has changed in the program's source since the server read it: people edit a script
-    while it runs. Raises ColdStartError if what is loaded may no longer be loaded before it."""
-    if _here.server is None or _here.program is None or _here.preload is None:
-        return
-    now, before = preloading.preload_of(_here.program), _here.preload
-    if gone := [name for name in before.modules if name not in now.modules]:
-        raise ColdStartError(f"the program has changed, and {gone[0]} is already loaded")
-    if now.directories != before.directories:
-        _here.server.preload(Preload((), now.directories))
-        _here.preload = Preload(before.modules, now.directories)
+    return RankForks(_here.server, refused)
 
 
 def _launch(environ: Mapping[str, str]) -> LaunchSettings:

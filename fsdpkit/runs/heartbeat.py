@@ -12,6 +12,7 @@ for messages between the agent and the ranks:
     world-<local rank>  the process group that the rank made (launching/worlds.py)
     unheard-<local rank> the rank's script has no handler for the warning
     terminated          Slurm has sent SIGTERM to all processes of this node
+    anew                why the ranks of later launches must not be forked
     stacks-<local rank> where the rank's threads are, on request (runs/stacks.py)
 """
 
@@ -91,6 +92,19 @@ class HeartbeatDir:
     @property
     def dump(self) -> Path:
         return self.dir / "dump"
+
+    def note_start_anew(self, why: str) -> None:
+        """Say to the agent that forking these ranks is not what starting them is; the first rank's
+        word counts."""
+        with contextlib.suppress(OSError), open(self.dir / "anew", "x") as file:
+            file.write(f"{why}\n")
+
+    def why_start_anew(self) -> str | None:
+        """What a rank has noted; None if nothing, or not yet to the end."""
+        with contextlib.suppress(OSError):
+            text = read_bytes(self.dir / "anew", 4096).decode(errors="replace")
+            return text.strip() if text.endswith("\n") else None
+        return None
 
 
 class HeartbeatFile:

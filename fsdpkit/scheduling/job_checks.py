@@ -6,7 +6,6 @@ Its settings, its files, the environment that it takes along, and what its GPUs 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,8 +32,6 @@ def check_environment(job: LoadedJob) -> None:
     """What the shell and its Python must have. Raises ConfigError."""
     _check_passed(job)
     _check_torch(job)
-    if job.spec.launch.warm == "on":
-        _check_forking(job)
 
 
 def look_at_files(job: LoadedJob, runs: Path, work_dir: Path, *, elsewhere: bool) -> list[str]:
@@ -55,8 +52,6 @@ def check_settings(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
     check_planned(job, node, work_dir)
     if stood_in() is None:
         check_start(job, work_dir)
-        if job.spec.launch.warm == "on":
-            _check_forking(job)
 
 
 def check_training(job: LoadedJob, work_dir: Path) -> None:
@@ -229,20 +224,3 @@ def _recalled(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | No
 
     card = card_of(node, "")
     return recall(name_of(training, resources.nodes, resources.gpus, card, job.entry.path))
-
-
-def _check_forking(job: LoadedJob) -> None:
-    """Refuse what the nodes would refuse. Raises ConfigError."""
-    from fsdpkit.launching.preloading import preload_of
-    from fsdpkit.launching.program import ColdStartError, Program
-
-    try:
-        if job.entry.kind == "command":
-            raise ColdStartError(f"{job.entry.name} is a command of its own")
-        program = Program.parse([sys.executable, "-u", *job.entry.words])
-        preload_of(program, elsewhere=True)
-    except ColdStartError as error:
-        raise ConfigError(
-            f'job {job.spec.name}: launch.warm = "on", but ranks cannot be forked: {error}; with '
-            f'"auto" they start as new processes'
-        ) from error

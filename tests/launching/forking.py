@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fsdpkit.launching import fork_server
-from fsdpkit.launching.preloading import Preload, preload_of
 from fsdpkit.launching.program import ColdStartError, Program
 
 
@@ -67,10 +66,6 @@ class Forking:
         line = self.process.stdout.readline()
         assert line, "the process with the fork server has ended"
         return dict(json.loads(line))
-
-    def preload(self, command: Sequence[str], **more: Any) -> str | None:
-        """Let the server load what the command's script imports; why not, if it is not safe."""
-        return self._ask(do="preload", command=list(command), **more).get("cold")
 
     def start(
         self, command: Sequence[str], environ: Mapping[str, str] | None = None, **more: Any
@@ -121,6 +116,8 @@ def started_anew(
 
 
 def _answer_requests(server: fork_server.ForkServer, answers: int) -> None:
+    from fsdpkit.launching.ranks import _SHIELDED
+
     ranks: dict[int, fork_server.ForkedRank] = {}
 
     def tell(**answer: Any) -> None:
@@ -135,19 +132,16 @@ def _answer_requests(server: fork_server.ForkServer, answers: int) -> None:
                 continue
             os.chdir(request.get("cwd", "."))
             if request["do"] == "load":
-                server.preload(Preload(tuple(request["modules"]), ()))
+                server.preload(*request["modules"])
                 tell()
                 continue
             program = Program.parse(request["command"])
-            if request["do"] == "preload":
-                server.preload(preload_of(program))
-                tell()
-                continue
             with ExitStack() as files:
                 null = files.enter_context(open("/dev/null"))
                 opened = [files.enter_context(open(file, "w")) for file in request["files"]]
                 numbers = [file.fileno() for file in (null, *opened)]
-                rank = server.start(program, request["environ"], numbers)
+                anew = (*_SHIELDED, *request["command"])
+                rank = server.start(program, request["environ"], numbers, anew)
             ranks[rank.pid] = rank
             tell(pid=rank.pid)
         except ColdStartError as error:

@@ -22,8 +22,8 @@ import psutil
 import pytest
 
 from fsdpkit.launching.at_start import sitecustomize
-from fsdpkit.launching.fork_safety import reads_of_rank_variables
-from fsdpkit.launching.preloading import WITH_TORCH
+from fsdpkit.launching.fork_safety import of_ranks_among, reads_of_variables
+from fsdpkit.launching.set_aside import WITH_TORCH
 from tests.launching.forking import Ended, Forking, started_anew
 from tests.slurm_cluster.machines import poll
 
@@ -36,6 +36,7 @@ OF_A_RANK = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "
 @pytest.fixture(scope="module")
 def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
     with Forking(tmp_path_factory.mktemp("forked")) as forking:
+        forking.load(*WITH_TORCH)
         yield forking
 
 
@@ -62,7 +63,7 @@ def write(path: Path, text: str) -> Path:
 
 # Found by whoever looks long enough: libraries that are loaded already have run their own start,
 # and a fork has one stack frame more below the script.
-KNOWN = {"frames", "warnings", "gc"}
+KNOWN = {"frames", "gc"}
 
 
 @pytest.mark.parametrize("form", ["relative", "absolute", "linked", "module", "package"])
@@ -436,7 +437,6 @@ def test_a_file_beside_the_script_wins_over_a_loaded_library_by_a_cold_start(
     write(tmp_path / "train.py", "import torch.utils.data\n")
     write(tmp_path / "fractions.py", "mine = True\n")
     command = (*PYTHON, str(tmp_path / "train.py"))
-    assert forking.preload(command) is None
     assert "fractions.py" in forking.start(command)["cold"]
     (tmp_path / "fractions.py").unlink()
     assert forking.run(command).status == 0
@@ -449,7 +449,6 @@ def test_a_file_beside_the_script_that_torch_looked_for_makes_it_a_cold_start(
     missing = "tensorrt"  # of NVIDIA's, which has no release for these tests' Python
     write(tmp_path / f"{missing}.py", "mine = True\n")
     command = (*PYTHON, str(tmp_path / "train.py"))
-    assert forking.preload(command) is None
     assert f"{missing}.py" in forking.start(command)["cold"]
 
 
@@ -528,18 +527,16 @@ def test_a_library_that_cannot_be_loaded_ahead_is_loaded_by_each_rank(
 
 
 def test_a_library_that_cannot_be_loaded_ahead_costs_no_other(tmp_path: Path) -> None:
-    for name, text in {
-        "first": "",
-        "unsafe": "import os; os.environ.get('RANK')",
-        "last": "",
-    }.items():
-        write(tmp_path / "installed" / f"{name}_library.py", text)
-    found = "{'first', 'unsafe', 'last'} & {name.partition('_library')[0] for name in sys.modules}"
-    script = write(tmp_path / "own" / "train.py", f"import sys\nprint(sorted({found}))")
+    names = ("first", "unsafe", "last")
+    for name in names:
+        read = "os.environ.get('RANK')" if name == "unsafe" else ""
+        write(tmp_path / "installed" / f"{name}.py", f"import os\npid = os.getpid()\n{read}")
+    own = "[each.__name__ for each in (first, unsafe, last) if each.pid == os.getpid()]"
+    script = write(tmp_path / "own" / "train.py", f"import os, {', '.join(names)}\nprint({own})")
     with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
-        for name in ("first", "unsafe", "last"):
-            forking.load(f"{name}_library")
-        assert forking.run((*PYTHON, str(script))).out == "['first', 'last']\n"
+        for name in names:
+            forking.load(name)
+        assert forking.run((*PYTHON, str(script))).out == "['unsafe']\n"
 
 
 AT_START = {
@@ -611,13 +608,13 @@ def test_reading_a_rank_s_variable_is_noted_whether_it_is_set_or_not(
 ) -> None:
     monkeypatch.setenv("RANK", "0")  # exported by somebody, for all processes of the node
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    with reads_of_rank_variables() as reads:
+    with reads_of_variables() as reads:
         os.environ.get("HOME")
-    assert not reads
-    with reads_of_rank_variables() as reads:
+    assert of_ranks_among(reads, os.environ) == []
+    with reads_of_variables() as reads:
         os.environ.get("LOCAL_RANK")
         os.getenv("RANK")
-    assert reads == {"RANK", "LOCAL_RANK"}
+    assert of_ranks_among(reads, os.environ) == ["LOCAL_RANK", "RANK"]
 
 
 def test_what_a_refused_library_has_started_is_ended(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fsdpkit.launching.fork_safety import of_ranks, reads_of_rank_variables
+from fsdpkit.launching.fork_safety import of_ranks, of_ranks_among, reads_of_variables
 from fsdpkit.launching.slurm_variables import NAMES, of_rank
 
 AGENT = {
@@ -55,9 +55,10 @@ def test_a_copy_of_the_agent_s_environment_reads_none_of_them(
 ) -> None:
     """tqdm, which torch imports, looks through the whole environment."""
     monkeypatch.setenv("SLURM_PROCID", "1")
-    with reads_of_rank_variables() as reads:
+    before = dict(os.environ)
+    with reads_of_variables() as reads:
         dict(os.environ.items())
-    assert (reads, os.environ["SLURM_PROCID"]) == (set(), "1")
-    with reads_of_rank_variables() as reads:
+    assert (of_ranks_among(reads, before), os.environ["SLURM_PROCID"]) == ([], "1")
+    with reads_of_variables() as reads:
         os.environ.get("SLURM_PROCID")
-    assert reads == {"SLURM_PROCID"}
+    assert of_ranks_among(reads, before) == ["SLURM_PROCID"]

@@ -96,45 +96,51 @@ EDITED = """
 """
 
 
-def test_a_script_that_is_edited_while_it_runs_is_read_again(
+def test_a_script_that_is_edited_while_it_runs_is_run_as_it_is(
     fsdpkit: Command, write_script: Write
 ) -> None:
     script = write_script("train.py", EDITED)
     done, run = submit(fsdpkit, script, "--nodes", "1", "--gpus", "1")
     assert done.returncode == 0, done.stderr
-    assert forked(run, 0) == [1, 0]
+    assert forked(run, 0) == [1, 1]
     assert (printed(run, 0, 0), printed(run, 0, 1)) == ("as it was\n", "as it is now\n")
     (told,) = events(run, 0, "ranks-not-forked")
-    assert "train.py:3 imports torch" in told["reason"]
+    assert "OMP_NUM_THREADS changed before torch was imported, at train.py:3" in told["reason"]
 
 
 UNSAFE = """
-    import os
-    os.environ["OMP_NUM_THREADS"] = "1"
+    import os, sys
+    print("begins")
+    os.environ["OMP_NUM_THREADS"] = "2"
     import torch
-    print("trained")
+    print(torch.get_num_threads())
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sys.exit(9)
 """
 
 
-def test_a_script_that_cannot_be_forked_is_started_anew_and_the_reason_told_once(
+def test_ranks_that_need_a_start_of_their_own_get_it_and_are_not_forked_again(
     fsdpkit: Command, write_script: Write
 ) -> None:
     done, run = submit(fsdpkit, write_script("train.py", UNSAFE), "--nodes", "1")
     assert done.returncode == 0, done.stderr
     (told,) = events(run, 0, "ranks-not-forked")
-    assert "train.py:4 imports torch" in told["reason"]
-    assert forked(run, 0) == [0]
+    assert told["reason"] == "OMP_NUM_THREADS changed before torch was imported, at train.py:5"
+    assert forked(run, 0) == [2, 0]
+    for rank in range(2):
+        assert printed(run, rank, 0) == printed(run, rank, 1) == "begins\n2\n"
+    assert "".join(path.read_text() for path in run.glob("submitit/*.out")).count("begins") == 2
 
 
-def test_forking_that_is_insisted_on_and_unsafe_is_refused_before_it_is_queued(
+def test_where_forking_is_insisted_on_such_ranks_end_the_job(
     fsdpkit: Command, write_script: Write
 ) -> None:
     script = write_script("train.py", UNSAFE)
-    done = fsdpkit("submit", str(script), *SHAPE, *QUICK, "--set", "launch.warm=on")
-    assert done.returncode == 65
-    assert 'launch.warm = "on"' in done.stderr
-    assert "train.py:4" in done.stderr
-    assert not (script.parent / "runs").exists()
+    done, run = submit(fsdpkit, script, "--nodes", "1", "--set", "launch.warm=on")
+    assert done.returncode == 78, done.stderr
+    said = "".join(path.read_text() for path in run.glob("*.log"))
+    assert 'launch.warm = "on", but ranks cannot be forked: OMP_NUM_THREADS changed' in said
+    assert len(events(run, 0, "ranks-starting")) == 1  # and not again: it is in the settings
 
 
 def test_what_only_the_nodes_see_ends_the_job_before_training(

@@ -148,7 +148,7 @@ def test_these_alone_import_by_a_name_put_together_at_run_time() -> None:
     """Where a circle could hide: commands and a package's names, and what is not ours at all."""
     assert named_at_run_time(PACKAGE) == {
         *("__init__.py", "training/__init__.py", "cli/main.py", "cli/groups.py"),
-        *("launching/preloading.py", "launching/without_shapes.py", "planning/subjects.py"),
+        *("launching/set_aside.py", "launching/without_shapes.py", "planning/subjects.py"),
         *("publishing/template_pattern.py", "script/lightning.py"),
         "publishing/catalogue/compiling.py",
     }

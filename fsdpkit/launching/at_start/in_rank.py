@@ -53,15 +53,17 @@ def _here() -> _Given | None:
     return _given if _given is not None and _given.process == os.getpid() else None
 
 
-def begin() -> None:
-    """From now on this process is the rank that its environment describes."""
+def begin(*, watch: bool = True) -> None:
+    """From now on this process is the rank that its environment describes. watch: unless it has
+    been forked from one that does."""
     global _given
     try:
         _given = _Given()
     except (KeyError, ValueError):  # started otherwise than by an agent
         return
     _given.note("none\n")
-    watch_imports()
+    if watch:
+        watch_imports()
     if _given.any_world or _given.size == 1:
         _look_at_no_step()
 
