@@ -17,7 +17,7 @@ def test_files_that_nobody_wrote_to_do_not_stay(tmp_path: Path) -> None:
     attempt = AttemptPaths(tmp_path)
     other = attempt.rank_file(0, "err", 0)
     other.touch()
-    logs = RunDirectoryLogs(attempt, 2, tmp_path / "memory", {})
+    logs = RunDirectoryLogs(attempt, 2, tmp_path / "memory", lambda _: {})
     logs.drop_empty()  # of a launch that came to no rank
     logs.reify({local: {"RANK": str(4 + local)} for local in range(2)})
     for rank in (4, 5):
