@@ -55,11 +55,11 @@ WRONG = {
     ),
     "by an address of the node itself": (
         "os.environ['MASTER_ADDR'] = 'localhost'\ndist.init_process_group('gloo')",
-        "meet at localhost (MASTER_ADDR), where each node finds only itself",
+        "meet at localhost:, where each node finds only itself",
     ),
     "by a method": (
         "dist.init_process_group('gloo', 'tcp://127.0.0.1:2345', rank=2, world_size=4)",
-        "meet at 127.0.0.1:2345 (init_method)",
+        "meet at 127.0.0.1:2345, where each",
     ),
     "by none at all": (
         "import torch\nw = torch.nn.Parameter(torch.ones(1))\ntorch.optim.SGD([w], 0.1).step()",
@@ -103,6 +103,37 @@ def test_a_group_is_made_as_the_script_says_where_that_is_right_or_allowed(
     ended = run(server, started, tmp_path, script, FSDPKIT_WORLD=world)
     assert ended == Ended(0, f"{rank} init_process_group 0\n", ended.err)
     assert worlds.made_a_group(HeartbeatDir(tmp_path), RANKS) is True
+
+
+OWN_PLACE = """
+import os, socket, torch.distributed as dist
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.environ['MASTER_PORT'] = str(port); dist.init_process_group('gloo')",
+        "dist.init_process_group('gloo', f'tcp://127.0.0.1:{port}', rank=0, world_size=1)",
+    ],
+    ids=["variables", "method"],
+)
+def test_ranks_meet_at_an_address_that_the_script_chose(
+    server: Forking, started: str, tmp_path: Path, call: str
+) -> None:
+    """As scripts do that take the address from Slurm; no agent has opened a store there."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "1"}
+    agents = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "9",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    script = f"{OWN_PLACE}{call}\nprint(dist.get_world_size())"
+    ended = run(server, started, tmp_path, script, **alone, **agents)
+    assert (ended.status, ended.out) == (0, "1\n"), ended.err
 
 
 def test_it_is_known_that_no_group_was_made(server: Forking, started: str, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ class _Given:
         self.local_rank = os.environ["LOCAL_RANK"]
         self.nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
         self.file = os.path.join(os.environ["FSDPKIT_HEARTBEAT_DIR"], f"world-{self.local_rank}")
+        self.address = _address("env://")
         self.any_world = os.environ.get("FSDPKIT_WORLD") == "any"
         self.one_machine = bool(os.environ.get("FSDPKIT_ALLOW_LOOPBACK"))
 
@@ -156,10 +157,13 @@ def _look_at_groups(c10d: Any) -> None:
         given = _here()
         if given is None:
             return make(*args, **more)
+        asked = _asked_for(args, more)
+        address = _address(str(asked["init_method"] or "env://"))
         if not given.any_world:
-            asked = _asked_for(args, more)
             _compare(given, asked["rank"], asked["world_size"])
-            _look_at_address(given, str(asked["init_method"] or ""), asked["store"])
+            _look_at_address(given, address, asked["store"])
+        if address != given.address:  # the script's own, where no agent has opened a store
+            os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
         made = make(*args, **more)
         size, rank = c10d.get_world_size(), c10d.get_rank()
         if not given.any_world:
@@ -249,22 +253,25 @@ def _compare(given: _Given, rank: int | None, size: int | None) -> None:
     )
 
 
-def _look_at_address(given: _Given, method: str, store: Any) -> None:
+def _address(method: str) -> str:
+    """Where ranks are to meet, as `host:port`; empty if not at an address."""
+    if method.startswith("tcp://"):
+        return method[len("tcp://") :]
+    if not method.startswith("env://"):
+        return ""
+    return f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+
+
+def _look_at_address(given: _Given, address: str, store: Any) -> None:
     """Ranks on several nodes cannot meet at an address of the node itself."""
     if store is not None or given.nodes < 2 or given.one_machine:
-        return
-    if method.startswith("tcp://"):
-        place, address = "init_method", method[len("tcp://") :]
-    elif not method or method.startswith("env://"):
-        place, address = "MASTER_ADDR", os.environ.get("MASTER_ADDR", "")
-    else:
         return
     if address.startswith(_LOOPBACK):
         _end(
             given,
-            f"{_caller()} lets the ranks of {given.nodes} nodes meet at {address} ({place}), where "
-            f"each node finds only itself. Leave MASTER_ADDR and MASTER_PORT as they are, and "
-            f"call init_process_group() without init_method",
+            f"{_caller()} lets the ranks of {given.nodes} nodes meet at {address}, where each node "
+            f"finds only itself. Leave MASTER_ADDR and MASTER_PORT as they are, and call "
+            f"init_process_group() without init_method",
         )
 
 

@@ -39,8 +39,8 @@ def write_commands(directory: Path) -> None:
 
 
 def scontrol(argv: list[str]) -> int:
-    """`scontrol show hostnames [LIST]`."""
-    if argv[:2] != ["show", "hostnames"] or len(argv) > 3:
+    """`scontrol show hostnames [LIST]`, also as `show hostname`."""
+    if argv[:1] != ["show"] or argv[1:2] not in (["hostnames"], ["hostname"]) or len(argv) > 3:
         print("the local cluster's scontrol only knows: show hostnames [LIST]", file=sys.stderr)
         return 1
     nodes = argv[2] if len(argv) == 3 else os.environ["SLURM_JOB_NODELIST"]
