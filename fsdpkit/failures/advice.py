@@ -9,6 +9,7 @@ import re
 import msgspec
 
 from fsdpkit.failures.cause import RESUME
+from fsdpkit.failures.families.network import OWN_PORT
 from fsdpkit.failures.patterns import Shown
 from fsdpkit.failures.tracebacks import PrintedException
 
@@ -30,6 +31,7 @@ BY_ERRNO = {
     24: "Keep fewer files open at once (fewer loader workers, torch.multiprocessing."
     'set_sharing_strategy("file_system")), or raise the limit at the head of the script: '
     "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard)).",  # EMFILE
+    98: OWN_PORT,  # EADDRINUSE
     **dict.fromkeys((126, 127, 128, 129), _RENEW),
 }
 """By errno, where the cause in general says too little."""
@@ -96,7 +98,7 @@ def with_action(found: Shown, raised: PrintedException, number: int | None) -> S
     action = None
     if found.cause == "disk-full":
         action = next((what for words, what in _PLACES if words.search(raised.message)), None)
-    elif found.cause in ("exception", "storage", "checkpoint-unreadable"):
+    elif found.cause in ("exception", "storage", "checkpoint-unreadable", "port-taken"):
         action = next((what for words, what in _BY_WORDS if words.search(raised.message)), None)
         of_a_path = _PATH.search(raised.message) or re.search(r"(?:^|\s)/\S+:", raised.message)
         if action is None and (number not in _OF_A_PATH or of_a_path):

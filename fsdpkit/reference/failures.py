@@ -108,12 +108,13 @@ def _follows(cause: Cause) -> str:
 
 def _particular(cause: Cause) -> Iterator[str]:
     """Remedies of single lines, where they differ from the cause's own."""
-    told: dict[str, list[str]] = {}
+    told: dict[tuple[str, str], list[str]] = {}
     for pattern in cause.patterns:
         if pattern.action is not None:
-            told.setdefault(pattern.action, []).extend(pattern.words)
-    for action, words in told.items():
-        line = f"If the message contains {_shown(words)}: {_filled(action)}"
+            whose = "a rank's" if pattern.by == ("rank",) else "the"
+            told.setdefault((whose, pattern.action), []).extend(pattern.words)
+    for (whose, action), words in told.items():
+        line = f"If {whose} message contains {_shown(words)}: {_filled(action)}"
         yield from markdown.folded(line, "- ", "  ")
     if told:
         yield ""

@@ -191,6 +191,24 @@ def test_what_the_kernel_refused_of_a_file_gets_advice_of_its_own(
     assert advice in (diagnosis.action or "")
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "DistNetworkError: The server socket has failed to listen on any address. port: 12345",
+        "RuntimeError: cannot bind: EADDRINUSE",
+        "OSError: [Errno 98] Address already in use",
+        "OSError: [Errno 98] É usado",
+    ],
+)
+def test_a_port_that_a_rank_chose_is_not_blamed_on_the_job(message: str) -> None:
+    log = f"Traceback (most recent call last):\n{message}\n"
+    for by_rank in (found(rank(3, message)), found(rank(3, "exit status 1", log=log))):
+        assert by_rank.cause == "port-taken"
+        assert "leave MASTER_ADDR and MASTER_PORT as they are" in (by_rank.action or "")
+    by_agent = found(agent("node1", f"check before training failed: {AGENTS_SAY['port-taken']}"))
+    assert "Submit again" in (by_agent.action or "")
+
+
 @pytest.mark.parametrize(("cause", "message"), case(RANKS_SAY))
 def test_a_rank_without_an_error_file_is_understood_by_its_log(cause: str, message: str) -> None:
     if not re.match(r"[\w.]+(: |$)", message):

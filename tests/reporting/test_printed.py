@@ -132,6 +132,105 @@ def test_other_counts_are_not_taken_for_the_training(line: str) -> None:
     assert read(tail(f"{line}\n")).words == ""
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO | params | epochs: 4",
+        "conf | params | epoch: 4",
+        "max_epochs 4",
+        "num_epochs=3",
+        "  Num Epochs = 3",
+        "total_steps: 100",
+        "n_epochs: 7",
+        "warmup_step: 20",
+        "start_epoch: 2",
+        "steps per epoch: 90",
+        "steps_per_epoch=90",
+        "save_every_steps 50",
+        "keep-every-step 50",
+        "batch: 16",
+        "batch_size=16, lr=0.1, loss=mse",
+        "Training steps: 90 epochs: 4",
+    ],
+)
+def test_a_setting_is_no_progress(line: str) -> None:
+    assert read(tail(f"{line}\n")).words == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train/global_step: 7", "step 7"),
+        ("current_epoch=2 optimizer_step=40", "epoch 2, step 40"),
+        ("epochs 2/4, updates 30/90", "epoch 2 of 4, step 30 of 90"),
+        ("Epoch 2, batch 40", "epoch 2, step 40"),
+        ("total_loss: 5.0 step 4", "step 4, loss 5.000"),
+        ("num_updates=40 | loss 2.0", "step 40, loss 2.000"),
+        ("Epochs:  30%|##  | 3/10 [00:20<00:40, 6.0s/it]", "epoch 3 of 10, 6.00 s/it"),
+    ],
+)
+def test_a_name_that_a_training_counts_by_is(line: str, said: str) -> None:
+    assert read(tail(f"{line}\n")).words == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[4/0] a step behind", ""),
+        ("[9/4] loss 2.0", "loss 2.000"),
+        ("step 12/10", ""),
+        ("epoch 3/2", ""),
+        ("[2/5] building CXX object", ""),
+        ("[64, 128]", ""),
+        ("100%|##| 1/1 [00:00<00:00, 20it/s]", ""),
+        ("1/1 [====] - 0s 3ms/step", ""),
+        ("Epoch 2: 100%|##| 1/1 [00:00<00:00, loss=0.5]", "epoch 2, loss 0.5000"),
+    ],
+)
+def test_what_cannot_be_one_of_several_steps_is_none(line: str, said: str) -> None:
+    assert read(tail(f"{line}\n")).words == said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank0]:W0102 03:04:05.678000 99 torch/a/b.py:7] [4/9] step 5 loss 2.0, 3 it/s",
+        "W0102 03:04:05.678000 99 site-packages/torch/a/run.py:7] epoch 5",
+        "[rank1]:[E0102 03:04:05.678 Group.cpp:7] [PG 0] step 5",
+        "[W0102 03:04:05.678 socket.cpp:7] [c10d] iteration 5",
+    ],
+)
+def test_torchs_own_log_is_not_the_trainings(line: str) -> None:
+    found = read(tail(f"{line}\n"))
+    assert (found.words, found.line) == ("", line)
+    assert read(tail(f"step 3 loss 1.5\n{line}\n")).line == "step 3 loss 1.5"
+    found = read(tail("step 3 loss 1.5\n", 9), tail(f"{line}\n"))
+    assert (found.words, found.line) == ("step 3, loss 1.500", "step 3 loss 1.5")
+    own = line.replace(line[line.index("99") + 3 :], "train.py:7] step 5") if "99" in line else ""
+    assert not own or read(tail(f"{own}\n")).step == 5, "absl writes a script's lines so"
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ("", "step 40 of 40, 9.00 it/s"),
+        ("a model of 3 layers\n", ""),
+        ("epoch 0: loss 2.5\n", "epoch 0, loss 2.500"),
+        ("\r 5%|# | 2/30 [00:01<00:09, 3.0it/s]\n", "step 2 of 30, 3.00 it/s"),
+    ],
+)
+def test_a_bar_that_came_to_its_end_is_over(after: str, said: str) -> None:
+    bar = "\r{}%|##| {}/40 [00:01<00:00, 9.0it/s]"
+    text = bar.format(97, 39) + bar.format(100, 40) + "\n"
+    assert read(tail(text + after)).words == said
+    assert read(tail(text, 9), *([tail(after)] if after else [])).words == said
+
+
+def test_a_bar_that_says_it_is_the_trainings_is_its_last_step() -> None:
+    text = "train: 100%|##| 40/40 [00:01<00:00, 9.0it/s]\nsaved\n"
+    assert read(tail(text)).words == "step 40 of 40, 9.00 it/s"
+
+
 def test_the_newest_line_is_shown_as_the_script_wrote_it_and_harmless() -> None:
     found = read(tail("old\n\x1b[2J\x1b]0;owned\x07 evaluating\t3 \u202e\n\n"))
     assert found.line == "\\u001b]0;owned\\u0007 evaluating 3 \\u202e"
@@ -192,7 +291,22 @@ def test_nothing_that_a_script_prints_can_harm(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[ ", "loss ", "1", "1,", " ", "epoch(", "%|", "step ", "━", "0/"]
+    "text",
+    [
+        "[ ",
+        "loss ",
+        "1",
+        "1,",
+        " ",
+        "epoch(",
+        "%|",
+        "step ",
+        "━",
+        "0/",
+        "/",
+        "a_step 1 ",
+        "Z0000 1 ",
+    ],
 )
 def test_a_long_line_is_read_in_no_time(text: str) -> None:
     data = tail((text * 40_000)[:65_000] + "\n")
@@ -258,6 +372,14 @@ def test_a_step_is_found_before_much_else_that_was_printed(tmp_path: Path) -> No
     found = printed_by(history(tmp_path, r0_out=f"step 5 loss 2\n{noise}"), {}, ranks=1)
     assert found is not None
     assert (found.words, found.line) == ("step 5, loss 2.000", f"a detail {'x' * 90} 4999")
+
+
+def test_a_bar_far_back_is_over_too(tmp_path: Path) -> None:
+    bar = "100%|##| 40/40 [00:01<00:00, 9.0it/s]\n"
+    noise = "".join(f"a detail {'x' * 90} {n}\n" for n in range(2000))
+    found = printed_by(history(tmp_path, r0_out=bar + noise), {}, ranks=1)
+    assert found is not None
+    assert found.words == ""
 
 
 def test_any_rank_that_prints_is_a_sign_of_life(tmp_path: Path) -> None:

@@ -48,20 +48,32 @@ NO_INTERNET = Cause(
     ),
 )
 
+OWN_PORT = (
+    "The script, or a library that it uses, chose this port itself: if the ranks are to meet "
+    "there, leave MASTER_ADDR and MASTER_PORT as they are (each launch has a port of its own) and "
+    "call init_process_group() without init_method; else let it take another one, or any that is "
+    "free (port 0)."
+)
+_IN_USE = ("server socket has failed to listen", "EADDRINUSE", "Address already in use")
 PORT_TAKEN = Cause(
     "port-taken",
-    "The port for the rendezvous was taken on {who}: {words}",
+    "A port was taken on {who}: {words}",
     "Submit again (another job id gives another port), or move rendezvous.port_base in the "
     "site profile.",
     patterns=(
         pattern("is taken on the head node", "fsdpkit's check before training", line=r"port \d+"),
         pattern("no free port outside ", "our batch shell"),
-        pattern("server socket has failed to listen", "torch's TCPStore on the head node"),
         pattern(
             "does not know this run's secret",
             "fsdpkit's agents, when another program answers on the port",
         ),
-        pattern(("EADDRINUSE", "Address already in use"), "the kernel (any program may report it)"),
+        pattern(
+            _IN_USE,
+            "torch's TCPStore and the kernel, of a port that a rank chose",
+            by=("rank",),
+            action=OWN_PORT,
+        ),
+        pattern(_IN_USE, "the same of an agent or the batch shell", by=("agent", "batch")),
     ),
 )
 

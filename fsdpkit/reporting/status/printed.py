@@ -13,7 +13,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -59,6 +59,8 @@ class PrintedNumbers(NamedTuple):
     """Also of one that is not finite."""
     rate: float | None = None
     rate_unit: str = ""
+    unnamed: int | None = None
+    """The total of a bar with no word and no number that says whether the training is counted."""
 
 
 # From the files
@@ -81,12 +83,14 @@ def printed_by(history: History, job: Mapping[str, Any], ranks: int) -> Printed 
 
 def _from_farther_back(history: History, found: Printed) -> Printed:
     """Where much is printed between two steps: what the newest lines that may name one say."""
-    far = [tail for tail in tails(history, found.rank, _FAR_BYTES) if len(tail.data) > TAIL_BYTES]
-    kept = [
-        b"\n".join(filter(_MAY_COUNT.search, _ENDS.split(t.data)[not t.whole : -1])) + b"\n"
-        for t in far
-    ]
-    few = [tail._replace(data=data) for tail, data in zip(far, kept, strict=True)]
+    far = tails(history, found.rank, _FAR_BYTES)
+    if all(len(tail.data) <= TAIL_BYTES for tail in far):
+        return found
+    few = []
+    for tail in far:
+        *kept, last = filter(bytes.strip, _ENDS.split(tail.data)[not tail.whole :]) or [b""]
+        kept = [*filter(_MAY_COUNT.search, kept), last, b""]
+        few.append(tail._replace(data=b"\n".join(kept)))
     one = printed_in(few, None, time.time(), found.rank)
     if one is None or not one.words:
         return found
@@ -149,14 +153,19 @@ def printed_in(
     lines = [found for tail in newest_first if (found := lines_in(tail, now_s))]
     if not lines:
         return None
+    own = [[line for line in stream if not _OF_TORCH.match(line)] for stream in lines]
+    lines = [stream for stream in own if stream] or lines
     numbers, remark = _numbers(lines, pattern)
     return Printed(
         rank=rank,
         line=one_line(lines[0][-1]),
         printed_s=newest_first[0].written_s,
         remark=remark,
-        **{name: value for name, value in numbers._asdict().items() if name != "has_loss"},
+        **{name: value for name, value in numbers._asdict().items() if name in _TOLD},
     )
+
+
+_TOLD = frozenset(Printed.__struct_fields__)
 
 
 _ENDS = re.compile(rb"[\r\n\x08]+")
@@ -253,10 +262,18 @@ def _numbers(
 
 
 def _newest(streams: Iterable[Iterable[PrintedNumbers]]) -> PrintedNumbers:
-    """The newest step, loss and rate, each from the line that has it."""
+    """The newest step, loss and rate, each from the line that has it. An unnamed bar that came to
+    its end before anything else was printed may have been one of the preparations."""
     found = PrintedNumbers()
+    over: set[int | None] = set()
+    followed = False
     for lines in streams:
         for one in lines:
+            if one.unnamed is not None and followed and one.step == one.unnamed:
+                over.add(one.unnamed)
+            if one.unnamed in over:
+                continue
+            followed = True
             earlier = one.epoch is not None and (found.epoch or 0) > one.epoch
             if one.step is not None and found.step is None and not earlier:
                 found = found._replace(step=one.step, total=one.total)
@@ -290,13 +307,13 @@ _BRACKET = re.compile(
 )
 _COUNT = re.compile(
     # `iter 100:`, `iteration  100/ 5000 |`, `"global_step": 10`, `step 3 of 9`, `Batch [3/10]`
-    r"(?P<before>[A-Za-z]{0,20})[\s_./-]?(?<![A-Za-z])(?P<word>step|iter|iteration|update|batch|steps"
+    r"(?<![A-Za-z])(?P<word>step|iter|iteration|update|batch|steps"
     rf"|updates)[\"']?\s{{0,8}}[:=#]?\s{{0,8}}[\[\"']?\s{{0,8}}(?P<n>{_INTEGER}){_WHOLE}"
     rf"(?:\s{{0,8}}(?:/|of|out of)\s{{0,8}}(?P<of>{_INTEGER}){_WHOLE})?",
     re.IGNORECASE,
 )
 _EPOCH = re.compile(
-    r"(?<![A-Za-z])epochs?(?:\([a-z]{1,9}\))?[\"']?\s{0,8}[:=#]?\s{0,8}[\[\"'(]{0,2}\s{0,8}"
+    r"(?<![A-Za-z])(?P<word>epochs?)(?:\([a-z]{1,9}\))?[\"']?\s{0,8}[:=#]?\s{0,8}[\[\"'(]{0,2}\s{0,8}"
     r"(?P<n>\d{1,9}(?:\.\d{1,18})?)(?![\d.]*%|\d)"
     r"(?:\s{0,8}(?:/|of|out of)\s{0,8}(?P<of>\d{1,9}))?",
     re.IGNORECASE,
@@ -322,9 +339,20 @@ _NOT_TRAINING = re.compile(
     r"|sanity|prepar|process|read|cach|sav|writ|copy|convert|extract|compil|pack|group|warm|split"
     r"|quantiz|shard|files|examples)"
 )
-_NO_COUNT = re.compile(
-    r"(?i)^(?:max|maximum|total|num|warmup|accum|accumulation|per|every|save|saving_every|eval|log"
-    r"|logging|optimization|decay|n|val|valid|validation|test|mini)$"
+_OF_A_SETTING = re.compile(
+    r"(?i)max|maximum|total|num|number|n|warmup|accum|accumulation|per|every|save|saving|eval|log"
+    r"|logging|interval|optimization|decay|val|valid|validation|test|mini|best|until"
+    r"|(?:hyper|h)?param(?:eter)?s?|config(?:uration)?|settings?|arg(?:ument)?s?|namespace"
+)
+"""A word before a count that was set, or is not the training's: `max_steps: 100`."""
+_OF_THE_TRAINING = re.compile(
+    r"(?i)global|train|training|trainer|optim|optimizer|cur|curr|current|this|iter|step|epoch|batch"
+)
+"""A part of a name that a training counts by: `trainer/global_step`."""
+_OF_TORCH = re.compile(
+    # glog's form: `[rank0]:W1126 07:55:13.692000 9755 torch/x.py:183] [4/0] …`
+    r"\s*(?:\[rank\d+\]:\s?)?\[?[A-Z]\d{4} [\d:.]+ +(?:\d+ +)?"
+    r"(?:(?:\S*/)?torch/\S+|\S+\.(?:cpp|cc|cxx|cu|h|hpp)):\d+\]"
 )
 _OF_HELD_OUT = re.compile(
     r"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|test|dev)[\s_./-]*$"
@@ -333,86 +361,115 @@ _OF_HELD_OUT = re.compile(
 
 def numbers_in(line: str) -> PrintedNumbers:
     """What a line of a common trainer says; nothing where it counts something else, such as files
-    that are loaded."""
+    that are loaded, or says what was set."""
     bar = _BAR.search(line)
     front = line[: bar.start()] if bar else line
-    if bar and _is_other(front):
-        return PrintedNumbers()
     bracket = None if bar else _BRACKET.search(line)
+    if _OF_TORCH.match(line) or (bar and _is_other(front)):
+        return PrintedNumbers()
     if bracket and _is_other(line[: bracket.start()][-40:]):
         return PrintedNumbers()
     loss = _loss(line)
-    epoch, epochs = _epoch(front)
-    step = _step(line, bar, loss is not None)
-    if step is not None and step[2] is not None:
-        epoch = step[2]
+    epoch, epochs = _epoch(front, loss is not None)
+    step, total = _step(line, bar, loss is not None)
+    named = loss is not None or epoch is not None or _SAYS_TRAINING.search(front)
+    if bar and not named and step is None:
+        return PrintedNumbers()
+    if bar and _EPOCH_BEFORE.search(front):
+        epoch, epochs, step, total = step, total, None, None
+    if pair := loss is not None and _PAIR.search(line):
+        epoch = float(pair["epoch"])
     value, unit = _rate(line)
     return PrintedNumbers(
-        step=step[0] if step else None,
-        total=step[1] if step else None,
+        step=step,
+        total=total,
         epoch=epoch,
         epochs=epochs,
         loss=_finite(loss),
         has_loss=loss is not None,
         rate=value,
         rate_unit=unit,
+        unnamed=total if bar and not named else None,
     )
+
+
+_SAYS_TRAINING = re.compile("(?i)epoch|train")
 
 
 def _is_other(front: str) -> bool:
     """Whether what stands before a count says that other things than training steps are counted."""
-    return bool(_NOT_TRAINING.search(front)) and not re.search("(?i)epoch|train", front)
+    return bool(_NOT_TRAINING.search(front)) and not _SAYS_TRAINING.search(front)
 
 
-def _step(
-    line: str, bar: re.Match[str] | None, has_loss: bool
-) -> tuple[int, int | None, float | None] | None:
-    """Step, total, and the epoch where the same brackets have it."""
-    if bar:
-        n, of = next((bar[f"n{i}"], bar.groupdict().get(f"of{i}")) for i in _WAYS if bar[f"n{i}"])
-        step = _integer(n)
-        return None if step is None else (step, _integer(of), None)
-    if pair := _PAIR.search(line):
-        return int(pair["n"]), None, float(pair["epoch"])
-    counts = [one for one in _COUNT.finditer(line) if _counts(one, has_loss)]
+def _step(line: str, bar: re.Match[str] | None, has_loss: bool) -> tuple[int | None, int | None]:
+    """The first step, and how many there are, that can be one of several."""
+    ways = _of_bar(bar) if bar else _of_words(line, has_loss)
+    return next(((n, of) for n, of in ways if of is None or n <= of > 1), (None, None))
+
+
+_Steps = Iterator[tuple[int, int | None]]
+
+
+def _of_bar(bar: re.Match[str]) -> _Steps:
+    n, of = next((bar[f"n{i}"], bar.groupdict().get(f"of{i}")) for i in _WAYS if bar[f"n{i}"])
+    if (step := _integer(n)) is not None:
+        yield step, _integer(of)
+
+
+def _of_words(line: str, has_loss: bool) -> _Steps:
+    if pair := has_loss and _PAIR.search(line):
+        yield int(pair["n"]), None
+    counts = [one for one in _COUNT.finditer(line) if _counts(line, one, has_loss)]
+    counts.sort(key=lambda one: _COUNTED.index(one["word"].lower().rstrip("s")[:4]))
     brackets = list(_BRACKET.finditer(line))
-    for one in brackets[1:] or brackets:
-        before = line[: one.start()].rstrip(" :=(")
-        of_epochs = re.search("(?i)epochs?$", before) and len(brackets) == 1
-        if not of_epochs and not counts:
-            return int(one["n"]), int(one["of"]), None
-    if not counts:
-        return _bare(line) if has_loss else None
-    best = min(counts, key=lambda one: _COUNTED.index(one["word"].lower().rstrip("s")[:4]))
-    step = _integer(best["n"])
-    return None if step is None else (step, _integer(best["of"]), None)
-
-
-def _bare(line: str) -> tuple[int, int | None, float | None] | None:
-    """`12/90`, of a line with a loss, that is no date and follows no word for an epoch."""
-    for found in _SHARE.finditer(line):
-        if int(found["n"]) <= int(found["of"]):
-            return int(found["n"]), int(found["of"]), None
-    return None
+    if not counts and (has_loss or _SAYS_TRAINING.search(line)):
+        for one in brackets[1:] or brackets:
+            of_epochs = _EPOCH_BEFORE.search(line[: one.start()]) and len(brackets) == 1
+            if not of_epochs:
+                yield int(one["n"]), int(one["of"])
+    for one in counts:
+        if (step := _integer(one["n"])) is not None:
+            yield step, _integer(one["of"])
+    if not counts and has_loss:  # `12/90` that is no date and follows no word for an epoch
+        yield from ((int(one["n"]), int(one["of"])) for one in _SHARE.finditer(line))
 
 
 _WAYS = ("", "2", "3", "4")
 _COUNTED = ("step", "iter", "upda", "batc")
 """Where a line has several, the first of these."""
+_EPOCH_BEFORE = re.compile(r"(?i)epochs?[\s:=(]*$")
 
 
-def _counts(one: re.Match[str], has_loss: bool) -> bool:
-    """Whether it says how far the training is, and not what was set: `max_steps: 100`."""
-    if _NO_COUNT.match(one["before"]):
-        return one["before"].lower() == "num" and one["word"].lower() == "updates"
-    return has_loss or not one["word"].lower().endswith("s")
+def _counts(line: str, one: re.Match[str], has_loss: bool) -> bool:
+    """Whether it says how far the training is, and not what was set: `max_steps: 100`,
+    `epochs: 4`."""
+    front = line[max(0, one.start() - 40) : one.start()]
+    name = _NAME.search(front)
+    words = _WORDS.findall(name[0] if name else _PHRASE.findall(front)[0])
+    word = one["word"].lower()
+    if any(map(_OF_A_SETTING.fullmatch, words)) and (words, word) != (["num"], "updates"):
+        return False
+    if has_loss:
+        return True
+    if name and not all(map(_OF_THE_TRAINING.fullmatch, words)):
+        return False
+    if one["of"] is not None:
+        return True
+    return bool(_IN_EPOCH.search(front)) if word == "batch" else not word.endswith("s")
 
 
-def _epoch(line: str) -> tuple[float | None, int | None]:
-    found = _EPOCH.search(line)
-    if not found:
-        return None, None
-    return float(found["n"]), int(found["of"]) if found["of"] else None
+_NAME = re.compile(r"[\w./-]+[_./-]$")
+_IN_EPOCH = re.compile(r"(?i)epoch\W{1,4}\d")
+_PHRASE = re.compile(r"(?:[A-Za-z]+[ |]{1,3})*$")
+_WORDS = re.compile("[A-Za-z]+")
+
+
+def _epoch(line: str, has_loss: bool) -> tuple[float | None, int | None]:
+    for found in _EPOCH.finditer(line):
+        n, of = float(found["n"]), int(found["of"]) if found["of"] else None
+        if _counts(line, found, has_loss) and (of is None or n <= of):
+            return n, of
+    return None, None
 
 
 def _loss(line: str) -> float | None:
