@@ -77,7 +77,8 @@ def _answer(status: int) -> int:
     task = TaskPaths(attempt.dir.parent)
     retry = _retry(run)
     about_job, _, about_nodes = sys.stdin.read().partition("\n")
-    facts = _with_their_word(gather(status, job_told(about_job), attempt, task), attempt)
+    gathered = gather(status, job_told(about_job), attempt, task, retry)
+    facts = _with_their_word(gathered, attempt)
     decision = after_attempt(facts, retry)
     ending = msgspec.structs.replace(decision, step=_saved_step(task, facts.trouble))
     left_out = None
@@ -189,7 +190,9 @@ def _unless_null(value: str | None) -> str | None:
     return "" if value == "(null)" else value
 
 
-def gather(status: int, job: JobFacts, attempt: AttemptPaths, task: TaskPaths) -> AttemptFacts:
+def gather(
+    status: int, job: JobFacts, attempt: AttemptPaths, task: TaskPaths, retry: Retry
+) -> AttemptFacts:
     """The facts of the attempt, from the files in its directory."""
     verdict = outcomes.read(attempt.verdict, AttemptVerdict)
     trouble = verdict.trouble if verdict else None
@@ -216,7 +219,7 @@ def gather(status: int, job: JobFacts, attempt: AttemptPaths, task: TaskPaths) -
         why=verdict.why if verdict else "",
         came_back=verdict is not None and _came_back(verdict),
         request=request,
-        fruitless=_fruitless(attempt, task, trouble),
+        fruitless=_fruitless(attempt, task, trouble, retry),
     )
 
 
@@ -300,15 +303,18 @@ def _saved_step(task: TaskPaths, trouble: Trouble | None) -> int | None:
     return trouble.step
 
 
-def _fruitless(attempt: AttemptPaths, task: TaskPaths, trouble: Trouble | None) -> int:
+def _fruitless(
+    attempt: AttemptPaths, task: TaskPaths, trouble: Trouble | None, retry: Retry
+) -> int:
     """How many attempts of this job in a row, up to this one, have saved nothing further.
 
     Attempts that Slurm ended without asking (a lost node, a preemption) have left no record, and
     do not count. Nor do starts that Slurm refused, as long as they are few: until it notices that a
     node is gone (SlurmdTimeout) it may refuse one after another. A script that stops when it is
-    warned has saved, though nobody knows up to which step.
+    warned, or is told to go on from what it has saved, saves by itself, nobody knows up to where.
     """
-    if trouble is not None and trouble.cause == "stopped" and trouble.lasted_s > _LONG_S:
+    saves = bool(retry.args_again) or (trouble is not None and trouble.cause == "stopped")
+    if saves and trouble is not None and trouble.lasted_s > _LONG_S:
         return 0
     number = attempt.number
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))

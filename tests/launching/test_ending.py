@@ -398,3 +398,24 @@ def begin(run: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FSDPKIT_ATTEMPT_DIR", str(attempt))
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(number))
     return attempt
+
+
+@pytest.mark.parametrize(
+    ("args_again", "lasted_s", "comes_back"),
+    [(["--resume"], 4000.0, True), (["--resume"], 20.0, False), ([], 4000.0, False)],
+)
+def test_a_script_that_is_told_to_go_on_comes_back_at_each_time_limit(
+    shell: Shell,
+    monkeypatch: pytest.MonkeyPatch,
+    args_again: list[str],
+    lasted_s: float,
+    comes_back: bool,
+) -> None:
+    """It saves by itself, so nobody sees a checkpoint; attempts that hardly began do count."""
+    shell.retry = {"requeues": 1, "args_again": args_again}
+    trouble = Trouble(cause="crash", status=143, message="node1: ended in time", lasted_s=lasted_s)
+    for number in range(3):
+        shell.attempt = begin(shell.run, number, monkeypatch) if number else shell.attempt
+        write(shell.attempt / "verdict.json", AttemptVerdict(trouble=trouble, warned=True))
+        answer = shell.ask(143)
+    assert (answer == "requeue 143") is comes_back

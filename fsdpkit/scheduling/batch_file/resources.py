@@ -460,7 +460,7 @@ def _counted(
     elif name == "nodes":
         yield "taken", f"resources.nodes = {shape.nodes}"
     elif name.startswith(("ntasks", "tasks")):
-        yield "not needed", f"fsdpkit starts {shape.ranks} ranks on each node from one task"
+        yield "not needed", "fsdpkit starts the ranks of a node from one task"
     elif name == "cpus-per-gpu":
         cpus = _number(option)
         tables.resources["cpus_per_gpu"] = cpus
