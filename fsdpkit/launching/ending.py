@@ -313,16 +313,17 @@ def _fruitless(
     node is gone (SlurmdTimeout) it may refuse one after another. A script that stops when it is
     warned, or is told to go on from what it has saved, saves by itself, nobody knows up to where.
     """
-    saves = bool(retry.args_again) or (trouble is not None and trouble.cause == "stopped")
-    if saves and trouble is not None and trouble.lasted_s > _LONG_S:
-        return 0
+    newest = _saved_step(task, trouble)
+    if newest is None and trouble is not None and trouble.lasted_s > _LONG_S:
+        if retry.args_again or trouble.cause == "stopped":
+            return 0
     number = attempt.number
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
     said = {n: ending.get("why", "") for n, ending in endings.items()}
     said[number] = trouble.message if trouble else ""
     refused = [n for n, why in said.items() if _REFUSED in why]
-    newest, count = _saved_step(task, trouble), 0
+    count = 0
     for n in range(number, first - 1, -1):
         if (n and "step" not in endings[n - 1]) or (n in refused and len(refused) <= _FEW):
             continue
