@@ -314,9 +314,9 @@ def _fruitless(
     warned, or is told to go on from what it has saved, saves by itself, nobody knows up to where.
     """
     newest = _saved_step(task, trouble)
-    if newest is None and trouble is not None and trouble.lasted_s > _LONG_S:
-        if retry.args_again or trouble.cause == "stopped":
-            return 0
+    lasted_s, cause = (trouble.lasted_s, trouble.cause) if trouble else (0.0, None)
+    if newest is None and lasted_s > _LONG_S and (retry.args_again or cause == "stopped"):
+        return 0
     number = attempt.number
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
