@@ -284,6 +284,7 @@ class _Server:
         pass_over_warnings()
         take_over(program, environ, files)
         in_rank.begin(watch=False)
+        in_rank.before_ranks_meet.append(self.aside.before_ranks_meet)
         self.aside.start = Start.now(request["anew"], environ, request["directory"])
         return replace(program, aside=self.aside)
 

@@ -18,7 +18,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
@@ -97,7 +97,6 @@ class SetAside:
     """Of this rank; None in the fork server."""
     _before: Surroundings | None = None
     _said: set[str] = field(default_factory=set)
-    _unwatch: Callable[[], None] = lambda: None
 
     # In the fork server
 
@@ -161,8 +160,6 @@ class SetAside:
         """Set everything aside: the next line is the script's first one."""
         self._hide()
         self._before = Surroundings.now()
-        if self._pending:
-            self._unwatch = _watch_variables(self._written)
 
     def _hide(self) -> None:
         added = [each for group in self.groups for each in group.filters]
@@ -242,7 +239,6 @@ class SetAside:
                 logger.disabled = False
         if not self._pending and not self._loading and self in sys.meta_path:
             sys.meta_path.remove(self)
-            self._unwatch()
 
     def _still_aside(self, group: Group, packages: Collection[str]) -> dict[str, Any]:
         return {
@@ -271,14 +267,12 @@ class SetAside:
         ):
             self._differs(f"{why} before {name} was imported")
 
-    def _written(self, variable: str) -> None:
-        """A variable was set or removed: of what torch loads later, that may not be seen before
-        the ranks have met, so look now."""
-        if FIRST[-1] in self._pending:
+    def before_ranks_meet(self) -> None:
+        """What torch loads later may be imported only when it is too late to start anew: look."""
+        if self._before is None or FIRST[-1] in self._pending:
             return
-        assert self._before is not None
         for group in {id(group): group for group, _ in self._pending.values()}.values():
-            if variable in _reads(group) and (why := self._before.reads_changed([variable])):
+            if why := self._before.reads_changed(_reads(group)):
                 self._differs(f"{why} before {group.name} was imported")
 
     def _differs(self, why: str, *, fatal: bool = False) -> None:
@@ -390,27 +384,6 @@ def _attributes(
 
 def _filters_changed() -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined]
-
-
-def _watch_variables(written: Callable[[str], None]) -> Callable[[], None]:
-    """Call it with the name of each variable that is set or removed, until the answer is called."""
-    kind: Any = type(os.environ)
-    assign, remove = kind.__setitem__, kind.__delitem__
-
-    def setitem(self: Any, name: Any, value: Any) -> None:
-        assign(self, name, value)
-        written(os.fsdecode(name))
-
-    def delitem(self: Any, name: Any) -> None:
-        remove(self, name)
-        written(os.fsdecode(name))
-
-    def unwatch() -> None:
-        if (kind.__setitem__, kind.__delitem__) == (setitem, delitem):
-            kind.__setitem__, kind.__delitem__ = assign, remove
-
-    kind.__setitem__, kind.__delitem__ = setitem, delitem
-    return unwatch
 
 
 def _place() -> str:

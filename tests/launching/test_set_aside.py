@@ -46,13 +46,15 @@ def forking(where: Path) -> Iterator[Forking]:
         yield it
 
 
-def run(forking: Forking, where: Path, text: str, *, cold: bool = True) -> tuple[Ended, str | None]:
+def run(
+    forking: Forking, where: Path, text: str, *, cold: bool = True, **more: str
+) -> tuple[Ended, str | None]:
     """How the forked rank ended, which is how one started anew ends, and what it noted."""
     node = HeartbeatDir(where / "node")
     (node.dir / "anew").unlink(missing_ok=True)
     (where / "own" / "train.py").write_text(textwrap.dedent(text))
     command = (sys.executable, "-u", "train.py")
-    forked = forking.run(command, {"RANK": "0"}, cwd=str(where / "own"))
+    forked = forking.run(command, {"RANK": "0", **more}, cwd=str(where / "own"))
     noted = node.why_start_anew()
     if cold:
         assert forked == started_anew(command, {**forking.environ, "RANK": "0"}, where / "own")
@@ -196,12 +198,36 @@ def test_ranks_that_have_met_go_on_and_say_what_has_no_effect(
         """
     ended, noted = run(forking, where, text, cold=False)
     assert ended.out == "None\n"
-    told = "LIBRARY_SIZE changed before library was imported, at train.py:5"
+    told = "LIBRARY_SIZE changed before library was imported, at train.py:6"
     if "LIBRARY_SIZE" in line:
         assert told in ended.err
         assert noted == f"{told}, too late to start this process anew"
     else:
         assert (ended.err, noted) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("os.environ['LIBRARY_SIZE'] = '7'", "LIBRARY_SIZE changed before library was imported"),
+        ("kept = dict(os.environ); os.environ.clear(); os.environ.update(kept)", None),
+    ],
+    ids=["a change", "emptied for a while"],
+)
+def test_what_later_imports_read_is_looked_at_when_the_ranks_meet(
+    forking: Forking, where: Path, line: str, told: str | None
+) -> None:
+    """Accelerate empties the environment while it compares settings, and fills it again."""
+    text = f"""
+        import os, torch.distributed as dist
+        {line}
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        print(dist.get_world_size())
+        """
+    alone = {"WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    ended, noted = run(forking, where, text, cold=False, **alone)
+    assert (ended.status, ended.out) == (0, "1\n")
+    assert (noted or "").startswith(told or "never") is (told is not None)
 
 
 def test_a_process_of_the_script_s_ends_rather_than_take_torch_from_elsewhere(

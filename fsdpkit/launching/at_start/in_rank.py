@@ -48,6 +48,8 @@ class _Given:
 
 
 _given: _Given | None = None
+before_ranks_meet: list[Callable[[], None]] = []
+"""Called when the script makes its process group."""
 
 
 def _here() -> _Given | None:
@@ -157,6 +159,8 @@ def _look_at_groups(c10d: Any) -> None:
         given = _here()
         if given is None:
             return make(*args, **more)
+        for look in before_ranks_meet:
+            look()
         asked = _asked_for(args, more)
         address = _address(str(asked["init_method"] or "env://"))
         if not given.any_world:
