@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdpkit.errors import ConfigError, NodeError, NotFoundError, UsageError
 from fsdpkit.failures.cause import RESUME, Cause
-from fsdpkit.failures.patterns import pattern
+from fsdpkit.failures.patterns import Level, pattern
 
 NAN_LOSS = Cause(
     "nan-loss",
@@ -66,11 +66,16 @@ WRONG_WORLD = Cause(
     retry="settings",
     again="not until the script is corrected",
     patterns=(
-        pattern("wrong world: ", "our agents, of what a rank has noted", by=("agent", "batch")),
+        pattern(
+            "wrong world: ",
+            "our agents, of what a rank has noted",
+            Level.OUTSIDE,  # what the ranks say themselves follows from it
+            line=r"^(?:rank \d+ on \S+: )?wrong world: ",
+        ),
         pattern(
             ("makes a process group", "lets the ranks of ", "has made no process group"),
             "a rank, of the call in its script",
-            line=r"^fsdpkit: \S+ (?:makes a process group|lets the ranks of |trains, but the )",
+            line=r"^fsdpkit: .{1,200}, line \d+, (?:makes a process|lets the ranks|trains, but the)",
         ),
     ),
 )

@@ -280,13 +280,13 @@ def _look_at_address(given: _Given, address: str, store: Any) -> None:
 
 
 def _caller() -> str:
-    """The first frame outside of torch and of here, as `train.py:12`."""
+    """The first frame outside of torch and of here, as `train.py, line 12,`."""
     frame: Any = sys._getframe(1)
     name = "the script"
     while frame is not None:
         path = frame.f_code.co_filename
         if path != __file__ and f"{os.sep}torch{os.sep}" not in path:
-            name = f"{os.path.basename(path)}:{frame.f_lineno}"
+            name = f"{os.path.basename(path)}, line {frame.f_lineno},"
             if f"{os.sep}site-packages{os.sep}" not in path:
                 return name
         frame = frame.f_back
