@@ -47,7 +47,7 @@ def run(server: Forking, how: str, directory: Path, script: str, *words: str, **
 WRONG = {
     "by its arguments": (
         f"dist.init_process_group('gloo', rank=0, world_size=1, {STORE})",
-        "train.py, line 3, makes a process group of 1 as rank 0, but this is rank 2 of 4: each rank",
+        "train.py, line 3, makes a process group of 1 as rank 0, but this is rank 2 of 4",
     ),
     "by variables that it sets": (
         "os.environ.update(RANK='0', WORLD_SIZE='2')\ndist.init_process_group('gloo')",
@@ -63,7 +63,7 @@ WRONG = {
     ),
     "by none at all": (
         "import torch\nw = torch.nn.Parameter(torch.ones(1))\ntorch.optim.SGD([w], 0.1).step()",
-        "train.py, line 5, trains, but the script has made no process group: each of the job's 4 ranks",
+        "train.py, line 5, trains, but the script has made no process group: each of the",
     ),
     "from a function's copy of the call": (
         "from torch.distributed.device_mesh import init_process_group\n"

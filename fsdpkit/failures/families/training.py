@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdpkit.errors import ConfigError, NodeError, NotFoundError, UsageError
 from fsdpkit.failures.cause import RESUME, Cause
-from fsdpkit.failures.patterns import Level, pattern
+from fsdpkit.failures.patterns import pattern
 
 NAN_LOSS = Cause(
     "nan-loss",
@@ -69,13 +69,12 @@ WRONG_WORLD = Cause(
         pattern(
             "wrong world: ",
             "our agents, of what a rank has noted",
-            Level.OUTSIDE,  # what the ranks say themselves follows from it
-            line=r"^(?:rank \d+ on \S+: )?wrong world: ",
+            line=r"(?:^|rank \d+ on \S+: )wrong world: ",
         ),
         pattern(
             ("makes a process group", "lets the ranks of ", "has made no process group"),
             "a rank, of the call in its script",
-            line=r"^fsdpkit: .{1,200}, line \d+, (?:makes a process|lets the ranks|trains, but the)",
+            line=r"^fsdpkit: .{1,200}, line \d+, (?:makes a proc|lets the ranks|trains, but the)",
         ),
     ),
 )
