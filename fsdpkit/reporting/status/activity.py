@@ -67,8 +67,8 @@ def without_a_group(history: History) -> str | None:
     if newest is None or newest.ending is None or newest.made_group is not False:
         return None
     return (
-        "its ranks made no process group: each ran by itself, and none knew of the others' work "
-        "(one rank: --gpus 1)"
+        "its ranks made no process group: each ran by itself and did the same; for one rank, "
+        "submit with --nodes 1 --gpus 1"
     )
 
 
