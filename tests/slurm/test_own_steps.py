@@ -71,7 +71,8 @@ def test_what_a_person_adds_holds_over_a_requeue(
     job, notes = written(tmp_path)
     answer: dict[str, Any] = answer_of(fsdpkit("submit", str(job), "--json"))
     run = Run.open(answer["dir"])
-    until(lambda: run.rank_log(0).exists() and run.rank_log(0).read_text(), "the first start")
+    first = run.dir / "attempt-0" / "rank-0.out"
+    until(lambda: first.exists() and first.read_text(), "the first start")
     shown = on_slurm.run(["scontrol", "show", "job", answer["job_id"]]).stdout
     assert "Nice=7" in shown
     assert "MinMemoryNode=0" in shown

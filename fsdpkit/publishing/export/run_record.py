@@ -52,7 +52,7 @@ def record_lines(plan: Plan, fields: Sequence[Field]) -> str:
         "cluster": plan.site.profile.slurm_clusters,
         "job_id": checks.text_of("SLURM_JOB_ID"),
         "nodes": checks.number_of(checks.NODES),
-        "ranks_per_node": ranks,
+        "ranks_per_node": spec.launch.ranks_per_node or ranks,
         "work_dir": checks.text_of("PWD"),
         "version": fsdpkit.__version__,
         "template": f"{plan.template.manifest.name} {plan.template.manifest.version}",

@@ -379,7 +379,11 @@ def _render(plan: Plan, fields: list[Field], low: int, high: int) -> Traced:
         context["environment"]["python"]["path"] = text("environment", "environment.python.path")
     if "gpus" in by_key:
         gpus = by_key["gpus"]
-        context["gpus"] = Variable(gpus.variable, "number", "gpus", gpus.low, gpus.high)
+        for name in (
+            "gpus",
+            *(["ranks_per_node"] if plan.job.spec.launch.ranks_per_node is None else []),
+        ):
+            context[name] = Variable(gpus.variable, "number", name, gpus.low, gpus.high)
     for field in fields:
         if field.key.startswith("p_"):
             number = field.kind in ("int", "float") or (
