@@ -21,7 +21,7 @@ from fsdpkit.launching.at_start.sitecustomize import WARNINGS
 
 
 @dataclass(frozen=True)
-class Start:
+class RankStart:
     """How a rank was started."""
 
     command: tuple[str, ...]
@@ -37,7 +37,7 @@ class Start:
     """Of standard output and error, where they are files: device, number and length."""
 
     @classmethod
-    def now(cls, command: Sequence[str], environ: Mapping[str, str], directory: str) -> Start:
+    def now(cls, command: Sequence[str], environ: Mapping[str, str], directory: str) -> RankStart:
         os.umask(umask := os.umask(0o22))
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         return cls(

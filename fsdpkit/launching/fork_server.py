@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.launching import fork_safety, kernel, python_path
-from fsdpkit.launching.anew import Start
+from fsdpkit.launching.anew import RankStart
 from fsdpkit.launching.at_start import in_rank
 from fsdpkit.launching.at_start.sitecustomize import WARNINGS, pass_over_warnings
 from fsdpkit.launching.destructors import skip_destructors
@@ -285,7 +285,7 @@ class _Server:
         take_over(program, environ, files)
         in_rank.begin(watch=False)
         in_rank.before_ranks_meet.append(self.aside.before_ranks_meet)
-        self.aside.start = Start.now(request["anew"], environ, request["directory"])
+        self.aside.start = RankStart.now(request["anew"], environ, request["directory"])
         return replace(program, aside=self.aside)
 
     def _check(self, program: Program, environ: Mapping[str, str], files: Sequence[int]) -> None:

@@ -32,7 +32,7 @@ _READ_LATE_BY_PREFIX = (
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ImportSurroundings:
     """As they were when the script began."""
 
     environs: tuple[dict[str, str], dict[str, str]]
@@ -46,7 +46,7 @@ class Surroundings:
     others: dict[str, Any]
 
     @classmethod
-    def now(cls) -> Surroundings:
+    def now(cls) -> ImportSurroundings:
         return cls(
             (dict(os.environ), _environ_of_c()),
             tuple(sys.path),
@@ -72,7 +72,7 @@ class Surroundings:
 
     def settings_changed(self) -> str | None:
         """What a library may notice that loads others of C or C++."""
-        now = Surroundings.now()
+        now = ImportSurroundings.now()
         if names := [name for name in sorted(self.variables_changed()) if not _is_read_late(name)]:
             return _changed(names)
         if now.directory != self.directory:

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.launching import fork_safety
-from fsdpkit.launching.anew import Start
-from fsdpkit.launching.import_surroundings import Surroundings
+from fsdpkit.launching.anew import RankStart
+from fsdpkit.launching.import_surroundings import ImportSurroundings
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.uncollected import uncollected
 from fsdpkit.runs.heartbeat import HeartbeatDir
@@ -93,9 +93,9 @@ class SetAside:
     """Modules that imports looked for and did not find."""
     _pending: dict[str, tuple[Group, str]] = field(default_factory=dict)
     _loading: bool = False
-    start: Start | None = None
+    start: RankStart | None = None
     """Of this rank; None in the fork server."""
-    _before: Surroundings | None = None
+    _before: ImportSurroundings | None = None
     _said: set[str] = field(default_factory=set)
 
     # In the fork server
@@ -159,7 +159,7 @@ class SetAside:
     def begin(self) -> None:
         """Set everything aside: the next line is the script's first one."""
         self._hide()
-        self._before = Surroundings.now()
+        self._before = ImportSurroundings.now()
 
     def _hide(self) -> None:
         added = [each for group in self.groups for each in group.filters]

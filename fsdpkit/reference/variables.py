@@ -54,6 +54,8 @@ IN_RANKS: Group = {
     "`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` and "
     "`TORCH_NCCL_DUMP_ON_TIMEOUT` say when and where it is written.",
     "TORCHELASTIC_ERROR_FILE": "Where torchelastic puts the exception of a rank.",
+    "TORCHELASTIC_USE_AGENT_STORE": "Whether an agent has opened the store at `MASTER_ADDR`; not "
+    "where the script chooses another port.",
     "TORCHELASTIC_RESTART_COUNT": "Index of the launch within the attempt.",
     "FSDPKIT_HEARTBEAT_DIR": "Where `fsdpkit.log` notes that the rank made a step.",
     "ACCELERATE_USE_CPU": "With `launch.accelerate_config`, beside the others that `accelerate "

@@ -48,13 +48,13 @@ NOTICED = {
 TRIALS = """
 import builtins, json, os, sys, warnings
 import msgspec
-from fsdpkit.launching.import_surroundings import Surroundings
+from fsdpkit.launching.import_surroundings import ImportSurroundings
 class Hook:
     def __init__(self, name):
         self.name = name
     def find_spec(self, name, path=None, target=None):
         return name if name == self.name else None
-before = Surroundings.now()
+before = ImportSurroundings.now()
 for text in json.load(sys.stdin):
     reads, writes = os.pipe()
     if not os.fork():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,25 @@ def test_ranks_meet_at_an_address_that_the_script_chose(
     script = f"{OWN_PLACE}{call}\nprint(dist.get_world_size())"
     ended = run(server, started, tmp_path, script, **alone, **agents)
     assert (ended.status, ended.out) == (0, "1\n"), ended.err
+
+
+def test_the_agent_s_store_is_used_by_whatever_name_of_its_node(
+    server: Forking, started: str, tmp_path: Path
+) -> None:
+    """Scripts take the first node's name from Slurm, and leave the port as it is."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        agents = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
+        agents["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "1"}
+        script = (
+            "import os, torch.distributed as dist\nos.environ['MASTER_ADDR'] = 'localhost'\n"
+            "import sys; way = sys.modules['torch.distributed.rendezvous']\n"
+            "told = way._torchelastic_use_agent_store\n"
+            "way._create_c10d_store = lambda *_: print(told()) or 1 / 0\n"
+            "try: dist.init_process_group('gloo')\nexcept ZeroDivisionError: pass\n"
+        )
+        ended = run(server, started, tmp_path, script, **alone, **agents)
+    assert ended == Ended(0, "True\n", "")
 
 
 def test_it_is_known_that_no_group_was_made(server: Forking, started: str, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 WRONG_WORLD = 78
 """Exit status (EX_CONFIG) of a rank whose process group is not the job's."""
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Tells torch's rendezvous that the store at the address is there already."""
 _LOOPBACK = ("localhost", "127.", "::1", "[::1]")
 
 
@@ -35,7 +37,7 @@ class _Given:
         self.local_rank = os.environ["LOCAL_RANK"]
         self.nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
         self.file = os.path.join(os.environ["FSDPKIT_HEARTBEAT_DIR"], f"world-{self.local_rank}")
-        self.address = _address("env://")
+        self.port = _port(_address("env://"))
         self.any_world = os.environ.get("FSDPKIT_WORLD") == "any"
         self.one_machine = bool(os.environ.get("FSDPKIT_ALLOW_LOOPBACK"))
 
@@ -166,9 +168,12 @@ def _look_at_groups(c10d: Any) -> None:
         if not given.any_world:
             _compare(given, asked["rank"], asked["world_size"])
             _look_at_address(given, address, asked["store"])
-        if address != given.address:  # the script's own, where no agent has opened a store
-            os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+        agents = os.environ.get(_AGENT_STORE)
+        if address and _port(address) != given.port:  # of the script's own choice: no store there
+            os.environ[_AGENT_STORE] = "False"
         made = make(*args, **more)
+        if agents is not None:
+            os.environ[_AGENT_STORE] = agents
         size, rank = c10d.get_world_size(), c10d.get_rank()
         if not given.any_world:
             _compare(given, rank, size)
@@ -264,6 +269,10 @@ def _address(method: str) -> str:
     if not method.startswith("env://"):
         return ""
     return f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+
+
+def _port(address: str) -> str:
+    return address.partition("?")[0].rpartition(":")[2]
 
 
 def _look_at_address(given: _Given, address: str, store: Any) -> None:

@@ -30,8 +30,8 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
     if not path.suffix and job in assets.available("job"):
         return
     kind = shell_script_kind(path)
-    if kind is None:
-        return
+    if kind is None or (kind == "a shell script" and not path.suffix):
+        return  # the latter is a program of each rank, which happens to be written in shell
     try:
         text = read_text(path)
     except ConfigError as error:
@@ -40,8 +40,6 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
     try:
         found = read(for_slurm, environ_of_person(), os.getcwd(), Given())
     except ConfigError as error:
-        if kind == "a shell script" and not path.suffix:
-            return  # a program for each rank that happens to be written in shell
         raise UsageError(
             f"{job} is {kind}. fsdpkit writes its own and starts the Python program in it, which "
             f"cannot be told here: {error}"
