@@ -58,8 +58,7 @@ class GroupedCommand(click.Command):
 
     def _of_sbatch(self, spelling: str) -> str | None:
         """What stands here for an option of sbatch; None: it is none."""
-        from fsdpkit.config.slurm_options import KEYS, LETTERS, OTHERWISE
-        from fsdpkit.rendering.lint import LONG_OPTIONS
+        from fsdpkit.config.sbatch_spellings import KEYS, LETTERS, LONG_OPTIONS, OTHERWISE
         from fsdpkit.scheduling.wanted import key_of
 
         letter = spelling.startswith("-") and not spelling.startswith("--")

@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from fsdpkit.config.sbatch_spellings import LONG_OPTIONS
 from fsdpkit.config.spelling import nearest
 from fsdpkit.rendering.directives import DirectiveError, split_directive
 
@@ -22,21 +23,6 @@ _MOST = 100  # findings of a kind: nobody reads more, and some take long to word
 _PORTAL_BYTES = 65_000  # what Open OnDemand's Job Composer still shows as a script
 
 # sbatch(1) of 22.05, with the options that later versions added.
-LONG_OPTIONS = frozenset(
-    """account acctg-freq array batch bb bbf begin chdir cluster cluster-constraint clusters comment
-    consolidate-segments constraint container container-id contiguous core-spec cores-per-socket
-    cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error exclude
-    exclusive export export-file extra extra-node-info get-user-env gid gpu-bind gpu-freq gpus
-    gpus-per-node gpus-per-socket gpus-per-task gres gres-flags help hint hold ignore-pbs input
-    job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu
-    mem-per-gpu mincpus network nice no-kill no-requeue nodefile nodelist nodes ntasks
-    ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket oom-kill-step open-mode output
-    overcommit oversubscribe parsable partition power prefer priority profile propagate qos quiet
-    reboot requeue reservation resv-ports segment signal sockets-per-node spread-job spread-segments
-    stepmgr switches test-only thread-spec threads-per-core time time-min tmp tres-bind
-    tres-per-task uid usage use-min-nodes verbose version wait wait-all-nodes wckey wrap
-    """.split()  # noqa: SIM905 (a list of a hundred strings is unreadable)
-)
 _GPU_FORMS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from fsdpkit.config.job import JobSpec
 from fsdpkit.config.job_loading import load_job
-from fsdpkit.config.slurm_options import KEYS, LETTERS, OTHERWISE, why_refused
+from fsdpkit.config.sbatch_spellings import KEYS, LETTERS, OTHERWISE
+from fsdpkit.config.slurm_options import why_refused
 from fsdpkit.errors import ConfigError
 from fsdpkit.rendering.lint import LONG_OPTIONS
 from tests.conftest import Completed

@@ -88,7 +88,8 @@ def _from_farther_back(history: History, found: Printed) -> Printed:
         return found
     few = []
     for tail in far:
-        *kept, last = filter(bytes.strip, _ENDS.split(tail.data)[not tail.whole :]) or [b""]
+        pieces = [*filter(bytes.strip, _ENDS.split(tail.data)[not tail.whole :])]
+        *kept, last = pieces or [b""]
         kept = [*filter(_MAY_COUNT.search, kept), last, b""]
         few.append(tail._replace(data=b"\n".join(kept)))
     one = printed_in(few, None, time.time(), found.rank)

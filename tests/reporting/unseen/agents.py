@@ -137,7 +137,7 @@ def ending_of(scene: Scene, run: Path, job_id: str, status: int) -> Ending:
     task = TaskPaths(run)
     with patch.dict(os.environ, environment):
         os.environ.pop("SLURM_ARRAY_JOB_ID", None)
-        facts = batch_shell.gather(status, JobFacts(requeue=False), scene.attempt, task)
+        facts = batch_shell.gather(status, JobFacts(requeue=False), scene.attempt, task, RETRY)
     return after_attempt(facts, RETRY)
 
 
