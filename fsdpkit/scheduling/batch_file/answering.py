@@ -30,8 +30,9 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
     if not path.suffix and job in assets.available("job"):
         return
     kind = shell_script_kind(path)
-    if kind is None or (kind == "a shell script" and not path.suffix):
-        return  # the latter is a program of each rank, which happens to be written in shell
+    if kind is None:
+        return
+    may_be_a_program = kind == "a shell script" and not path.suffix
     try:
         text = read_text(path)
     except ConfigError as error:
@@ -40,10 +41,14 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
     try:
         found = read(for_slurm, environ_of_person(), os.getcwd(), Given())
     except ConfigError as error:
+        if may_be_a_program:
+            return
         raise UsageError(
             f"{job} is {kind}. fsdpkit writes its own and starts the Python program in it, which "
             f"cannot be told here: {error}"
         ) from error
+    if may_be_a_program and found.shape.nodes * found.shape.ranks == 1:
+        return  # of each rank, and happens to be written in shell
     shape, program = found.shape, shlex.join([*found.entry.split(" ", 1), *found.args])
     ranks = f"{shape.ranks} rank{'s' * (shape.ranks > 1)}"
     nodes = f"each of {shape.nodes} nodes" if shape.nodes > 1 else "one node"
