@@ -16,7 +16,7 @@ from fsdpkit.scheduling.batch_file.reading import read
 from fsdpkit.scheduling.batch_file.recognition import read_text, shell_script_kind
 from fsdpkit.scheduling.batch_file.resources import BatchFileError, Given, has_key
 
-HERE = "/work/me"
+HERE = "/lab/me"
 ENVIRON = {"HOME": "/home/me", "USER": "me", "SCRATCH": "/scratch/me", "PATH": "/bin"}
 TWO_BY_FOUR = "#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=4\n"
 RANK_EACH = TWO_BY_FOUR + "#SBATCH --ntasks-per-node=4\n"
@@ -219,7 +219,7 @@ LAUNCH = "torchrun --nproc_per_node 4 train.py\n"
         ("module purge\nmodule load a/1 b\nmodule add c", {"modules": ["a/1", "b", "c"]}),
         ("ml a b", {"modules": ["a", "b"]}),
         ("module load a || module load b", {"modules": ["a"]}),
-        ("source env/bin/activate", {"venv": "/work/me/env"}),
+        ("source env/bin/activate", {"venv": "/lab/me/env"}),
         (". ~/envs/torch/bin/activate", {"venv": "/home/me/envs/torch"}),
         ('eval "$(conda shell.bash hook)"\nconda activate torch', {"conda": "torch"}),
         ("source ~/.bashrc\nsource activate torch", {"conda": "torch"}),
@@ -342,7 +342,7 @@ def test_no_text_of_a_script_leaves_the_comment_that_quotes_it() -> None:
 
 def test_another_directory_is_where_the_script_is_looked_for() -> None:
     found = moved(f"{TWO_BY_FOUR}#SBATCH --chdir=runs\ncd ../code\n{LAUNCH}")
-    assert found.directory == "/work/me/code"
+    assert found.directory == "/lab/me/code"
     assert any("submit it from there" in note for note in fates(found, "no home").values())
 
 
