@@ -35,6 +35,7 @@ from torch.utils._pytree import tree_map_only
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
+from fsdpkit.config.trust import TrustedFile  # noqa: E402
 from fsdpkit.planning.asked import resolved  # noqa: E402
 from fsdpkit.planning.subjects import of_trainer  # noqa: E402
 from fsdpkit.planning.taping import tape_of  # noqa: E402
@@ -148,7 +149,7 @@ def real(case: list[str], ranks: Any) -> int:
     settings, _ = resolved(replace(asked(case, ranks.world_size), compiled=True))
     torch._dynamo.reset()
     left = alive_bytes()
-    build, _ = of_trainer(ENTRY, settings)
+    build, _ = of_trainer(TrustedFile(ENTRY), settings)
     with messages_apart():
         subject = build(ranks)
         subject.step(0)

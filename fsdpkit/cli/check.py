@@ -18,7 +18,7 @@ from fsdpkit.cli.options import (
     table,
     wanted,
 )
-from fsdpkit.cli.trusting import require_trust, trust_option
+from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
@@ -106,9 +106,9 @@ def _check_nodes(
     from fsdpkit.scheduling import submission
     from fsdpkit.scheduling.reachability import Watch
 
-    plan, _ = submission.plan(replace(request, args=("--until-tried",)))
-    require_trust(plan, trust, submits=True)
-    run = submission.submit_plan(plan, runs)
+    agreed = consent(trust)
+    plan, _ = submission.plan(replace(request, args=("--until-tried",)), agreed)
+    run = submission.submit_plan(plan, runs, agreed)
     watch = Watch(run, plan)
     state = _wait(run, plan)
     reached = watch.findings()

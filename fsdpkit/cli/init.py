@@ -280,10 +280,12 @@ def _tell(
     batch_file: BatchFile | None = None,
 ) -> None:
     from fsdpkit.cli.submit import say_where
-    from fsdpkit.cli.trusting import require_trust
+    from fsdpkit.cli.trusting import consent
+    from fsdpkit.config.trust import items_of
 
     say_where(written.plan)
-    require_trust(written.plan, (), submits=False)
+    plan = written.plan
+    consent(submits=False).to(items_of(plan.job, plan.site, plan.template))
     click.echo(f"{written.job}: the job")
     if written.defaults is not None:
         click.echo(f"{written.defaults}: your account, for every job")

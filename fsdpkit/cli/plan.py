@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdpkit.cli.options import AFTERWARDS, WHAT, WithTrainerArgs, complete, grouped, wanted
+from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
+    from fsdpkit.config.trust import Consent
     from fsdpkit.planning.asked import AskedStep
     from fsdpkit.planning.forecast import By, Forecast
     from fsdpkit.planning.plans import Ask
@@ -121,6 +123,7 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     metavar="FILE",
     help="With --calibration: write it to a file, for --speed.",
 )
+@trust_option
 @wanted("runs", runs="Directory of runs to learn speed from (default: $FSDPKIT_RUNS, else ./runs).")
 @grouped(
     AFTERWARDS,
@@ -147,6 +150,7 @@ def command(
     calibration: bool,
     forget: tuple[str, ...],
     save_to: Path | None,
+    trust: tuple[str, ...],
     runs: str | None,
     picture: Path | None,
     as_json: bool,
@@ -179,8 +183,10 @@ def command(
         )
     options["nodes"] = nodes[0] if len(nodes) == 1 else None
 
+    agreed = consent(trust)
+
     def ask(extra: Sequence[str] = ()) -> AskedStep:
-        step = asked(job, cluster, gpu, model, extra, options, args)
+        step = asked(job, cluster, gpu, model, extra, options, args, agreed)
         return replace(step, compiled=compiled)
 
     by = By(speed_file, not published, runs_dir(runs), _site_id(cluster))
@@ -306,7 +312,8 @@ def asked(
     model: str | None,
     extra: Sequence[str],
     options: dict[str, Any],
-    args: Sequence[str] = (),
+    args: Sequence[str],
+    agreed: Consent,
 ) -> AskedStep:
     """The job as `submit` reads it, and the card it would run on. Raises FsdpkitError."""
     import msgspec
@@ -341,9 +348,9 @@ def asked(
         raise ConfigError("\n".join(wrong))
     assert not isinstance(settings, msgspec.UnsetType)
     told = tuple(loaded.spec.args)
-    return AskedStep(
-        settings, resources.nodes, resources.gpus, card, loaded.entry.path, model, args=told
-    )
+    named = None if model is None else agreed.to_model(model)
+    entry = agreed.to_script(loaded.entry.path)
+    return AskedStep(settings, resources.nodes, resources.gpus, card, entry, named, args=told)
 
 
 def args_alone(

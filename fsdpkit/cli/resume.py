@@ -17,7 +17,7 @@ from fsdpkit.cli.options import (
     waiting_options,
     wanted,
 )
-from fsdpkit.cli.trusting import require_trust, trust_option
+from fsdpkit.cli.trusting import consent, trust_option
 
 
 def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
@@ -80,6 +80,7 @@ def command(
         say_what_is_left_out,
         say_where,
     )
+    from fsdpkit.config.trust import items_of
     from fsdpkit.rendering.script import render
     from fsdpkit.scheduling.parsed_templates import parsed_template
     from fsdpkit.scheduling.releasing import release_held
@@ -104,9 +105,10 @@ def command(
         return end(opened)
     plan = plan_resume(opened, request)
     say_where(plan)
-    require_trust(plan, trust, submits=not dry_run)
+    agreed = consent(trust, submits=not dry_run)
+    agreed.to(items_of(plan.job, plan.site, plan.template))
     if dry_run:
         print_script(render(plan, opened.dir, parsed_template(plan.template)), as_json)
         return 0
     say_what_is_left_out(leaked_variables())
-    return end(submit_resume(opened, plan), 0 if plan.chained else plan.first_attempt)
+    return end(submit_resume(opened, plan, agreed), 0 if plan.chained else plan.first_attempt)

@@ -17,7 +17,7 @@ from fsdpkit.cli.options import (
     wanted,
 )
 from fsdpkit.cli.sweep import FirstWordOrCommand
-from fsdpkit.cli.trusting import require_trust, trust_option
+from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.sweeps.scaling import Mode, Size
@@ -112,13 +112,13 @@ def start(
 
     said = [f"resources.{key}={value}" for key, value in resources.items() if value is not None]
     modes: list[Mode] = [mode for mode in MODES if how in (mode, "both")]
+    agreed = consent(trust, submits=not dry_run)
     asked = scaling_study.StudyRequest(
-        nodes, modes, job, name, [*said, *sets], bound, cluster, batch, runs
+        nodes, modes, job, name, [*said, *sets], bound, cluster, batch, runs, agreed
     )
     prepared = scaling_study.prepare(asked)
     largest = prepared.plans[modes[0], max(nodes)]
     say_where(largest, prepared.why_site)
-    require_trust(largest, trust, submits=not dry_run)
     told = expected(prepared, runs)
     sizes = [one for of_mode in told.values() for one in of_mode]
     if not as_json:
@@ -130,7 +130,7 @@ def start(
 
             print_answer(ScaleExpected(name=prepared.study.name, bound=bound, sizes=sizes))
         return 0
-    paths, study = scaling_study.start(prepared, runs, by_size(sizes))
+    paths, study = scaling_study.start(prepared, asked, by_size(sizes))
     if as_json:
         from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.scale_answers import ScaleStarted

@@ -54,13 +54,15 @@ def _of_size(mode: Mode, plan: Plan, by: By) -> Expected:
                 rests_on=known.rests_on,
             )
     if training is not None and _is_t5_trainer(plan.job.entry.path):
+        from fsdpkit.config.trust import Consent
         from fsdpkit.planning.asked import AskedStep
         from fsdpkit.planning.cards import card_of
         from fsdpkit.planning.forecast import forecast, span_of
 
         with suppress(FsdpkitError, OSError):  # of unknown GPUs there is no speed to tell
             card = card_of(plan.placement.node_type, "")
-            asked = AskedStep(training, resources.nodes, resources.gpus, card, plan.job.entry.path)
+            entry = Consent().to_script(plan.job.entry.path)
+            asked = AskedStep(training, resources.nodes, resources.gpus, card, entry)
             told = forecast(asked, by)
             if told.speed is not None and (rate := span_of(told.speed.tokens_per_s)):
                 return replace(unknown, rate=rate, source="estimate", rests_on=told.rests_on)

@@ -89,4 +89,4 @@ def _show(name: str, as_json: bool) -> None:
     for layer, path in places:
         version = f" {layer.release.version}" if layer.release else ""
         click.echo(f"# {layer.name}{version}: {path}")
-        click.echo(site.read[path].decode())
+        click.echo(site.layered.files[path].content.decode())

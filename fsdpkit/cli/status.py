@@ -135,7 +135,8 @@ def _listed(statuses: list[Status], left_out: int) -> list[str]:
     for row, below in zip(_columns(rows), notes, strict=True):
         lines += [row, *(line for note in below for line in hanging(note, _INDENT, _INDENT))]
     if any(_MARK in cell for row in rows[1:] for cell in row[3:5]):
-        lines.append(f"{_MARK} {_READ}")
+        sources = {status.printed.source for status in statuses if status.printed}
+        lines.append(f"{_MARK} {', or '.join(sorted(filter(None, sources)))}")
     if left_out:
         lines.append(f"{left_out:,} older ended runs are not shown: fsdpkit status --all")
     unread = dict.fromkeys(sentence for status in statuses for sentence in status.unread)
@@ -199,7 +200,6 @@ def _progress_cells(status: Status) -> list[str]:
     ]
 
 
-_READ = "read from its output"
 _MARK = "*"
 
 
@@ -208,9 +208,13 @@ def _read_cells(status: Status) -> list[str]:
     found = status.printed
     if found is None:
         return [""] * 5
-    at, of = (found.step, found.total) if found.step is not None else (found.epoch, found.epochs)
+    at, of = found.optimizer_steps, None
+    if found.step is not None:
+        at, of = found.step, found.total
+    elif found.epoch is not None:
+        at, of = found.epoch, found.epochs
     step = "" if at is None else f"{at:g}{f'/{of}' if of else ''}{_MARK}"
-    step = f"epoch {step}" if step and found.step is None else step
+    step = f"epoch {step}" if found.step is None and found.epoch is not None else step
     loss = "" if found.loss is None else f"{found.loss:.4f}{_MARK}"
     saved_s = (status.progress or {}).get("checkpoint_s")
     return [step, loss, "", "", "" if saved_s is None else f"{_age(saved_s)} ago"]
@@ -351,7 +355,7 @@ def _printed_lines(status: Status) -> list[str]:
     if found is None:
         return []
     if (status.progress or {}).get("step") is None:
-        lines += _labelled("step", found.words and f"{found.words} ({_READ})")
+        lines += _labelled("step", found.words and f"{found.words} ({found.source})")
     if found.line and found.printed_s is not None:
         when = f", {_age(found.printed_s)} ago" if status.phase == "running" else ""
         lines += [f"  prints     {_cut(found.line, 66)}"]
@@ -377,7 +381,7 @@ def _task_lines(tasks: list[Task]) -> list[str]:
         progress = task.progress or {}
         step = f", step {progress['step']}" if progress.get("step") is not None else ""
         if not step and task.printed is not None and task.printed.words:
-            step = f", {task.printed.words} ({_READ})"
+            step = f", {task.printed.words} ({task.printed.source})"
         failed = task.failure if task.state.startswith("FAILED") else None
         lines += _labelled(
             f"task {task.task}", f"{task.state}{step}" + (f": {failed.message}" if failed else "")

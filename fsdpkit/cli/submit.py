@@ -25,7 +25,7 @@ from fsdpkit.cli.options import (
     waiting_options,
     wanted,
 )
-from fsdpkit.cli.trusting import require_trust, trust_option
+from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
@@ -122,9 +122,9 @@ def command(
             raise click.UsageError(f"-m starts a module: leave out {job}, or put it behind --.")
         job = f"-m {module}"
     request = submission.SubmitRequest(args=args, job=job, **asked)
-    plan, why = submission.plan(request)
+    agreed = consent(trust, submits=not (dry_run or check))
+    plan, why = submission.plan(request, agreed)
     say_where(plan, why)
-    require_trust(plan, trust, submits=not (dry_run or check))
     if dry_run:
         print_script(submission.script_of(plan, request.runs), as_json)
         click.echo("fsdpkit: RUN-ID stands for the id that a submission makes", err=True)
@@ -140,7 +140,7 @@ def command(
             click.echo(answer)
         return 0
     say_what_is_left_out(submission.leaked_variables())
-    run = submission.submit_plan(plan, request.runs)
+    run = submission.submit_plan(plan, request.runs, agreed)
     report(run, as_json)
     say_what_the_copy_lacks(run)
     if wait or follow:

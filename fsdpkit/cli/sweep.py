@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdpkit.cli.options import as_typed, fsdpkit_as_typed, json_option, runs_option, table, wanted
-from fsdpkit.cli.trusting import require_trust, trust_option
+from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.cli.sweep_answers import Trial
@@ -83,10 +83,10 @@ def start(
     from fsdpkit.sweeps.file import load_file
 
     said = [f"resources.{key}={value}" for key, value in resources.items() if value is not None]
-    asked = starting.SweepRequest([*said, *sets], cluster, runs, leave_out)
+    agreed = consent(trust, submits=not dry_run)
+    asked = starting.SweepRequest([*said, *sets], cluster, runs, leave_out, agreed)
     prepared = starting.prepare(*load_file(Path(file)), asked)
     say_where(prepared.plan, prepared.why_site)
-    require_trust(prepared.plan, trust, submits=not dry_run)
     if dry_run:
         _print_trials(prepared)
         return 0
@@ -302,7 +302,9 @@ def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: b
     from fsdpkit.sweeps import starting
 
     paths, _ = _open(name, runs)
-    record, prepared = starting.extend(paths, trials, starting.SweepRequest(leave_out=leave_out))
+    record, prepared = starting.extend(
+        paths, trials, starting.SweepRequest(leave_out=leave_out, consent=consent())
+    )
     say_where(prepared.plan, prepared.why_site)
     _report(paths, record, prepared, as_json)
     return 0

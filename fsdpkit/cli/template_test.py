@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.options import complete, hanging, json_option
-from fsdpkit.cli.trusting import require_trust, trust_option
+from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.config.site import LoadedSite
@@ -184,9 +184,9 @@ def _run(
     from fsdpkit.cli.submit import failure_lines
     from fsdpkit.scheduling import submission
 
-    plan, _ = submission.plan(request)
-    require_trust(plan, trust, submits=True)
-    run = submission.submit_plan(plan, runs)
+    agreed = consent(trust)
+    plan, _ = submission.plan(request, agreed)
+    run = submission.submit_plan(plan, runs, agreed)
     try:
         state = run.wait()
     except BaseException:

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdpkit.cli.options import HOW, grouped
-from fsdpkit.config.surroundings import stood_in
-from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fsdpkit.config.trust import Item
-    from fsdpkit.rendering.script import Plan
+    from fsdpkit.config.trust import Consent, Item
 
 _MAX_LINES = 2000  # of a file that is compared; comparing takes up to their square
 _MAX_SHOWN = 400
@@ -42,33 +39,25 @@ def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def require_trust(plan: Plan, trusted: Sequence[str], *, submits: bool) -> None:
-    """Ask about what is neither provided nor the user's own; once, for it is remembered.
+def consent(trusted: Sequence[str] = (), *, submits: bool = True) -> Consent:
+    """Of the person at the terminal: asked once, for it is remembered.
 
-    trusted: checksums that need no question. submits: False if nothing is submitted; then what is
-    not trusted is only named. Raises ConfigError where the answer is no, where nobody can be asked,
-    and where the centre does not allow it.
+    trusted: checksums that need no question. submits: False if nothing is started; then what is not
+    trusted is only named.
     """
-    from fsdpkit.config.trust import items_of, refuse_forbidden, strangers
+    from fsdpkit.config.trust import Consent
 
-    items = list(items_of(plan.job, plan.site, plan.template))
-    refuse_forbidden(items)
-    if stood_in() is not None:
-        return  # who else can write to a file is seen only where it lies
-    accepted = []
-    for item in strangers(items):
-        if not submits:
-            if item.digest not in trusted:
-                click.echo(f"fsdpkit: not yet trusted: {item}", err=True)
-        elif item.digest in trusted or _agreed(item):
-            accepted.append(item)
-        else:
-            raise ConfigError(f"{item} is not trusted, so nothing was submitted")
-    if accepted:
-        _remember(accepted)
+    if not submits:
+        return Consent(trusted, look=_name)
+
+    return Consent(ask=lambda item: item.digest in trusted or _agrees(item), agreed_to=_remember)
 
 
-def _agreed(item: Item) -> bool:
+def _name(item: Item) -> None:
+    click.echo(f"fsdpkit: not yet trusted: {item}", err=True)
+
+
+def _agrees(item: Item) -> bool:
     from fsdpkit.config.trust import not_trusted, printable
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -89,7 +78,9 @@ def _difference(item: Item) -> Iterator[str]:
 
     packaged = _packaged(item)
     if packaged is None:
-        yield f"No {item.kind} of this name comes with fsdpkit."
+        yield f"No {item.kind} of this name comes with fsdpkit. It says:"
+        for content in item.files.values():
+            yield from _lines(content)
         return
     for name in sorted({*item.files, *packaged}):
         theirs, ours = item.files.get(name), packaged.get(name)
@@ -109,6 +100,8 @@ def _packaged(item: Item) -> dict[str, bytes] | None:
     """The files of the packaged one of the same name."""
     from fsdpkit.config import assets
 
+    if item.kind not in ("job", "site", "template"):
+        return None
     found = assets.available(item.kind).get(item.name, [])
     place = next((path for layer, path in found if layer.name == "packaged"), None)
     if place is None:
@@ -119,11 +112,13 @@ def _packaged(item: Item) -> dict[str, bytes] | None:
     return {str(part.relative_to(place)): part.read_bytes() for part in parts}
 
 
-def _remember(items: Sequence[Item]) -> None:
+def _remember(item: Item) -> None:
     from fsdpkit.config.trust import remember
 
+    if item.kind == "script":  # whose modules are not in its checksum
+        return
     try:
-        remember(items)
+        remember(item)
     except OSError as error:
         where = f" ({Path(error.filename)})" if isinstance(error.filename, str) else ""
         click.echo(f"fsdpkit: cannot remember what is trusted{where}: {error.strerror}", err=True)

@@ -98,7 +98,7 @@ def _printed(view: View, width: int) -> list[Text]:
         return [Text("no step yet" if view.attempt is not None else "not started yet")]
     share = min(1.0, found.step / found.total) if found.total and found.step is not None else None
     words = [found.place or "no step yet", *([] if share is None else [f"{share:.0%}"])]
-    rest = [found.words.removeprefix(found.place).removeprefix(", "), "read from its output"]
+    rest = [found.words.removeprefix(found.place).removeprefix(", "), found.source]
     return [_bar(words, share, width), Text(", ".join(filter(None, rest)))]
 
 

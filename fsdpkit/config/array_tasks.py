@@ -118,8 +118,8 @@ def check_own(job: LoadedJob) -> None:
             if why is not None:
                 raise UsageError(f"{where}.{key}: {why}")
         merged = Layered()
-        merged.overlay(shared, job.layered.source("array_settings"))
-        merged.overlay(tables, f"array_settings.{task}")
+        merged.say(shared, job.layered.source("array_settings"))
+        merged.say(tables, f"array_settings.{task}")
         refuse_secrets(merged, where)
         build(JobSpec, merged, where)
 

@@ -6,6 +6,7 @@ What a job may say stands in job.py; how files are laid over one another in load
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +48,10 @@ class LoadedJob:
     """By the key in `[steps]`, the command; its last word is the file's whole path."""
     accelerate_config: Path | None = None
     """That of `[launch]`, by its whole path."""
+
+    def as_run(self, path: Path, work_dir: Path) -> FileTables:
+        """What `path`, a run's job.json, is to say of it, for a run that begins in `work_dir`."""
+        return FileTables({}, path, self.resolved.encode(), kind="run", bound=os.fsencode(work_dir))
 
     def origin(self, key: str) -> str:
         return self.layered.origin(key)
@@ -119,20 +124,22 @@ def load_job(
     options: dict[str, Any] | None = None,
     sets: Sequence[str] = (),
     args: Sequence[str] = (),
+    said_in: Sequence[FileTables] = (),
 ) -> LoadedJob:
     """The job that `job` names (default the T5 job): a TOML file, a job's name, or what to start,
     as `entry` says it.
 
     beneath: an origin and the values under all files, as sbatch's own environment gives them.
     options: dotted keys with typed values from command-line flags. sets: `KEY=VALUE` texts.
-    args: appended to the script's arguments. Raises NotFoundError or ConfigError.
+    args: appended to the script's arguments. said_in: files that some of `sets` and `args` come
+    from. Raises NotFoundError or ConfigError.
     """
     layered = Layered()
-    layered.overlay(beneath[1], beneath[0])
+    layered.say(beneath[1], beneath[0])
     files = _lay_files(layered, job or DEFAULT_JOB)
-    _lay_command_line(layered, options or {}, sets)
+    _lay_command_line(layered, options or {}, sets, said_in)
     if args:
-        layered.overlay({"args": [*layered.values.get("args", []), *args]}, "command line")
+        layered.say({"args": [*layered.values.get("args", []), *args]}, "command line")
     what = f"job {job or DEFAULT_JOB}"
     refuse_secrets(layered, what)
     spec = build(JobSpec, layered, what)
@@ -167,6 +174,7 @@ def reload_job(
     work_dir: Path,
     options: dict[str, Any] | None = None,
     sets: Sequence[str] = (),
+    said_in: Sequence[FileTables] = (),
     read: Callable[[Path], bytes] = Path.read_bytes,
 ) -> LoadedJob:
     """The resolved job in `path` (a run's job.json) with changes; `origin` names it in messages.
@@ -176,7 +184,8 @@ def reload_job(
     NotFoundError, StorageError or ConfigError.
     """
     try:
-        values = msgspec.json.decode(read(path), type=dict[str, Any])
+        content = read(path)
+        values = msgspec.json.decode(content, type=dict[str, Any])
     except FileNotFoundError as error:
         raise NotFoundError(f"{origin} has no {path.name}, so its job is not known") from error
     except OSError as error:
@@ -184,8 +193,9 @@ def reload_job(
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(f"{path} is corrupt: {error}") from error
     layered = Layered()
-    layered.overlay(values, origin)
-    _lay_command_line(layered, options or {}, sets)
+    bound = os.fsencode(work_dir)
+    layered.overlay(FileTables(values, path, content, kind="run", bound=bound), origin)
+    _lay_command_line(layered, options or {}, sets, said_in)
     refuse_secrets(layered, f"job of {origin}")
     spec = build(JobSpec, layered, f"job of {origin}")
     beside = (work_dir / "job.json",)
@@ -193,7 +203,11 @@ def reload_job(
     return _with_files(LoadedJob(spec, layered, (path,), entry), beside, f"job of {origin}")
 
 
-def _lay_command_line(layered: Layered, options: dict[str, Any], sets: Sequence[str]) -> None:
+def _lay_command_line(
+    layered: Layered, options: dict[str, Any], sets: Sequence[str], said_in: Sequence[FileTables]
+) -> None:
+    for tables in said_in:
+        layered.files[tables.path] = tables
     for text in sets:
         key = text.partition("=")[0].strip()
         if why := why_secret(key, text.partition("=")[2]):
@@ -205,8 +219,8 @@ def _lay_command_line(layered: Layered, options: dict[str, Any], sets: Sequence[
         for parent in parents:
             table = table.setdefault(parent, {})
         table[leaf] = value
-    layered.overlay(overrides(JobSpec, sets), "--set")
-    layered.overlay(command_line, "command line")
+    layered.say(overrides(JobSpec, sets), "--set")
+    layered.say(command_line, "command line")
 
 
 _ITS_OWNERS = (("audit", "share"), ("files", "group"))
@@ -247,7 +261,7 @@ def _layer_of(path: Path) -> AssetLayer:
 def _lay_files(layered: Layered, job: str) -> list[Path]:
     bare = _bare_job(job)
     if bare is not None:
-        layered.overlay(bare, "built in")
+        layered.say(bare, "built in")
     defaults = assets.defaults_files()
     for layer, file in defaults:
         _lay_of(layer, layered, read_toml(file), f"{layer.name} {file.name}")

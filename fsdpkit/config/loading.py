@@ -6,6 +6,7 @@ the script's header can say where it came from.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import stat
@@ -46,8 +47,15 @@ U+0085, U+2028 and U+2029 are one to many tools; a lone surrogate (a file name t
 cannot be written."""
 
 
+FileKind = Literal["job", "site", "run", "sweep"]
+
+
 class FileTables(dict[str, Any]):
-    """The tables of one TOML file, with its path and the bytes that were read."""
+    """The tables of one file, with its path and the bytes that were read.
+
+    release: as what it was published and verified. bound: what belongs to it and stands elsewhere,
+    as the directory that a run was submitted from does; trust in the file is trust in both.
+    """
 
     def __init__(
         self,
@@ -55,11 +63,22 @@ class FileTables(dict[str, Any]):
         path: Path,
         content: bytes,
         release: Release | None = None,
+        *,
+        kind: FileKind = "job",
+        bound: bytes = b"",
     ) -> None:
         super().__init__(tables)
         self.path = path
         self.content = content
         self.release = release
+        self.kind = kind
+        self.bound = bound
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(
+            self.content + (b"\0" + self.bound if self.bound else b"")
+        ).hexdigest()
 
 
 class Layered(msgspec.Struct):
@@ -67,20 +86,24 @@ class Layered(msgspec.Struct):
 
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    files: dict[Path, bytes] = {}
+    files: dict[Path, FileTables] = {}
     """What was read of each file, so that trust in it is trust in just that."""
-    releases: dict[Path, Release] = {}
-    """Of those files, which were published and verified."""
     left_out: list[str] = []
     """What was not read of a file, because it is not that file's to say, as sentences."""
 
-    def overlay(self, values: Mapping[str, Any], origin: str) -> None:
-        """Lay `values` over what is there: tables merge key by key, all else is replaced."""
-        if isinstance(values, FileTables):
-            self.files[values.path] = values.content
-            if values.release is not None:
-                self.releases[values.path] = values.release
+    def overlay(self, tables: FileTables, origin: str) -> None:
+        """Lay a file over what is there: tables merge key by key, all else is replaced."""
+        self.files[tables.path] = tables
+        self.say(tables, origin)
+
+    def say(self, values: Mapping[str, Any], origin: str) -> None:
+        """The same for what stands in no file: what was typed, or is built in."""
         _merge(self.values, values, origin, "", self.origins)
+
+    @property
+    def releases(self) -> list[Release]:
+        """Of the files, those that were published and verified."""
+        return [tables.release for tables in self.files.values() if tables.release is not None]
 
     def origin(self, key: str) -> str:
         """Where `key` was set: its own origin, or that of the table around it."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import msgspec
 from fsdpkit.config import assets
 from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import Identify, SiteProfile
-from fsdpkit.config.published.centre import Release
 from fsdpkit.config.salvage import read_identify
 from fsdpkit.config.secrets import refuse_secrets
 from fsdpkit.errors import ConfigError, UsageError
@@ -29,10 +27,8 @@ class LoadedSite:
     id: str
     profile: SiteProfile
     files: tuple[Path, ...]
-    read: Mapping[Path, bytes] = field(default_factory=dict)
+    layered: Layered = field(default_factory=Layered)
     """What was read of each."""
-    releases: Mapping[Path, Release] = field(default_factory=dict)
-    """Of those, which were published and verified."""
     skipped: tuple[str, ...] = ()
     """Why profiles of other machines cannot be used, where this one was recognised among them."""
 
@@ -60,8 +56,7 @@ def load_site(name: str) -> LoadedSite:
         name,
         build(SiteProfile, layered, f"site {name}"),
         tuple(files),
-        layered.files,
-        layered.releases,
+        layered,
     )
 
 

@@ -4,15 +4,19 @@ The package's files are trusted, the centre's (`FSDPKIT_SITE_PATH`), and a perso
 nobody else can write to, nor exchange in a directory above them. Anything else is named by the
 checksum of what was read, and trusted once somebody has said so; `trusted` in the user's directory
 remembers it. A centre may say in `trust.toml` which checksums are allowed at all.
+
+What would run, load or hand over what a file names takes a `TrustedJob` or a `TrustedFile`, and
+these come from `Consent` alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NewType
 
 import msgspec
 from msgspec import Meta
@@ -21,19 +25,27 @@ from fsdpkit.config import assets
 from fsdpkit.config.fields import Text
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.layers import AssetLayer
-from fsdpkit.config.loading import Layered, build, read_toml
+from fsdpkit.config.loading import FileTables, Layered, build, read_toml
 from fsdpkit.config.ownership import only_owner_writes
 from fsdpkit.config.private_files import replace_private
+from fsdpkit.config.script_source import read_source
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import Template
 from fsdpkit.errors import ConfigError
 
-Kind = Literal["job", "site", "template"]
+Kind = Literal["job", "site", "template", "run", "sweep", "script"]
+TrustedJob = NewType("TrustedJob", LoadedJob)
+"""A job whose environment, script and steps may be started and loaded."""
+TrustedFile = NewType("TrustedFile", Path)
+"""A Python file that may be imported."""
+TrustedModel = NewType("TrustedModel", str)
+"""What describes a model: such a file with the name of a function, or a directory of data."""
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Item(msgspec.Struct, frozen=True):
-    """Something that was read: a job's or a site's file, or a template with all its parts."""
+    """Something that was read: a file of one of these kinds, or a template with all its parts."""
 
     kind: Kind
     name: str
@@ -42,7 +54,8 @@ class Item(msgspec.Struct, frozen=True):
     files: Mapping[str, bytes]
     """What was read, by name."""
     limited: bool = True
-    """Whether a centre's list applies; to a person's own defaults it does not."""
+    """Whether a centre's list applies; to a person's own defaults, and to a run that began, it does
+    not."""
     signed: bool = False
     """Whether a centre published it, and what was read is what was signed."""
 
@@ -63,21 +76,97 @@ class AllowedKinds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def items_of(job: LoadedJob, site: LoadedSite, template: Template) -> Iterator[Item]:
     """Everything that a submission is made of, besides its command line."""
     defaults = {path for _, path in assets.defaults_files()}
-    for path, content in job.layered.files.items():
-        limited = path not in defaults
-        signed = path in job.layered.releases
-        yield Item("job", path.stem, path, _sha256(content), {path.name: content}, limited, signed)
-    for path, content in site.read.items():
-        signed = path in site.releases
-        yield Item("site", site.id, path, _sha256(content), {path.name: content}, signed=signed)
+    for path, tables in job.layered.files.items():
+        yield _item(tables, limited=tables.kind == "job" and path not in defaults)
+    for tables in site.layered.files.values():
+        yield _item(tables, kind="site", name=site.id)
     files = {"template.toml": template.manifest_file, **template.parts}
     signed = template.release is not None
     name = template.manifest.name
     yield Item("template", name, template.dir, template.sha256, files, signed=signed)
 
 
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _item(
+    tables: FileTables, *, kind: Kind | None = None, name: str = "", limited: bool = True
+) -> Item:
+    path = tables.path
+    name = name or (path.parent.name if path.suffix == ".json" else path.stem)
+    files, signed = {path.name: tables.content}, tables.release is not None
+    return Item(kind or tables.kind, name, path, tables.sha256, files, limited, signed)
+
+
+class Consent:
+    """What may be run of what was read: the package's, the centre's, one's own, what was trusted
+    before, and what the person at the terminal agrees to now.
+
+    agreed: checksums that need no question. ask: shows a stranger's item and returns the answer;
+    without it nobody can be asked, and the item is refused. agreed_to: is told of each item once
+    there was a yes to all. look: for commands that start nothing: is told of each such item, which
+    is then left alone.
+    """
+
+    def __init__(
+        self,
+        agreed: Collection[str] = (),
+        *,
+        ask: Callable[[Item], bool] | None = None,
+        agreed_to: Callable[[Item], None] = lambda item: None,
+        look: Callable[[Item], None] | None = None,
+    ) -> None:
+        self._agreed = {*agreed}
+        self._ask = ask
+        self._agreed_to = agreed_to
+        self._look = look
+        self._named = set[str]()
+
+    def to(self, items: Iterable[Item]) -> bool:
+        """Whether all of it may run. Raises ConfigError for what the centre does not allow, and,
+        unless this only looks, for what is not trusted."""
+        items = list(items)
+        refuse_forbidden(items)
+        if stood_in() is not None:
+            return True  # who else can write to a file is seen, and asked, where it lies
+        unknown = [item for item in strangers(items) if item.digest not in self._agreed]
+        for item in unknown:
+            if self._look is not None:
+                if item.digest not in self._named:
+                    self._look(item)
+                self._named.add(item.digest)
+            elif self._ask is None:
+                raise not_trusted(item)
+            elif not self._ask(item):
+                raise ConfigError(f"{item} is not trusted, so nothing was done with it")
+        for item in unknown if self._look is None else ():
+            self._agreed.add(item.digest)
+            self._agreed_to(item)
+        return not unknown or self._look is None
+
+    def to_job(self, job: LoadedJob, site: LoadedSite, template: Template) -> TrustedJob | None:
+        """None where this only looks and a stranger could have written a part of it. Raises
+        ConfigError."""
+        return TrustedJob(job) if self.to(items_of(job, site, template)) else None
+
+    def to_script(self, path: Path) -> TrustedFile:
+        """The file, and with it what lies beside it and can be imported. Raises ConfigError."""
+        try:
+            content = read_source(path)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        if content is None:
+            raise ConfigError(f"{path}: is too large to be a script")
+        assets.check_published(path)
+        digest = hashlib.sha256(content).hexdigest()
+        item = Item("script", path.stem, path, digest, {path.name: content})
+        if not self.to([item]):
+            raise not_trusted(item)
+        return TrustedFile(path)
+
+    def to_model(self, name: str) -> TrustedModel:
+        """`FILE.py:FUNCTION`, or a directory, which is only read. Raises ConfigError."""
+        file = Path(name.rpartition(":")[0])
+        if file.is_file():
+            self.to_script(file)
+        return TrustedModel(name)
 
 
 def strangers(items: Iterable[Item]) -> list[Item]:
@@ -96,7 +185,7 @@ def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
         if not item.limited or _is_provided(item):
             continue
         for rule in rules:
-            allowed: list[str] | None = getattr(rule, item.kind)
+            allowed: list[str] | None = getattr(rule, item.kind, None)
             if allowed is not None and item.digest not in allowed:
                 return item, rule.message
     return None
@@ -114,13 +203,6 @@ def refuse_forbidden(items: Iterable[Item]) -> None:
         raise ConfigError(
             f"{item} (sha256 {item.digest}) is not among those that the centre allows: {message}"
         )
-
-
-def refuse_strangers(items: Sequence[Item]) -> None:
-    """Raises ConfigError for what is not trusted, where nobody can be asked."""
-    refuse_forbidden(items)
-    for item in strangers(items):
-        raise not_trusted(item)
 
 
 def not_trusted(item: Item) -> ConfigError:
@@ -155,12 +237,12 @@ def _is_provided(item: Item) -> bool:
     if item.signed:
         return True
     packaged = assets.packaged_dir()
-    tops = [packaged / name for name in ("templates", "jobs", "site")]
+    tops = [packaged / name for name in ("templates", "jobs", "site", "examples")]
     signed = [layer.dir for layer in assets.signed_layers()]
     tops += [layer.dir for layer in assets.centre_layers() if layer.dir not in signed]
-    tops += [
-        directory / "defaults.toml" for directory in signed
-    ]  # which was looked at as it was read
+    # Both were looked at as they were read.
+    tops += [directory / "defaults.toml" for directory in signed]
+    tops += [directory / "published" for directory in signed if item.kind == "script"]
     if ".." in item.path.parts:
         return False  # behind a link it leads elsewhere
     where = Path(os.path.abspath(item.path))
@@ -192,10 +274,24 @@ def remembered() -> set[str]:
     return {line.split()[0] for line in lines if line.strip()}
 
 
-def remember(items: Iterable[Item]) -> None:
-    """Trust these from now on. Raises OSError."""
+def remember(item: Item) -> None:
+    """Trust it from now on. Raises OSError."""
+    if item.digest not in remembered():
+        _write_down(item)
+
+
+def vouch(tables: FileTables) -> None:
+    """Remember what was just written, in the place of what was written there before, if others can
+    change it: what they put there is then not taken for one's own. Where nothing can be remembered
+    one is asked, later."""
+    if not only_owner_writes(tables.path):
+        with contextlib.suppress(OSError):
+            _write_down(_item(tables), instead=True)
+
+
+def _write_down(item: Item, *, instead: bool = False) -> None:
     path = _memory()
-    known = remembered()
-    before = path.read_text(encoding="utf-8", errors="replace") if known else ""
-    added = [f"{i.digest} {i.kind} {str(i.path)!r}\n" for i in items if i.digest not in known]
-    replace_private(path, (before + "".join(added)).encode())
+    before = path.read_text(encoding="utf-8", errors="replace") if remembered() else ""
+    about = f" {item.kind} {str(item.path)!r}\n"
+    kept = (line for line in before.splitlines(True) if not (instead and line.endswith(about)))
+    replace_private(path, "".join([*kept, item.digest, about]).encode())

@@ -96,7 +96,7 @@ class Pulse:
         self._looked_s = time.monotonic()
         self._asked = False
         directory.dump.unlink(missing_ok=True)
-        for kind in ("rank-*", "stacks-*", "flight-*", "world-*", "unheard-*", "looks"):
+        for kind in ("rank-*", "stacks-*", "flight-*", "world-*", "steps-*", "unheard-*", "looks"):
             for file in directory.dir.glob(kind):
                 file.unlink()
 

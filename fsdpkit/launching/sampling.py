@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -53,6 +54,15 @@ def sampling(path: Path, interval_s: float) -> Iterator[None]:
         thread.join(timeout=5)
 
 
+def _steps() -> int | None:
+    """That local rank 0 has made in this launch, by its optimizer; see at_start/in_rank.py."""
+    where = os.environ.get("FSDPKIT_HEARTBEAT_DIR")
+    with contextlib.suppress(OSError):
+        if where is not None:
+            return int.from_bytes((Path(where) / "steps-0").read_bytes()[:8], sys.byteorder) or None
+    return None
+
+
 class Sampler:
     """Takes samples of this node and of the process tree below this process."""
 
@@ -94,5 +104,6 @@ class Sampler:
             "infiniband": machine.infiniband_ports(self._roots),
             "cgroup": self._cgroup.sample(),
             "temporary": machine.temporary_space(),
+            "optimizer_steps": _steps(),
         }
         return sample | {name: part for name, part in parts.items() if part}

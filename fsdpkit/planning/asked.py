@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from fsdpkit.config.gpu import compute_type, type_problem
 from fsdpkit.config.training import TrainingSettings, for_device
 from fsdpkit.config.training.automatic import Device
+from fsdpkit.config.trust import TrustedFile, TrustedModel
 from fsdpkit.errors import ConfigError
 from fsdpkit.planning.cards import Card
 
@@ -23,10 +23,10 @@ class AskedStep:
     gpus: int
     """Per node."""
     card: Card
-    entry: Path
+    entry: TrustedFile
     """The trainer of the job."""
-    model: str | None = None
-    """FILE.py:FUNCTION, in the place of the trainer."""
+    model: TrustedModel | None = None
+    """FILE.py:FUNCTION, or a directory in Hugging Face's format, in the place of the trainer."""
     rows: int | None = None
     """Samples of one rank in a step, where they are to be others than `model` itself gives."""
     expandable: bool = True

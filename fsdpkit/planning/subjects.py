@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from fsdpkit.config.training import TrainingSettings
+from fsdpkit.config.trust import TrustedFile, TrustedModel
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.unknown import place_of
 from fsdpkit.runs.layout import TaskPaths
@@ -48,7 +49,7 @@ class Subject:
 Build = Callable[[Ranks], Subject]
 
 
-def of_trainer(entry: Path, settings: TrainingSettings) -> tuple[Build, int]:
+def of_trainer(entry: TrustedFile, settings: TrainingSettings) -> tuple[Build, int]:
     """The trainer's own model and step, on batches as long as they can be; and the vocabulary.
 
     Raises UsageError for a script that is none of this shape.
@@ -87,7 +88,7 @@ def of_trainer(entry: Path, settings: TrainingSettings) -> tuple[Build, int]:
     return build, vocabulary
 
 
-def _trainer(entry: Path) -> Any:
+def _trainer(entry: TrustedFile) -> Any:
     """The module of a job's script, which must be one that trains T5 step by step."""
     if str(entry.parent) not in sys.path:
         sys.path.insert(0, str(entry.parent))
@@ -115,7 +116,10 @@ def _batches(trainer: Any, settings: TrainingSettings) -> Iterator[Any]:
 
 
 def of_model(
-    name: str, settings: TrainingSettings, args: Sequence[str] = (), rows: int | None = None
+    name: TrustedModel,
+    settings: TrainingSettings,
+    args: Sequence[str] = (),
+    rows: int | None = None,
 ) -> tuple[Build, int]:
     """`--model`: a directory in Hugging Face's format, or FILE.py:FUNCTION: a function that finds
     `args` in `sys.argv` and returns a dict with
@@ -270,7 +274,7 @@ def _loss(given: Mapping[str, Any], model: nn.Module, batch: Any) -> Tensor:
     return loss
 
 
-def _call(name: str, args: Sequence[str]) -> dict[str, Any]:
+def _call(name: TrustedModel, args: Sequence[str]) -> dict[str, Any]:
     file, _, function = name.rpartition(":")
     path = Path(file)
     if not file or not path.is_file():

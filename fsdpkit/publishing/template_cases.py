@@ -139,9 +139,9 @@ def plan_of(case: Case, template: Template | None) -> Plan:
     resources = {"nodes": nodes, "gpus": gpus, "time": _TIME, "account": account}
     resources = {k: v for k, v in resources.items() if v is not None}
     layered = Layered()
-    layered.overlay({"schema": "fsdpkit.job/1", "name": "train", "entry": "train.py"}, "template")
-    layered.overlay({"resources": resources, "parameters": dict(case.values)}, "template")
-    layered.overlay(dict(shape.tables), shape.name)
+    layered.say({"schema": "fsdpkit.job/1", "name": "train", "entry": "train.py"}, "template")
+    layered.say({"resources": resources, "parameters": dict(case.values)}, "template")
+    layered.say(dict(shape.tables), shape.name)
     spec = build(JobSpec, layered, "job train")
     if not site.profile.account.required or account is not None:
         placement = place(spec.resources, site)

@@ -82,7 +82,7 @@ class Plan:
     @property
     def releases(self) -> list[Release]:
         """What a centre published of it: the job's layers, the site's, the template."""
-        found = [*self.job.layered.releases.values(), *self.site.releases.values()]
+        found = [*self.job.layered.releases, *self.site.layered.releases]
         return [*found, *([self.template.release] if self.template.release else [])]
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, read_bytes
 
@@ -83,6 +85,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     infiniband: tuple[Port, ...] = ()
     cgroup: CgroupMemory | None = None
     temporary: dict[str, Space] = {}
+    optimizer_steps: Annotated[int, Meta(ge=0)] | None = None
+    """That its first rank has made since its launch began."""
 
 
 def read_samples(path: Path) -> list[Sample]:

@@ -1,9 +1,10 @@
 """What is wrong with what a job starts, told before it waits in a queue: it is not there, it does
 not compile, it imports what its environment has not, it is given settings that it will not read.
 
-Nothing of it is run. The job's own Python is asked (scheduling/import_check.py): this one, or that
-of its virtual or conda environment if it can be started here. Where neither is sure (a container,
-modules loaded on the node) nothing is said: a guess that is wrong costs more than a job that fails.
+Nothing of it is run but the job's own Python, which is asked (scheduling/import_check.py): this
+one, or that of its virtual or conda environment if it can be started here. Where neither is sure (a
+container, modules loaded on the node) nothing is said: a guess that is wrong costs more than a job
+that fails.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.script_source import names_fsdpkit, read_source, reads_settings, syntax_of
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
+from fsdpkit.config.trust import TrustedJob
 from fsdpkit.errors import ConfigError
 from fsdpkit.scheduling import import_check
 
@@ -44,7 +46,7 @@ class _Answer(msgspec.Struct):
     """File, line and module of imports that will fail."""
 
 
-def check_entry(job: LoadedJob, site: LoadedSite) -> None:
+def check_entry(job: TrustedJob, site: LoadedSite) -> None:
     """Raises ConfigError for a program that would fail at its first line, saying which."""
     if job.origin("entry").startswith("packaged ") or not job.spec.launch.check:
         return

@@ -75,7 +75,7 @@ def submit_function(
         Traceback (most recent call last):
         fsdpkit.errors.UsageError: times= is not an option of a submission. Did you mean ...
     """
-    from fsdpkit.config.trust import items_of, refuse_strangers
+    from fsdpkit.config.trust import Consent
     from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 
     _refuse_unknown(options)
@@ -89,9 +89,9 @@ def submit_function(
         **options,
         args=("--digest", calls.digest_of(call), "--result-mb", str(result_mb)),
     )
-    decided, _ = plan(request)
-    refuse_strangers(list(items_of(decided.job, decided.site, decided.template)))
-    return submit_plan(decided, request.runs, prepare=lambda paths: _write(paths, call))
+    consent = Consent()
+    decided, _ = plan(request, consent)
+    return submit_plan(decided, request.runs, consent, prepare=lambda paths: _write(paths, call))
 
 
 def _refuse_unknown(options: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from fsdpkit.config.trust import vouch
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import SchedulerError, StorageError, SubmissionInterrupted
 from fsdpkit.rendering.script import Plan
@@ -15,6 +16,7 @@ def write_job(paths: RunPaths, plan: Plan) -> None:
     """`job.json`, from which the run can be resumed anywhere: its script has the whole path."""
     try:
         write_atomically(paths.job, plan.job.resolved)
+        vouch(plan.job.as_run(paths.job, plan.work_dir))
     except OSError as error:
         raise StorageError(f"{paths.job} cannot be written: {error.strerror}") from error
 

@@ -25,6 +25,7 @@ from fsdpkit.config.job_loading import LoadedJob, reload_job
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.template import load_template
+from fsdpkit.config.trust import Consent, items_of
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import (
     NotFoundError,
@@ -137,6 +138,7 @@ def _reload(run: OpenRun, changes: ResumeRequest) -> LoadedJob:
         work_dir=work_dir,
         options=changes.options,
         sets=changes.sets,
+        said_in=changes.said_in,
         read=read_bytes,
     )
 
@@ -258,9 +260,13 @@ def _first_attempt(run: OpenRun, site: LoadedSite, ahead: Sequence[str]) -> int:
     return max(free, run.record.first_attempt + room)
 
 
-def submit_resume(run: AnyRun, plan: Plan) -> AnyRun:
-    """Give the run its next job. Raises UsageError if somebody else was faster, StorageError,
-    SchedulerError; then the run is what it was."""
+def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> AnyRun:
+    """Give the run its next job. Raises UsageError if somebody else was faster, ConfigError,
+    StorageError, SchedulerError; then the run is what it was.
+
+    consent: to what strangers could have written of the plan; None: to nothing of it.
+    """
+    (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
     refuse_from_here(plan)
     refuse_without_room(plan.job, run.dir.parent, training_of(plan.job, plan.work_dir))
     script = render(plan, run.dir, parsed_template(plan.template))

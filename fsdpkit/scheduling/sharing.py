@@ -24,7 +24,7 @@ def tell_centre(plan: Plan, paths: RunPaths) -> None:
 
 def _record(plan: Plan, directory: Path) -> SharedRecord:
     resources, manifest = plan.job.spec.resources, plan.template.manifest
-    site = next(reversed([*plan.site.releases.values()]), None)
+    site = next(reversed(plan.site.layered.releases), None)
     template = plan.template.release
     return SharedRecord(
         run=directory.name,

@@ -24,7 +24,7 @@ from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.slurm_options import why_refused
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
-from fsdpkit.config.trust import items_of, refuse_strangers
+from fsdpkit.config.trust import Consent, items_of
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import SubmissionInterrupted, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
@@ -81,11 +81,15 @@ class SubmitRequest(Wanted):
         return options
 
 
-def plan(request: SubmitRequest) -> tuple[Plan, str]:
+def plan(request: SubmitRequest, consent: Consent | None = None) -> tuple[Plan, str]:
     """The plan and why its site was chosen. Raises FsdpkitError; writes nothing, and asks nobody
-    but Slurm for what it can do."""
+    but Slurm for what it can do.
+
+    consent: to start the job's Python, which is asked whether it could run the job; None: only to
+    that of what nobody else can have written.
+    """
     with one_view():
-        return _plan(request)
+        return _plan(request, consent or Consent(look=lambda item: None))
 
 
 def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
@@ -105,14 +109,17 @@ def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
         options=request.options,
         sets=request.sets,
         args=request.args,
+        said_in=request.said_in,
     )
     return site, why, job
 
 
-def _plan(request: SubmitRequest) -> tuple[Plan, str]:
+def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
     site, why, job = asked_for(request)
     work_dir = Path.cwd()
-    check_entry(job, site)
+    template = load_template(job.spec.template)
+    if trusted := consent.to_job(job, site, template):
+        check_entry(trusted, site)
     placement, avoided = fit(job, site, runs_dir(request.runs), work_dir)
     if request.by_plan and (note := check_planned(job, placement.node_type, work_dir)):
         placement = replace(placement, warnings=(*placement.warnings, note))
@@ -137,7 +144,6 @@ def _plan(request: SubmitRequest) -> tuple[Plan, str]:
     from fsdpkit.scheduling.slurm_release import wants_expediting
 
     check_array(job, request.array)
-    template = load_template(job.spec.template)
     if job.layered.left_out:
         placement = replace(placement, warnings=(*placement.warnings, *job.layered.left_out))
     if site.skipped:
@@ -202,13 +208,15 @@ def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
 def submit_plan(
     plan: Plan,
     runs: str | os.PathLike[str] | None = None,
+    consent: Consent | None = None,
     *,
     prepare: Callable[[RunPaths], None] | None = None,
 ) -> Run:
     """Make the run directory, submit, record the answer.
 
+    consent: to what strangers could have written of the plan; None: to nothing of it.
     prepare: writes what else the job needs into the directory before it is submitted.
-    Raises StorageError or SchedulerError; then no run is left behind, except after
+    Raises ConfigError, StorageError or SchedulerError; then no run is left behind, except after
     SubmissionUnconfirmed or SubmissionInterrupted, when Slurm may have the job and `fsdpkit status`
     will find out.
     """
@@ -220,6 +228,7 @@ def submit_plan(
     from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
     from fsdpkit.scheduling.snapshot import copy_tree
 
+    (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
     refuse_from_here(plan)
     refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
@@ -345,7 +354,6 @@ def submit(
         'CANCELLED'
     """
     asked = dict(locals())
-    request = SubmitRequest(**asked)
-    decided, _ = plan(request)
-    refuse_strangers(list(items_of(decided.job, decided.site, decided.template)))
-    return submit_plan(decided, runs)
+    consent = Consent()
+    decided, _ = plan(SubmitRequest(**asked), consent)
+    return submit_plan(decided, runs, consent)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from fsdpkit.config.loading import FileTables
+
 _KEYS = {"snapshot": "source.snapshot"}
 """Those of another table than [resources]."""
 
@@ -24,6 +26,8 @@ class Wanted:
     spare: int | None = None
     sets: Sequence[str] = ()
     """`KEY=VALUE` each, over all of the above."""
+    said_in: Sequence[FileTables] = ()
+    """Files that some of `sets` were read from, so that trust is asked in them, too."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -35,7 +39,7 @@ class Wanted:
         }
 
 
-_OF_RESOURCES = tuple(one.name for one in fields(Wanted) if one.name != "sets")
+_OF_RESOURCES = tuple(one.name for one in fields(Wanted) if one.name not in ("sets", "said_in"))
 
 
 def key_of(name: str) -> str | None:

@@ -24,6 +24,7 @@ from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.halving import Decision, changes, ranked, survivors, survivors_of
 from fsdpkit.sweeps.next_job import LOOK_S, submit_next
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions
+from fsdpkit.sweeps.record_files import as_file_of
 from fsdpkit.sweeps.results import Result, judged, results
 from fsdpkit.sweeps.space import words
 
@@ -122,7 +123,11 @@ def _go_on(
     assert halving is not None
     assert most is not None
     own = {trial: words(dict(record.trials[trial])) for trial in decision.survivors}
-    asked = ResumeRequest(tasks=decision.survivors, sets=changes(halving, most, decision.rung, own))
+    asked = ResumeRequest(
+        tasks=decision.survivors,
+        sets=changes(halving, most, decision.rung, own),
+        said_in=[as_file_of(paths.record, record)],
+    )
     plan = plan_resume(run, asked)
     run = submit_resume(run, plan)
     if decision.rung + 1 < halving.rungs:

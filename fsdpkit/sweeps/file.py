@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from fsdpkit.config.array_tasks import ARGUMENT
 from fsdpkit.config.job import JobSpec, Name
 from fsdpkit.config.job_loading import LoadedJob
-from fsdpkit.config.loading import Layered, build, overrides, read_toml
+from fsdpkit.config.loading import FileTables, Layered, build, overrides, read_toml
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.sweeps.space import SweptParameter, grid, parameters, told
 
@@ -83,12 +83,15 @@ class SweepFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return 1 if self.halving is UNSET else self.halving.rungs
 
 
-def load_file(path: Path) -> tuple[SweepFile, tuple[SweptParameter, ...]]:
-    """The file and its parameters. Raises NotFoundError, or ConfigError naming file and key."""
+def load_file(path: Path) -> tuple[SweepFile, tuple[SweptParameter, ...], FileTables]:
+    """The file, its parameters, and what was read. Raises NotFoundError, or ConfigError naming file
+    and key."""
     if not path.is_file():
         raise NotFoundError(f"there is no sweep file {path}")
     layered = Layered()
-    layered.overlay(read_toml(path), str(path))
+    tables = read_toml(path)
+    tables.kind = "sweep"
+    layered.overlay(tables, str(path))
     what = f"sweep {path.name}"
     file = build(SweepFile, layered, what)
     try:
@@ -100,7 +103,7 @@ def load_file(path: Path) -> tuple[SweepFile, tuple[SweptParameter, ...]]:
     beside = path.parent / file.job
     if (file.job.endswith((".toml", ".py")) or "/" in file.job) and beside.is_file():
         file = msgspec.structs.replace(file, job=str(beside.resolve()))
-    return file, space
+    return file, space, tables
 
 
 def _check(file: SweepFile, space: Sequence[SweptParameter]) -> None:

@@ -9,7 +9,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from fsdpkit.config.loading import FileTables
 from fsdpkit.config.spelling import nearest
+from fsdpkit.config.trust import vouch
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.lock import locked
@@ -51,11 +53,18 @@ def read_record(path: Path, kind: type[T], what: What) -> T:
         raise StorageError(f"{path} is corrupt: {error}") from error
 
 
+def as_file_of(path: Path, value: msgspec.Struct) -> FileTables:
+    """The record as the file that it stands in: a job takes settings from it."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return FileTables({}, path, text, kind="sweep")
+
+
 def write_record(path: Path, value: msgspec.Struct) -> None:
     """Complete or not at all. Raises StorageError."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    file = as_file_of(path, value)
     try:
-        write_atomically(path, text)
+        write_atomically(path, file.content)
+        vouch(file)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 

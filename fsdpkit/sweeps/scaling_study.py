@@ -13,12 +13,13 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from fsdpkit.config.job_loading import LoadedJob, load_job
+from fsdpkit.config.trust import Consent
 from fsdpkit.errors import (
     ConfigError,
     FsdpkitError,
@@ -29,7 +30,7 @@ from fsdpkit.errors import (
 )
 from fsdpkit.rendering.script import Plan
 from fsdpkit.reporting.series import read_metrics
-from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
+from fsdpkit.runs.layout import RunPaths, make_directory
 from fsdpkit.runs.predicted import predicted_of
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.store import runs_dir
@@ -38,8 +39,9 @@ from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
-from fsdpkit.sweeps.job_files import as_file, working_in
+from fsdpkit.sweeps.job_files import working_in, write_own_job
 from fsdpkit.sweeps.next_job import LOOK_S, submit_next
+from fsdpkit.sweeps.record_files import as_file_of
 from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, falls_under, speed_of
 from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, alone, load, save
 
@@ -59,6 +61,7 @@ class StudyRequest:
     """`args.NAME=N`: how a script that reads no [training] is told its samples per rank, and how
     many they are on the smallest size."""
     runs: str | os.PathLike[str] | None = None
+    consent: Consent = field(default_factory=Consent)
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ def prepare(asked: StudyRequest) -> CheckedStudy:
                         args=args,
                         cluster=asked.cluster,
                         runs=asked.runs,
-                    )
+                    ),
+                    asked.consent,
                 )
             except FsdpkitError as error:
                 refused.append(f"  {nodes} nodes ({mode}): {error}")
@@ -169,17 +173,17 @@ def _refuse_second(paths: StudyPaths) -> None:
 
 def start(
     prepared: CheckedStudy,
-    runs: str | os.PathLike[str] | None,
+    asked: StudyRequest,
     predicted: Mapping[str, float] | None = None,
 ) -> tuple[StudyPaths, Study]:
     """Make the study and submit what may be submitted at once. predicted: tokens per second by
     `weak 2`, to be compared with what is measured. Raises FsdpkitError."""
     study = msgspec.structs.replace(prepared.study, predicted=dict(predicted or {}))
-    paths = StudyPaths(runs_dir(runs) / "studies" / study.name)
+    paths = StudyPaths(runs_dir(asked.runs) / "studies" / study.name)
     make_run_dir(paths.dir, group=prepared.base.opens_to_group)
     try:
         make_directory(paths.dir / "next")
-        write_atomically(paths.job, as_file(prepared.base))
+        write_own_job(paths.job, prepared.base)
         save(paths, study)
     except OSError as error:
         shutil.rmtree(paths.dir, ignore_errors=True)
@@ -188,7 +192,8 @@ def start(
     try:
         for mode in study.modes:
             for nodes in sizes:
-                study = _submit(paths, study, mode, nodes, prepared.plans[mode, nodes])
+                decided = prepared.plans[mode, nodes]
+                study = _submit(paths, study, mode, nodes, decided, asked.consent)
     except FsdpkitError:
         if not load(paths).points:
             shutil.rmtree(paths.dir, ignore_errors=True)
@@ -196,7 +201,9 @@ def start(
     return paths, study
 
 
-def _submit(paths: StudyPaths, study: Study, mode: Mode, nodes: int, decided: Plan) -> Study:
+def _submit(
+    paths: StudyPaths, study: Study, mode: Mode, nodes: int, decided: Plan, consent: Consent
+) -> Study:
     """Its run is on record before sbatch is called."""
     before = study
 
@@ -207,7 +214,7 @@ def _submit(paths: StudyPaths, study: Study, mode: Mode, nodes: int, decided: Pl
         save(paths, study)
 
     try:
-        run = submit_plan(decided, paths.runs, prepare=put_on_record)
+        run = submit_plan(decided, paths.runs, consent, prepare=put_on_record)
     except (SubmissionUnconfirmed, SubmissionInterrupted):
         raise
     except BaseException:
@@ -277,6 +284,7 @@ def _advance(paths: StudyPaths, mode: Mode) -> str:
             return stopped[mode]
     with working_in(study.work_dir):
         sets, args = _sized(study, mode, larger[0])
+        consent = Consent()
         decided, _ = plan(
             SubmitRequest(
                 job=str(paths.job),
@@ -284,9 +292,11 @@ def _advance(paths: StudyPaths, mode: Mode) -> str:
                 args=args,
                 cluster=study.cluster,
                 runs=paths.runs,
-            )
+                said_in=[as_file_of(paths.record, study)],
+            ),
+            consent,
         )
-        _submit(paths, study, mode, larger[0], decided)
+        _submit(paths, study, mode, larger[0], decided, consent)
     return f"{larger[0]} nodes are submitted"
 
 

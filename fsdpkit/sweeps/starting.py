@@ -18,7 +18,9 @@ import msgspec
 
 from fsdpkit.config.array_tasks import own_tables
 from fsdpkit.config.job_loading import LoadedJob, load_job
+from fsdpkit.config.loading import FileTables
 from fsdpkit.config.placement import place
+from fsdpkit.config.trust import Consent
 from fsdpkit.errors import ConfigError, StorageError, SubmissionInterrupted, UsageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
@@ -38,8 +40,9 @@ from fsdpkit.sweeps.file import (
     trials_of,
 )
 from fsdpkit.sweeps.halving import amount, resource_word
-from fsdpkit.sweeps.job_files import as_file, working_in
+from fsdpkit.sweeps.job_files import as_file, working_in, write_own_job
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, TrialBatch
+from fsdpkit.sweeps.record_files import as_file_of
 from fsdpkit.sweeps.results import best as best_of
 from fsdpkit.sweeps.results import results
 from fsdpkit.sweeps.space import (
@@ -66,6 +69,7 @@ class SweepRequest:
     runs: str | os.PathLike[str] | None = None
     leave_out: bool = False
     """Go on without trials that would be refused."""
+    consent: Consent = field(default_factory=Consent)
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,14 @@ class CheckedTrials:
     base: LoadedJob = field(kw_only=True)
 
 
-def prepare(file: SweepFile, space: Sequence[SweptParameter], asked: SweepRequest) -> CheckedTrials:
-    """The sweep's trials, checked. Raises FsdpkitError; writes nothing."""
+def prepare(
+    file: SweepFile, space: Sequence[SweptParameter], read: FileTables, asked: SweepRequest
+) -> CheckedTrials:
+    """The sweep's trials, checked. read: what `file` was read from. Raises FsdpkitError; writes
+    nothing."""
     _refuse_second(file.name, runs_dir(asked.runs))
     drawn = _draw(file, space, range(trials_of(file, space)), [])
-    return _checked(file, space, file.job, drawn, 0, asked)
+    return _checked(file, space, file.job, drawn, 0, asked, read)
 
 
 def _refuse_second(name: str, runs: Path) -> None:
@@ -122,6 +129,7 @@ def _checked(
     drawn: Sequence[Settings],
     first: int,
     asked: SweepRequest,
+    read: FileTables,
 ) -> CheckedTrials:
     base = load_job(job, sets=asked.sets)
     check_against_job(file, space, base, asked.sets)
@@ -134,6 +142,7 @@ def _checked(
         array=array,
         runs=asked.runs,
         sets=[*asked.sets, *_goal(file, most)],
+        said_in=[read],
     )
     site, _, shared = asked_for(request)
     try:
@@ -150,7 +159,7 @@ def _checked(
     # The site, its files and the script are checked with settings that may run.
     fine = next(settings for k, settings in enumerate(drawn) if k not in refused)
     own, args = told(fine)
-    decided, why = plan(replace(request, sets=[*request.sets, *own], args=args))
+    decided, why = plan(replace(request, sets=[*request.sets, *own], args=args), asked.consent)
     decided = replace(decided, job=shared)
     kept = [settings for k, settings in enumerate(drawn) if k not in refused]
     last = first + len(kept) - 1
@@ -224,7 +233,7 @@ def start(prepared: CheckedTrials, asked: SweepRequest) -> tuple[SweepPaths, Swe
     try:
         make_directory(paths.dir / "trials")
         make_directory(paths.dir / "rungs")
-        write_atomically(paths.job, as_file(prepared.base))
+        write_own_job(paths.job, prepared.base)
         record = SweepRecord(
             name=prepared.file.name,
             created_s=now_s(),
@@ -236,7 +245,7 @@ def start(prepared: CheckedTrials, asked: SweepRequest) -> tuple[SweepPaths, Swe
             trials=[],
         )
         records.save(paths, record)
-        record, run, decided = _submit(paths, record, prepared, runs)
+        record, run, decided = _submit(paths, record, prepared, runs, asked.consent)
     except (SubmissionUnconfirmed, SubmissionInterrupted):
         raise
     except OSError as error:
@@ -280,8 +289,10 @@ def extend(
         drawn = _draw(file, space, range(first, first + trials), done)
         asked = replace(asked, cluster=record.cluster, runs=paths.dir.parent.parent)
         with working_in(record.work_dir):
-            prepared = _checked(file, space, str(paths.job), drawn, first, asked)
-            record, run, decided = _submit(paths, record, prepared, paths.dir.parent.parent)
+            read = as_file_of(paths.record, record)
+            prepared = _checked(file, space, str(paths.job), drawn, first, asked, read)
+            runs = paths.dir.parent.parent
+            record, run, decided = _submit(paths, record, prepared, runs, asked.consent)
             return _follow(paths, record, run, decided), prepared
 
 
@@ -293,7 +304,7 @@ def _comparable(paths: SweepPaths, record: SweepRecord) -> list[Any]:
 
 
 def _submit(
-    paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, runs: Path
+    paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, runs: Path, consent: Consent
 ) -> tuple[SweepRecord, Run, Plan]:
     """Write the trials down and submit them; their run is on record before sbatch is called."""
     before = record
@@ -319,7 +330,7 @@ def _submit(
         records.save(paths, record)
 
     try:
-        run = submit_plan(decided, runs, prepare=put_on_record)
+        run = submit_plan(decided, runs, consent, prepare=put_on_record)
     except (SubmissionUnconfirmed, SubmissionInterrupted):
         raise
     except BaseException:

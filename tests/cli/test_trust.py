@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pty
+import re
 import shutil
 import stat
 import subprocess
@@ -18,7 +19,10 @@ import pytest
 
 import fsdpkit as package
 from fsdpkit.config import assets
+from fsdpkit.config.job_loading import load_job, reload_job
+from fsdpkit.config.site import load_site
 from fsdpkit.config.template import load_template
+from fsdpkit.config.trust import items_of, strangers, vouch
 from fsdpkit.errors import ConfigError
 from tests.conftest import Completed
 
@@ -287,6 +291,85 @@ def test_to_look_at_a_script_needs_no_trust(shared: Shared) -> None:
 @pytest.mark.parametrize("digest", ["abc", "", "A" * 64, "g" * 64, "0" * 63])
 def test_what_is_no_checksum_is_wrong_usage(shared: Shared, digest: str) -> None:
     assert shared.submit("--trust", digest).returncode == 2
+
+
+@pytest.mark.parametrize("look", ["--dry-run", "--check"])
+def test_to_look_at_a_job_does_not_start_its_python(
+    shared: Shared, tmp_path: Path, look: str
+) -> None:
+    python = shared.dir / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    python.chmod(0o755)
+    job = shared.job(text=f'[environment]\nvenv = "{shared.dir}/venv"\n')
+    done = shared.submit(job, look)
+    assert "not yet trusted: job job" in done.stderr
+    digest = refused(shared.submit(job), "job")
+    assert not (tmp_path / "ran").exists()
+    shared.submit(job, look, "--trust", digest)
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_plan_imports_no_strangers_script(shared: Shared, tmp_path: Path) -> None:
+    job = shared.job(text="[training]\nsteps = 5\n")
+    defined = "".join(f"def {name}(*_): ...\n" for name in ("train_step", "build", "main"))
+    touch = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+    (shared.dir / "train.py").write_text(touch + defined)
+    digest = refused(shared.run("plan", job, "--gpu", "h100-80"), "script train")
+    refused(shared.run("plan", "--gpu", "h100-80", "--model", f"{shared.dir}/train.py:x"), "script")
+    assert not (tmp_path / "ran").exists()
+    shared.run("plan", job, "--gpu", "h100-80", "--trust", digest)
+    assert (tmp_path / "ran").exists()
+    assert not memory().exists()  # what lies beside the script may change
+
+
+def test_a_sweep_is_asked_about_as_its_job_is(shared: Shared, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.toml").write_text(JOB)
+    sweep = shared.dir / "sweep.toml"
+    sweep.write_text(
+        f'schema = "fsdpkit.sweep/1"\nname = "s"\njob = "{tmp_path}/job.toml"\nsampler = "grid"\n'
+        f'[parameters]\nenvironment.variables.LD_PRELOAD = ["{shared.dir}/x.so"]\n'
+    )
+    words = ("sweep", "start", str(sweep), "--cluster", "generic")
+    done = shared.run(*words, "--dry-run")
+    assert "not yet trusted: sweep sweep" in done.stderr
+    digest = refused(shared.run(*words), "sweep")
+    assert shared.submissions == 0
+    assert shared.run(*words, "--trust", digest).returncode == 0
+    assert shared.submissions == 1
+
+
+def test_a_run_goes_on_as_what_was_written_down_and_as_nothing_else(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (tmp_path / "train.py").touch()
+    path = runs / "job.json"
+
+    def strange(work_dir: Path) -> list[str]:
+        job = reload_job(path, "run r", work_dir=work_dir)
+        items = items_of(job, load_site("generic"), load_template("torchrun"))
+        return [item.kind for item in strangers(items)]
+
+    job = load_job(str(tmp_path / "train.py"))
+    path.write_text(job.resolved)
+    assert strange(tmp_path) == []  # nobody else can have written it
+    runs.chmod(0o777)
+    assert strange(tmp_path) == ["run"]
+    vouch(job.as_run(path, tmp_path))
+    assert strange(tmp_path) == []
+    assert strange(runs) == ["run"]  # begun in another directory, where other modules lie
+    path.write_text(job.resolved.replace('"gpus": 1', '"gpus": 2'))
+    assert strange(tmp_path) == ["run"]
+
+
+def test_only_consent_makes_what_may_run() -> None:
+    made = [
+        path
+        for path in assets.package_dir().rglob("*.py")
+        if re.search(r"\bTrusted(Job|File|Model)\(", path.read_text())
+    ]
+    assert [path.name for path in made] == ["trust.py"]
 
 
 def test_check_does_not_run_a_strangers_lines(shared: Shared, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_job_asks_for_its_gpus_share_of_the_memory(
         },
     )
     resources = Resources(**{"nodes": 1, "time": "1:00:00", **changes})
-    placement = place(resources, LoadedSite("a", profile, (), "0"))
+    placement = place(resources, LoadedSite("a", profile, ()))
     assert placement.memory_mb == memory_mb
     told = {d.name: d.value for d in resource_directives(resources, placement, profile)}
     assert told.get("mem") == (None if memory_mb is None else f"{memory_mb}M")

@@ -13,6 +13,7 @@ import pytest
 
 from fsdpkit.launching import worlds
 from fsdpkit.launching.policy import cause_of
+from fsdpkit.launching.sampling import Sampler
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from tests.launching.forking import Ended, Forking, started_anew
@@ -197,3 +198,27 @@ def test_launchers_that_ranks_start_are_seen(tmp_path: Path, size: str, wrong: b
         assert worlds.inner_world(node, RANKS, (4, 8)) is None
         child.kill()
     assert (found is not None and "WORLD_SIZE=2" in found[1]) is wrong
+
+
+STEPS = """import torch
+from torch.optim import SGD
+generator, discriminator = (SGD([torch.nn.Parameter(torch.ones(1))]) for _ in range(2))
+for step in range(7):
+    generator.step()
+    for _ in range(2):
+        discriminator.step()
+"""
+
+
+@pytest.mark.parametrize("alone", [{"FSDPKIT_WORLD": "any"}, {"WORLD_SIZE": "1", "RANK": "0"}])
+def test_the_steps_of_an_optimizer_are_counted(
+    server: Forking,
+    started: str,
+    alone: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FSDPKIT_HEARTBEAT_DIR", str(tmp_path))
+    assert "optimizer_steps" not in Sampler().sample()
+    assert run(server, started, tmp_path, STEPS, **alone).status == 0
+    assert Sampler().sample()["optimizer_steps"] == 7

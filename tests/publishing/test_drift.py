@@ -48,7 +48,7 @@ CLUSTER = {"partitions": partition("gpu", Default="YES"), "nodes": node("n1") + 
 
 def compared(profile: str, **other: Any) -> Drift:
     layered = Layered()
-    layered.overlay(tomllib.loads(profile), "test")
+    layered.say(tomllib.loads(profile), "test")
     return drift(build(SiteProfile, layered, "site"), read(answers(**{**CLUSTER, **other})))
 
 

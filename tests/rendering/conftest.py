@@ -73,7 +73,7 @@ def render_script(tmp_path: Path) -> RenderScript:
         loaded = load_site(site)
         if profile:
             layered = Layered(msgspec.to_builtins(loaded.profile))
-            layered.overlay(profile, "test")
+            layered.say(profile, "test")
             loaded = replace(loaded, profile=build(SiteProfile, layered, "site test"))
         plan = Plan(
             replace(job, entry=Entry.of_file(entry)),

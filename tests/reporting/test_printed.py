@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,8 @@ from fsdpkit.reporting.status.printed import (
     printed_in,
 )
 from fsdpkit.reporting.status.status_record import Printed
-from fsdpkit.runs.history import Attempt, History, Launch
+from fsdpkit.runs.history import Attempt, History, Launch, NodeStory
+from tests.reporting.made_run import write_lines
 
 NOW_S = 1_000_000.0
 
@@ -354,6 +356,31 @@ def test_rank_0_is_read_and_the_last_rank_where_that_counts(
 ) -> None:
     found = printed_by(history(tmp_path, **files), {}, ranks=4)
     assert (found and (found.rank, found.step)) == said
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ({}, ("1,204 steps of its optimizer", "counted")),
+        ({"r0_out": "ready\n"}, ("1,204 steps of its optimizer", "counted")),
+        (
+            {"r0_out": "loss: 0.5\n"},
+            ("1,204 steps of its optimizer, loss 0.5000", "counted and read from its output"),
+        ),
+        ({"r0_out": "step 3\n"}, ("step 3", "read from its output")),
+    ],
+)
+def test_what_is_not_printed_is_counted(
+    tmp_path: Path, printed: dict[str, str], said: tuple[str, str]
+) -> None:
+    told = history(tmp_path, **printed)
+    node = NodeStory(number=0, name="n1")
+    attempt = msgspec.structs.replace(told.attempts[0], nodes=(node,))
+    lines = ({"optimizer_steps": 7}, {"optimizer_steps": 1204}, {})
+    write_lines(attempt.paths.node_samples(0), *({"time_s": NOW_S, **line} for line in lines))
+    found = printed_by(msgspec.structs.replace(told, attempts=(attempt,)), {}, ranks=4)
+    assert found is not None
+    assert (found.words, found.source) == said
 
 
 def test_output_of_any_size_is_read_from_its_end(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def load_settings(
     the table came from. Raises ConfigError naming key, allowed values and nearest spelling.
     """
     layered = Layered()
-    layered.overlay(table, origin)
+    layered.say(table, origin)
     assignments = (item.lstrip().removeprefix("training.") for item in sets)
-    layered.overlay(overrides(TrainingSettings, assignments), "--set")
+    layered.say(overrides(TrainingSettings, assignments), "--set")
     return build(TrainingSettings, layered, "training")

@@ -1,5 +1,6 @@
 """What a rank does as its script imports argparse and torch: take LOCAL_RANK for an option
-`--local_rank`, and look at the process group that the script makes, or trains without.
+`--local_rank`, look at the process group that the script makes, or trains without, and count its
+steps.
 
 A job whose ranks train in other worlds than their own (each by itself, half of them together) ends
 well and trains something else. So size, rank and address of the default process group are compared
@@ -40,6 +41,7 @@ class _Given:
         self.port = _port(_address("env://"))
         self.any_world = os.environ.get("FSDPKIT_WORLD") == "any"
         self.one_machine = bool(os.environ.get("FSDPKIT_ALLOW_LOOPBACK"))
+        self.steps = _counter(self.local_rank) if self.local_rank == "0" else None
 
     def note(self, text: str) -> None:
         try:
@@ -47,6 +49,22 @@ class _Given:
                 file.write(text)
         except OSError:
             return
+
+
+def _counter(local_rank: str) -> memoryview | None:
+    """A number in a file of the node's memory, which the agent reads (sampling.py)."""
+    import mmap
+
+    path = os.path.join(os.environ["FSDPKIT_HEARTBEAT_DIR"], f"steps-{local_rank}")
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(handle, 8)
+            return memoryview(mmap.mmap(handle, 8)).cast("Q")
+        finally:
+            os.close(handle)
+    except (OSError, ValueError):
+        return None
 
 
 _given: _Given | None = None
@@ -69,8 +87,6 @@ def begin(*, watch: bool = True) -> None:
     _given.note("none\n")
     if watch:
         watch_imports()
-    if _given.any_world or _given.size == 1:
-        _look_at_no_step()
 
 
 class _Finder:
@@ -193,12 +209,29 @@ _first_step: Any = None
 """torch's handle of the hook below, until the first step of an optimizer."""
 
 
-def _look_at_first_step(optimizer: Any) -> None:
+def _look_at_steps(optimizer: Any) -> None:
     global _first_step
     optimizer._fsdpkit = True
     register = getattr(optimizer, "register_optimizer_step_pre_hook", None)
     if register is not None:
         _first_step = register(_before_first_step)
+        optimizer.register_optimizer_step_post_hook(_after_step)
+
+
+_counted: Any = None
+"""The optimizer whose steps are counted: of several, the first to make one."""
+
+
+def _after_step(optimizer: Any, *_: object) -> None:
+    # Compilers of optimizers trace this: nothing but plain Python, and no calls of the system.
+    global _counted
+    given = _given
+    if given is None or given.steps is None:
+        return
+    if _counted is None:
+        _counted = optimizer
+    if optimizer is _counted:
+        given.steps[0] += 1
 
 
 def _look_at_no_step() -> None:
@@ -213,6 +246,8 @@ def _before_first_step(*_: object) -> None:
     if given is None:
         return
     _look_at_no_step()
+    if given.any_world or given.size == 1:
+        return
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None or not c10d.is_initialized():
         _end(
@@ -319,5 +354,5 @@ def _end(given: _Given, why: str) -> NoReturn:
 _ACTIONS: dict[str, Callable[[Any], None]] = {
     "argparse": _give_local_rank,
     "torch.distributed.distributed_c10d": _look_at_groups,
-    "torch.optim.optimizer": _look_at_first_step,
+    "torch.optim.optimizer": _look_at_steps,
 }

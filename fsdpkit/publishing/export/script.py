@@ -293,7 +293,7 @@ def _named(field: Field) -> str:
 
 def _plan(template: Template, site: LoadedSite, place: PartitionPlace, python: str) -> Plan:
     layered = Layered()
-    layered.overlay(msgspec.to_builtins(place.spec), "template")
+    layered.say(msgspec.to_builtins(place.spec), "template")
     spec = place.spec
     bare = msgspec.structs.replace(spec.environment, conda=None, venv=None)
     kind = "conda" if spec.environment.conda else "venv" if spec.environment.venv else python

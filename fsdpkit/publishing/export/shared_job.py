@@ -18,8 +18,8 @@ from fsdpkit.publishing.personal import OF_ALL, own_resources, own_tables
 
 def plain_job() -> JobSpec:
     layered = Layered()
-    layered.overlay({"schema": "fsdpkit.job/1", "name": "train", "entry": "train.py"}, "template")
-    layered.overlay({"resources": {"nodes": 1, "gpus": 1, "time": "04:00:00"}}, "template")
+    layered.say({"schema": "fsdpkit.job/1", "name": "train", "entry": "train.py"}, "template")
+    layered.say({"resources": {"nodes": 1, "gpus": 1, "time": "04:00:00"}}, "template")
     return build(JobSpec, layered, "job train")
 
 

@@ -119,7 +119,7 @@ def headline(
     planned = one.metrics.last("planned_steps") or steps_to_do(job)
     numbers = _numbers(one.metrics, planned)
     if printed is not None and printed.words and one.metrics.last("step") is None:
-        numbers.append(("read from its output", printed.words))
+        numbers.append((printed.source, printed.words))
     times = one.metrics.steps["time_s"]
     if len(times) and words == "running":
         ago_s = max(0.0, now_s - float(times[-1]))

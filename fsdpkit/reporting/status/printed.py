@@ -25,6 +25,7 @@ from fsdpkit.reporting.printable import one_line
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import LARGEST, open_regular
+from fsdpkit.runs.samples import decoded
 
 TAIL_BYTES = 1 << 16
 _FAR_BYTES = 1 << 20
@@ -77,8 +78,27 @@ def printed_by(history: History, job: Mapping[str, Any], ranks: int) -> Printed 
         if found is not None and found.place:
             break
     if found is not None and not found.words and pattern_of(job) is None:
-        return _from_farther_back(history, found)
+        found = _from_farther_back(history, found)
+    if found is None or found.step is None:
+        steps = _optimizer_steps(history)
+        if steps is not None:
+            found = msgspec.structs.replace(found or Printed(), optimizer_steps=steps)
     return found
+
+
+def _optimizer_steps(history: History) -> int | None:
+    """As the newest sample has it that has any, of the first nodes."""
+    attempt = history.attempts[-1] if history.attempts else None
+    for node in attempt.nodes[:_MOST_NODES] if attempt else ():
+        tail = _tail(attempt.paths.node_samples(node.number), TAIL_BYTES)
+        for sample in reversed([*decoded(tail.data)] if tail else []):
+            if sample.optimizer_steps is not None:
+                return sample.optimizer_steps
+    return None
+
+
+_MOST_NODES = 4
+"""With the first rank of each node the same steps are made."""
 
 
 def _from_farther_back(history: History, found: Printed) -> Printed:

@@ -60,6 +60,15 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
     """`it/s`, `s/it`, `tokens/s`, as printed."""
     remark: str | None = None
     """Why the pattern of `[metrics]` found nothing, if it did not."""
+    optimizer_steps: int | None = None
+    """Counted by the optimizer, not printed; since its launch began."""
+
+    @property
+    def source(self) -> str:
+        counted = self.step is None and self.optimizer_steps is not None
+        printed = any(x is not None for x in (self.step, self.epoch, self.loss, self.rate))
+        said = ["counted"] * counted + ["read from its output"] * printed
+        return " and ".join(said)
 
     @property
     def place(self) -> str:
@@ -69,6 +78,8 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(f"epoch {self.epoch:g}" + (f" of {self.epochs:,}" if self.epochs else ""))
         if self.step is not None:
             parts.append(f"step {self.step:,}" + (f" of {self.total:,}" if self.total else ""))
+        elif self.optimizer_steps is not None:
+            parts.append(f"{self.optimizer_steps:,} steps of its optimizer")
         return ", ".join(parts)
 
     @property

@@ -306,7 +306,7 @@ def _new(before: Iterable[Happening], now: Iterable[Happening]) -> list[Happenin
 def printed_line(printed: Printed) -> str:
     """What is read from the output, or its newest line."""
     if printed.words:
-        return f"{printed.words} (read from its output)"
+        return f"{printed.words} ({printed.source})"
     return f"rank {printed.rank} prints: {printed.line}"
 
 
