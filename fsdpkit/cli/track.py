@@ -40,7 +40,7 @@ def command(
     task: int | None,
     as_json: bool,
 ) -> int:
-    """Send the metrics of RUN (default: the newest) to the job's trackers, from this machine.
+    """Send the metrics of RUN (default: your newest) to the job's trackers, from this machine.
 
     \b
       fsdpkit track 3f2a
