@@ -41,7 +41,7 @@ def command(
     runs: str | None,
     as_json: bool,
 ) -> int:
-    """Say why RUN (its path, id, or a unique part of it; default: the newest) ended as it did,
+    """Say why RUN (its path, id, or a unique part of it; default: your newest) ended as it did,
     and what to do.
 
     \b

@@ -57,7 +57,7 @@ def command(
     errors: bool,
     as_json: bool,
 ) -> int:
-    """Print the output of RUN's ranks (default: the newest run).
+    """Print the output of RUN's ranks (default: your newest run).
 
     \b
       fsdpkit logs fsdp-t5-20261121-101500-3f2a --follow

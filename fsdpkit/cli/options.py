@@ -132,7 +132,7 @@ def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str
 
 
 def chosen(run: str | None, runs: str | None) -> str | Path:
-    """The run that was named, else the newest, which standard error then names. Raises
+    """The run that was named, else the user's newest, which standard error then names. Raises
     NotFoundError if there is none."""
     if run is not None:
         return run
@@ -143,7 +143,7 @@ def chosen(run: str | None, runs: str | None) -> str | Path:
     newest = newest_run(top)
     if newest is None:
         raise NotFoundError(
-            f"there is no run in {top} yet; name one by its path, or give --runs DIR"
+            f"there is no run in {top} that is yours; name one by its path, or give --runs DIR"
         )
     click.echo(f"fsdpkit: {newest.name}, the newest run", err=True)
     return newest

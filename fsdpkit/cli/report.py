@@ -23,7 +23,7 @@ from fsdpkit.cli.options import chosen, complete_run, json_option, runs_option
 def command(
     run: str | None, runs: str | None, output: str | None, task: int | None, as_json: bool
 ) -> int:
-    """Write a self-contained HTML report on RUN (default: the newest).
+    """Write a self-contained HTML report on RUN (default: your newest).
 
     \b
       fsdpkit report fsdp-t5-20261121-101500-3f2a

@@ -21,7 +21,7 @@ def command(
     run: str | None, words: tuple[str, ...], runs: str | None, node: str | None, task: int | None
 ) -> int:
     """Open a shell on a node of RUN while it runs (its path, id, or a unique part of it;
-    default: the newest), or run a command there.
+    default: your newest), or run a command there.
 
     \b
       fsdpkit shell fsdp-t5-20261121-101500-3f2a

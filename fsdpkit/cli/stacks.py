@@ -24,7 +24,7 @@ _MOST_NODES = 3
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema fsdpkit.stacks/1).")
 def command(run: str | None, runs: str | None, task: int | None, full: bool, as_json: bool) -> int:
     """Show the current stack of each rank of RUN (its path, id, or a unique part of it; default:
-    the newest).
+    your newest).
 
     \b
       fsdpkit stacks fsdp-t5-20261121-101500-3f2a

@@ -37,7 +37,7 @@ def command(
     run: str | None, runs: str | None, task: int | None, once: bool, every: float, as_json: bool
 ) -> int:
     """Show what each node of RUN uses: GPU, memory, CPU, network (its path, id, or a unique part
-    of it; default: the newest).
+    of it; default: your newest).
 
     \b
       fsdpkit top fsdp-t5-20261121-101500-3f2a

@@ -10,7 +10,7 @@ import click
 from fsdpkit.cli.options import chosen, complete_run, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.config.track import Track
+    from fsdpkit.config.track import Tracker
     from fsdpkit.tracking.trackers import SentLines
 
 SCHEMA = "fsdpkit.tracked/1"
@@ -33,14 +33,14 @@ SCHEMA = "fsdpkit.tracked/1"
 def command(
     run: str | None,
     runs: str | None,
-    to: tuple[str, ...],
+    to: tuple[Tracker, ...],
     project: str | None,
     uri: str | None,
     offline: bool,
     task: int | None,
     as_json: bool,
 ) -> int:
-    """Send the metrics of RUN (default: the newest) to the job's trackers, from this machine.
+    """Send the metrics of RUN (default: your newest) to the job's trackers, from this machine.
 
     \b
       fsdpkit track 3f2a
@@ -49,16 +49,21 @@ def command(
 
     Compute nodes need no internet: the job writes metrics.jsonl, and this command sends it. A
     run stays one run in the tracker across requeues, and a repeated call sends no point twice.
+    What a run names that others can change (track.uri, track.entity) is not followed: your own
+    MLFLOW_TRACKING_URI, --uri or defaults.toml says where it goes.
+
     Exit status: 65 if the tracker's package is missing, 69 if the tracker refused or did not
     answer.
     """
+    from fsdpkit.config.track import Track
     from fsdpkit.errors import NotFoundError, UsageError
     from fsdpkit.scheduling.run import Run
     from fsdpkit.tracking.sending import send, sending_of, track_of
 
     opened = Run.open(chosen(run, runs), runs=runs)
-    asked = _asked(track_of(opened), to, project, uri, offline)
-    if not asked.to:
+    asked = Track(to=list(to), project=project, uri=uri, offline=offline)
+    trackers = asked.to or track_of(opened).to
+    if not trackers:
         raise UsageError(
             f"the job of {opened.id} names no tracker: set track.to in the job, or give --to"
         )
@@ -69,15 +74,17 @@ def command(
     numbers: list[int | None] = [task] if task is not None else [*tasks] if tasks else [None]
     for number in numbers:
         sending = sending_of(opened, number, asked)
-        for tracker in dict.fromkeys(asked.to):
+        for tracker in dict.fromkeys(trackers):
             sent = send(sending, tracker)
             sent_so_far.append((number, tracker, sent))
             if not as_json:
                 click.echo(f"{tracker}: {sent.lines:,} new lines of {sending.name}: {sent.place}")
     if as_json:
         _print_json(opened.id, sent_so_far)
-    elif asked.offline and "wandb" in asked.to:
+    elif sending.offline and "wandb" in trackers:
         click.echo("  wandb sync DIRECTORY/offline-run-* sends them", err=True)
+    if (why := sending.destination.not_followed) is not None:
+        click.echo(f"fsdpkit: {why}: it went by your own settings", err=True)
     return 0
 
 
@@ -100,13 +107,3 @@ def _print_json(run: str, sent_so_far: Sequence[tuple[int | None, str, SentLines
             ]
         )
     )
-
-
-def _asked(
-    track: Track, to: tuple[str, ...], project: str | None, uri: str | None, offline: bool
-) -> Track:
-    """The job's `[track]` with what the command line says instead."""
-    import msgspec
-
-    given = {"to": list(to), "project": project, "uri": uri, "offline": offline}
-    return msgspec.structs.replace(track, **{key: value for key, value in given.items() if value})

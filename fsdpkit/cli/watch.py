@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def command(
     run: str | None, runs: str | None, task: int | None, every: float, as_json: bool
 ) -> int:
-    """Watch RUN (its path, id, or a unique part of it; default: the newest) until it ends, then
+    """Watch RUN (its path, id, or a unique part of it; default: your newest) until it ends, then
     say why.
 
     \b

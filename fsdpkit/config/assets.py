@@ -300,12 +300,30 @@ def refuse_exposed(layer: AssetLayer, path: Path) -> None:
 
 
 def defaults_files() -> Places:
-    """`defaults.toml` of the centre and the user: values that lie beneath every job's own.
+    """`defaults.toml` of the centre and the user: values that lie beneath every job's own; without
+    `defaults_not_taken`.
 
     Raises ConfigError for a centre's that publishes and leaves this one open to others.
     """
-    files = [(layer, layer.dir / "defaults.toml") for layer in layers()[1:]]
-    found = [(layer, path) for layer, path in files if path.is_file()]
+    found = [(layer, path) for layer, path in _all_defaults() if _is_vouched_for(layer, path)]
     for layer, path in found:
         refuse_exposed(layer, path)
     return found
+
+
+def defaults_not_taken() -> list[Path]:
+    """Unsigned ones in folders that are not their signers'. Raises ConfigError."""
+    return [path for layer, path in _all_defaults() if not _is_vouched_for(layer, path)]
+
+
+def _all_defaults() -> Places:
+    files = [(layer, layer.dir / "defaults.toml") for layer in layers()[1:]]
+    return [(layer, path) for layer, path in files if path.is_file()]
+
+
+def _is_vouched_for(layer: AssetLayer, path: Path) -> bool:
+    if _centre(layer) is None:
+        return True
+    from fsdpkit.config.published.centre import is_vouched_for
+
+    return is_vouched_for(layer.dir, path)

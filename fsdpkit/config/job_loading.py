@@ -262,6 +262,10 @@ def _lay_files(layered: Layered, job: str) -> list[Path]:
     bare = _bare_job(job)
     if bare is not None:
         layered.say(bare, "built in")
+    layered.left_out += [
+        f"{path} is not read: it is not signed, and FSDPKIT_ALLOWED_SIGNERS is not its owner's"
+        for path in assets.defaults_not_taken()
+    ]
     defaults = assets.defaults_files()
     for layer, file in defaults:
         _lay_of(layer, layered, read_toml(file), f"{layer.name} {file.name}")

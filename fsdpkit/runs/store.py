@@ -29,8 +29,18 @@ def all_runs(top: Path) -> list[Path]:
 
 
 def newest_run(top: Path) -> Path | None:
-    """The first of `all_runs`, without looking at the others. Raises StorageError."""
-    return next((top / n for n in _names(top) if os.path.exists(f"{top}/{n}/run.json")), None)
+    """The first of `all_runs` that is this user's: in a shared directory others may date theirs as
+    they like. Raises StorageError."""
+    found = (top / n for n in _names(top) if os.path.exists(f"{top}/{n}/run.json"))
+    return next((run for run in found if is_mine(run)), None)
+
+
+def is_mine(run: Path) -> bool:
+    """Whether the directory is this user's, also where a link leads to it."""
+    try:
+        return {os.lstat(run).st_uid, os.stat(run).st_uid} == {os.geteuid()}
+    except OSError:
+        return False
 
 
 def _names(top: Path) -> list[str]:

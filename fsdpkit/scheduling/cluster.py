@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import Resources
+    from fsdpkit.scheduling.job_mark import JobMark
     from fsdpkit.scheduling.slurm import Round, SbatchAnswer
     from fsdpkit.scheduling.states import JobState
 
@@ -69,11 +70,14 @@ class Cluster(Protocol):
     def forgot(self, job_id: str) -> bool:
         """Whether it answers that it knows no such job."""
 
-    def release(self, job_id: str) -> None:
-        """Let a job, or a task of it, go that is held. Raises SchedulerError."""
+    def confirm(self, job_id: str, mark: JobMark) -> None:
+        """Raise SchedulerError unless it knows the job, or the array of the task, by this mark."""
 
-    def cancel(self, job_id: str) -> None:
-        """End a job, or a task of it where `ends_tasks`. Raises SchedulerError."""
+    def release(self, job_id: str, mark: JobMark) -> None:
+        """Let a job, or a task of it, go that is held. Raises SchedulerError, as `confirm`."""
+
+    def cancel(self, job_id: str, mark: JobMark) -> None:
+        """End a job, or a task of it where `ends_tasks`. Raises SchedulerError, as `confirm`."""
 
 
 def cluster_of(kind: str, name: str | None) -> Cluster:

@@ -24,6 +24,7 @@ from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import SUBMISSION_PICKLE, make_directory, name_submission, write_atomically
 from fsdpkit.runs.reading import open_own
 from fsdpkit.scheduling.cluster import Cluster
+from fsdpkit.scheduling.job_mark import JobMark
 from fsdpkit.scheduling.slurm import SbatchAnswer, SlurmClient
 from fsdpkit.scheduling.states import JobState
 
@@ -105,7 +106,9 @@ class FsdpkitJob(SlurmJob[Any]):
             time.sleep(1)
 
     def cancel(self, check: bool = True) -> None:
-        self.watcher.client.cancel(self.job_id)
+        run = self.paths.folder.parent
+        mark = JobMark.of(run, f"fsdpkit:{run.name}")
+        self.watcher.client.cancel(self.job_id, mark)
 
 
 def job_class(client: Cluster) -> type[FsdpkitJob]:

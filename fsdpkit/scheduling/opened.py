@@ -22,6 +22,7 @@ from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import find_run, runs_dir
 from fsdpkit.scheduling.asking import UNHEARD_S, Pace
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
+from fsdpkit.scheduling.job_mark import JobMark
 from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.run_states import (
     States,
@@ -123,6 +124,17 @@ class OpenRun:
             The cluster that the run's jobs were handed to.
         """
         return cluster_of(self.record.kind, self.record.cluster)
+
+    def mark(self) -> JobMark:
+        """What the run's jobs are known by, for whoever does something to one.
+
+        Returns:
+            Their comment, and whose the run's directory is.
+
+        Raises:
+            SchedulerError: The directory is gone.
+        """
+        return JobMark.of(self.dir, comment(self.record))
 
     def states(self) -> States:
         """The states that say how the run stands.

@@ -96,15 +96,21 @@ class Run(OpenRun):
             Ids of the jobs that were asked to save; empty without `save`.
 
         Raises:
-            UsageError: `save`, for an array on the local cluster, which can only end it as a whole.
-            SchedulerError: The submission was never confirmed, or the scheduler refused.
+            UsageError: `save`, for another user's run, or for an array on the local cluster, which
+                can only end it as a whole.
+            SchedulerError: The submission was never confirmed, the scheduler refused, or the job
+                of that number is not this run's.
             StorageError: The request to save cannot be written.
         """
         if self.job_id is None:
             raise SchedulerError(f"run {self.id} was never confirmed as submitted")
         if save and self.record.array is not None and not self.client().ends_tasks:
             raise UsageError("the local cluster can only end an array as a whole: leave out --save")
-        client, states = self.client(), self.job_states()
+        if save:
+            from fsdpkit.scheduling.visiting import refuse_of_others
+
+            refuse_of_others(self)
+        client, mark, states = self.client(), self.mark(), self.job_states()
         asked = []
         # The newest first, lest the end of one lets the next start.
         for job in reversed([job for job in self.record.jobs if job.ended is None]):
@@ -114,9 +120,9 @@ class Run(OpenRun):
                 running = [j for j, s in left.items() if s is not None and s.phase == "running"]
                 asked += [j for j in running if self._ask_to_stop(j)]
                 for job_id in left.keys() - asked:
-                    client.cancel(job_id)
+                    client.cancel(job_id, mark)
             elif left and job.job_id is not None:
-                client.cancel(job.job_id)
+                client.cancel(job.job_id, mark)
         return asked
 
     def save_checkpoint(self, *, array_task: int | None = None) -> list[SaveRequest]:

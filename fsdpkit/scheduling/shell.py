@@ -98,6 +98,7 @@ def _step(
 
     Source: srun(1), --overlap. Without --exact the step sees all of the job's CPUs there.
     """
+    visited.run.client().confirm(visited.job_id, visited.run.mark())
     cluster = visited.run.record.cluster
     passed = ",".join(name for name in _PASSED if name in environ)
     return [

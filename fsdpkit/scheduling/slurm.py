@@ -33,6 +33,7 @@ from fsdpkit.scheduling.states import (
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import Resources
+    from fsdpkit.scheduling.job_mark import JobMark
 
 SQUEUE_FORMAT = "%i|%T|%r|%N|%V|%S|%e"
 SACCT_FORMAT = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList,Submit,Start,End"
@@ -279,9 +280,29 @@ class SlurmClient:
             return "Invalid job id" in done.stderr
         return not done.stdout.strip()
 
-    def release(self, job_id: str) -> None:
+    def confirm(self, job_id: str, mark: JobMark) -> None:
+        """Raise SchedulerError unless squeue knows the job, or its array, by this mark."""
+        argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", "%U|%k"]
+        try:
+            done = self._run([*argv, "-j", _parents([job_id])], _QUERY_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise SchedulerError(f"squeue has not said whose job {job_id} is") from error
+        if done.returncode != 0:
+            raise SchedulerError(refusal("squeue", done))
+        found = {
+            (comment.strip(), int(owner))
+            for owner, bar, comment in (line.partition("|") for line in done.stdout.splitlines())
+            if bar and owner.strip().isdecimal()
+        }
+        if not found:
+            raise SchedulerError(f"squeue knows no job {job_id}: it is over")
+        for comment, owner in found:
+            mark.refuse_another(job_id, comment, owner)
+
+    def release(self, job_id: str, mark: JobMark) -> None:
         """Let a job go that is held. Raises SchedulerError, as for one that only an administrator
         may release."""
+        self.confirm(job_id, mark)
         try:
             argv = ["scontrol", *self._cluster_flag(), "release", _job(job_id)]
             done = self._run(argv, _QUERY_TIMEOUT_S)
@@ -290,8 +311,9 @@ class SlurmClient:
         if done.returncode != 0:
             raise SchedulerError(refusal("scontrol release", done))
 
-    def cancel(self, job_id: str) -> None:
+    def cancel(self, job_id: str, mark: JobMark) -> None:
         """scancel; no error if the job is over already. Raises SchedulerError."""
+        self.confirm(job_id, mark)
         try:
             done = self._run(["scancel", *self._cluster_flag(), _job(job_id)], _QUERY_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:

@@ -11,6 +11,7 @@ from fsdpkit.errors import NotFoundError, SchedulerError, UsageError
 from fsdpkit.runs.history import Attempt, NodeStory, history_of
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.store import is_mine
 from fsdpkit.scheduling.opened import OpenRun
 
 TaskOf = tuple[str, int | None]
@@ -48,7 +49,6 @@ def running(run: OpenRun, array_task: int | None = None) -> Visited:
     over, or if several tasks run and none is named; SchedulerError when nobody can say whether it
     runs, or when its agents are not there.
     """
-    _refuse_of_others(run)
     found = running_jobs(run, array_task, lambda _: "it has no nodes to inspect")
     if len(found) > 1:
         tasks = ", ".join(str(number) for _, number in found)
@@ -62,9 +62,10 @@ def running_jobs(run: OpenRun, array_task: int | None, so: Callable[[str], str])
     """What runs of `run`, or of one task of its array; at least one.
 
     so: what follows for the person where nothing runs, by the phase: "pending" or "ended".
-    Raises NotFoundError for a task that it has not; UsageError when it is pending or over;
-    SchedulerError when nobody can say.
+    Raises NotFoundError for a task that it has not; UsageError if it is another user's, pending or
+    over; SchedulerError when nobody can say.
     """
+    refuse_of_others(run)
     if array_task is not None and array_task not in (run.record.array_tasks or []):
         raise NotFoundError(f"{run.id} has no array task {array_task}")
     found = [
@@ -79,13 +80,15 @@ def running_jobs(run: OpenRun, array_task: int | None, so: Callable[[str], str])
     return found
 
 
-def _refuse_of_others(run: OpenRun) -> None:
-    """Raises UsageError: Slurm lets nobody but its owner into a job."""
+def refuse_of_others(run: OpenRun) -> None:
+    """Raises UsageError: Slurm lets nobody but its owner into a job, and what is left in another's
+    directory for its agents may come to lie elsewhere."""
     import pwd  # only Unix has it
 
-    owner = run.dir.stat().st_uid
-    if owner == os.geteuid():
+    if is_mine(run.dir):
         return
+    found = run.dir.lstat().st_uid, run.dir.stat().st_uid
+    owner = next(uid for uid in found if uid != os.geteuid())
     try:
         name = pwd.getpwuid(owner).pw_name
     except KeyError:

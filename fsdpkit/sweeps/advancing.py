@@ -147,8 +147,9 @@ def follow(
     try:
         job_id = submit_next(
             plan,
+            paths.dir,
+            "sweep",
             f"{record.name}-rung-{rung}",
-            ("sweep", "advance", str(paths.dir), "--wait"),
             after=run.job_id,
             script=paths.rung(number, rung, "sbatch"),
             log=paths.rung(number, rung, "log"),

@@ -8,6 +8,7 @@ from fsdpkit.errors import SchedulerError
 from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.sweeps import record as records
+from fsdpkit.sweeps.next_job import mark_of
 from fsdpkit.sweeps.record import SweepPaths
 
 
@@ -22,7 +23,7 @@ def cancel(paths: SweepPaths, *, save: bool = False) -> tuple[list[str], list[st
             client = cluster_of(run.record.kind, run.record.cluster)
             for job_id in batch.next_jobs.values():
                 with contextlib.suppress(SchedulerError):  # it is over, and long forgotten
-                    client.cancel(job_id)
+                    client.cancel(job_id, mark_of(paths.dir))
             if (state := run.state()) is not None and state.over:
                 continue
             saving += run.cancel(save=save)

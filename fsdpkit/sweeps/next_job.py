@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from fsdpkit.rendering.quoting import directive_quote, shell_quote
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.cluster import cluster_of
+from fsdpkit.scheduling.job_mark import JobMark
 
 LOOK_S = 2.0
 """Between two looks of who waits for the jobs that it follows."""
@@ -39,11 +39,12 @@ _HANDED_ON = ("FSDPKIT_SITE_PATH", "FSDPKIT_CONFIG_DIR", "FSDPKIT_STATE_DIR", "S
 
 
 def submit_next(
-    plan: Plan, name: str, words: Sequence[str], *, after: str, script: Path, log: Path
+    plan: Plan, study: Path, kind: str, name: str, *, after: str, script: Path, log: Path
 ) -> str:
-    """Have `fsdpkit WORDS` run once job `after` is over; the id of the job that will. plan: of the
-    job that it follows. Raises StorageError, SchedulerError."""
-    text = script_of(plan, name, words, after=after, log=log)
+    """Have `fsdpkit KIND advance` run once job `after` is over; the id of the job that will. plan:
+    of the job that it follows. study: the directory of the sweep or scaling study. Raises
+    StorageError, SchedulerError."""
+    text = script_of(plan, study, kind, name, after=after, log=log)
     try:
         write_atomically(script, text)
     except OSError as error:
@@ -52,10 +53,19 @@ def submit_next(
     return cluster_of(profile.kind, profile.slurm_clusters).submit(script).job_id
 
 
-def script_of(plan: Plan, name: str, words: Sequence[str], *, after: str, log: Path) -> str:
+def mark_of(study: Path) -> JobMark:
+    """By which the small jobs of the sweep or scaling study in this directory are known."""
+    return JobMark.of(study, _comment(study))
+
+
+def _comment(study: Path) -> str:
+    return f"fsdpkit-next:{study.name}"
+
+
+def script_of(plan: Plan, study: Path, kind: str, name: str, *, after: str, log: Path) -> str:
     """The small job's script."""
     lines = ["#!/bin/bash -p"]
-    for one in _directives(plan, name, after, log):
+    for one in _directives(plan, _comment(study), name, after, log):
         value = "" if one.value is None else f"={directive_quote(one.value)}"
         lines.append(f"#SBATCH --{one.name}{value}")
     lines += ["", "set -euo pipefail"]
@@ -65,16 +75,17 @@ def script_of(plan: Plan, name: str, words: Sequence[str], *, after: str, log: P
     # As in the job's own script: the working directory is no place to take modules from.
     start = "import sys; sys.path[:] = filter(None, sys.path)"
     start += "; from fsdpkit.cli.main import main; main()"
-    command = " ".join(shell_quote(word) for word in (sys.executable, "-c", start, *words))
+    words = (sys.executable, "-c", start, kind, "advance", str(study), "--wait")
+    command = " ".join(map(shell_quote, words))
     return "\n".join([*lines, f"exec {command}", ""])
 
 
-def _directives(plan: Plan, name: str, after: str, log: Path) -> list[Directive]:
+def _directives(plan: Plan, comment: str, name: str, after: str, log: Path) -> list[Directive]:
     resources = msgspec.structs.replace(plan.job.spec.resources, nodes=1, gpus=1, spare=0)
     kept = resource_directives(resources, plan.placement, plan.site.profile)
     return [
         Directive("job-name", name),
-        Directive("comment", f"fsdpkit-next:{name}"),
+        Directive("comment", comment),
         *(one for one in kept if one.name not in _LEFT_OUT),
         Directive("nodes", "1"),
         Directive("ntasks", "1"),

@@ -40,7 +40,7 @@ from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 from fsdpkit.sweeps.job_files import working_in, write_own_job
-from fsdpkit.sweeps.next_job import LOOK_S, submit_next
+from fsdpkit.sweeps.next_job import LOOK_S, mark_of, submit_next
 from fsdpkit.sweeps.record_files import as_file_of
 from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, falls_under, speed_of
 from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, alone, load, save
@@ -226,8 +226,9 @@ def _submit(
     try:
         job_id = submit_next(
             decided,
+            paths.dir,
+            "scale",
             f"{study.name}-{mode}-{larger[0]}",
-            ("scale", "advance", str(paths.dir), "--wait"),
             after=run.job_id,
             script=paths.next(mode, larger[0], "sbatch"),
             log=paths.next(mode, larger[0], "log"),
@@ -333,7 +334,7 @@ def cancel(paths: StudyPaths) -> list[str]:
             client = cluster_of(run.record.kind, run.record.cluster)
             if point.next_job is not None:
                 with contextlib.suppress(SchedulerError):  # it is over, and long forgotten
-                    client.cancel(point.next_job)
+                    client.cancel(point.next_job, mark_of(paths.dir))
             if (state := run.state()) is None or not state.over:
                 run.cancel()
                 asked.append(run.id)

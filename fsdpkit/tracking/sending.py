@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from fsdpkit.runs.lock import BusyError, locked
 from fsdpkit.runs.provenance import Provenance
 from fsdpkit.runs.reading import read_bytes
 from fsdpkit.scheduling.run import Run
+from fsdpkit.tracking.destination import destination_of
 from fsdpkit.tracking.points import lines_of
 from fsdpkit.tracking.trackers import Send, Sending, SentLines, TrackerMark
 
@@ -39,17 +41,25 @@ def send(sending: Sending, tracker: Tracker) -> SentLines:
     """Send what the tracker does not have yet. Raises ConfigError without its package, BusyError
     while somebody else sends, TrackerError, StorageError."""
     function = _function(tracker)
-    path = sending.paths.track
+    path = sending.files.track
+    _make_directory(path.parent)
     try:
         with locked(path.with_name(f"{path.name}.lock"), 0.0):
-            marks = _read(sending.paths)
+            marks = _read(sending.files)
             with _files_of_the_owner_alone(), contextlib.redirect_stdout(sys.stderr):
                 sent = function(sending, marks.trackers.get(tracker))
             trackers = {**marks.trackers, tracker: sent.mark}
-            _save(sending.paths, msgspec.structs.replace(marks, trackers=trackers))
+            _save(sending.files, msgspec.structs.replace(marks, trackers=trackers))
             return sent
     except BusyError as error:
         raise BusyError(f"another fsdpkit track sends {sending.name} now: {error}") from error
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be made: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -104,10 +114,14 @@ def _save(paths: TaskPaths, marks: _Marks) -> None:
 
 
 def sending_of(run: Run, task: int | None, asked: Track) -> Sending:
-    """The training `task` of the run, ready to be sent. Raises StorageError."""
-    paths = run.paths.task(task)
+    """The training `task` of the run, ready to be sent as `asked` on the command line, else as the
+    job's `[track]` says. Raises StorageError, ConfigError."""
+    paths, said = run.paths.task(task), track_of(run)
+    destination = destination_of(run, said, asked)
     job, made_from = about.job_file_of(run), about.provenance_of(run)
     key = run.id if task is None else f"{run.id}/task-{task}"
+    if destination.files != run.paths:  # its name may be that of a run of the viewer's
+        key += f" of user {os.stat(run.dir).st_uid}"
     shown = about.settings(job)
     settings = {one.key: one.value for one in (*shown.changed, *shown.as_default)}
     if task is not None:
@@ -115,9 +129,10 @@ def sending_of(run: Run, task: int | None, asked: Track) -> Sending:
     return Sending(
         key=key,
         name=key,
-        paths=paths,
-        project=asked.project or run.record.name,
-        track=asked,
+        files=destination.files.task(task),
+        project=asked.project or said.project or run.record.name,
+        destination=destination,
+        offline=asked.offline or said.offline,
         lines=lines_of(paths.metrics),
         created_s=run.record.created_s,
         outcome=_outcome(run, task),

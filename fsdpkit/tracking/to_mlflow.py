@@ -10,7 +10,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from fsdpkit.errors import TrackerError
@@ -38,26 +37,13 @@ def send_to_mlflow(sending: Sending, before: TrackerMark | None) -> SentLines:
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(logging.ERROR)
-    uri = _uri(sending)
+    uri = sending.destination.uri
     try:
         return _send(sending, before, uri)
     except TrackerError:
         raise
     except Exception as error:  # its client lets through what each of its stores raises
         raise refused(f"MLflow ({_shown(uri)})", error) from error
-
-
-def _uri(sending: Sending) -> str:
-    """As asked, as MLflow's own variable says, else a database beside the runs."""
-    asked = sending.track.uri or os.environ.get("MLFLOW_TRACKING_URI")
-    if asked:
-        return asked if "://" in asked else Path(os.path.expanduser(asked)).absolute().as_uri()
-    run = (
-        sending.paths.dir.parent
-        if sending.paths.dir.name.startswith("task-")
-        else sending.paths.dir
-    )
-    return f"sqlite:///{run.parent / 'mlflow.db'}"
 
 
 def _shown(uri: str) -> str:

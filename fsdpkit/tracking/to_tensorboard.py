@@ -16,7 +16,7 @@ from fsdpkit.tracking.trackers import Sending, SentLines, TrackerMark
 
 def send_to_tensorboard(sending: Sending, before: TrackerMark | None) -> SentLines:
     """Raises StorageError if the file cannot be written."""
-    directory = sending.paths.tensorboard
+    directory = sending.files.tensorboard
     name = f"events.out.tfevents.{int(sending.created_s)}.fsdpkit"
     path = directory / name
     others = [one for one in directory.glob("events.out.tfevents.*") if one.name != name]

@@ -8,8 +8,12 @@ it has: then track.json says how far was written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 from fsdpkit.errors import TrackerError
 from fsdpkit.tracking.trackers import Sending, SentLines, TrackerMark, refused
@@ -25,56 +29,80 @@ def send_to_wandb(sending: Sending, before: TrackerMark | None) -> SentLines:
     """Raises TrackerError with W&B's own words."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    import wandb
-
-    offline = sending.track.offline
+    offline, entity = sending.offline, sending.destination.entity
     project = _PROJECT.sub("-", sending.project)[:128]
-    where = f"{'offline' if offline else 'online'} {sending.track.entity or ''}/{project}"
+    where = f"{'offline' if offline else 'online'} {entity or ''}/{project}"
     written = before.lines if before and before.where == where else 0
+    kept = sending.files.dir / "wandb"
     if offline and before is not None and written >= sending.end:
-        return SentLines(before, 0, str(sending.paths.dir / "wandb"))
-    _make_directory(sending)
+        return SentLines(before, 0, str(kept))
+    if offline:
+        _make_directory(kept)
     try:
-        run = wandb.init(
-            project=project,
-            entity=sending.track.entity,
-            id=sending.stable_id,
-            name=sending.name,
-            config={key: text for key, text in sending.settings.items() if text},
-            notes="\n".join(f"{key}: {text}" for key, text in sending.tags.items()),
-            dir=str(sending.paths.dir),
-            mode="offline" if offline else "online",
-            resume="allow",
-            settings=wandb.Settings(
-                silent=True,
-                console="off",
-                init_timeout=_INIT_S,
-                disable_git=True,
-                disable_code=True,
-                x_disable_stats=True,
-                x_disable_meta=True,
-            ),
-        )
-        first = written if offline else run.step
-        new = [line for line in sending.lines if line.index >= first]
-        run.define_metric("step", hidden=True)
-        run.define_metric("*", step_metric="step")
-        for line in new:
-            point = {**line.values, "step": line.step, "_timestamp": line.time_s}
-            run.log(point, step=line.index)
-        run.finish(exit_code=_FAILED if sending.outcome == "failed" else 0)
+        with _in_an_empty_directory() as empty:
+            directory = kept.parent if offline else empty
+            run_id, new = _send(sending, project, directory, written if offline else None)
     except Exception as error:  # its own kinds, and those of what it is built on
         raise refused(_who(), error, _what_to_do(error)) from error
-    place = str(sending.paths.dir / "wandb") if offline else f"{where.split()[1]}, run {run.id}"
-    return SentLines(TrackerMark(id=run.id, where=where, lines=sending.end), len(new), place)
+    place = str(kept) if offline else f"{where.split()[1]}, run {run_id}"
+    return SentLines(TrackerMark(id=run_id, where=where, lines=sending.end), new, place)
 
 
-def _make_directory(sending: Sending) -> None:
+@contextlib.contextmanager
+def _in_an_empty_directory() -> Iterator[Path]:
+    """W&B reads which server to send its key to from `wandb/settings` of the directory that it
+    works in, which may be another's."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory(prefix="fsdpkit-wandb-", ignore_cleanup_errors=True) as place:
+        os.chdir(place)
+        try:
+            yield Path(place)
+        finally:
+            os.chdir(before)
+
+
+def _send(sending: Sending, project: str, directory: Path, written: int | None) -> tuple[str, int]:
+    """The run's id there, and how many lines were new. written: lines that were sent before; None:
+    W&B says it."""
+    import wandb
+
+    run = wandb.init(
+        project=project,
+        entity=sending.destination.entity,
+        id=sending.stable_id,
+        name=sending.name,
+        config={key: text for key, text in sending.settings.items() if text},
+        notes="\n".join(f"{key}: {text}" for key, text in sending.tags.items()),
+        dir=str(directory),
+        mode="offline" if sending.offline else "online",
+        resume="allow",
+        settings=wandb.Settings(
+            silent=True,
+            console="off",
+            init_timeout=_INIT_S,
+            disable_git=True,
+            disable_code=True,
+            x_disable_stats=True,
+            x_disable_meta=True,
+        ),
+    )
+    first = run.step if written is None else written
+    new = [line for line in sending.lines if line.index >= first]
+    run.define_metric("step", hidden=True)
+    run.define_metric("*", step_metric="step")
+    for line in new:
+        point = {**line.values, "step": line.step, "_timestamp": line.time_s}
+        run.log(point, step=line.index)
+    run.finish(exit_code=_FAILED if sending.outcome == "failed" else 0)
+    return str(run.id), len(new)
+
+
+def _make_directory(kept: Path) -> None:
     """W&B would make it by the umask; a run's files are no more open than the run."""
     from fsdpkit.runs.layout import make_directory
 
     try:
-        make_directory(sending.paths.dir / "wandb")
+        make_directory(kept)
     except OSError as error:
         raise TrackerError(f"W&B: {error.filename}: {error.strerror}") from error
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fsdpkit.config.track import Track
 from fsdpkit.errors import TrackerError
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.tracking.destination import Destination
 from fsdpkit.tracking.points import MetricsLine
 
 _MOST_SAID = 200
@@ -34,9 +34,11 @@ class Sending:
     key: str
     """The same for good: run id, and task."""
     name: str
-    paths: TaskPaths
+    files: TaskPaths
+    """Where what is written lies: in the run, or of another's run elsewhere."""
     project: str
-    track: Track
+    destination: Destination
+    offline: bool
     lines: Sequence[MetricsLine]
     created_s: float
     outcome: str

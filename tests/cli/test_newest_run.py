@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,18 @@ def test_the_newest_run_is_taken_and_named(
     named = fsdpkit(*words, OLD)
     assert "the newest run" not in named.stderr
     assert OLD in named.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a run of somebody else")
+def test_a_run_of_somebody_else_is_never_the_newest(runs: Path, fsdpkit: Fsdpkit) -> None:
+    theirs = made_run(runs / "sams-20990101-000000-0000")
+    os.chown(theirs.dir, 12002, 12002)
+    (runs / "link-20990102-000000-0000").symlink_to(NEW)
+    os.chown(runs / "link-20990102-000000-0000", 12002, 12002, follow_symlinks=False)
+    assert f"fsdpkit: {NEW}, the newest run\n" in fsdpkit("logs").stderr
+    for name in (OLD, NEW):
+        os.chown(runs / name, 12002, 12002)
+    assert f"there is no run in {runs} that is yours" in fsdpkit("logs").stderr
 
 
 def test_without_any_run_it_says_where_it_looked(tmp_path: Path, fsdpkit: Fsdpkit) -> None:

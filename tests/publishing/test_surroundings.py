@@ -21,7 +21,7 @@ from fsdpkit.publishing.catalogue.bundle import own_modules
 from fsdpkit.scheduling.submission import SubmitRequest, plan, script_of
 
 NOT_OF_A_SCRIPT = {
-    "FSDPKIT_ALLOWED_SIGNERS": "whether there is a script, not what it says",
+    "FSDPKIT_ALLOWED_SIGNERS": "which of a centre's files count; those of a page were looked at",
     "FSDPKIT_STATE_DIR": "what the person has seen of a centre before",
     "XDG_STATE_HOME": "the same",
     "XDG_CACHE_HOME": "where the person's own plans lie; a page has those of its catalogue",

@@ -328,6 +328,30 @@ def test_what_no_index_covers_counts_only_if_root_and_the_owner_alone_can_change
     refused(submit(), "is not to be believed")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of somebody else")
+def test_only_what_is_signed_is_taken_from_a_folder_whose_signers_are_named_elsewhere(
+    centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror, whose owner writes defaults and a list of what is allowed beside the index."""
+    centre.publish(centre.template())
+    pinned = (centre.dir / "allowed_signers").rename(tmp_path / "signers")
+    monkeypatch.setenv("FSDPKIT_ALLOWED_SIGNERS", str(pinned))
+    defaults, trust = centre.dir / "defaults.toml", centre.dir / "trust.toml"
+    defaults.write_text('[resources]\naccount = "canary"\n')
+    assert "canary" in submit().out, "the folder is the user's own"
+    for path in (centre.dir, defaults):
+        os.chown(path, 12002, 12002)
+    done = submit()
+    assert says(done) == "hello"
+    assert "canary" not in done.out
+    assert f"{defaults} is not read: it is not signed" in done.err
+    os.chown(pinned, 12002, 12002)
+    assert "canary" in submit().out, "who lists the signers may sign anything"
+    trust.write_text('schema = "fsdpkit.trust/1"\nmessage = "ask"\njob = []\n')
+    os.chown(pinned, 0, 0)
+    refused(submit(), "not among those that the centre allows")
+
+
 def test_the_folder_of_versions_may_be_open_to_a_group_of_publishers(centre: Centre) -> None:
     centre.publish(centre.template())
     for path in (centre.dir / "published").rglob("*"):

@@ -15,12 +15,13 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit.config.job import Resources
-from fsdpkit.errors import UsageError
+from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.scheduling.local import commands, store
 from fsdpkit.scheduling.local.client import LocalClient, check_fits
 from fsdpkit.scheduling.local.supervisor import nodes_of
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import Completed, answer_of
+from tests.reporting.made_run import made_run
 
 Submit = Callable[..., dict[str, Any]]
 WHO = """
@@ -124,6 +125,44 @@ def test_cancel_ends_every_process(
     assert answer_of(fsdpkit("cancel", str(run.dir), "--json"))["had_ended"]
     assert run.wait(poll_s=0.1).state == "CANCELLED"
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_a_local_job_of_another_run_is_left_alone(tmp_path: Path) -> None:
+    """As in the record of a stranger, which names this user's own job."""
+    job = store.create()
+    (job.dir / "job.json").write_text('{"options": {"comment": "fsdpkit:mine"}}')
+    job.save_state(JobState("RUNNING", "local"))
+    stranger = made_run(tmp_path / "stranger", state=None, job_id=job.id)
+    with pytest.raises(SchedulerError, match=r"is not the one .* 'fsdpkit:mine'"):
+        stranger.cancel()
+    assert not job.cancel_requested.exists()
+    made_run(tmp_path / "mine", state=None, job_id=job.id).cancel()
+    assert job.cancel_requested.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a run of somebody else")
+@pytest.mark.parametrize("link", [False, True])
+def test_a_run_of_the_same_name_that_somebody_else_made_or_linked_ends_nothing(
+    tmp_path: Path, link: bool
+) -> None:
+    job = store.create()
+    (job.dir / "job.json").write_text('{"options": {"comment": "fsdpkit:mine"}}')
+    job.save_state(JobState("RUNNING", "local"))
+    (tmp_path / "sam").mkdir()
+    if link:
+        made_run(tmp_path / "mine", state=None, job_id=job.id)
+        (tmp_path / "sam" / "mine").symlink_to(tmp_path / "mine")
+    else:
+        made_run(tmp_path / "sam" / "mine", state=None, job_id=job.id)
+    os.chown(tmp_path / "sam" / "mine", 12002, 12002, follow_symlinks=False)
+    theirs = Run.open(tmp_path / "sam" / "mine")
+    with pytest.raises(SchedulerError, match="link" if link else "owner user 0"):
+        theirs.cancel()
+    for act in (theirs.save_checkpoint, lambda: theirs.cancel(save=True)):
+        with pytest.raises(UsageError, match="user 12002"):
+            act()
+    assert not job.cancel_requested.exists()
+    assert not theirs.paths.task().stop_requested.exists()
 
 
 def _text(path: Path) -> str:

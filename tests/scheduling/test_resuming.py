@@ -37,6 +37,10 @@ echo $id
 SQUEUE = """
 case "$*" in
     *%F*) cat {here}/jobs ;;
+    *%U*) for ids; do :; done
+          while IFS='|' read -r id comment; do
+              case ",$ids," in *",$id,"*) echo "$(id -u)|$comment" ;; esac
+          done < {here}/jobs ;;
     *) cat {here}/state 2>/dev/null && exit
        echo 'slurm_load_jobs error: Invalid job id specified' >&2
        exit 1 ;;
@@ -369,6 +373,24 @@ def test_what_is_chained_is_cancelled_before_what_it_waits_for(run: Run, slurm: 
     slurm.queue("1|RUNNING|None|n1", "2|PENDING|Dependency|")
     again.cancel()
     assert (slurm.here / "cancelled").read_text() == "2\n1\n"
+
+
+@pytest.mark.parametrize("verb", ["cancel", "resume"])
+def test_a_job_of_the_record_s_number_that_is_not_the_run_s_is_left_alone(
+    run: Run, slurm: FakeSlurm, verb: str
+) -> None:
+    """Whoever can write to a directory of runs can write a record."""
+    other = run.resume()
+    assert other.job_id == "2"
+    with (slurm.here / "jobs").open("a") as jobs:
+        jobs.write("3|fsdpkit:another-run\n")
+    save(run.paths, msgspec.structs.replace(other.record, job_id="3"))
+    slurm.queue("3|PENDING|JobHeldUser|")
+    slurm.says("scontrol", 'echo "$@" >> {here}/asked')
+    with pytest.raises(SchedulerError, match=r"job 3 is not the one .* 'fsdpkit:another-run'"):
+        getattr(Run.open(run.dir), verb)()
+    assert not (slurm.here / "cancelled").exists()
+    assert not (slurm.here / "asked").exists()
 
 
 def test_cancel_leaves_alone_what_is_over(run: Run, slurm: FakeSlurm) -> None:

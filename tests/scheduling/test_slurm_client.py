@@ -11,6 +11,7 @@ import pytest
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.job_mark import JobMark
 from fsdpkit.scheduling.refusals import remedy_for
 from fsdpkit.scheduling.slurm import SbatchAnswer, SlurmClient, SubmissionUnconfirmed, parse_sbatch
 from tests.conftest import Completed
@@ -230,11 +231,36 @@ def test_a_person_s_defaults_for_slurm_s_commands_change_no_answer(
     monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")
     monkeypatch.setenv("SCONTROL_ALL", "1")
     command("scancel", f"env > {tmp_path}/env")
-    SlurmClient().cancel("7")
+    command("squeue", "echo '501|fsdpkit:r'")
+    SlurmClient().cancel("7", JobMark("fsdpkit:r", 501))
     names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
     assert "SCANCEL_INTERACTIVE" not in names
     assert "SCONTROL_ALL" in names
     assert scrubbed({"SQUEUE_FORMAT": "%i", "PYTHONINSPECT": "1"}) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("squeue", "why"),
+    [
+        ("echo '501|fsdpkit:s'", "is not the one"),
+        ("echo '502|fsdpkit:r'", "is not the one"),
+        ("echo '501|fsdpkit:r'; echo '501|(null)'", "is not the one"),
+        ("echo '501|fsdpkit:r|and more'", "is not the one"),
+        ("echo CLUSTER: c", "knows no job"),
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
+    ],
+)
+def test_nothing_is_done_to_a_job_by_its_number_alone(
+    command: Command, tmp_path: Path, squeue: str, why: str
+) -> None:
+    mark = JobMark("fsdpkit:r", 501)
+    command("squeue", squeue)
+    for name in ("scancel", "scontrol"):
+        command(name, f"touch {tmp_path}/done")
+    for act in (SlurmClient().cancel, SlurmClient().release):
+        with pytest.raises(SchedulerError, match=why):
+            act("7", mark)
+    assert not (tmp_path / "done").exists()
 
 
 def test_scrubbing_keeps_how_to_reach_slurm_and_drops_what_a_job_left() -> None:

@@ -13,6 +13,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,132 @@ def test_tensorboard_reads_the_numbers_at_their_steps(run: Run) -> None:
     (file.parent / "events.out.tfevents.1.of-the-trainer").write_bytes(b"")
     file.unlink()
     assert sent_to(run, "tensorboard").lines == 0
+
+
+# ---- Whose word says where it goes
+
+
+@dataclass
+class Hearing:
+    """A stranger's server, and the keys that it was sent."""
+
+    url: str
+    keys: list[str]
+
+
+@pytest.fixture
+def hearing() -> Iterator[Hearing]:
+    found: list[str] = []
+
+    class Hears(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            found.append(self.headers.get("authorization") or "none")
+            self.send_response(401)
+            self.end_headers()
+
+        do_GET = do_PUT = do_POST
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hears) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Hearing(f"http://127.0.0.1:{server.server_port}", found)
+        server.shutdown()
+
+
+@pytest.fixture
+def sams(run: Run) -> Callable[..., Run]:
+    """A run that another user made, whose job names trackers."""
+
+    def make(**track: Any) -> Run:
+        run.paths.job.write_text(json.dumps({"name": "t", "track": track}))
+        owned_by(12002, run)
+        return run
+
+    if os.geteuid() != 0:
+        pytest.skip("only root makes a run of somebody else")
+    return make
+
+
+def owned_by(user: int, run: Run) -> None:
+    os.chown(run.dir, user, user)
+    os.chown(run.paths.job, user, user)
+
+
+def test_credentials_never_go_to_a_server_that_another_s_run_names(
+    sams: Callable[..., Run], fsdpkit: Callable[..., Completed], hearing: Hearing
+) -> None:
+    theirs = sams(to=["mlflow"], uri=hearing.url)
+    keys = {"MLFLOW_TRACKING_TOKEN": "alex-s", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    done = fsdpkit("track", str(theirs.dir), env=keys)
+    assert (done.returncode, hearing.keys) == (65, [])
+    assert f"names {hearing.url}, but others than you can change {theirs.dir}" in done.stderr
+    assert "set MLFLOW_TRACKING_URI" in done.stderr
+
+
+def test_what_goes_with_another_s_run_is_in_the_viewer_s_directories(
+    sams: Callable[..., Run], fsdpkit: Callable[..., Completed], tmp_path: Path, isolated_user: Path
+) -> None:
+    bad, own = f"sqlite:///{tmp_path}/theirs.db", f"sqlite:///{tmp_path}/mine.db"
+    theirs = sams(to=["mlflow", "tensorboard", "wandb"], uri=bad, entity="sams", offline=True)
+    before = set(theirs.dir.iterdir())
+    done = fsdpkit("track", str(theirs.dir), env={"MLFLOW_TRACKING_URI": own})
+    assert done.returncode == 0, done.stderr
+    assert f"names {bad}, sams, but others" in done.stderr
+    assert not (tmp_path / "theirs.db").exists()
+    assert set(theirs.dir.iterdir()) == before
+    (place,) = (isolated_user / "state" / "tracked").iterdir()
+    assert {path.name for path in place.iterdir()} == {"track.json", "tensorboard", "wandb"}
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert sent_to(theirs, "mlflow", uri=own).lines == 0
+    marks = json.loads((place / "track.json").read_text())["trackers"]
+    owned_by(0, theirs)  # as if the viewer had a run of the same name: it is another in the tracker
+    assert sent_to(theirs, "mlflow", uri=own).mark.id != marks["mlflow"]["id"]
+
+
+def test_own_defaults_say_where_another_s_run_goes(
+    sams: Callable[..., Run], isolated_user: Path
+) -> None:
+    theirs = sams(uri="http://sams", entity="sams")
+    defaults = isolated_user / "config" / "defaults.toml"
+    defaults.parent.mkdir(exist_ok=True)
+    defaults.write_text('[track]\nuri = "http://mine"\nentity = "us"\n')
+    found = sending_of(theirs, None, Track()).destination
+    assert (found.uri, found.entity) == ("http://mine", "us")
+    defaults.chmod(0o666)
+    found = sending_of(theirs, None, Track()).destination
+    assert found.entity is None
+    with pytest.raises(ConfigError, match="names http://sams, sams"):
+        _ = found.uri
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o644])
+def test_a_job_file_that_others_can_write_names_no_server(run: Run, mode: int) -> None:
+    run.paths.job.write_text('{"track": {"uri": "http://named"}}')
+    run.paths.job.chmod(mode)
+    found = sending_of(run, None, Track()).destination
+    if mode == 0o644:
+        assert found.uri == "http://named"
+    else:
+        with pytest.raises(ConfigError, match=r"names http://named, .*job\.json"):
+            _ = found.uri
+    assert sending_of(run, None, Track(uri="http://asked")).destination.uri == "http://asked"
+
+
+def test_wandb_reads_no_settings_of_the_run_or_of_where_one_stands(
+    run: Run, fsdpkit: Callable[..., Completed], hearing: Hearing, refusing: str
+) -> None:
+    """A file of the user's own names another server, so that nothing leaves this machine."""
+    (run.dir / "wandb").mkdir()
+    (run.dir / "wandb" / "settings").write_text(f"[default]\nbase_url = {hearing.url}\n")
+    (run.dir / "own").mkdir()
+    (run.dir / "own" / "settings").write_text(f"[default]\nbase_url = {refusing}\n")
+    env = {"WANDB_API_KEY": "a" * 40, "WANDB_CONFIG_DIR": str(run.dir / "own")}
+    done = fsdpkit("track", str(run.dir), "--to", "wandb", env=env, cwd=run.dir)
+    assert "401" in done.stderr
+    assert hearing.keys == []
 
 
 # ---- What can go wrong

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.config.ownership import first_unsafe
+from fsdpkit.config.ownership import first_unsafe, only_owner_writes
 from fsdpkit.config.published import memory
 from fsdpkit.config.published.choosing import chosen, passed_over
 from fsdpkit.config.published.index import (
@@ -230,6 +230,16 @@ def refuse_exposed(directory: Path, path: Path) -> None:
             f"{unsafe}. {ASK.capitalize()}: chmod go-w, or a file elsewhere that "
             "FSDPKIT_ALLOWED_SIGNERS names"
         )
+
+
+def is_vouched_for(directory: Path, path: Path) -> bool:
+    """Whether a file at the folder's top, which no index covers, can be changed by root, by who
+    lists the signers and by this user alone. A list elsewhere is for a folder whose owner need not
+    be trusted: then only what is signed is taken from it."""
+    signers = signers_file(directory)
+    if signers.is_relative_to(directory):
+        return True  # whose owner's it is then is for `refuse_exposed`
+    return only_owner_writes(path, {os.geteuid(), os.stat(signers).st_uid})
 
 
 def content_of(release: Release) -> Mapping[str, bytes]:

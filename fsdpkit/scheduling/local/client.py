@@ -15,6 +15,7 @@ from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.job_mark import JobMark
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.limits import check_nodes
 from fsdpkit.scheduling.slurm import Round, SbatchAnswer
@@ -119,23 +120,28 @@ class LocalClient:
         """The newest job with this comment."""
         jobs = (path for path in store.top().glob("[0-9]*") if path.name.isdecimal())
         for directory in sorted(jobs, key=lambda path: -int(path.name)):
-            try:
-                if store.LocalJob(directory).description["options"].get("comment") == comment:
-                    return directory.name
-            except (OSError, ValueError, KeyError):
-                continue
+            if store.LocalJob(directory).comment == comment:
+                return directory.name
         return None
 
-    def release(self, job_id: str) -> None:
+    def confirm(self, job_id: str, mark: JobMark) -> None:
+        """Raise SchedulerError unless this machine has a job of that mark."""
+        self._confirmed(job_id, mark)
+
+    def _confirmed(self, job_id: str, mark: JobMark) -> store.LocalJob:
+        job = store.find(job_of(job_id))
+        if job is None or (comment := job.comment) is None:
+            raise SchedulerError(f"the local cluster knows no job {job_id}")
+        mark.refuse_another(job_id, comment, os.stat(job.dir).st_uid)
+        return job
+
+    def release(self, job_id: str, mark: JobMark) -> None:
         """Raises SchedulerError: no job is ever held here."""
         raise SchedulerError(f"job {job_id} of the local cluster is not held")
 
-    def cancel(self, job_id: str) -> None:
+    def cancel(self, job_id: str, mark: JobMark) -> None:
         """Ask the job's supervisor to end it. Raises SchedulerError."""
-        job = store.find(job_of(job_id))
-        if job is None:
-            raise SchedulerError(f"the local cluster knows no job {job_id}")
-        job.cancel_requested.touch()
+        self._confirmed(job_id, mark).cancel_requested.touch()
 
     def test(self, script: Path) -> str:
         """A local job needs nobody's leave."""

@@ -37,6 +37,14 @@ class LocalJob:
         return dict(json.loads((self.dir / "job.json").read_text()))
 
     @property
+    def comment(self) -> str | None:
+        """None where what the client wrote cannot be read."""
+        try:
+            return str(self.description["options"].get("comment", ""))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+
+    @property
     def cancel_requested(self) -> Path:
         return self.dir / "cancel"
 
