@@ -177,9 +177,8 @@ def parsed(key: str, parse: Callable[[str], Any], text: str | None) -> None:
     if text is not None:
         try:
             parse(text)
-        except (ValueError, re.error) as error:
-            reason = f"is no regular expression: {error}" if isinstance(error, re.error) else error
-            raise ValueError(f"{key}: {reason}") from error
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from error
 
 
 def _check_schema(kind: type[msgspec.Struct], layered: Layered, what: str) -> None:

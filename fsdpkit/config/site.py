@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.config import assets
+from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import Identify, SiteProfile
 from fsdpkit.config.published.centre import Release
@@ -149,7 +149,7 @@ def _env_matches(identify: Identify) -> bool:
 
 
 def _host_matches(identify: Identify, host: str) -> bool:
-    return identify.hostname is not None and re.fullmatch(identify.hostname, host) is not None
+    return identify.hostname is not None and matches(identify.hostname, host)
 
 
 def _only(found: list[LoadedSite], what: str) -> LoadedSite:

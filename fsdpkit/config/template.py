@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from msgspec import Meta
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Scalar, Text
 from fsdpkit.config.layers import AssetLayer
+from fsdpkit.config.linear_regex import LinearRegex, matches
 from fsdpkit.config.loading import Layered, build, parsed, read_toml, tables_of
 from fsdpkit.config.published.centre import Release, content_of
 from fsdpkit.config.spelling import nearest
@@ -21,6 +21,7 @@ from fsdpkit.errors import ConfigError
 
 MAX_TEMPLATE_BYTES = 128_000  # all files together
 PART_SUFFIX = ".j2"
+_MAX_PARAMETERS = 50
 _MAX_FILES = 1000  # in a template's folder, of any kind
 _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
     "bool": bool,
@@ -39,10 +40,13 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     choices: Annotated[list[Scalar], Meta(description="The only values allowed.")] = []
     minimum: Annotated[float | None, Meta(description="Least number allowed.")] = None
     maximum: Annotated[float | None, Meta(description="Greatest number allowed.")] = None
-    pattern: Annotated[str | None, Meta(description="Regular expression, whole text.")] = None
+    pattern: Annotated[
+        str | None,
+        Meta(description="Regular expression, whole text; no lookaround, no references."),
+    ] = None
 
     def __post_init__(self) -> None:
-        parsed("pattern", re.compile, self.pattern)
+        parsed("pattern", LinearRegex, self.pattern)
         if self.pattern is not None and self.type != "str":
             raise ValueError(f"pattern: is for text, but the type is {self.type}")
         for key in ("minimum", "maximum"):
@@ -64,7 +68,7 @@ class TemplateManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     description: Annotated[Text, Meta(description="One sentence for `fsdpkit templates`.")]
     parameters: Annotated[
         dict[Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$")], Parameter],
-        Meta(description="What jobs and sites may set, by name."),
+        Meta(max_length=_MAX_PARAMETERS, description="What jobs and sites may set, by name."),
     ] = {}
 
 
@@ -168,7 +172,7 @@ def _check(key: str, value: Scalar, parameter: Parameter, origin: str) -> None:
     elif parameter.choices and value not in parameter.choices:
         problem = f"is not one of {', '.join(map(str, parameter.choices))}"
     elif isinstance(value, str):
-        if parameter.pattern is not None and not re.fullmatch(parameter.pattern, value):
+        if parameter.pattern is not None and not matches(parameter.pattern, value):
             problem = f"does not match {parameter.pattern}"
     elif parameter.minimum is not None and value < parameter.minimum:
         problem = f"is below {parameter.minimum:g}"
