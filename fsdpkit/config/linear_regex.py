@@ -18,15 +18,13 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from fsdpkit.bounded import PATTERN, PATTERN_SIZE, PATTERN_STEPS
+
 _parser: Any
 if sys.version_info >= (3, 11):
     _parser = importlib.import_module("re._parser")
 else:
     _parser = importlib.import_module("sre_parse")
-MOST_CHARACTERS = 500
-_MOST_INSTRUCTIONS = 1000
-_MOST_STEPS = 200_000
-"""Characters of a text times instructions of the pattern that it must match."""
 _LOOK_EVERY = 64
 """Characters between two looks at the clock."""
 
@@ -49,8 +47,8 @@ class LinearRegex:
     """
 
     def __init__(self, pattern: str) -> None:
-        if len(pattern) > MOST_CHARACTERS:
-            raise ValueError(f"it has more than {MOST_CHARACTERS} characters")
+        if len(pattern) > PATTERN:
+            raise ValueError(f"it has more than {PATTERN} characters")
         try:
             tree = _parser.parse(pattern)
         except (re.error, OverflowError, RecursionError) as error:
@@ -75,8 +73,8 @@ class LinearRegex:
         return {n: text[a:b] for n, (a, b) in borders.items() if a is not None and b is not None}
 
     def matches(self, text: str) -> bool:
-        """Whether it matches the whole text; not, where that would take more than _MOST_STEPS."""
-        if len(text) * len(self._program) > _MOST_STEPS:
+        """Whether it matches the whole text; not, where that would take more than PATTERN_STEPS."""
+        if len(text) * len(self._program) > PATTERN_STEPS:
             return False
         return self._search(text, float("inf"), whole=True) is not None
 
@@ -143,7 +141,7 @@ class LinearRegex:
     # From Python's parse tree to instructions
 
     def _add(self, kind: str, test: Any = None, to: tuple[int, ...] = ()) -> int:
-        if len(self._program) >= _MOST_INSTRUCTIONS:
+        if len(self._program) >= PATTERN_SIZE:
             raise ValueError("it is too large: repeat less")
         self._program.append(_Instruction(kind, test, to))
         return len(self._program) - 1

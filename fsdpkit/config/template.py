@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.bounded import PARAMETERS, TEMPLATE_BYTES, TEMPLATE_FILES
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Scalar, Text
 from fsdpkit.config.layers import AssetLayer
@@ -19,10 +20,7 @@ from fsdpkit.config.published.centre import Release, content_of
 from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError
 
-MAX_TEMPLATE_BYTES = 128_000  # all files together
 PART_SUFFIX = ".j2"
-_MAX_PARAMETERS = 50
-_MAX_FILES = 1000  # in a template's folder, of any kind
 _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
     "bool": bool,
     "int": int,
@@ -68,7 +66,7 @@ class TemplateManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     description: Annotated[Text, Meta(description="One sentence for `fsdpkit templates`.")]
     parameters: Annotated[
         dict[Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$")], Parameter],
-        Meta(max_length=_MAX_PARAMETERS, description="What jobs and sites may set, by name."),
+        Meta(max_length=PARAMETERS, description="What jobs and sites may set, by name."),
     ] = {}
 
 
@@ -186,10 +184,12 @@ def _read_parts(directory: Path) -> dict[str, bytes]:
     """Every `.j2` file of the folder. Raises ConfigError for what is no plain file inside it."""
     top = directory.resolve()
     parts: dict[str, bytes] = {}
-    left = MAX_TEMPLATE_BYTES
+    left = TEMPLATE_BYTES
     for count, path in enumerate(directory.rglob("*")):
-        if count == _MAX_FILES:
-            raise ConfigError(f"{directory}: a template's folder holds at most {_MAX_FILES} files")
+        if count == TEMPLATE_FILES:
+            raise ConfigError(
+                f"{directory}: a template's folder holds at most {TEMPLATE_FILES} files"
+            )
         if path.name.endswith(PART_SUFFIX):
             content = _content(path, top, left)
             left -= len(content)
@@ -208,5 +208,5 @@ def _content(path: Path, top: Path, most: int) -> bytes:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     raise ConfigError(
         f"{path}: a template's file is a plain file inside its folder, and all of them together are"
-        f" at most {MAX_TEMPLATE_BYTES} bytes"
+        f" at most {TEMPLATE_BYTES} bytes"
     )

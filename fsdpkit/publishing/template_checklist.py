@@ -191,7 +191,7 @@ Find = Callable[[str], str | None]
 
 def _personal(template: Template) -> Findings:
     wrong = False
-    patterns = [*((_first(p), *words) for p, *words in _PERSONAL), *_account_patterns()]
+    patterns = [*((_first(p), told, todo) for p, told, todo in _PERSONAL), *_account_patterns()]
     for path in sorted(template.dir.rglob("*")):
         inside = path.relative_to(template.dir)
         if path.suffix not in _TEXT_FILES or path.is_symlink() or not path.is_file():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, read_bytes
+from fsdpkit.bounded import read_end
 
 _FULL = 0.995
 _MIB = 1 << 20
@@ -89,7 +89,7 @@ def read_samples(path: Path) -> list[Sample]:
     """In order; incomplete or malformed lines are skipped. Raises OSError, but not for a missing
     file."""
     try:
-        data = read_bytes(path, MOST_BYTES_OF_LINES)
+        data = read_end(path)
     except FileNotFoundError:
         return []
     return list(decoded(data))

@@ -142,7 +142,7 @@ BROKEN = {
     "x = " + "9" * 5000: "is not valid TOML",
     "x = " + "[" * 5000: "too deep to read",
     ".".join("a" * 30) + " = 1": "tables in tables",
-    "#" * 1_000_001: "larger than 1000000 bytes",
+    "#" * 1_000_001: "more than 1000000 bytes",
 }
 
 

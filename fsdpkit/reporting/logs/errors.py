@@ -15,12 +15,13 @@ from pathlib import Path
 
 from msgspec import structs
 
+from fsdpkit.bounded import read_end
 from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.failures.ends import follows
 from fsdpkit.reporting.logs.lines import LineReader, position_of_last, text
 from fsdpkit.runs.history import Attempt, Failure, Launch
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, read_bytes, read_json
+from fsdpkit.runs.reading import read_json
 from fsdpkit.runs.record import RunRecord
 
 _TAIL = 20
@@ -261,7 +262,7 @@ def _log_errors(
 
 def _all_lines(path: Path) -> Iterable[str]:
     with contextlib.suppress(OSError):
-        lines = read_bytes(path, MOST_BYTES_OF_LINES).splitlines()
+        lines = read_end(path).splitlines()
         return [text(line) for line in lines if line.strip()]
     return []
 
