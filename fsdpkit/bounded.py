@@ -8,10 +8,12 @@ SECURITY.md lists all of them (tests/packaging/test_bounded.py compares). Standa
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 LIMITS: list[tuple[str, int, str]] = []
 """What is limited, the most of it, and the unit."""
@@ -37,8 +39,8 @@ PARAMETERS = _limit(50, "entries", "parameters of a template")
 TEMPLATE_BYTES = _limit(128_000, "bytes", "all parts of a template together")
 TEMPLATE_FILES = _limit(1000, "entries", "a template's folder")
 SCRIPT_BYTES = _limit(4 << 20, "bytes", "a training script, as it is looked through")
-MODEL_BYTES = _limit(4 << 20, "bytes", "a model's config.json")
-LAYERS = _limit(10_000, "layers", "a model that is planned")
+MODEL_BYTES = _limit(64 << 20, "bytes", "a model's config.json, or the index of its weights")
+LAYERS = _limit(1000, "entries", "layers, blocks or experts of a model, in its config.json")
 
 # Runs
 
@@ -105,6 +107,19 @@ def lines_in(file: BinaryIO, most: int = METRICS_BYTES) -> Iterator[bytes]:
         if ends or left <= 0 or len(line) < LINE_BYTES:
             yield b"" if inside else line
         inside = not ends
+
+
+def parsed(text: str | bytes) -> Any:
+    """The content of a JSON text. Raises ValueError, also for excessive nesting."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def json_of_model(path: Path) -> Any:
+    """What a JSON file of a model says, perhaps through a link. Raises OSError, ValueError."""
+    return parsed(read_bytes(path, MODEL_BYTES, links=True).decode())
 
 
 def read_bytes(

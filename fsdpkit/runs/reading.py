@@ -7,7 +7,6 @@ of its kind can contain (bounded.py). Any problem is an OSError with a sentence,
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 
 from fsdpkit.bounded import RECORD_BYTES, descriptor
 from fsdpkit.bounded import open_regular as open_regular
+from fsdpkit.bounded import parsed as parsed
 from fsdpkit.bounded import read_bytes as read_bytes
 from fsdpkit.errors import StorageError
 
@@ -61,11 +61,3 @@ def read_text(path: str | os.PathLike[str], most: int = RECORD_BYTES) -> str:
 def read_json(path: Path) -> Any:
     """The content of the JSON file. Raises OSError, or ValueError if it is not JSON."""
     return parsed(read_bytes(path))
-
-
-def parsed(text: str | bytes) -> Any:
-    """The content of a JSON text. Raises ValueError, also for excessive nesting."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
