@@ -52,7 +52,10 @@ TAIL_BYTES = _limit(
 LINE_BYTES = _limit(1 << 20, "bytes", "a line of an output or of metrics; a longer one is cut")
 JOBS = _limit(1000, "entries", "jobs of a run")
 TASKS = _limit(100_000, "entries", "tasks of a job's array")
-RUNS = _limit(100_000, "entries", "a directory of runs")
+NODES = _limit(100_000, "entries", "nodes of a job, or nodes that it leaves out")
+RANKS = _limit(4096, "entries", "ranks of a node")
+LISTED_BYTES = _limit(4 << 20, "bytes", "a run.json among those of other runs")
+LISTED_TASKS = _limit(10_000, "entries", "tasks of an array among other runs")
 
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
