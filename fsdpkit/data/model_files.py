@@ -57,13 +57,8 @@ def tensor_shapes(directory: Path) -> Shapes:
         return _header(directory / WEIGHTS)
     index = directory / WEIGHTS_INDEX
     try:
-        names = sorted(
-            set(
-                msgspec.json.decode(read_bytes(index, MODEL_BYTES, links=True))[
-                    "weight_map"
-                ].values()
-            )
-        )
+        content = read_bytes(index, MODEL_BYTES, links=True)
+        names = sorted(set(msgspec.json.decode(content)["weight_map"].values()))
     except FileNotFoundError:
         raise NotFoundError(
             f"{directory}: holds neither {WEIGHTS} nor {WEIGHTS_INDEX} (training.model.pretrained)."
