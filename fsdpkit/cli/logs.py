@@ -143,16 +143,16 @@ def _tail(tail: str | None) -> Tail:
 
 def _say_what_is_left_out(sources: Iterable[LogSource]) -> None:
     """Before a large file's end is printed without its beginning."""
-    from fsdpkit.reporting.logs.lines import MOST_BYTES
+    from fsdpkit.bounded import TAIL_BYTES
 
     sizes = {source.path: source.path.stat().st_size for source in sources}
-    large = {path: size for path, size in sizes.items() if size > MOST_BYTES}
+    large = {path: size for path, size in sizes.items() if size > TAIL_BYTES}
     if large:
         path, size = max(large.items(), key=lambda item: item[1])
         others = f" and {len(large) - 1} more" if len(large) > 1 else ""
         click.echo(
             f"fsdpkit: of {path.name} ({size >> 20:,} MiB){others} only the last "
-            f"{MOST_BYTES >> 20} MiB are printed; all with --tail all",
+            f"{TAIL_BYTES >> 20} MiB are printed; all with --tail all",
             err=True,
         )
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from fsdpkit.bounded import TOML_BYTES, read_bytes
 from fsdpkit.config.job import Resources
 from fsdpkit.errors import ConfigError
 
-_MOST_BYTES = 1_000_000
 _SCALAR = re.compile(r"^([A-Za-z_]\w*)[ \t]*:[ \t]*(\S.*?)?[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 """Of YAML, a key of the file itself with its value on the same line: `accelerate config` writes no
 other."""
@@ -46,8 +46,7 @@ def unused_of(path: Path, resources: Resources, what: str) -> Iterator[str]:
 
 def _scalars(path: Path, what: str) -> dict[str, str]:
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_MOST_BYTES)
+        text = read_bytes(path, TOML_BYTES, links=True).decode()
         if path.suffix == ".json":
             found = json.loads(text)
             return {str(key): str(value) for key, value in found.items()}

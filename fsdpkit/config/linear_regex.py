@@ -1,10 +1,11 @@
 """Regular expressions whose matching takes time proportional to the text, whatever they say.
 
 Python's own engine tries one way after the other, which takes years for some patterns; whoever
-looks at a run must not wait for a pattern in its job file. Here all ways are followed at once,
-character by character (Thompson's construction with captures, as in Pike's virtual machine; R. Cox,
-"Regular Expression Matching: the Virtual Machine Approach", 2009). What needs more than that is
-refused: references to groups, looking ahead or behind, atomic groups.
+looks at a run, a job or a template must not wait for a pattern in it, so every pattern that comes
+from a file is matched here. All ways are followed at once, character by character (Thompson's
+construction with captures, as in Pike's virtual machine; R. Cox, "Regular Expression Matching: the
+Virtual Machine Approach", 2009). What needs more than that is refused: references to groups,
+looking ahead or behind, atomic groups.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+from fsdpkit.bounded import PATTERN, PATTERN_SIZE, PATTERN_STEPS
 
 _parser: Any
 if sys.version_info >= (3, 11):
     _parser = importlib.import_module("re._parser")
 else:
     _parser = importlib.import_module("sre_parse")
-MOST_CHARACTERS = 500
-_MOST_INSTRUCTIONS = 1000
 _LOOK_EVERY = 64
 """Characters between two looks at the clock."""
 
@@ -45,8 +47,8 @@ class LinearRegex:
     """
 
     def __init__(self, pattern: str) -> None:
-        if len(pattern) > MOST_CHARACTERS:
-            raise ValueError(f"it has more than {MOST_CHARACTERS} characters")
+        if len(pattern) > PATTERN:
+            raise ValueError(f"it has more than {PATTERN} characters")
         try:
             tree = _parser.parse(pattern)
         except (re.error, OverflowError, RecursionError) as error:
@@ -70,24 +72,31 @@ class LinearRegex:
         borders = {n: (saved.get(2 * g), saved.get(2 * g + 1)) for n, g in self.groups.items()}
         return {n: text[a:b] for n, (a, b) in borders.items() if a is not None and b is not None}
 
-    def _search(self, text: str, deadline: float) -> dict[int, int] | None:
+    def matches(self, text: str) -> bool:
+        """Whether it matches the whole text; not, where that would take more than PATTERN_STEPS."""
+        if len(text) * len(self._program) > PATTERN_STEPS:
+            return False
+        return self._search(text, float("inf"), whole=True) is not None
+
+    def _search(self, text: str, deadline: float, *, whole: bool = False) -> dict[int, int] | None:
         found: dict[int, int] | None = None
         waiting: list[tuple[int, dict[int, int]]] = []
         for at in range(len(text) + 1):
             if at % _LOOK_EVERY == 0 and time.monotonic() > deadline:
                 raise TimeoutError
-            if not waiting and (found is not None or not self._may_begin(text[at : at + 1])):
+            over = found is not None or (whole and at > 0)
+            if not waiting and (over or not self._may_begin(text[at : at + 1])):
                 continue
-            if found is None:
+            if not over:
                 waiting.append((0, {}))
             character, going = text[at : at + 1], waiting
             waiting, seen = [], set[int]()
             for place, saved in self._reached(going, seen, text, at):
                 one = self._program[place]
-                if one.kind == "match":
+                if one.kind == "match" and not (whole and character):
                     found = saved
                     break  # those that follow are worse
-                if character and one.test(character):
+                if one.kind == "char" and character and one.test(character):
                     waiting.append((place + 1, saved))
         return found
 
@@ -132,7 +141,7 @@ class LinearRegex:
     # From Python's parse tree to instructions
 
     def _add(self, kind: str, test: Any = None, to: tuple[int, ...] = ()) -> int:
-        if len(self._program) >= _MOST_INSTRUCTIONS:
+        if len(self._program) >= PATTERN_SIZE:
             raise ValueError("it is too large: repeat less")
         self._program.append(_Instruction(kind, test, to))
         return len(self._program) - 1
@@ -249,3 +258,13 @@ def _one_of(items: Iterable[tuple[Any, Any]]) -> Test:
             known = _CATEGORIES[word.removeprefix("NOT_")]
             tests.append((lambda c, k=known: not k(c)) if word.startswith("NOT_") else known)  # type: ignore[misc]
     return lambda c: any(test(c) for test in tests)
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> LinearRegex:
+    return LinearRegex(pattern)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a file's pattern matches the whole text. Raises ValueError as LinearRegex."""
+    return _compiled(pattern).matches(text)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
+from fsdpkit.bounded import TABLES, TEXT, TOML_BYTES, TOML_DOTS, read_bytes
 from fsdpkit.config.explain import (
     alternatives,
     explain,
@@ -37,9 +37,6 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib  # type: ignore[no-redef,import-not-found,unused-ignore]
 
 T = TypeVar("T", bound=msgspec.Struct)
-_MAX_FILE_BYTES = 1_000_000
-_MAX_STRING = 4096
-_MAX_DEPTH = 16
 
 CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """What no value may hold: a line break would be a new line of the script, and the line separators
@@ -127,8 +124,8 @@ class Layered(msgspec.Struct):
 def _merge(
     into: dict[str, Any], values: Mapping[str, Any], origin: str, path: str, origins: dict[str, str]
 ) -> None:
-    if path.count(".") > _MAX_DEPTH:
-        raise ConfigError(f"{path[:80]}… ({origin}): tables in tables, {_MAX_DEPTH} deep")
+    if path.count(".") > TABLES:
+        raise ConfigError(f"{path[:80]}… ({origin}): tables in tables, {TABLES} deep")
     for key, value in values.items():
         dotted = f"{path}.{key}" if path else key
         if isinstance(value, Mapping):
@@ -143,15 +140,7 @@ def _merge(
 def read_toml(path: Path) -> FileTables:
     """The tables of one file. Raises ConfigError naming the file, and the line if known."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
-            raise ConfigError(f"{path}: is not a regular file")
-        if found.st_size > _MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; this is no such file")
-        with open(path, "rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-        if len(content) > _MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; this is no such file")
+        content = read_bytes(path, TOML_BYTES, links=True)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     return tables_of(content, path)
@@ -172,13 +161,22 @@ def read_place(layer: AssetLayer, path: Path) -> FileTables:
 def tables_of(content: bytes, path: Path, release: Release | None = None) -> FileTables:
     """The tables that a file's bytes hold. Raises ConfigError."""
     try:
-        return FileTables(tomllib.loads(content.decode()), path, content, release)
+        return FileTables(toml_in(content.decode()), path, content, release)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 (byte {error.start})") from error
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{path}: lists in lists, too deep to read") from error
+
+
+def toml_in(text: str) -> dict[str, Any]:
+    """The tables that a text describes. Raises ValueError, also for what would take long to read:
+    the time for a dotted key grows with the square of its parts."""
+    if sum(line.count(".") ** 2 for line in text.split("\n")) > TOML_DOTS:
+        raise ValueError("its keys have too many parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("lists in lists, too deep to read") from None
 
 
 def build(kind: type[T], layered: Layered, what: str) -> T:
@@ -200,9 +198,8 @@ def parsed(key: str, parse: Callable[[str], Any], text: str | None) -> None:
     if text is not None:
         try:
             parse(text)
-        except (ValueError, re.error) as error:
-            reason = f"is no regular expression: {error}" if isinstance(error, re.error) else error
-            raise ValueError(f"{key}: {reason}") from error
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from error
 
 
 def _check_schema(kind: type[msgspec.Struct], layered: Layered, what: str) -> None:
@@ -247,10 +244,9 @@ def _check_text(text: str, layered: Layered, path: str, what: str) -> None:
             f"{_where(layered, path, what)}: holds the control character {found.group()!r}; "
             "a line break there would be a new line of the script"
         )
-    if len(text) > _MAX_STRING:
+    if len(text) > TEXT:
         raise ConfigError(
-            f"{_where(layered, path, what)}: {len(text)} characters; at most {_MAX_STRING} are "
-            "allowed"
+            f"{_where(layered, path, what)}: {len(text)} characters; at most {TEXT} are allowed"
         )
 
 
@@ -321,8 +317,8 @@ def _read_value(annotation: Any, text: str, key: str) -> Any:
         except msgspec.ValidationError as error:
             raise ConfigError(f"--set {key}: {why(str(error), annotation, text)}") from error
     try:
-        value = tomllib.loads(f"v = {text}")["v"]
-    except (ValueError, RecursionError):
+        value = toml_in(f"v = {text}")["v"]
+    except ValueError:
         if annotation is Any or scalar:
             return text
         example = '["a", "b"]' if any(get_origin(t) is list for t in kinds) else '{x = "1"}'

@@ -5,8 +5,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.bounded import PATTERN
 from fsdpkit.config.fields import Text
-from fsdpkit.config.linear_regex import MOST_CHARACTERS, LinearRegex
+from fsdpkit.config.linear_regex import LinearRegex
 
 GROUPS = ("step", "total", "epoch", "loss", "rate")
 
@@ -17,7 +18,7 @@ class PrintedMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     pattern: Annotated[
         Text,
         Meta(
-            max_length=MOST_CHARACTERS,
+            max_length=PATTERN,
             description="Regular expression for a line of the output, with at least one of the "
             "groups (?P<step>…), total, epoch, loss and rate; no lookaround, no references.",
         ),

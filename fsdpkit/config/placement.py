@@ -5,13 +5,13 @@ Pure: a job's resources and a site's facts in, a `Placement` or a refusal with r
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fsdpkit.config import assets, limits
 from fsdpkit.config.job import Resources
+from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.offers import offers
 from fsdpkit.config.partition import NodeType, Partition, release
 from fsdpkit.config.profile import SiteProfile
@@ -120,7 +120,7 @@ def check_account(account: str | None, site: LoadedSite) -> None:
                 f"{site.profile.title} needs an account{example}: add --account, or put it once "
                 f'into {assets.user_dir()}/defaults.toml: [resources] account = "…".{how}'
             )
-    elif rules.pattern and not re.fullmatch(rules.pattern, account):
+    elif rules.pattern and not matches(rules.pattern, account):
         raise UsageError(
             f"{account!r} is not an account of {site.profile.title}{example}: it must match "
             f"{rules.pattern}.{how}"

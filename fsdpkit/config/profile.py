@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.config.fields import Scalar, Text, VariableName
+from fsdpkit.config.linear_regex import LinearRegex, matches
 from fsdpkit.config.loading import parsed
 from fsdpkit.config.partition import MaxTime, NodeType, Partition, release
 from fsdpkit.config.spelling import nearest
@@ -58,9 +59,9 @@ class Identify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = []
 
     def __post_init__(self) -> None:
-        parsed("hostname", re.compile, self.hostname)
+        parsed("hostname", LinearRegex, self.hostname)
         for example in self.examples:
-            if self.hostname is None or not re.fullmatch(self.hostname, example):
+            if self.hostname is None or not matches(self.hostname, example):
                 raise ValueError(f"examples: {example!r} is not matched by hostname")
 
 
@@ -115,7 +116,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = []
 
     def __post_init__(self) -> None:
-        parsed("hosts", re.compile, self.hosts)
+        parsed("hosts", LinearRegex, self.hosts)
         for directory in self.submit_from:
             if not re.match(r"/|\$[A-Za-z_][A-Za-z0-9_]*(/|$)", directory):
                 raise ValueError(
@@ -133,7 +134,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     find: Annotated[str | None, Meta(description="Command that lists a person's accounts.")] = None
 
     def __post_init__(self) -> None:
-        parsed("pattern", re.compile, self.pattern)
+        parsed("pattern", LinearRegex, self.pattern)
 
 
 class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,15 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fsdpkit.bounded import TOML_BYTES
 from fsdpkit.config.layers import Places
+from fsdpkit.config.loading import toml_in
 from fsdpkit.config.profile import Identify
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib  # type: ignore[no-redef,import-not-found,unused-ignore]
-
-_MOST_BYTES = 1_000_000
+_LONGEST_HEAD = 200
 _HEADER = re.compile(r"^\s*\[", re.MULTILINE)
 
 
@@ -49,7 +46,7 @@ def _text(path: Path) -> str | None:
     from fsdpkit.config.published.centre import read_file
 
     try:
-        return read_file(Path(os.path.realpath(path)), _MOST_BYTES).decode()
+        return read_file(Path(os.path.realpath(path)), TOML_BYTES).decode()
     except (OSError, UnicodeDecodeError):
         return None
 
@@ -81,8 +78,8 @@ def _parts(text: str) -> Iterator[str]:
 
 def _tables(text: str) -> dict[str, Any] | None:
     try:
-        return dict(tomllib.loads(text))
-    except (ValueError, RecursionError):
+        return toml_in(text)
+    except ValueError:
         return None
 
 
@@ -91,7 +88,7 @@ def _by_lines(part: str) -> dict[str, Any] | None:
     head, _, rest = part.partition("\n")
     if not _HEADER.match(part):
         head, rest = "", part
-    if head and _tables(head) is None:
+    if head and (len(head) > _LONGEST_HEAD or _tables(head) is None):
         return None
     found: dict[str, Any] = {}
     for line in rest.splitlines():

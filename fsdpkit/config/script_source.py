@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-_MOST_BYTES = 4 << 20
+from fsdpkit.bounded import SCRIPT_BYTES, open_regular
+
 _RUNS_OTHER_CODE = frozenset({"runpy", "importlib"})
 _READER = "fsdpkit.training.command_line"
 """Who imports this reads the settings in `[training]`, through `--job`."""
@@ -16,9 +17,9 @@ _READER = "fsdpkit.training.command_line"
 
 def read_source(entry: Path) -> bytes | None:
     """None for what is too large to be a script that a person wrote. Raises OSError."""
-    with open(entry, "rb") as file:
-        source = file.read(_MOST_BYTES + 1)
-    return source if len(source) <= _MOST_BYTES else None
+    with open_regular(entry, links=True) as file:
+        source = file.read(SCRIPT_BYTES + 1)
+    return source if len(source) <= SCRIPT_BYTES else None
 
 
 def syntax_of(source: bytes) -> ast.Module | None:

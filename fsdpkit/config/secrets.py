@@ -5,7 +5,7 @@ database, where others read them.
 A value looks like one if it has the form of a known kind of credential, wherever it stands. A
 setting looks like one if its name *ends* in a word for a credential and its value could be one:
 
-- `PASSWORD`, `PASSPHRASE`, `SECRET`, `CREDENTIALS` and the like, in any spelling;
+- `PASSWORD`, `PASSPHRASE`, `SECRET`, `CREDENTIALS` and the like, in any spelling; `DB_PASS`;
 - `TOKEN` and `KEY`, in a name all in capitals, as variables have (`MY_TOKEN`, `KAGGLE_KEY`), unless
   the word before says that data are meant (`EOS_TOKEN`, `SORT_KEY`);
 - `token` and `key` otherwise, only behind a word that makes them a credential (`api_key`,
@@ -28,15 +28,27 @@ _FORMS = {
     "a token of Hugging Face": r"hf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{16,}|[A-Za-z0-9]{30,})",
     "an API key": r"(?<!-)sk-(?:[A-Za-z0-9]+-)*"
     r"(?:(?=[A-Za-z_]*[0-9])(?=[0-9_]*[A-Za-z])\w{16,}|\w{40,})"
-    r"|sk_(?:live|test)_\w{16,}|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}",
+    r"|[rs]k_(?:live|test)_\w{16,}|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}",
     "a token of GitHub": r"gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}",
     "a token of GitLab": r"gl(?:pat|dt|rt|cbt|ptt|ft|soat)-[\w-]{16,}",
     "a token of Slack": r"x(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}",
     "an access key of AWS": r"A(?:KIA|SIA)[A-Z0-9]{16}",
     "a web token (JWT)": r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}",
     "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY",
+    "a token of Groq": r"gsk_[A-Za-z0-9]{20,}",
+    "a token of Replicate": r"r8_[A-Za-z0-9]{20,}",
+    "a key of NVIDIA": r"nvapi-[\w-]{20,}",
+    "a token of Docker": r"dckr_(?:pat|oat)_[\w-]{16,}",
+    "a token of Vault": r"hv[sbr]\.[\w-]{20,}",
+    "a token of Databricks": r"dapi[0-9a-f]{32}",
+    "a key of SendGrid": r"SG\.[\w-]{16,}\.[\w-]{16,}",
+    "a token of an organisation": r"api_org_[A-Za-z0-9]{20,}",
+    "a signature of Azure": r"sig=[\w%+/-]{40,}",
     "a URL with a password": r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@?#]*:[^/\s@]+@",
-    "the URL of a web hook": r"hooks\.slack\.com/services/\w|/api/webhooks/\d+/\w",
+    "a URL with a token": r"https?://(?=[^/\s@]*[0-9])[\w.~%+-]{16,}@",
+    "the URL of a web hook": r"hooks\.slack\.com/services/\w"
+    r"|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d+/\w",
+    "a user with a password": r"-u\s+(?![\d:]+(?!\S))[\w.@-]+:[^\s/]\S*",
     "a credential in a header": r"(?i:bearer|basic)\s+(?=\S*[0-9A-Z])[\w.~+/=-]{12,}",
 }
 _FORM = re.compile(
@@ -101,6 +113,8 @@ def is_secret(name: str, value: str) -> bool:
         return True
     if _NUMBER.fullmatch(value):
         return False
+    if name.isupper() and last == "pass" and before:
+        return True
     if name.isupper() and last.endswith(("token", "key")):
         alone = not before and last in ("key", "monkey", "turkey", "whiskey", "hockey", "jockey")
         return ahead not in _DATA and not alone
@@ -141,7 +155,8 @@ def _in(key: str, name: str, value: object) -> Iterator[tuple[str, str]]:
         for place, (word, option) in enumerate(zip(words, ["", *words], strict=False)):
             # `--api-key VALUE`: of a command line the word before may be the name.
             named = option if option.startswith("-") and "=" not in option else name
-            if why := why_secret("" if word.startswith("-") else named, word):
+            said = f"{option} {word}" if option == "-u" else word
+            if why := why_secret("" if word.startswith("-") else named, said):
                 yield f"{key}[{place}]", why
             elif not isinstance(value[place], str):
                 yield from _in(f"{key}[{place}]", name, value[place])

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from fsdpkit.config import assets
+from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import Identify, SiteProfile
 from fsdpkit.config.salvage import read_identify
@@ -144,7 +144,7 @@ def _env_matches(identify: Identify) -> bool:
 
 
 def _host_matches(identify: Identify, host: str) -> bool:
-    return identify.hostname is not None and re.fullmatch(identify.hostname, host) is not None
+    return identify.hostname is not None and matches(identify.hostname, host)
 
 
 def _only(found: list[LoadedSite], what: str) -> LoadedSite:

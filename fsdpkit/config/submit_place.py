@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.profile import NodeType, SiteProfile
 
 
@@ -36,7 +37,7 @@ def reasons_against(
     login = profile.login
     if login.submit_from:
         yield from _about_directory(profile.title, login.submit_from, here)
-    if login.hosts and not any(re.fullmatch(login.hosts, host) for host in here.hosts):
+    if login.hosts and not any(matches(login.hosts, host) for host in here.hosts):
         yield (
             f"{profile.title} takes these jobs from login nodes that match {login.hosts}, and this "
             f"is {here.hosts[0]}"

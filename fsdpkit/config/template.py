@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +10,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.bounded import PARAMETERS, TEMPLATE_BYTES, TEMPLATE_FILES
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Scalar, Text
 from fsdpkit.config.layers import AssetLayer
+from fsdpkit.config.linear_regex import LinearRegex, matches
 from fsdpkit.config.loading import Layered, build, parsed, read_toml, tables_of
 from fsdpkit.config.published.centre import Release, content_of
 from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError
 
-MAX_TEMPLATE_BYTES = 128_000  # all files together
 PART_SUFFIX = ".j2"
-_MAX_FILES = 1000  # in a template's folder, of any kind
 _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
     "bool": bool,
     "int": int,
@@ -39,10 +38,13 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     choices: Annotated[list[Scalar], Meta(description="The only values allowed.")] = []
     minimum: Annotated[float | None, Meta(description="Least number allowed.")] = None
     maximum: Annotated[float | None, Meta(description="Greatest number allowed.")] = None
-    pattern: Annotated[str | None, Meta(description="Regular expression, whole text.")] = None
+    pattern: Annotated[
+        str | None,
+        Meta(description="Regular expression, whole text; no lookaround, no references."),
+    ] = None
 
     def __post_init__(self) -> None:
-        parsed("pattern", re.compile, self.pattern)
+        parsed("pattern", LinearRegex, self.pattern)
         if self.pattern is not None and self.type != "str":
             raise ValueError(f"pattern: is for text, but the type is {self.type}")
         for key in ("minimum", "maximum"):
@@ -64,7 +66,7 @@ class TemplateManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     description: Annotated[Text, Meta(description="One sentence for `fsdpkit templates`.")]
     parameters: Annotated[
         dict[Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$")], Parameter],
-        Meta(description="What jobs and sites may set, by name."),
+        Meta(max_length=PARAMETERS, description="What jobs and sites may set, by name."),
     ] = {}
 
 
@@ -168,7 +170,7 @@ def _check(key: str, value: Scalar, parameter: Parameter, origin: str) -> None:
     elif parameter.choices and value not in parameter.choices:
         problem = f"is not one of {', '.join(map(str, parameter.choices))}"
     elif isinstance(value, str):
-        if parameter.pattern is not None and not re.fullmatch(parameter.pattern, value):
+        if parameter.pattern is not None and not matches(parameter.pattern, value):
             problem = f"does not match {parameter.pattern}"
     elif parameter.minimum is not None and value < parameter.minimum:
         problem = f"is below {parameter.minimum:g}"
@@ -182,10 +184,12 @@ def _read_parts(directory: Path) -> dict[str, bytes]:
     """Every `.j2` file of the folder. Raises ConfigError for what is no plain file inside it."""
     top = directory.resolve()
     parts: dict[str, bytes] = {}
-    left = MAX_TEMPLATE_BYTES
+    left = TEMPLATE_BYTES
     for count, path in enumerate(directory.rglob("*")):
-        if count == _MAX_FILES:
-            raise ConfigError(f"{directory}: a template's folder holds at most {_MAX_FILES} files")
+        if count == TEMPLATE_FILES:
+            raise ConfigError(
+                f"{directory}: a template's folder holds at most {TEMPLATE_FILES} files"
+            )
         if path.name.endswith(PART_SUFFIX):
             content = _content(path, top, left)
             left -= len(content)
@@ -204,5 +208,5 @@ def _content(path: Path, top: Path, most: int) -> bytes:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     raise ConfigError(
         f"{path}: a template's file is a plain file inside its folder, and all of them together are"
-        f" at most {MAX_TEMPLATE_BYTES} bytes"
+        f" at most {TEMPLATE_BYTES} bytes"
     )

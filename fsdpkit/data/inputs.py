@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from fsdpkit.bounded import open_regular
 from fsdpkit.config.training import DataSettings, ModelSettings, TrainingSettings
 from fsdpkit.data.index import check_fits, read_index
 from fsdpkit.data.model_files import weight_problems
@@ -124,7 +125,7 @@ def _too_few(data: DataSettings, source: str, rows: int, world_size: int | None)
 
 def _parquet_problems(path: Path) -> Iterator[str]:
     """Only the marks at both ends: the schema takes pyarrow, which a submission does not load."""
-    with open(path, "rb") as file:
+    with open_regular(path, links=True) as file:
         begin = file.read(4)
         file.seek(-min(4, path.stat().st_size), 2)
         end = file.read(4)

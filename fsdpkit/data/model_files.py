@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.bounded import MODEL_BYTES, open_regular, read_bytes
 from fsdpkit.errors import ConfigError, NotFoundError
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -56,7 +57,8 @@ def tensor_shapes(directory: Path) -> Shapes:
         return _header(directory / WEIGHTS)
     index = directory / WEIGHTS_INDEX
     try:
-        names = sorted(set(msgspec.json.decode(index.read_bytes())["weight_map"].values()))
+        content = read_bytes(index, MODEL_BYTES, links=True)
+        names = sorted(set(msgspec.json.decode(content)["weight_map"].values()))
     except FileNotFoundError:
         raise NotFoundError(
             f"{directory}: holds neither {WEIGHTS} nor {WEIGHTS_INDEX} (training.model.pretrained)."
@@ -71,7 +73,7 @@ def tensor_shapes(directory: Path) -> Shapes:
 
 def _header(path: Path) -> Shapes:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path, links=True) as file:
             length = int.from_bytes(file.read(8), "little")
             if length > MOST_HEADER_BYTES:
                 raise ValueError(f"a header of {length} bytes")

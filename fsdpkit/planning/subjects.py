@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from fsdpkit.bounded import SCRIPT_BYTES, read_bytes
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.trust import TrustedFile, TrustedModel
 from fsdpkit.errors import ConfigError, UsageError
@@ -92,7 +93,7 @@ def _trainer(entry: TrustedFile) -> Any:
     """The module of a job's script, which must be one that trains T5 step by step."""
     if str(entry.parent) not in sys.path:
         sys.path.insert(0, str(entry.parent))
-    source = entry.read_text(encoding="utf-8")
+    source = read_bytes(entry, SCRIPT_BYTES, links=True).decode()
     if not all(f"def {name}(" in source for name in ("train_step", "build", "main")):
         raise UsageError(
             f"{entry.name} is not the T5 trainer, so its step is not known here: name a function "

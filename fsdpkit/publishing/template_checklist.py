@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.template import Parameter, Template, load_template
 from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError
 from fsdpkit.publishing import template_goldens as goldens
@@ -21,7 +22,7 @@ from fsdpkit.publishing.template_cases import RenderedCase, cases_of, rendered, 
 from fsdpkit.publishing.template_edges import value_sets
 from fsdpkit.publishing.template_named import folder_of
 from fsdpkit.publishing.template_new import PLACEHOLDERS
-from fsdpkit.publishing.template_pattern import allowed_texts, may_take_for_ever
+from fsdpkit.publishing.template_pattern import allowed_texts
 from fsdpkit.rendering.environment import ENTRY
 from fsdpkit.rendering.language import parse
 
@@ -152,12 +153,6 @@ def _problems_of(parameter: Parameter) -> Iterator[tuple[str, str]]:
         return
     if parameter.pattern is None:
         yield "is text of any kind", "give it a pattern or choices"
-    elif may_take_for_ever(parameter.pattern):
-        yield (
-            f"has the pattern {parameter.pattern!r}, which repeats a repetition: a wrong value can "
-            "keep a login node busy for ever",
-            "write it without one + or * inside another",
-        )
     elif not allowed_texts(parameter.pattern):
         yield f"has the pattern {parameter.pattern!r}, for which no text was found", "simplify it"
 
@@ -191,19 +186,22 @@ _PERSONAL = [
 ]
 
 
+Find = Callable[[str], str | None]
+
+
 def _personal(template: Template) -> Findings:
     wrong = False
-    patterns = [*_PERSONAL, *_account_patterns()]
+    patterns = [*((_first(p), told, todo) for p, told, todo in _PERSONAL), *_account_patterns()]
     for path in sorted(template.dir.rglob("*")):
         inside = path.relative_to(template.dir)
         if path.suffix not in _TEXT_FILES or path.is_symlink() or not path.is_file():
             continue
         text = path.read_bytes()[:1_000_000].decode(errors="replace")
         for number, line in enumerate(text.split("\n"), 1):
-            for pattern, what, remedy in patterns:
-                if found := pattern.search(line[:2000]):
+            for find, what, remedy in patterns:
+                if found := find(line[:2000]):
                     wrong = True
-                    told = f"{what}: {found[0][:60]}"
+                    told = f"{what}: {found[:60]}"
                     yield ChecklistPoint(
                         "personal data", "problem", told, f"{inside}:{number}", remedy
                     )
@@ -212,14 +210,23 @@ def _personal(template: Template) -> Findings:
         yield ChecklistPoint("personal data", "ok", told)
 
 
-def _account_patterns() -> Iterator[tuple[re.Pattern[str], str, str]]:
+def _first(pattern: re.Pattern[str]) -> Find:
+    return lambda line: found[0] if (found := pattern.search(line)) else None
+
+
+def _account_patterns() -> Iterator[tuple[Find, str, str]]:
     """The accounts of every site, where its pattern is so special that it fits no ordinary word."""
     for site in sites()[0]:
         pattern = site.profile.account.pattern
         ordinary = ("account", "gpu", "train", "a1", "node01", "torch", "ACCOUNT", "x_y")
-        if pattern and not any(re.fullmatch(pattern, word) for word in ordinary):
+        if pattern and not any(matches(pattern, word) for word in ordinary):
             told = f"what looks like an account of {site.profile.title}"
-            yield re.compile(rf"\b(?:{pattern})\b"), told, "leave accounts to jobs and defaults"
+            yield _word_like(pattern), told, "leave accounts to jobs and defaults"
+
+
+def _word_like(pattern: str) -> Find:
+    """The first word of a line that is as a profile says an account is."""
+    return lambda line: next((w for w in re.findall(r"[\w.-]+", line) if matches(pattern, w)), None)
 
 
 def _readme(template: Template) -> Findings:

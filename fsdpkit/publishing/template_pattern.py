@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
+
+from fsdpkit.config.linear_regex import matches
 
 # Python's own parser, whose module has no public name; before 3.11 it had another.
 _NEW = sys.version_info >= (3, 11)
@@ -36,39 +38,11 @@ def tree_of(pattern: str) -> Tree:
         return _parser.parse(pattern)
 
 
-def may_take_for_ever(pattern: str) -> bool:
-    """Whether a repetition without end stands inside another, as in `(a+)+`: a text that does not
-    match then can take a time that doubles with each of its characters."""
-    return _nested(tree_of(pattern), False)
-
-
-def _nested(tree: Tree, inside: bool) -> bool:
-    for operation, argument in tree:
-        if operation in _REPEATS:
-            _, most, body = argument
-            endless = most == _c.MAXREPEAT
-            if (inside and endless) or _nested(body, inside or endless):
-                return True
-        elif any(_nested(body, inside) for body in _bodies(operation, argument)):
-            return True
-    return False
-
-
 _REPEATS = {
     getattr(_c, name)
     for name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
     if hasattr(_c, name)
 }
-
-
-def _bodies(operation: Any, argument: Any) -> Sequence[Tree]:
-    if operation is _c.SUBPATTERN:
-        return [argument[3]]
-    if operation is _c.BRANCH:
-        return list(argument[1])
-    if operation in (_c.ASSERT, _c.ASSERT_NOT):
-        return [argument[1]]
-    return []
 
 
 # ---- Texts
@@ -81,10 +55,8 @@ def allowed_texts(pattern: str | None) -> list[str]:
     """
     if pattern is None:
         return ["", "-x", "--wrap=id", NASTY, "{array_task} %j $(id)", "x" * LONG]
-    if may_take_for_ever(pattern):
-        return []
     found = dict.fromkeys(_candidates(pattern))
-    return [text for text in found if re.fullmatch(pattern, text) and _printable(text)]
+    return [text for text in found if matches(pattern, text) and _printable(text)]
 
 
 def _printable(text: str) -> bool:
@@ -96,7 +68,7 @@ def _candidates(pattern: str) -> Iterator[str]:
     for length in ("short", "long"):
         for turn in range(6):  # another character of each class, another branch
             yield _text(tree, turn, length, LONG)
-    yield from (text for text in (NASTY, "-x", "it's $(id)", "a") if re.fullmatch(pattern, text))
+    yield from (text for text in (NASTY, "-x", "it's $(id)", "a") if matches(pattern, text))
 
 
 def _text(tree: Tree, turn: int, length: str, left: int) -> str:

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
+from fsdpkit.bounded import TEMPLATE_BYTES
 from fsdpkit.config.loading import CONTROL_CHARACTER
-from fsdpkit.config.template import MAX_TEMPLATE_BYTES, PART_SUFFIX
+from fsdpkit.config.template import PART_SUFFIX
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.evaluation import FUNCTIONS
 from fsdpkit.rendering.expressions import Called, Expression, Filtered
@@ -30,7 +31,7 @@ from fsdpkit.rendering.statements import (
     Where,
 )
 
-_MAX_INCLUDES = 50  # and MAX_TEMPLATE_BYTES in all
+_MAX_INCLUDES = 50  # and TEMPLATE_BYTES in all
 _KIND_OF = {"sh": "shell", "sh_arg": "shell", "sb": "directive", "note": "comment"}
 
 
@@ -100,8 +101,8 @@ class _Reader:
             rule = "" if name.endswith(PART_SUFFIX) else f"; a part's name ends in {PART_SUFFIX}"
             raise TemplateError(where, f"there is no file {name!r} in the template's folder{rule}")
         self._bytes += len(self._parts[name])
-        if self._bytes > MAX_TEMPLATE_BYTES:
-            raise TemplateError(where, f"its files make more than {MAX_TEMPLATE_BYTES} bytes")
+        if self._bytes > TEMPLATE_BYTES:
+            raise TemplateError(where, f"its files make more than {TEMPLATE_BYTES} bytes")
         try:
             text = self._parts[name].decode()
         except UnicodeDecodeError as error:

@@ -8,26 +8,20 @@ no lines. A number that is absent or not finite is NaN here; one too large to co
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
-from fsdpkit.runs.reading import (
-    LARGEST,
-    MOST_BYTES_OF_LINES,
-    open_regular,
-    parsed,
-    read_bytes,
-)
+from fsdpkit.bounded import METRICS_BYTES, lines_in, open_regular, read_bytes
+from fsdpkit.runs.reading import LARGEST, parsed
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -197,7 +191,7 @@ def read_own_numbers(path: Path) -> dict[str, tuple[Floats, Floats]]:
     kept: list[bytes] = []
     stride, number = 1, 0
     with contextlib.suppress(OSError), open_regular(path) as file:
-        for number, line in enumerate(_bounded(file)):
+        for number, line in enumerate(lines_in(file, METRICS_BYTES)):
             if number % stride == 0:
                 kept.append(line)
             if len(kept) > _MOST_OWN_LINES:
@@ -287,14 +281,13 @@ Line = TypeVar("Line", bound=msgspec.Struct)
 Item = TypeVar("Item")
 _MAY_HOLD_NO_NUMBER = re.compile(rb"\bNaN\b|\bInfinity\b|[eE]\+?\d{3}")
 """Words that Python's json writes and JSON does not know, and numbers that no float holds."""
-_LONGEST_LINE = 1 << 20
 
 
 def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
     decode = msgspec.json.Decoder(kind).decode
     try:
         with open_regular(path) as file:
-            for line in _bounded(file):
+            for line in lines_in(file, METRICS_BYTES):
                 try:
                     yield decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -305,22 +298,10 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
         return
 
 
-def _bounded(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of the file's newest GiB, but for those that are too long to be one of ours."""
-    older = max(0, os.fstat(file.fileno()).st_size - MOST_BYTES_OF_LINES)
-    file.seek(older)
-    inside = older > 0
-    while line := file.readline(_LONGEST_LINE):
-        ends = line.endswith(b"\n")
-        if not inside and (ends or len(line) < _LONGEST_LINE):
-            yield line
-        inside = not ends
-
-
 def _every_line(path: Path, kind: type[Line], most: int | None) -> list[Line]:
     """As `_lines`, faster for a file of some megabytes whose lines are all whole."""
     try:
-        data = read_bytes(path, MOST_BYTES_OF_LINES)
+        data = read_bytes(path, METRICS_BYTES)
         if most is not None and (every := -(-data.count(b"\n") // most)) > 1:
             data = b"\n".join(data.splitlines()[::every])
         return msgspec.json.Decoder(kind).decode_lines(data)

@@ -179,7 +179,7 @@ def last_time_s(path: Path) -> float | None:
     try:
         with open_regular(path) as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            lines = file.read().splitlines()
+            lines = file.read(_TAIL_BYTES).splitlines()
     except OSError:
         return None
     for line in reversed(lines):

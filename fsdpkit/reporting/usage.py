@@ -64,7 +64,8 @@ class SampleReader:
         """The last two samples in the file, or fewer."""
         with contextlib.suppress(OSError):
             if path not in self._files:
-                self._files[path] = LineReader(path, position_of_last(path, 3))  # one may be torn
+                start = position_of_last(path, 3)  # one may be torn
+                self._files[path] = LineReader(path, start, newest=True)
             reader = self._files[path]
             lines = reader.read()
             while reader.more:

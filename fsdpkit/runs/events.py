@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, parsed, read_bytes
+from fsdpkit.bounded import read_end
+from fsdpkit.runs.reading import parsed
 
 
 class JsonLines:
@@ -62,10 +63,10 @@ def finite(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete records of `path` in order; a missing file has none, incomplete lines are
-    skipped."""
+    """The complete records of `path` in order, of a very large file the last; a missing file has
+    none, incomplete lines are skipped."""
     try:
-        data = read_bytes(path, MOST_BYTES_OF_LINES)
+        data = read_end(path)
     except FileNotFoundError:
         return
     for line in data.splitlines():

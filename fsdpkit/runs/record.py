@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.bounded import JOBS, NODES, RANKS, RECORD_BYTES, TASKS, read_bytes
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.job_ids import ONE, id_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.lock import locked
-from fsdpkit.runs.reading import read_bytes
 
 SCHEMA = "fsdpkit.run/1"
 
@@ -32,10 +32,14 @@ JobId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\Z")]
 TaskId = Annotated[str, Meta(pattern=rf"^{ONE}\Z")]
 Clusters = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,-]{0,255}\Z")]
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")]
-Count = Annotated[int, Meta(ge=1, le=100_000)]
+Count = Annotated[int, Meta(ge=1, le=NODES)]
+Ranks = Annotated[int, Meta(ge=1, le=RANKS)]
 Number = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
-Ended = dict[TaskId, dict[str, Any]]
+Ended = Annotated[dict[TaskId, dict[str, Any]], Meta(max_length=TASKS)]
+Tasks = Annotated[list[Number], Meta(max_length=TASKS)]
+After = Annotated[list[JobId], Meta(max_length=JOBS)]
+LeftOut = Annotated[list[NodeName], Meta(max_length=NODES)]
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,13 +48,13 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     job_id: JobId | None = None
     """None: whether Slurm took it is not known."""
     nodes: Count
-    ranks_per_node: Count
-    array: list[Number] | None = None
+    ranks_per_node: Ranks
+    array: Tasks | None = None
     """Tasks of the array; after a resume only those that had not reached their goal."""
     first_attempt: Number = 0
-    after: list[JobId] = []
+    after: After = []
     """Jobs of the run that must have ended short of the goal before this one starts."""
-    left_out: list[NodeName] = []
+    left_out: LeftOut = []
     """Nodes that it was submitted without because they failed a run, beside the job's own
     resources.exclude."""
     submitted_s: Time | None = None
@@ -85,15 +89,15 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Slurm's cluster name, where sbatch was called with -M."""
     job_id: JobId | None = None
     nodes: Count
-    ranks_per_node: Count
-    array: list[Number] | None = None
+    ranks_per_node: Ranks
+    array: Tasks | None = None
     first_attempt: Number = 0
-    after: list[JobId] = []
-    left_out: list[NodeName] = []
+    after: After = []
+    left_out: LeftOut = []
     submitted_s: Time | None = None
     ended: Ended | None = None
     """Once the scheduler had said how every job ended: those states by job id, not asked again."""
-    earlier: list[JobRecord] = []
+    earlier: Annotated[list[JobRecord], Meta(max_length=JOBS)] = []
     """Jobs before this one, oldest first."""
     resuming: JobRecord | None = None
     """The next job, from before sbatch is called until its answer is on record. Until then the run
@@ -160,12 +164,12 @@ def save(paths: RunPaths, record: RunRecord) -> None:
         raise StorageError(f"{paths.record} cannot be written: {error.strerror}") from error
 
 
-def load(directory: Path, *, copied: bool = False) -> RunRecord:
+def load(directory: Path, *, copied: bool = False, most: int = RECORD_BYTES) -> RunRecord:
     """The record of the run in `directory`, which has the run's id for its name unless it was
     `copied` to be looked at. Raises NotFoundError, or StorageError for one not to be believed."""
     path = RunPaths(directory).record
     try:
-        record = msgspec.json.decode(read_bytes(path), type=RunRecord)
+        record = msgspec.json.decode(read_bytes(path, most), type=RunRecord)
     except FileNotFoundError as error:
         raise NotFoundError(f"{directory} is not a run: it has no run.json") from error
     except OSError as error:
@@ -175,7 +179,7 @@ def load(directory: Path, *, copied: bool = False) -> RunRecord:
             f"{path} is corrupt ({error}); the job itself, if it was submitted, is not affected: "
             f"look for its comment 'fsdpkit:{directory.name}' with squeue -o '%i %k'"
         ) from error
-    if not copied and record.id not in (directory.name, directory.resolve().name):
+    if not copied and record.id != directory.name and record.id != directory.resolve().name:
         raise StorageError(
             f"{path} is the record of {record.id}: a run's directory must be named after its id; "
             f"rename it"

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, read_bytes
+from fsdpkit.bounded import read_end
 
 _FULL = 0.995
 _MIB = 1 << 20
@@ -93,7 +93,7 @@ def read_samples(path: Path) -> list[Sample]:
     """In order; incomplete or malformed lines are skipped. Raises OSError, but not for a missing
     file."""
     try:
-        data = read_bytes(path, MOST_BYTES_OF_LINES)
+        data = read_end(path)
     except FileNotFoundError:
         return []
     return list(decoded(data))

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from fsdpkit.bounded import LISTED_BYTES, read_bytes
 from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.reading import read_bytes
 
 
 def runs_dir(given: str | os.PathLike[str] | None = None) -> Path:
@@ -83,7 +83,7 @@ def runs_by_end(top: Path) -> list[tuple[str, bool]]:
 
     def look(name: str) -> bool | None:
         try:
-            return decoder.decode(read_bytes(f"{top}/{name}/run.json")).for_good
+            return decoder.decode(read_bytes(f"{top}/{name}/run.json", LISTED_BYTES)).for_good
         except (FileNotFoundError, NotADirectoryError):
             return None  # not a run
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):

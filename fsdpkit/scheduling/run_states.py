@@ -200,13 +200,23 @@ def decisive(record: RunRecord, states: Mapping[str, JobState | None]) -> States
     says nothing of how the run ended.
     """
     found: States = {}
-    for task in [None] if record.array_tasks is None else record.array_tasks:
-        jobs = [job for job in record.jobs if task is None or task in (job.array or [])]
+    for task, jobs in _by_task(record).items():
         ids = [id_of(str(job.job_id), task) for job in jobs]
         first = max((i for i, job in enumerate(jobs) if not job.after), default=0)
         if jobs and jobs[-1].job_id is not None:
             chosen = _first_not_failed(ids[first:], states)
             found[chosen] = states.get(chosen)
+    return found
+
+
+def _by_task(record: RunRecord) -> dict[int | None, list[JobRecord]]:
+    """The jobs of each task, oldest first; of None without an array."""
+    if record.array is None:
+        return {None: record.jobs}
+    found: dict[int | None, list[JobRecord]] = {task: [] for task in record.array_tasks or []}
+    for job in record.jobs:
+        for task in dict.fromkeys(job.array or []):
+            found[task].append(job)
     return found
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fsdpkit.bounded import lines_in, open_regular
 from fsdpkit.errors import StorageError
-from fsdpkit.runs.reading import LARGEST, MOST_BYTES_OF_LINES, open_regular, parsed
+from fsdpkit.runs.reading import LARGEST, parsed
 
-_LONGEST_LINE = 1 << 20
 _MOST_STEP = 2**53
 _NAMES_NO_QUANTITY = ("step", "time_s")
 
@@ -38,19 +38,15 @@ def lines_of(metrics: Path) -> list[MetricsLine]:
     """
     try:
         with open_regular(metrics) as file:
-            text = file.read(MOST_BYTES_OF_LINES + 1)
+            found = [_line(index, raw) for index, raw in enumerate(lines_in(file))]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise StorageError(f"{metrics} cannot be read: {error.strerror}") from error
-    whole = text[:MOST_BYTES_OF_LINES].split(b"\n")[:-1]
-    found = [line for index, raw in enumerate(whole) if (line := _line(index, raw)) is not None]
-    return _as_done_last(found)
+    return _as_done_last([line for line in found if line is not None])
 
 
 def _line(index: int, raw: bytes) -> MetricsLine | None:
-    if len(raw) > _LONGEST_LINE:
-        return None
     try:
         table = parsed(raw)
         step, time_s = table["step"], table["time_s"]

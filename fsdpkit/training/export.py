@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 import fsdpkit
+from fsdpkit.bounded import MODEL_BYTES, parsed, read_bytes
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.training.checkpoint_loading import read_optimizer, read_weights, weights_in
@@ -243,8 +244,8 @@ def _said(file: Path, dtype: torch.dtype | None) -> str:
     Raises StorageError when it cannot be read.
     """
     try:
-        text = file.read_text("utf-8")
-        table = json.loads(text)
+        text = read_bytes(file, MODEL_BYTES, links=True).decode()
+        table = parsed(text)
     except (OSError, ValueError) as error:
         raise StorageError(f"{file} cannot be read: {error}.") from None
     named = [key for key in DTYPE_KEYS if key in table]

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from fsdpkit.bounded import LAYERS, json_of_model
 from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError
 from fsdpkit.training.export import DTYPE_KEYS, TOKENIZER_FILES, HuggingFace
@@ -187,12 +188,27 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 def _table(file: Path) -> dict[str, Any]:
     try:
-        table: Any = json.loads(file.read_text("utf-8"))
+        table: Any = json_of_model(file)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}.") from None
     if not isinstance(table, dict):
         raise ConfigError(f"{file}: holds no table.")
+    if many := _too_many(table):
+        raise ConfigError(f"{file}: {many} is more than {LAYERS}, which no model has.")
     return table
+
+
+_COUNTS = re.compile(r"layer|block|expert|depth|stage")
+
+
+def _too_many(value: Any, key: str = "") -> str | None:
+    """The first number of parts that would take long to build."""
+    if isinstance(value, dict):
+        return next((found for k, v in value.items() if (found := _too_many(v, str(k)))), None)
+    if isinstance(value, list):
+        return next((found for v in value if (found := _too_many(v, key))), None)
+    counts = isinstance(value, int) and _COUNTS.search(key)
+    return f"{key} = {value}" if counts and value > LAYERS else None
 
 
 def _transformers() -> Any:

@@ -9,7 +9,6 @@ for each rank's slice of each tensor, FSDP1 for a unit's tensors at a time. No r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Generator, Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from fsdpkit.bounded import json_of_model
 from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.training.export import INDEX, SINGLE
@@ -326,7 +326,7 @@ def tensors_of(path: Path) -> dict[str, Stored]:
 def _index(path: Path) -> dict[Path, list[str]]:
     """File → names of its tensors, as the index has it."""
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))["weight_map"].items()
+        names = json_of_model(path)["weight_map"].items()
         files: dict[Path, list[str]] = {}
         for name, file in names:
             if Path(file).name != file:

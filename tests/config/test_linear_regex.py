@@ -30,6 +30,16 @@ def test_it_finds_what_python_finds(pattern: str, text: str) -> None:
     assert LinearRegex(pattern).search(text) == (found.groupdict() if found else None)
 
 
+@settings(max_examples=500, deadline=None)
+@given(patterns(), st.text("ab1 A", max_size=12))
+def test_it_matches_the_whole_of_what_python_does(pattern: str, text: str) -> None:
+    assert LinearRegex(pattern).matches(text) == bool(re.fullmatch(pattern, text))
+
+
+def test_a_text_that_would_take_long_does_not_match() -> None:
+    assert not LinearRegex("(?:a?){400}").matches("a" * 400)
+
+
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a*)*b", "(a|a)*c", "(.*)*.*=.*", "(a?){40}a{40}b"])
 def test_no_pattern_takes_long(pattern: str) -> None:
     began_s = time.process_time()

@@ -142,7 +142,7 @@ BROKEN = {
     "x = " + "9" * 5000: "is not valid TOML",
     "x = " + "[" * 5000: "too deep to read",
     ".".join("a" * 30) + " = 1": "tables in tables",
-    "#" * 1_000_001: "larger than 1000000 bytes",
+    "#" * 1_000_001: "more than 1000000 bytes",
 }
 
 
@@ -196,8 +196,8 @@ PROFILES = {
     "[partitions.big.select]\ngpus = '4'": "gpus is not a partition's to decide",
     "[partitions.big.select]\ngres = 'x,gpu:4'": "GPUs are asked for by [gpu_request]",
     "[partitions.big.select]\n'Bad Name' = 'x'": "partitions.big.select.Bad Name",
-    "[account]\npattern = '['": "account.pattern (user mine.toml): is no regular expression",
-    "[identify]\nhostname = '('": "identify.hostname (user mine.toml): is no regular expression",
+    "[account]\npattern = '['": "account.pattern (user mine.toml): it is no regular expression",
+    "[identify]\nhostname = '('": "identify.hostname (user mine.toml): it is no regular expression",
     "[gpu_request]\nform = 'gpus-per-task'": "must be one of gpus-per-node, gres, none",
     "[rendezvous]\nport_base = 60000": "goes beyond port 65535",
     "[rendezvous]\nsuffix = 'i'": 'only a name has one; set address = "hostname"',

@@ -16,7 +16,6 @@ from fsdpkit.publishing.template_pattern import (
     LONG,
     allowed_texts,
     for_bash,
-    may_take_for_ever,
 )
 
 PATTERNS = [
@@ -65,16 +64,6 @@ def test_a_pattern_gives_its_longest_and_its_nastiest_text() -> None:
     assert max(map(len, allowed_texts("[a-z]{2,64}"))) == 64
     assert max(map(len, allowed_texts("[a-z]+"))) == LONG
     assert any("'" in text for text in allowed_texts("[^/]+"))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "wanted"),
-    [("(a+)+b", True), ("(a*)*", True), (r"(\w+\s?)*x", True), ("(ab)+", False), ("a+b+", False),
-     ("(a{1,3})+", False), ("(a|b+)+", True)],
-)  # fmt: skip
-def test_a_pattern_that_can_take_for_ever_is_known(pattern: str, wanted: bool) -> None:
-    assert may_take_for_ever(pattern) is wanted
-    assert not wanted or allowed_texts(pattern) == []
 
 
 def grep(posix: str, texts: list[str]) -> list[bool]:

@@ -43,7 +43,7 @@ quick = settings(max_examples=300, suppress_health_check=[*HealthCheck])
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every limit within reach of an example."""
     monkeypatch.setattr(log_lines, "_LONG", 4)
-    monkeypatch.setattr(log_lines, "_LONGEST", 9)
+    monkeypatch.setattr(log_lines, "LINE_BYTES", 9)
     monkeypatch.setattr(log_lines, "_CHUNK", 3)
 
 
@@ -103,7 +103,7 @@ def test_what_is_read_of_a_large_file_are_whole_lines_of_its_end(
     path.write_bytes(data)
     source = LogSource(0, 0, 0, "out", path)
     everything = [line for _, lines in lines_of(source, "all") for line in lines]
-    monkeypatch.setattr(log_lines, "MOST_BYTES", most)
+    monkeypatch.setattr(log_lines, "TAIL_BYTES", most)
     end = [line for _, lines in lines_of(source) for line in lines]
     start = log_lines.start_of(path, None)
     assert start == 0 if len(data) <= most else len(data) - start <= most

@@ -64,7 +64,7 @@ def test_a_line_without_end_is_passed_over_and_of_a_huge_file_the_newest_is_read
     steps = [{**step, "step": number} for number in range(4)]
     lines = [steps[0], {**step, "step": 7, "of": long}, steps[1], f"{long}\n", *steps[2:], long]
     assert read(tmp_path, *lines).steps["step"].tolist() == [0, 1, 2, 3]
-    monkeypatch.setattr(series, "MOST_BYTES_OF_LINES", len(long) + 60)
+    monkeypatch.setattr(series, "METRICS_BYTES", len(long) + 60)
     assert read_metrics(tmp_path / "metrics.jsonl").steps["step"].tolist() == [3]
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from fsdpkit.bounded import RECORD_BYTES as MOST_BYTES
 from fsdpkit.errors import SchedulerError, StorageError
-from fsdpkit.runs.reading import MOST_BYTES, open_own, read_bytes
+from fsdpkit.runs.reading import open_own, read_bytes
 from fsdpkit.runs.record import load
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.slurm import SlurmClient

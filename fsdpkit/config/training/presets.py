@@ -6,11 +6,11 @@ Names of dimensions are those of a Hugging Face T5 `config.json`; sizes are from
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from fsdpkit.bounded import LAYERS, json_of_model
 from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.errors import ConfigError, NotFoundError
 
@@ -103,6 +103,7 @@ _WHOLE = {  # positive integers that a config.json must or may give
     "relative_attention_num_buckets",
     "relative_attention_max_distance",
 }
+_LARGEST = 10_000_000
 _REQUIRED = ("vocab_size", "d_model", "d_ff", "d_kv", "num_heads", "num_layers")
 _OTHER = {
     "feed_forward_proj",
@@ -134,7 +135,7 @@ def read_config_json(path: Path) -> dict[str, Any]:
     no T5 has or a value that no T5 can have.
     """
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = json_of_model(path)
     except FileNotFoundError:
         named = path.parent if path.name == "config.json" else path
         raise NotFoundError(f"{path}: no such file.{hub_hint(named)}") from None
@@ -170,8 +171,9 @@ def read_config_json(path: Path) -> dict[str, Any]:
 def _unfit(key: str, value: Any) -> str | None:
     """What `value` should have been, or None when it will do."""
     if key in _WHOLE:
-        fits = isinstance(value, int) and not isinstance(value, bool) and value > 0
-        return None if fits else "a whole number above zero"
+        most = LAYERS if key.endswith("layers") else _LARGEST
+        fits = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
+        return None if fits else f"a whole number above zero and at most {most}"
     if key == "feed_forward_proj":
         return None if value in ("relu", "gated-gelu") else '"relu" or "gated-gelu"'
     if key in ("tie_word_embeddings", "scale_decoder_outputs"):

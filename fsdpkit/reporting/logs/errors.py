@@ -15,12 +15,13 @@ from pathlib import Path
 
 from msgspec import structs
 
+from fsdpkit.bounded import read_end
 from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.failures.ends import follows
 from fsdpkit.reporting.logs.lines import LineReader, position_of_last, text
 from fsdpkit.runs.history import Attempt, Failure, Launch
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, read_bytes, read_json
+from fsdpkit.runs.reading import read_json
 from fsdpkit.runs.record import RunRecord
 
 _TAIL = 20
@@ -131,15 +132,19 @@ def _place(attempt: Attempt, failure: Failure) -> int | None:
     return begun[-1] if begun else None
 
 
+_ERROR_FILE = re.compile(r"rank-(\d{1,9})(?:\.restart-(\d{1,9}))?\.", re.ASCII)
+
+
 def _only_in_error_files(
     attempt: Attempt, place: int, ranks_per_node: int, known: Sequence[LoggedFailure]
 ) -> Iterator[LoggedFailure]:
     """Of each node the agent keeps the first failure; other ranks left their error files."""
     launch = attempt.launches[place]
     ranks = {broken.rank for broken in known}
-    for rank in range(len(launch.nodes) * ranks_per_node):
-        if rank in ranks:
-            continue
+    files = attempt.dir.glob("rank-*.error.json")
+    found = (match for file in files if (match := _ERROR_FILE.match(file.name)))
+    left = {int(m[1]) for m in found if int(m[2] or 0) == launch.number} - ranks
+    for rank in sorted(r for r in left if r < len(launch.nodes) * ranks_per_node):
         told = _told(attempt.paths.rank_file(rank, "error.json", launch.number))
         if told is not None:
             who = f"rank {rank} on {attempt.node_of_rank(rank, ranks_per_node, place)}"
@@ -261,7 +266,7 @@ def _log_errors(
 
 def _all_lines(path: Path) -> Iterable[str]:
     with contextlib.suppress(OSError):
-        lines = read_bytes(path, MOST_BYTES_OF_LINES).splitlines()
+        lines = read_end(path).splitlines()
         return [text(line) for line in lines if line.strip()]
     return []
 

@@ -16,18 +16,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from fsdpkit.bounded import LINE_BYTES, TAIL_BYTES, open_regular
 from fsdpkit.errors import UsageError
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.reading import open_regular
 from fsdpkit.runs.record import RunRecord
 
 Stream = Literal["out", "err"]
 
 _CHUNK = 1 << 18
 _LONG = 4096
-_LONGEST = 1 << 20
-MOST_BYTES = 64 << 20
-"""Of a file's end, where neither all of it nor a number of lines was asked for."""
 
 
 @dataclass(frozen=True)
@@ -165,13 +162,13 @@ def split_lines(data: bytes) -> tuple[list[bytes], bytes]:
 def _pieces(line: bytes) -> Iterator[bytes]:
     start = 0
     while len(line) - start > _LONG:
-        at = line.find(b"\r", start + _LONG, start + _LONGEST)
+        at = line.find(b"\r", start + _LONG, start + LINE_BYTES)
         if at >= 0:
             yield line[start:at]
             start = at + 1
-        elif len(line) - start > _LONGEST:
-            yield line[start : start + _LONGEST]
-            start += _LONGEST
+        elif len(line) - start > LINE_BYTES:
+            yield line[start : start + LINE_BYTES]
+            start += LINE_BYTES
         else:
             break
     yield line[start:]
@@ -180,9 +177,10 @@ def _pieces(line: bytes) -> Iterator[bytes]:
 class LineReader:
     """Reads a file that grows, from `position` (bytes) on. Holds no file open between reads."""
 
-    def __init__(self, path: Path, position: int = 0) -> None:
+    def __init__(self, path: Path, position: int = 0, *, newest: bool = False) -> None:
         self.path = path
         self.position = position
+        self._newest = newest
         self.more = False
         """Whether the last read may have left something."""
         self._held = b""
@@ -190,13 +188,17 @@ class LineReader:
     def read(self) -> list[str]:
         """Lines completed since the last call, of at most 256 KiB.
 
-        A file that has become shorter was rewritten, and is read from its start. Raises OSError,
-        except for a file that is gone.
+        A file that has become shorter was rewritten, and is read from its start. Of what is
+        `newest`, no more than TAIL_BYTES are read on: what lies before is passed over. Raises
+        OSError, except for a file that is gone.
         """
         data, size = _read_at(self.path, self.position)
         if size < self.position:
             self.position, self._held = 0, b""
             data, size = _read_at(self.path, 0)
+        if self._newest and size - self.position > TAIL_BYTES:
+            self.position, self._held = position_within(self.path), b""
+            data, size = _read_at(self.path, self.position)
         self.position += len(data)
         self.more = bool(data) and self.position < size
         lines, self._held = split_lines(self._held + data)
@@ -223,14 +225,20 @@ def text(line: bytes) -> str:
 
 
 def position_of_last(path: Path, count: int) -> int:
-    """Where the last `count` lines of a file begin, in bytes; an unfinished last line counts."""
+    """Where the last `count` lines of a file begin, in bytes; an unfinished last line counts.
+
+    A file without line ends is not read through: no line has more than LINE_BYTES (split_lines),
+    nor do many of them have that.
+    """
     with open_regular(path) as file:
         size = place = file.seek(0, os.SEEK_END)
         if count <= 0 or not size:
             return size
         left = count + 1
-        while place > 0:
-            start = max(0, place - _CHUNK)
+        farthest = min(count * LINE_BYTES, max(TAIL_BYTES, count * _LONG))
+        lowest = max(0, size - farthest)
+        while place > lowest:
+            start = max(lowest, place - _CHUNK)
             file.seek(start)
             block = file.read(place - start)
             if place == size and not block.endswith(b"\n"):
@@ -241,22 +249,22 @@ def position_of_last(path: Path, count: int) -> int:
                 if not left:
                     return start + at + 1
             place = start
-    return 0
+    return lowest
 
 
 def position_within(path: Path) -> int:
-    """Where the first whole line of the last MOST_BYTES begins; 0 in a file of no more."""
+    """Where the first whole line of the last TAIL_BYTES begins; 0 in a file of no more."""
     with open_regular(path) as file:
-        start = file.seek(0, os.SEEK_END) - MOST_BYTES
+        start = file.seek(0, os.SEEK_END) - TAIL_BYTES
         if start <= 0:
             return 0
         file.seek(start - 1)  # the byte before may end a line
-        at = file.read(_LONGEST).find(b"\n")
+        at = file.read(LINE_BYTES).find(b"\n")
         return start if at < 0 else start + at
 
 
 Tail = int | Literal["all"] | None
-"""How much of a file to read: so many last lines, all of it, or at most its last MOST_BYTES."""
+"""How much of a file to read: so many last lines, all of it, or at most its last TAIL_BYTES."""
 
 
 def start_of(path: Path, tail: Tail) -> int:

@@ -57,7 +57,7 @@ class Watcher:
         self._scheduler = _Scheduler(run, Pace(ask_s))
         self._ending = run.newest_ending(array_task)
         self._curves, self._log = Curves(), _Log(run, array_task)
-        self._metrics = LineReader(run.paths.task(array_task).metrics)
+        self._metrics = LineReader(run.paths.task(array_task).metrics, newest=True)
         self._samples: dict[Path, LineReader] = {}
         self._loads: dict[Path, dict[str, Any]] = {}
         self._marks: object = None
@@ -169,7 +169,7 @@ class Watcher:
             path = attempt.paths.node_samples(number)
             with contextlib.suppress(OSError):
                 if path not in self._samples:
-                    self._samples[path] = LineReader(path, position_of_last(path, 1))
+                    self._samples[path] = LineReader(path, position_of_last(path, 1), newest=True)
                 for line in self._samples[path].read()[-1:]:
                     self._loads[path] = _decoded(line)
             if path in self._loads:
@@ -189,7 +189,7 @@ class _Log:
         path = self._path()
         with contextlib.suppress(OSError):
             if path is not None and (self._reader is None or self._reader.path != path):
-                self._reader = LineReader(path, position_of_last(path, _MOST_LINES))
+                self._reader = LineReader(path, position_of_last(path, _MOST_LINES), newest=True)
                 self._lines.clear()
             while self._reader is not None:
                 for line in self._reader.read():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import asdict
 
+from fsdpkit.bounded import LISTED_BYTES, LISTED_TASKS
 from fsdpkit.errors import FsdpkitError, StorageError
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.status.granted import asked_for, differences, said
@@ -57,12 +58,7 @@ def all_statuses(
 
 
 def _statuses(directories: Sequence[Path], asking: Asking) -> list[Status]:
-    records: dict[Path, RunRecord | str] = {}
-    for directory in directories:
-        try:
-            records[directory] = load(directory)
-        except FsdpkitError as error:
-            records[directory] = str(error)
+    records = {directory: _listed(directory) for directory in directories}
     known = [(RunPaths(d), r) for d, r in records.items() if isinstance(r, RunRecord)]
     answers = asking.standings(known)
     standing = dict(zip((paths.dir for paths, _ in known), answers, strict=True))
@@ -70,6 +66,17 @@ def _statuses(directories: Sequence[Path], asking: Asking) -> list[Status]:
         Status(run=d.name, dir=str(d), error=r) if isinstance(r, str) else _shown(d, standing[d])
         for d, r in records.items()
     ]
+
+
+def _listed(directory: Path) -> RunRecord | str:
+    """The record of one run among many, or why it is not shown: the others do not wait for it."""
+    try:
+        record = load(directory, most=LISTED_BYTES)
+    except FsdpkitError as error:
+        return str(error)
+    if (tasks := sum(len(job.array or []) for job in record.jobs)) > LISTED_TASKS:
+        return f"{tasks} tasks take long to look at: fsdpkit status {directory.name}"
+    return record
 
 
 def _shown(directory: Path, standing: Standing) -> Status:
