@@ -35,36 +35,32 @@ def first_unsafe(path: Path, owners: Collection[int] | None = None) -> Path | No
 
     What is gone, or leads round in circles, is unsafe itself.
     """
-    trusted = _trusted(owners)
+    trusted = {0, *((os.geteuid(),) if owners is None else owners)}
     try:
-        whole = Path.cwd() / path
-        return next((p for p in _places_on_the_way(whole) if not _is_safe(p, trusted)), None)
+        return next((p for p in _places_on_the_way(path) if not _is_safe(p, trusted)), None)
     except OSError:
         return path
 
 
-def others_write(place: int | Path, owners: Collection[int] | None = None) -> bool:
-    """Whether others than its owner, root and `owners` may write to the file, open or at a path;
-    not whether they can put another at that path. Raises OSError."""
-    mode = os.stat(place).st_mode
-    if mode & stat.S_IWOTH:
-        return True
-    return bool(mode & stat.S_IWGRP) and _some_group_writes(place, _trusted(owners))
+def first_open_to_all(path: Path) -> Path | None:
+    """The first directory on the way to `path`, or that, in which every user may put something
+    else in the place of what lies there; None if none. Raises OSError."""
+    return next((p for p in _places_on_the_way(path) if _anybody_replaces(p.lstat())), None)
 
 
-def anybody_writes(place: int | Path) -> bool:
-    """Whether every user may replace what lies in the directory. Raises OSError."""
-    mode = os.stat(place).st_mode
-    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+def group_or_others_write(found: os.stat_result) -> bool:
+    """Whether anybody but its owner may write to a file, be it a group of one."""
+    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
-def _trusted(owners: Collection[int] | None) -> set[int]:
-    return {0, *((os.geteuid(),) if owners is None else owners)}
+def _anybody_replaces(found: os.stat_result) -> bool:
+    others = found.st_mode & (stat.S_IWOTH | stat.S_ISVTX)
+    return stat.S_ISDIR(found.st_mode) and others == stat.S_IWOTH
 
 
 def _places_on_the_way(path: Path) -> Iterator[Path]:
     """Every directory, link and file that the kernel passes on the way to `path`, itself last."""
-    left, links = list(reversed(path.parts)), 0
+    left, links = list(reversed((Path.cwd() / path).parts)), 0
     at = Path(left[-1])
     while left:
         part = left.pop()
@@ -86,13 +82,14 @@ def _is_safe(path: Path, trusted: Collection[int]) -> bool:
         return True  # its directory says who can change it
     # In a directory like /tmp only a file's owner can rename or remove it.
     sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-    return bool(sticky) or not others_write(path, trusted)
+    if sticky or not group_or_others_write(found):
+        return True
+    return not found.st_mode & stat.S_IWOTH and not _group_writes(path, found.st_gid, trusted)
 
 
-def _some_group_writes(place: int | Path, trusted: Collection[int]) -> bool:
+def _group_writes(path: Path, group: int, trusted: Collection[int]) -> bool:
     """Whether a group with another member may write, or somebody whom a list names."""
-    group = os.stat(place).st_gid
-    entries = _access_list(place) or [(_GROUP_OBJ, _WRITE, 0)]
+    entries = _access_list(path) or [(_GROUP_OBJ, _WRITE, 0)]
     mask = next((rights for tag, rights, _ in entries if tag == _MASK), _WRITE)
     for tag, rights, number in entries:
         if not rights & mask & _WRITE:
@@ -105,12 +102,12 @@ def _some_group_writes(place: int | Path, trusted: Collection[int]) -> bool:
     return False
 
 
-def _access_list(place: int | Path) -> list[tuple[int, int, int]]:
+def _access_list(path: Path) -> list[tuple[int, int, int]]:
     """Tag, rights and id of each entry; empty where the mode says all. Raises OSError."""
     if not hasattr(os, "getxattr"):  # not Linux
         return []
     try:
-        found = os.getxattr(place, _ACCESS)
+        found = os.getxattr(path, _ACCESS)
     except OSError as error:
         if error.errno in (errno.ENODATA, errno.ENOTSUP):
             return []
@@ -121,7 +118,7 @@ def _access_list(place: int | Path) -> list[tuple[int, int, int]]:
     except struct.error:
         version, entries = 0, []
     if version != _VERSION or not entries:
-        raise OSError(errno.EINVAL, "its access control list is of an unknown kind", str(place))
+        raise OSError(errno.EINVAL, "its access control list is of an unknown kind", str(path))
     return entries
 
 

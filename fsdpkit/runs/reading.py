@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fsdpkit.config.ownership import others_write
+from fsdpkit.config.ownership import group_or_others_write
 from fsdpkit.errors import StorageError
 
 MOST_BYTES = 64 << 20
@@ -41,27 +41,26 @@ def open_own(path: Path) -> BinaryIO:
     unpickling can do whatever the reader can. Raises StorageError, or OSError if it is missing."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _refuse_of_others(path.parent, directory)
+        _refuse_of_others(path.parent, os.fstat(directory))
         number = _descriptor(path.name, directory)
     finally:
         os.close(directory)
     file = open(number, "rb")  # noqa: SIM115 - the caller closes it
     try:
-        _refuse_of_others(path, number)
+        _refuse_of_others(path, os.fstat(number))
     except BaseException:
         file.close()
         raise
     return file
 
 
-def _refuse_of_others(path: Path, number: int) -> None:
-    owner = os.fstat(number).st_uid
-    if owner not in (os.geteuid(), 0):
+def _refuse_of_others(path: Path, found: os.stat_result) -> None:
+    if found.st_uid not in (os.geteuid(), 0):
         raise StorageError(
-            f"{path} belongs to user {owner}: it is not unpickled, which would run their code; let "
-            "them read it"
+            f"{path} belongs to user {found.st_uid}: it is not unpickled, which would run their "
+            "code; let them read it"
         )
-    if others_write(number):
+    if group_or_others_write(found):
         raise StorageError(
             f"{path} can be written by others: it is not unpickled, which could run their code; "
             f"if nobody changed it: chmod go-w {shlex.quote(str(path))}"

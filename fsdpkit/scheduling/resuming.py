@@ -51,6 +51,7 @@ from fsdpkit.scheduling.parsed_templates import parsed_template
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
+from fsdpkit.scheduling.run_dir import refuse_if_open
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
@@ -262,6 +263,7 @@ def submit_resume(run: AnyRun, plan: Plan) -> AnyRun:
     """Give the run its next job. Raises UsageError if somebody else was faster, StorageError,
     SchedulerError; then the run is what it was."""
     refuse_from_here(plan)
+    refuse_if_open(run.dir.parent)
     refuse_without_room(plan.job, run.dir.parent, training_of(plan.job, plan.work_dir))
     script = render(plan, run.dir, parsed_template(plan.template))
     states = run.job_states()
