@@ -61,7 +61,7 @@ def name_run_dir(top: Path, name: str) -> Path:
 def make_run_dir(directory: Path, *, group: bool) -> None:
     """For its owner alone, whatever the umask and the access control lists of the directories
     above; where the job says so its group may read it."""
-    mode = 0o2750 if group else 0o700
+    mode = mode_of_run(group=group)
     try:
         if not directory.parent.exists():
             directory.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +74,10 @@ def make_run_dir(directory: Path, *, group: bool) -> None:
             f"the run directory {directory} cannot be made: {error.strerror}; choose another place "
             "with --runs"
         ) from error
+
+
+def mode_of_run(*, group: bool) -> int:
+    return 0o2750 if group else 0o700
 
 
 def refuse_if_open(top: Path) -> None:

@@ -186,6 +186,16 @@ def test_a_node_believes_the_job_that_the_script_was_made_with_alone(tmp_path: P
         bytes_of_job(tmp_path, environ)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_node_does_not_believe_another_user_s_copy_of_the_job(tmp_path: Path) -> None:
+    """Who may read the run can have one, and put it where the run was."""
+    job, data = tmp_path / "job.json", b'{"name": "t5"}'
+    job.write_bytes(data)
+    os.chown(job, 12345, 12345)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        bytes_of_job(tmp_path, {DIGEST: hashlib.sha256(data).hexdigest(), "SLURM_JOB_ID": "12"})
+
+
 def test_a_job_that_is_exchanged_while_it_is_read_is_believed_as_it_was_submitted_or_not(
     tmp_path: Path,
 ) -> None:
