@@ -1,6 +1,9 @@
-"""Who can change a file, or put another in its place: the modes and owners of all that leads to it.
+"""Who can change a file, or put another in its place: owners, modes and access control lists.
 
-Access control lists are not read; where they widen the group's rights, the mode shows it.
+Where a file has a POSIX access control list, the group's bits of its mode are that list's mask. So
+a mode that lets the group write nothing lets nobody of the list write either, and one that does
+says only that somebody may: the list is then read. Not seen are lists that the kernel does not
+enforce itself (NFSv4's, GPFS's own): whom they let write, the file server's modes may not show.
 """
 
 from __future__ import annotations
@@ -8,10 +11,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _MAX_LINKS = 40
+_ACCESS = "system.posix_acl_access"
+_HEADER, _ENTRY = struct.Struct("<I"), struct.Struct("<HHI")
+"""As <linux/posix_acl_xattr.h> has them: a version; tag, rights, id."""
+_VERSION = 2
+_USER, _GROUP_OBJ, _GROUP, _MASK = 0x02, 0x04, 0x08, 0x10
+_WRITE = 2
 
 
 def only_owner_writes(path: Path, owners: Collection[int] | None = None) -> bool:
@@ -27,15 +37,30 @@ def first_unsafe(path: Path, owners: Collection[int] | None = None) -> Path | No
     """
     trusted = {0, *((os.geteuid(),) if owners is None else owners)}
     try:
-        whole = Path.cwd() / path
-        return next((p for p in _places_on_the_way(whole) if not _is_safe(p, trusted)), None)
+        return next((p for p in _places_on_the_way(path) if not _is_safe(p, trusted)), None)
     except OSError:
         return path
 
 
+def first_open_to_all(path: Path) -> Path | None:
+    """The first directory on the way to `path`, or that, in which every user may put something
+    else in the place of what lies there; None if none. Raises OSError."""
+    return next((p for p in _places_on_the_way(path) if _anybody_replaces(p.lstat())), None)
+
+
+def group_or_others_write(found: os.stat_result) -> bool:
+    """Whether anybody but its owner may write to a file, be it a group of one."""
+    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _anybody_replaces(found: os.stat_result) -> bool:
+    others = found.st_mode & (stat.S_IWOTH | stat.S_ISVTX)
+    return stat.S_ISDIR(found.st_mode) and others == stat.S_IWOTH
+
+
 def _places_on_the_way(path: Path) -> Iterator[Path]:
     """Every directory, link and file that the kernel passes on the way to `path`, itself last."""
-    left, links = list(reversed(path.parts)), 0
+    left, links = list(reversed((Path.cwd() / path).parts)), 0
     at = Path(left[-1])
     while left:
         part = left.pop()
@@ -55,11 +80,46 @@ def _is_safe(path: Path, trusted: Collection[int]) -> bool:
         return False
     if stat.S_ISLNK(found.st_mode):
         return True  # its directory says who can change it
-    private = any(_is_private(found.st_gid, user) for user in trusted)
-    others = stat.S_IWOTH | (0 if private else stat.S_IWGRP)
     # In a directory like /tmp only a file's owner can rename or remove it.
     sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-    return bool(sticky) or not found.st_mode & others
+    if sticky or not group_or_others_write(found):
+        return True
+    return not found.st_mode & stat.S_IWOTH and not _group_writes(path, found.st_gid, trusted)
+
+
+def _group_writes(path: Path, group: int, trusted: Collection[int]) -> bool:
+    """Whether a group with another member may write, or somebody whom a list names."""
+    entries = _access_list(path) or [(_GROUP_OBJ, _WRITE, 0)]
+    mask = next((rights for tag, rights, _ in entries if tag == _MASK), _WRITE)
+    for tag, rights, number in entries:
+        if not rights & mask & _WRITE:
+            continue
+        if tag == _USER and number not in trusted:
+            return True
+        own = group if tag == _GROUP_OBJ else number
+        if tag in (_GROUP_OBJ, _GROUP) and not any(_is_private(own, user) for user in trusted):
+            return True
+    return False
+
+
+def _access_list(path: Path) -> list[tuple[int, int, int]]:
+    """Tag, rights and id of each entry; empty where the mode says all. Raises OSError."""
+    if not hasattr(os, "getxattr"):  # not Linux
+        return []
+    try:
+        found = os.getxattr(path, _ACCESS)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.ENOTSUP):
+            return []
+        raise
+    try:
+        (version,) = _HEADER.unpack_from(found)
+        entries = list(_ENTRY.iter_unpack(found[_HEADER.size :]))
+    except struct.error:
+        version, entries = 0, []
+    if version != _VERSION or not entries:
+        raise OSError(errno.EINVAL, "its access control list is of an unknown kind", str(path))
+    return entries
 
 
 def _is_private(group: int, user: int) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.launching.torch_release import installed_torch
 from fsdpkit.planning.cards import Card
@@ -92,7 +93,7 @@ def remember(name: str, plan: Remembered) -> None:
     """Keep `plan`, if there is a place for it."""
     try:
         path = _file(name)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_dir(path.parent)
         write_atomically(path, msgspec.json.encode(plan))
     except OSError:
         return  # a read-only home, a full disk: the answer has been printed all the same

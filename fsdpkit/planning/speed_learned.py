@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.launching.torch_release import installed_torch, release_of
 from fsdpkit.planning.efficiency import family_of, machine_for
@@ -220,7 +221,7 @@ def _fitted_once(
     except FsdpkitError:
         calibration, _ = fitted(before, samples)
         with contextlib.suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_dir(path.parent)
             save(calibration, path)
     kept = {*calibration.samples}
     return calibration, [against(one, calibration) for one in samples if one.source not in kept]

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.speed_records import preflight_figures, settled
@@ -97,7 +98,7 @@ def keep(one: MeasuredSpeed) -> None:
     """Write it down, if there is a place for it."""
     path = directory() / f"{one.run}.json"
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_dir(path.parent)
         write_atomically(path, msgspec.json.encode(one), private=True)
     except OSError:
         return  # a read-only home, a full disk: the next plan reads the run again

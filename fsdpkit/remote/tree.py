@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
+from fsdpkit.config.ownership import group_or_others_write
 from fsdpkit.errors import DamagedError, StorageError
 from fsdpkit.worktree.files import Limit, files_of, top_of
 
@@ -189,7 +190,7 @@ def receive(stream: BinaryIO, digest: str) -> Path:
 def _refuse_of_others(place: Path) -> None:
     """Who can write there decides what jobs run. Raises StorageError."""
     found = place.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    if found.st_uid != os.geteuid() or group_or_others_write(found):
         raise StorageError(
             f"{place} is another user's, or others can write to it, and so change what your jobs "
             f"run: chmod go-w {shlex.quote(str(place))}"

@@ -26,15 +26,16 @@ def bytes_of_job(run: Path, environ: Mapping[str, str]) -> bytes:
     """`job.json` of the run that this process belongs to, as submitted.
 
     If the run's next job has been queued since, this job's own file is `job.<job id>.json`. Raises
-    OSError, or DamagedError if the file is not the one the script was made with.
+    OSError, also for another user's file, which says that the directory was exchanged; or
+    DamagedError if the file is not the one the script was made with.
     """
     path, wanted = RunPaths(run).job, environ.get(DIGEST)
-    data = read_bytes(path)
+    data = read_bytes(path, own=wanted is not None)
     if wanted is None or hashlib.sha256(data).hexdigest() == wanted:
         return data
     job_id = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID", "")
     with contextlib.suppress(OSError):
-        data = read_bytes(path.with_name(f"{path.stem}.{job_id}{path.suffix}"))
+        data = read_bytes(path.with_name(f"{path.stem}.{job_id}{path.suffix}"), own=True)
         if hashlib.sha256(data).hexdigest() == wanted:
             return data
     raise DamagedError(

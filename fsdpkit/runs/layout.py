@@ -68,6 +68,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fsdpkit.config.private_files import make_dir
+
 HUGGINGFACE, LIGHTNING, ACCELERATE = "trainer", "lightning", "accelerate"
 """Below a task's directory: what such a trainer saves, by itself or because it was asked for."""
 
@@ -304,8 +306,7 @@ def make_directory(directory: Path) -> None:
     """Make it if it is not there, as open as the one it lies in, never to be written by others.
     Raises OSError."""
     with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-        directory.chmod(0o700 | os.stat(directory.parent).st_mode & 0o2050)
+        make_dir(directory, 0o700 | os.stat(directory.parent).st_mode & 0o2050)
 
 
 def write_atomically(

@@ -16,6 +16,7 @@ from fsdpkit.bounded import RECORD_BYTES, descriptor
 from fsdpkit.bounded import open_regular as open_regular
 from fsdpkit.bounded import parsed as parsed
 from fsdpkit.bounded import read_bytes as read_bytes
+from fsdpkit.config.ownership import group_or_others_write
 from fsdpkit.errors import StorageError
 
 LARGEST = 1e100
@@ -46,7 +47,7 @@ def _refuse_of_others(path: Path, found: os.stat_result) -> None:
             f"{path} belongs to user {found.st_uid}: it is not unpickled, which would run their "
             "code; let them read it"
         )
-    if found.st_mode & 0o022:
+    if group_or_others_write(found):
         raise StorageError(
             f"{path} can be written by others: it is not unpickled, which could run their code; "
             f"if nobody changed it: chmod go-w {shlex.quote(str(path))}"

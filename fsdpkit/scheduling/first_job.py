@@ -19,6 +19,7 @@ from fsdpkit.config.job import Environment
 from fsdpkit.config.loading import CONTROL_CHARACTER, Layered, read_toml
 from fsdpkit.config.new_job import Answers, defaults_text, job_text
 from fsdpkit.config.placement import check_account
+from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.script_source import has_main_guard, read_source, syntax_of
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.trust import items_of, refuse_forbidden
@@ -265,7 +266,7 @@ def _make(path: Path, content: str, made: list[Path]) -> None:
 def _make_user_dir() -> None:
     directory = assets.user_dir()
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_dir(directory)
     except OSError as error:
         raise StorageError(f"{directory} cannot be made: {error.strerror}") from error
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from fsdpkit.config.private_files import set_mode
 from fsdpkit.config.trust import vouch
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import SchedulerError, StorageError, SubmissionInterrupted
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
+from fsdpkit.scheduling.run_dir import mode_of_run
 
 
 def write_job(paths: RunPaths, plan: Plan) -> None:
-    """`job.json`, from which the run can be resumed anywhere: its script has the whole path."""
+    """`job.json`, from which the run can be resumed anywhere: its script has the whole path. What
+    the job makes beside it is as open as it says, also in a run of an earlier release."""
     try:
+        set_mode(paths.dir, mode_of_run(group=plan.job.opens_to_group))
         write_atomically(paths.job, plan.job.resolved)
         vouch(plan.job.as_run(paths.job, plan.work_dir))
     except OSError as error:

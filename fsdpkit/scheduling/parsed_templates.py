@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError, StorageError
@@ -110,7 +111,7 @@ def _keep(path: Path, statements: Statements) -> None:
     try:
         if (content := _packed(statements)) is None:
             return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_dir(path.parent)
         write_atomically(path, content, private=True)
         _forget_old(path.parent)
     except OSError:

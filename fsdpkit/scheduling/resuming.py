@@ -52,6 +52,7 @@ from fsdpkit.scheduling.parsed_templates import parsed_template
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
+from fsdpkit.scheduling.run_dir import refuse_if_open
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
@@ -268,6 +269,7 @@ def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> An
     """
     (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
     refuse_from_here(plan)
+    refuse_if_open(run.dir.parent)
     refuse_without_room(plan.job, run.dir.parent, training_of(plan.job, plan.work_dir))
     script = render(plan, run.dir, parsed_template(plan.template))
     states = run.job_states()

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 from fsdpkit.config.loading import CONTROL_CHARACTER
+from fsdpkit.config.ownership import first_open_to_all, first_unsafe, group_or_others_write
+from fsdpkit.config.private_files import make_dir
 from fsdpkit.errors import StorageError, UsageError
 
 
@@ -31,16 +33,23 @@ def check_paths(runs: Path, work_dir: Path) -> None:
 
 
 def what_to_know_of(top: Path) -> list[str]:
-    """What to say of a directory of runs that others of its group may write to."""
+    """What to say of a directory of runs that others could replace a run in, or all of it."""
     try:
+        top = next(place for place in (top, *top.parents) if place.exists())
+        if (place := first_open_to_all(top)) is not None:
+            return [_open_to_all(place)]
         found = top.stat()
+        shared = group_or_others_write(found) and not found.st_mode & stat.S_ISVTX
+        if (place := top if shared else first_unsafe(top)) is None:
+            return []
+        own = place.stat().st_uid == os.geteuid()
     except OSError:
         return []
-    if not found.st_mode & stat.S_IWGRP or found.st_mode & stat.S_ISVTX:
-        return []
+    remedy = f"chmod g-w {shlex.quote(str(place))}, or " if own else ""
     return [
-        f"the group of {top} can write to it, and so replace a run in it: unless you trust all "
-        f"members, chmod g-w {shlex.quote(str(top))}, or choose another place with --runs"
+        f"others can write to {place} (its owner, its group, or an access control list), and so "
+        f"replace a run below it: unless you trust them all, {remedy}choose another place with "
+        "--runs"
     ]
 
 
@@ -50,17 +59,16 @@ def name_run_dir(top: Path, name: str) -> Path:
 
 
 def make_run_dir(directory: Path, *, group: bool) -> None:
-    """For its owner alone, whatever the umask; where the job says so its group may read it."""
-    mode = 0o2750 if group else 0o700
+    """For its owner alone, whatever the umask and the access control lists of the directories
+    above; where the job says so its group may read it."""
+    mode = mode_of_run(group=group)
     try:
         if not directory.parent.exists():
             directory.parent.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
-                directory.parent.mkdir(mode=0o700)
-                directory.parent.chmod(mode)
-        _refuse_if_open(directory.parent)
-        directory.mkdir(mode=0o700)
-        directory.chmod(mode)
+                make_dir(directory.parent, mode)
+        refuse_if_open(directory.parent)
+        make_dir(directory, mode)
     except OSError as error:
         raise StorageError(
             f"the run directory {directory} cannot be made: {error.strerror}; choose another place "
@@ -68,13 +76,21 @@ def make_run_dir(directory: Path, *, group: bool) -> None:
         ) from error
 
 
-def _refuse_if_open(top: Path) -> None:
-    """Where anybody may rename a run and put another in its place, a job would run as they please.
-    The sticky bit forbids that; a group's own directory is the group's affair (`fit` says so).
+def mode_of_run(*, group: bool) -> int:
+    return 0o2750 if group else 0o700
+
+
+def refuse_if_open(top: Path) -> None:
+    """Where anybody may rename a run, or a directory above it, and put another in its place, a job
+    would run as they please. The sticky bit forbids that; a group's own directory is the group's
+    affair (`what_to_know_of` says so). Raises StorageError, OSError.
     """
-    mode = top.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise StorageError(
-            f"everyone can write to {top}, and so replace a run in it: choose another place with "
-            f"--runs, or chmod o-w {shlex.quote(str(top))}"
-        )
+    if (place := first_open_to_all(top)) is not None:
+        raise StorageError(_open_to_all(place))
+
+
+def _open_to_all(place: Path) -> str:
+    return (
+        f"everyone can write to {place}, and so replace a run below it: choose another place with "
+        f"--runs, or chmod o-w {shlex.quote(str(place))}"
+    )

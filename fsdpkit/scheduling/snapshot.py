@@ -16,6 +16,7 @@ from pathlib import Path
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.checkpoints import sha256_of
+from fsdpkit.runs.layout import make_directory
 from fsdpkit.runs.provenance import Snapshot
 from fsdpkit.runs.reading import open_regular
 from fsdpkit.worktree.files import Limit, WorkTreeFiles, files_of, top_of
@@ -45,7 +46,7 @@ def copy_tree(tree: WorkTreeFiles, destination: Path) -> Snapshot:
     lines = []
     total = 0
     try:
-        _make(destination)
+        make_directory(destination)
         for name in sorted(tree.sizes):
             target = destination / name
             _make_parents(destination, target.parent)
@@ -65,28 +66,23 @@ def copy_tree(tree: WorkTreeFiles, destination: Path) -> Snapshot:
     )
 
 
-def _make(directory: Path) -> None:
-    """As open as the directory above, and written by its owner alone."""
-    directory.mkdir(mode=0o700)
-    directory.chmod(0o700 | os.stat(directory.parent).st_mode & 0o2050)
-
-
 def _make_parents(top: Path, directory: Path) -> None:
     if not directory.is_dir() and directory != top:
         _make_parents(top, directory.parent)
-        _make(directory)
+        make_directory(directory)
 
 
 def _copy(source: Path, target: Path) -> tuple[int, str, str]:
-    """Size, mode and SHA-256 of a file, or of a symbolic link's target."""
+    """Size, mode and SHA-256 of a file, or of a symbolic link's target. The group may read the copy
+    if it may read the directory and the source."""
     if source.is_symlink():
         to = os.readlink(source)
         os.symlink(to, target)
         return len(to), "120000", hashlib.sha256(os.fsencode(to)).hexdigest()
     with open_regular(source) as reading, open(target, "xb") as writing:
         shutil.copyfileobj(reading, writing, 1 << 20)
-        runs = os.fstat(reading.fileno()).st_mode & 0o100
-        opened = os.stat(target.parent).st_mode & 0o040
+        mode = os.fstat(reading.fileno()).st_mode
+        runs, opened = mode & 0o100, mode & os.stat(target.parent).st_mode & 0o040
         os.fchmod(writing.fileno(), 0o600 | opened | (runs and 0o100 | opened >> 2))
         size = writing.tell()
     return size, "100755" if runs else "100644", sha256_of(target)

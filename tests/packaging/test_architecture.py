@@ -37,7 +37,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "runs",
     },
     "interactive": {"scheduling", "reporting.printable", "runs"},
-    "remote": {"config.assets", "config.spelling", "runs.layout", "worktree"},
+    "remote": {
+        *("config.assets", "config.ownership", "config.spelling"),
+        *("runs.layout", "worktree"),
+    },
     "worktree": set(),
     "planning": {"training", "launching.torch_release", "runs", "rendering", "config"},
     "tracking": {"reporting", "scheduling", "runs", "config"},
@@ -49,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "rendering": {"config"},
     "failures": {"runs"},
-    "runs": {"config.assets", "config.spelling"},
+    "runs": {"config.assets", "config.ownership", "config.private_files", "config.spelling"},
     "config": set(),
     "launching": {
         *("failures", "runs"),

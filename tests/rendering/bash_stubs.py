@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from fsdpkit.rendering.script import PythonEnvironment
 
@@ -103,7 +104,9 @@ class Bash:
     def record(self) -> Path:
         return self.root / "record"
 
-    def start(self, script: str) -> subprocess.Popen[str]:
+    def start(
+        self, script: str, stdout: int | IO[bytes] = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         bin_dir = self.root / "bin"
         for directory in (bin_dir, self.record):
             directory.mkdir(exist_ok=True)
@@ -126,6 +129,7 @@ class Bash:
                 "mkdir",
                 "rm",
                 "touch",
+                "chmod",
                 "bash",
                 "env",
                 "printenv",
@@ -150,7 +154,7 @@ class Bash:
         return subprocess.Popen(
             ["/bin/bash", str(path)],
             env=environment,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
         )

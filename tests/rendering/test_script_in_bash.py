@@ -95,6 +95,62 @@ def test_what_the_script_makes_is_its_owners(
     assert (tmp_path / "run/attempt-0/made").stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give directories away")
+def test_a_directory_that_another_user_put_in_the_place_of_the_run_s_is_left_alone(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1").touch()
+    attempt = tmp_path / "run" / "attempt-0"
+    attempt.mkdir(parents=True)
+    (attempt / "failures").symlink_to(tmp_path / "thesis")
+    os.chown(tmp_path / "run", 12345, 12345)
+    done = shell.run(render_script(python=shell.python))
+    assert done.returncode == 78
+    assert f"the run directory {tmp_path}/run is another user's" in done.stderr
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter1"]
+    assert not (shell.record / "srun").exists()
+
+
+def test_no_link_of_a_run_leads_to_what_is_removed_or_overwritten(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    """As it begins, and when it is exchanged while it runs."""
+    thesis, run = tmp_path / "thesis", tmp_path / "run"
+    thesis.mkdir()
+    (thesis / "chapter1").touch()
+    (run / "attempt-0").mkdir(parents=True)
+    (run / "attempt-0" / "failures").symlink_to(thesis)
+    shell.environment["HOLD"] = "1"
+    process = shell.start(render_script(python=shell.python))
+    wait_for(shell.record / "args.1")
+    assert [path.name for path in thesis.iterdir()] == ["chapter1"]
+    run.rename(tmp_path / "real")
+    run.symlink_to(thesis)
+    os.kill(process.pid, signal.SIGUSR1)
+    wait_for(tmp_path / "real" / "stop-requested")
+    assert [path.name for path in thesis.iterdir()] == ["chapter1"]
+    run.unlink()
+    (tmp_path / "real").rename(run)
+    (shell.record / "go").touch()
+    assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize(("group", "mode"), [(False, 0o600), (True, 0o640)])
+def test_the_log_that_slurm_has_opened_is_no_more_open_than_the_run(
+    group: bool, mode: int, shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    script, log = (
+        render_script(python=shell.python, options={"files.group": group}),
+        tmp_path / "log",
+    )
+    log.touch()
+    log.chmod(0o666)
+    with log.open("ab") as opened:
+        assert shell.start(script, stdout=opened).wait(timeout=60) == 0
+    assert log.stat().st_mode & 0o777 == mode
+
+
 # ---- The job's status
 
 

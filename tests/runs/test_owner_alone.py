@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.errors import DamagedError
+from fsdpkit.errors import DamagedError, StorageError
 from fsdpkit.runs.avoided_nodes import avoid, avoided
 from fsdpkit.runs.job_file import DIGEST, bytes_of_job
 from fsdpkit.runs.layout import write_atomically
+from fsdpkit.scheduling.run_dir import refuse_if_open
+from tests.config.access_lists import GROUP_OBJ, MASK, OTHER, USER, USER_OBJ, set_list
 from tests.conftest import Completed
 
 Submit = Callable[..., Completed]
@@ -83,6 +85,63 @@ def test_runs_are_not_kept_where_everybody_could_replace_them(
     assert submit().returncode == 0
 
 
+def test_an_access_list_that_runs_would_inherit_opens_none_of_them(
+    submit: Submit, tmp_path: Path
+) -> None:
+    top = tmp_path / "runs"
+    top.mkdir()
+    everything = [
+        (USER_OBJ, 0, 7),
+        (USER, 12002, 7),
+        (GROUP_OBJ, 0, 7),
+        (MASK, 0, 7),
+        (OTHER, 0, 7),
+    ]
+    set_list(top, everything, default=True)
+    done = submit("--set", "files.group=true", umask=0o077)
+    assert done.returncode == 0, done.stderr
+    (run,) = (path.parent for path in top.glob("*/run.json"))
+    assert modes(run) == {"directories": {0o2750}, "files": {0o640}}
+    kept = [path for path in [run, *run.rglob("*")] if not path.is_symlink()]
+    assert {path.name: os.listxattr(path) for path in kept if os.listxattr(path)} == {}
+
+
+def test_nor_below_a_directory_that_everybody_could_exchange(
+    submit: Submit, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    (shared / "alex").mkdir(parents=True)
+    shared.chmod(0o777)
+    for words in (("--dry-run",), ()):
+        done = submit("--runs", str(shared / "alex" / "runs"), *words)
+        assert done.returncode == (0 if words else 74)
+        assert f"everyone can write to {shared}, and so replace a run below it" in done.stderr
+    assert list((shared / "alex" / "runs").glob("*")) == []
+    with pytest.raises(StorageError, match="everyone can write"):
+        refuse_if_open(shared / "alex")
+    shared.chmod(0o1777)
+    assert submit("--runs", str(shared / "alex" / "runs")).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give directories away")
+def test_who_could_replace_the_directory_above_the_runs_is_named(
+    submit: Submit, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    (project / "alex").mkdir(parents=True)
+    os.chown(project, 0, 12345)
+    project.chmod(0o2770)
+    done = submit("--runs", str(project / "alex" / "runs"))
+    assert done.returncode == 0, done.stderr
+    assert f"others can write to {project}" in done.stderr
+    project.chmod(0o2750)
+    assert "others can write" not in submit("--runs", str(project / "alex" / "runs")).stderr
+    os.chown(project, 12345, 12345)
+    done = submit("--runs", str(project / "alex" / "runs"))
+    assert f"others can write to {project}" in done.stderr
+    assert "chmod" not in done.stderr
+
+
 def test_a_group_that_could_replace_runs_is_named(submit: Submit, tmp_path: Path) -> None:
     top = tmp_path / "runs"
     top.mkdir()
@@ -125,6 +184,16 @@ def test_a_node_believes_the_job_that_the_script_was_made_with_alone(tmp_path: P
     (tmp_path / "job.12.json").write_bytes(b"{}")
     with pytest.raises(DamagedError):
         bytes_of_job(tmp_path, environ)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_node_does_not_believe_another_user_s_copy_of_the_job(tmp_path: Path) -> None:
+    """Who may read the run can have one, and put it where the run was."""
+    job, data = tmp_path / "job.json", b'{"name": "t5"}'
+    job.write_bytes(data)
+    os.chown(job, 12345, 12345)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        bytes_of_job(tmp_path, {DIGEST: hashlib.sha256(data).hexdigest(), "SLURM_JOB_ID": "12"})
 
 
 def test_a_job_that_is_exchanged_while_it_is_read_is_believed_as_it_was_submitted_or_not(

@@ -188,6 +188,30 @@ def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path:
 
 
 @pytest.mark.local
+def test_what_a_job_runs_and_writes_is_its_owner_s_whatever_the_umask(tmp_path: Path) -> None:
+    script, state = tmp_path / "job.sbatch", Path(os.environ["FSDPKIT_STATE_DIR"])
+    script.write_text(
+        "#!/bin/bash\n"
+        "#SBATCH --job-name=open --nodes=1 --cpus-per-task=1 --time=5 --signal=B:USR1@10\n"
+        f'#SBATCH --chdir={tmp_path} --output="{tmp_path}/log"\n'
+        "echo done\n"
+    )
+    (state / "local").mkdir(parents=True)
+    (state / "local").chmod(0o775)  # by an earlier release
+    before = os.umask(0)
+    try:
+        client = LocalClient()
+        job_id = client.submit(script).job_id
+        until(lambda: client.states([job_id])[job_id].phase == "ended")
+        client.cancel(job_id)
+    finally:
+        os.umask(before)
+    found = [tmp_path / "log", state / "local", *(state / "local").rglob("*")]
+    assert {p.name for p in found} > {"bin", "scontrol", "script.sh", "job.json", "cancel"}
+    assert [p.name for p in found if p.stat().st_mode & 0o077] == []
+
+
+@pytest.mark.local
 def test_a_supervisor_that_is_killed_is_not_running_for_ever(
     submit: Submit, write_script: Callable[..., Path]
 ) -> None:

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from fsdpkit import Run
-from fsdpkit.errors import SchedulerError, UsageError
+from fsdpkit.errors import SchedulerError, StorageError, UsageError
 from fsdpkit.runs.avoided_nodes import avoid
 from fsdpkit.runs.record import JobRecord, save
 from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
@@ -194,6 +194,13 @@ def test_a_refusal_leaves_the_run_what_it_was(run: Run, slurm: FakeSlurm) -> Non
     with pytest.raises(SchedulerError, match="sbatch: error: no"):
         run.resume(nodes=5)
     assert {p: p.read_bytes() for p in before} == before
+    assert Run.open(run.dir).record == run.record
+
+
+def test_a_run_that_everybody_could_exchange_is_not_resumed(run: Run, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(StorageError, match=f"everyone can write to {tmp_path}"):
+        run.resume(nodes=3)
     assert Run.open(run.dir).record == run.record
 
 

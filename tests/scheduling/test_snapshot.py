@@ -89,10 +89,17 @@ def test_the_copy_is_its_owner_s_and_links_stay_links(tree: Path, tmp_path: Path
 
 
 def test_a_group_that_may_read_the_run_may_read_the_copy(tree: Path, tmp_path: Path) -> None:
+    """What its owner keeps from them stays theirs."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run").chmod(0o2750)
+    (tree / "train.py").chmod(0o664)
+    (tree / "token").write_text("")
+    (tree / "token").chmod(0o600)
+    (tree / "tool.sh").write_text("")
+    (tree / "tool.sh").chmod(0o710)
     copy_tree(read(tree), tmp_path / "run" / "copy")
-    assert stat.S_IMODE((tmp_path / "run" / "copy" / "train.py").stat().st_mode) == 0o640
+    copied = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "run" / "copy").iterdir()}
+    assert [copied[name] for name in ("train.py", "token", "tool.sh")] == [0o640, 0o600, 0o700]
 
 
 def test_too_much_is_refused_by_the_name_of_the_largest(tree: Path) -> None:

@@ -14,6 +14,7 @@ from fsdpkit.config.units import format_gb, parse_array
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.runs.job_ids import job_of, task_of
+from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.job_mark import JobMark
 from fsdpkit.scheduling.local import store
@@ -43,6 +44,10 @@ def check_fits(resources: Resources) -> None:
         )
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class LocalClient:
     """The cluster that is this machine."""
 
@@ -70,11 +75,11 @@ class LocalClient:
             raise SchedulerError(f"the local cluster knows no job {after} to wait for")
         job = store.create()
         description = {"script": str(script), "options": options, "tasks": tasks, "after": after}
-        (job.dir / "job.json").write_text(json.dumps(description))
+        write_atomically(job.dir / "job.json", json.dumps(description))
         each: list[int | None] = [None] if tasks is None else [*tasks]
         for task in each:
             job.save_state(JobState("PENDING", "local", reason="Starting"), task)
-        with open(job.dir / "supervisor.log", "ab") as log:
+        with open(job.dir / "supervisor.log", "ab", opener=_private) as log:
             supervisor = subprocess.Popen(
                 [sys.executable, "-m", "fsdpkit.scheduling.local.supervisor", str(job.dir)],
                 stdin=subprocess.DEVNULL,
@@ -83,6 +88,7 @@ class LocalClient:
                 start_new_session=True,
                 env=scrubbed(os.environ)[0],
                 cwd="/",
+                umask=0o077,  # of the job's log, too; the script has its own
             )
         job.save_supervisor(supervisor.pid)
         return SbatchAnswer(job.id, None)
@@ -141,7 +147,7 @@ class LocalClient:
 
     def cancel(self, job_id: str, mark: JobMark) -> None:
         """Ask the job's supervisor to end it. Raises SchedulerError."""
-        self._confirmed(job_id, mark).cancel_requested.touch()
+        self._confirmed(job_id, mark).cancel_requested.touch(mode=0o600)
 
     def test(self, script: Path) -> str:
         """A local job needs nobody's leave."""

@@ -26,7 +26,7 @@ KILL_WAIT_S = 10.0
 
 def write_commands(directory: Path) -> None:
     """Executables named srun, scontrol and scancel, for a job's PATH."""
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     for name in ("srun", "scontrol", "scancel"):
         path = directory / name
         # The interpreter by absolute path: the script may activate another environment.
@@ -35,7 +35,7 @@ def write_commands(directory: Path) -> None:
             f"from fsdpkit.scheduling.local.commands import {name}\n"
             f"sys.exit({name}(sys.argv[1:]))\n"
         )
-        path.chmod(0o755)
+        path.chmod(0o700)
 
 
 def scontrol(argv: list[str]) -> int:
@@ -55,7 +55,7 @@ def scancel(argv: list[str]) -> int:
         if job is None:
             print(f"the local cluster knows no job {one}", file=sys.stderr)
             return 1
-        job.cancel_requested.touch()
+        job.cancel_requested.touch(mode=0o600)
     return 0
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fsdpkit.config.private_files import make_dir, make_private_dir, set_mode
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.states import JobState
@@ -97,19 +98,28 @@ def create() -> LocalJob:
     """A directory for a new job; its name is the job's id. Raises StorageError."""
     directory = top()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        _make_top(directory)
         taken = [int(p.name) for p in directory.iterdir() if p.name.isdigit()]
         # Ports and rendezvous ids come from job ids, and another person's jobs on this machine are
         # counted elsewhere: everybody starts somewhere else.
         number = max(taken, default=random.randrange(1_000_000)) + 1
         while True:
             try:
-                (directory / str(number)).mkdir()
+                make_dir(directory / str(number), 0o700)
                 return LocalJob(directory / str(number))
             except FileExistsError:
                 number += 1
     except OSError as error:
         raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
+
+
+def _make_top(directory: Path) -> None:
+    """For this user alone, though an earlier release may have made it by the umask: what jobs run
+    lies in it."""
+    make_private_dir(directory)
+    own = [directory] if os.environ.get("FSDPKIT_STATE_DIR") else [directory.parent, directory]
+    for place in own:
+        set_mode(place.resolve(), 0o700)
 
 
 def find(job_id: str) -> LocalJob | None:
