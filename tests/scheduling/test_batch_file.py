@@ -246,7 +246,7 @@ def test_a_path_that_others_add_to_is_not_replaced(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["-O2 $FLAGS", "$FLAGS -O2", "$FLAGS/x", "/x:$FLAGS:$OTHER"])
 def test_what_is_no_list_of_directories_is_not_added_to(value: str) -> None:
-    found = moved(f"{TWO_BY_FOUR}export FLAGS=\"{value}\"\n{LAUNCH}")
+    found = moved(f'{TWO_BY_FOUR}export FLAGS="{value}"\n{LAUNCH}')
     assert "environment" not in found.tables
 
 
