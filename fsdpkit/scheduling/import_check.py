@@ -195,8 +195,9 @@ class _Reading:
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self.decorate(node.decorator_list, source)
                 self.look(source, *node.args.defaults, *filter(None, node.args.kw_defaults))
-                plain = needed and isinstance(node, ast.FunctionDef) and not node.decorator_list
-                source.names[node.name] = node if plain else "?"
+                plain = needed and not node.decorator_list
+                own = node if plain and isinstance(node, ast.FunctionDef) else "?"
+                source.names[node.name] = own
             elif isinstance(node, ast.ClassDef):
                 self.decorate(node.decorator_list, source)
                 self.look(source, *node.bases, *node.keywords)
