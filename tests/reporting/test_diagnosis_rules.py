@@ -47,7 +47,7 @@ def test_a_sure_word_of_the_same_cause_counts_before_an_earlier_one_that_is_not(
         rank(0, f"wrong world: {why}", time_s=10.0),
     )
     assert (told.cause, told.rank) == ("wrong-world", 0)
-    assert told.sentence.startswith("The ranks did not")
+    assert told.sentence == f"The ranks did not train together: rank 0 on node1: {why}"
 
 
 def test_an_interrupt_is_told_where_nobody_says_who_sent_it() -> None:
