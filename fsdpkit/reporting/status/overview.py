@@ -285,9 +285,7 @@ def _job(paths: RunPaths) -> dict[str, Any]:
 
 
 def _failure(attempt: Attempt) -> FirstFailure | None:
-    """What the agents found to be the cause, or else the first failure of the last launch."""
-    recorded = next(iter(attempt.standing_failures), None)
-    first = attempt.verdict.trouble if attempt.verdict else recorded
+    first = attempt.first_failure
     return FirstFailure(message=first.message, status=first.status) if first else None
 
 
