@@ -60,6 +60,7 @@ LAUNCHES = {
     "in a function": 'start() {\n  srun torchrun --nproc_per_node 4 "$@"\n}\nstart train.py --lr 1',
     "behind a wrapper": "srun numactl -N 0 nsys profile -o x torchrun --nproc_per_node 4 train.py "
     "--lr 1",
+    "behind a clock": "/usr/bin/time -v torchrun --nproc_per_node 4 train.py --lr 1",
     "with unknown options": "srun $EXTRA -l torchrun $MORE --nproc_per_node 4 train.py --lr 1",
     "in a branch that is taken": 'if [ -z "$SLURM_JOB_ID" ]; then\n  python other.py\nelse\n'
     "  torchrun --nproc_per_node 4 train.py --lr 1\nfi",
