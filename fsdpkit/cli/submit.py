@@ -121,6 +121,8 @@ def command(
         if job is not None:
             raise click.UsageError(f"-m starts a module: leave out {job}, or put it behind --.")
         job = f"-m {module}"
+    if job is None and args and not args[0].startswith("-"):
+        raise click.UsageError(f"Name what is started before --: fsdpkit submit {args[0]} …")
     request = submission.SubmitRequest(args=args, job=job, **asked)
     agreed = consent(trust, submits=not (dry_run or check))
     plan, why = submission.plan(request, agreed)

@@ -40,6 +40,7 @@ from fsdpkit.launching.saying import say
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.exclusions import nodes_of
+from fsdpkit.runs.history import attempt_of
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.job_ids import ONE, id_of, job_of, task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
@@ -229,11 +230,10 @@ def _came_back(verdict: AttemptVerdict) -> bool:
 
 def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
     found = []
-    for path in sorted(attempt.failures.glob("*")):
-        first, _, message = read_text(path).strip().partition(" ")
-        if first.isdigit() and 0 < int(first) < 256:
-            cause = cause_of(int(first), message)
-            found.append(Trouble(cause=cause, status=int(first), message=message))
+    for each in attempt_of(attempt).standing_failures:
+        if 0 < each.status < 256:
+            cause = cause_of(each.status, each.message)
+            found.append(Trouble(cause=cause, status=each.status, message=each.message))
     if not found or found[0].cause != "node-failure" or CHECK_FAILED not in found[0].message:
         return found[0] if found else None
     nodes = {one.message.partition(":")[0] for one in found if CHECK_FAILED in one.message}

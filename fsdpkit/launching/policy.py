@@ -246,7 +246,8 @@ def _judge(attempt: AttemptFacts, retry: Retry) -> tuple[str, bool, str]:
     # The signal alone says little: srun also sends SIGTERM when one of its tasks has failed.
     stopped = attempt.warned or (trouble is not None and trouble.cause == "stopped")
     if not attempt.decided and not stopped and not (trouble and trouble.lost):
-        told = f"the agents were ended before they could decide; first on record: {told}"
+        first = "first on record: " if trouble else ""
+        told = f"the agents were ended before they could decide; {first}{told}"
     if job.preempted and not timed_out and (stopped or job.ending):
         if job.ending:  # Slurm itself decides about a job that it has preempted
             return "preemption", False, "preempted"

@@ -20,11 +20,13 @@ from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
-from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending
+from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, Trouble
 from fsdpkit.runs.reading import read_text
 from fsdpkit.runs.record import RunRecord, Time, jobs_of_attempts
 
 Kind = TypeVar("Kind")
+_CLOCKS_S = 1.0
+"""How far the clocks of nodes may be apart."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +97,19 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def paths(self) -> AttemptPaths:
         return AttemptPaths(self.dir)
+
+    @property
+    def standing_failures(self) -> tuple[Failure, ...]:
+        """Those since its last launch began: a restart got over the others."""
+        began_s = self.launches[-1].began_s if self.launches else 0.0
+        return tuple(each for each in self.failures if each.time_s >= began_s - _CLOCKS_S)
+
+    @property
+    def first_failure(self) -> Trouble | Failure | None:
+        """What the agents found to be the cause, else the first failure since the last launch."""
+        if self.verdict is not None:
+            return self.verdict.trouble
+        return next(iter(self.standing_failures), None)
 
     @property
     def stop_unheeded(self) -> bool:

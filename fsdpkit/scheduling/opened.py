@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Literal
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
-from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import find_run, runs_dir
 from fsdpkit.scheduling.asking import UNHEARD_S, Pace
@@ -298,19 +297,19 @@ class OpenRun:
             array_task: Index of the task; None: of an array, the first task with a failure.
 
         Returns:
-            What the agents found to be the cause, else the first failure on record, else None.
+            What the agents found to be the cause, else the first failure since the ranks were
+            last started, else None.
         """
+        from fsdpkit.runs.history import attempt_of
+
         whole = self.record.array is not None and array_task is None
         for task in self.record.array or [] if whole else [array_task]:
             attempts = self.paths.task(task).attempts()
             if not attempts:
                 continue
             attempt = self.paths.task(task).attempt(attempts[-1])
-            if told := _verdict(attempt):
-                return told
-            recorded = sorted(attempt.failures.glob("*"))
-            if recorded:
-                return read_text(recorded[0]).partition(" ")[2].strip()
+            if (found := attempt_of(attempt).first_failure) is not None:
+                return found.message
         return None
 
     def batch_log(self, job_id: str) -> Path:
@@ -351,15 +350,6 @@ def _newest_file(attempt: AttemptPaths, rank: int, stream: Literal["out", "err"]
         number = path.name.split(".")[1].removeprefix("restart-")
         restarts += [int(number)] if number.isdecimal() else []
     return attempt.rank_file(rank, stream, max(restarts))
-
-
-def _verdict(attempt: AttemptPaths) -> str | None:
-    """The trouble that the head node's agent took for the cause of all others."""
-    try:
-        told = read_json(attempt.verdict)["trouble"]
-        return str(told["message"]) if told else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def states_of(runs: Sequence[OpenRun]) -> list[States]:

@@ -72,6 +72,16 @@ def shell(
     return Shell(tmp_path, monkeypatch, capsys)
 
 
+def test_what_a_restart_got_over_is_not_what_the_agents_were_ended_for(shell: Shell) -> None:
+    shell.fails(0, "137 rank 1 on node1: ended by signal 9")
+    assert shell.ask(143) == "requeue 137"
+    assert "first on record: rank 1" in shell.written["why"]
+    launch = '{"event":"launch","launch":1,"time_s":60.0,"nodes":["node1","node2"]}\n'
+    (shell.attempt / "orders.jsonl").write_text(launch)
+    assert shell.ask(143) == "requeue 143"
+    assert "rank 1" not in shell.written["why"]
+
+
 def test_a_node_that_fails_its_check_is_left_out_of_the_next_attempt(shell: Shell) -> None:
     shell.fails(1, f"71 node2: {BROKEN}")
     assert shell.ask(71) == "requeue 71 node2"

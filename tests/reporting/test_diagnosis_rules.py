@@ -39,6 +39,17 @@ def test_an_interrupt_follows_from_what_slurm_did(state: str, cause: str) -> Non
     assert told.cause == cause
 
 
+def test_a_sure_word_of_the_same_cause_counts_before_an_earlier_one_that_is_not() -> None:
+    """A rank whose end no agent recorded speaks first, by the lines that it printed last."""
+    why = "train.py, line 5, makes a process group of 1 where the job has 4 ranks."
+    told = found(
+        rank(2, None, status=78, time_s=9.0, log=f"fsdpkit: {why}\n"),
+        rank(0, f"wrong world: {why}", time_s=10.0),
+    )
+    assert (told.cause, told.rank) == ("wrong-world", 0)
+    assert told.sentence == f"The ranks did not train together: rank 0 on node1: {why}"
+
+
 def test_an_interrupt_is_told_where_nobody_says_who_sent_it() -> None:
     assert found(rank(0, "KeyboardInterrupt")).cause == "exception"
 

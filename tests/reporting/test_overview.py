@@ -324,6 +324,9 @@ def test_an_end_tells_both_exit_codes_who_cancelled_and_the_first_failure(
         "rank 6 on n2: ValueError: walrus",
         3,
     )
+    orders = directory / "attempt-0" / "orders.jsonl"
+    orders.write_text('{"event":"launch","launch":1,"time_s":60.0,"nodes":["n1","n2"]}\n')
+    assert one_status(directory).failure is None  # a restart got over them
 
     uid = f"CANCELLED by {os.getuid()}"
     slurm(

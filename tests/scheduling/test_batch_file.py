@@ -14,7 +14,7 @@ from fsdpkit.errors import ConfigError
 from fsdpkit.scheduling.batch_file.lines import BatchFile
 from fsdpkit.scheduling.batch_file.reading import read
 from fsdpkit.scheduling.batch_file.recognition import read_text, shell_script_kind
-from fsdpkit.scheduling.batch_file.resources import BatchFileError, Given, has_key
+from fsdpkit.scheduling.batch_file.resources import BatchFileError, Given
 
 HERE = "/lab/me"
 ENVIRON = {"HOME": "/home/me", "USER": "me", "SCRATCH": "/scratch/me", "PATH": "/bin"}
@@ -60,6 +60,7 @@ LAUNCHES = {
     "in a function": 'start() {\n  srun torchrun --nproc_per_node 4 "$@"\n}\nstart train.py --lr 1',
     "behind a wrapper": "srun numactl -N 0 nsys profile -o x torchrun --nproc_per_node 4 train.py "
     "--lr 1",
+    "behind a clock": "/usr/bin/time -v torchrun --nproc_per_node 4 train.py --lr 1",
     "with unknown options": "srun $EXTRA -l torchrun $MORE --nproc_per_node 4 train.py --lr 1",
     "in a branch that is taken": 'if [ -z "$SLURM_JOB_ID" ]; then\n  python other.py\nelse\n'
     "  torchrun --nproc_per_node 4 train.py --lr 1\nfi",
@@ -72,6 +73,12 @@ LAUNCHES = {
     "in a directory of the path": "torchrun --nproc-per-node 4 $(basename $PWD/train.py) --lr 1",
     "beside a here-document": "cat > c.yaml <<-EOF\n\ta: 1\n\ttorchrun x.py\n\tEOF\n"
     "torchrun --nproc_per_node 4 train.py --lr 1",
+    "beside a case, a subshell and sums": 'case "$1" in\n  a) X=1 ;;\n  b|c) X=2 ;;\nesac\n'
+    "((N = 4))\n(cd /tmp; ls) > log\ntorchrun --nproc_per_node 4 train.py --lr 1",
+    "a function by its word": "function go {\n  torchrun --nproc_per_node 4 train.py $*\n}\n"
+    "go --lr 1",
+    "an item by its place": "A=(x train.py)\ntorchrun --nproc_per_node 4 ${A[1]} --lr ${B:-1}",
+    "where something is set": 'A=1\ntorchrun --nproc_per_node 4 train.py ${A:+--lr} "${A[*]}"',
     "a variable of another command": "L=2 echo\ntorchrun --nproc_per_node 4 train.py --lr ${L:-1}",
     "beside a preparation": "python prepare.py\ntorchrun --nproc_per_node 4 train.py --lr 1",
 }
@@ -124,10 +131,7 @@ def test_the_image_of_a_container_is_taken(body: str) -> None:
 def test_one_process_that_has_all_gpus_of_a_node() -> None:
     found = moved(f"{TWO_BY_FOUR}srun python train.py\n")
     assert (found.shape.gpus, found.shape.ranks) == (4, 1)
-    if has_key("launch.ranks_per_node"):
-        assert found.tables["launch"] == {"ranks_per_node": 1}
-    else:
-        assert any("1 process on" in note for note in fates(found, "no home").values())
+    assert found.tables["launch"] == {"ranks_per_node": 1}
 
 
 # ---- Slurm's options --------------------------------------------------------------------------
@@ -202,10 +206,7 @@ def test_flags_come_before_the_script() -> None:
 
 def test_an_option_without_a_key_is_handed_on_or_said_to_have_no_home() -> None:
     found = moved(f"{TWO_BY_FOUR}#SBATCH --licenses=a:1 --contiguous\ntorchrun --nproc 4 t.py\n")
-    if has_key("slurm.options"):
-        assert found.tables["slurm"]["options"] == {"licenses": "a:1", "contiguous": True}
-    else:
-        assert {"--licenses=a:1", "--contiguous"} <= fates(found, "no home").keys()
+    assert found.tables["slurm"]["options"] == {"licenses": "a:1", "contiguous": True}
 
 
 # ---- The environment --------------------------------------------------------------------------
@@ -239,15 +240,21 @@ def test_modules_environments_and_literal_variables(
 
 
 @pytest.mark.parametrize(
-    "value", ["/x:$PATH", "/x:${PATH}", "/x:${PATH:-}", "/x${PATH:+:$PATH}", "/x:${PATH:+${PATH}}"]
+    "value",
+    [
+        *("/x:$PATH", "/x:${PATH}", "/x:${PATH:-}", "/x${PATH:+:$PATH}", "/x:${PATH:+${PATH}}"),
+        *("$PATH:/x", "${PATH:+$PATH:}/x"),
+    ],
 )
 def test_a_path_that_others_add_to_is_not_replaced(value: str) -> None:
     found = moved(f"{TWO_BY_FOUR}export PATH={value}\n{LAUNCH}")
-    if has_key("environment.prepend"):
-        assert found.tables["environment"] == {"prepend": {"PATH": "/x"}}
-    else:
-        assert "environment" not in found.tables
-        assert f"export PATH={value}" in fates(found, "no home")
+    assert found.tables["environment"] == {"prepend": {"PATH": "/x"}}
+
+
+@pytest.mark.parametrize("value", ["-O2 $FLAGS", "$FLAGS -O2", "$FLAGS/x", "/x:$FLAGS:$OTHER"])
+def test_what_is_no_list_of_directories_is_not_added_to(value: str) -> None:
+    found = moved(f'{TWO_BY_FOUR}export FLAGS="{value}"\n{LAUNCH}')
+    assert "environment" not in found.tables
 
 
 def test_variables_before_the_command_and_those_that_srun_exports() -> None:
@@ -317,7 +324,7 @@ def test_what_has_no_home_is_quoted_and_never_guessed() -> None:
         "rsync -a /data/ \"$TMPDIR\" --exclude='*.tmp'",
     ):
         assert quoted in homeless
-    assert ("export PATH=/opt/mine/bin:$PATH" in homeless) != has_key("environment.prepend")
+    assert "export PATH=/opt/mine/bin:$PATH" not in homeless
     assert found.args == ("--out", "/tmp/$SLURM_JOB_ID")
     assert [each.text for each in found.unknown] == ["/tmp/$SLURM_JOB_ID"]
     assert found.tables["environment"]["variables"] == {"NCCL_DEBUG": "INFO"}

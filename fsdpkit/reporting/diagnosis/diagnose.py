@@ -290,7 +290,7 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
         return None
     highest = max(finding.level for finding in findings)
     candidates = [finding for finding in findings if finding.level == highest]
-    first = min(candidates, key=_order)
+    first = _surest(candidates)
     if _all_interrupted(candidates, attempt):
         return msgspec.structs.replace(
             first, cause="cancelled", words=": each rank was interrupted, as by Ctrl-C", rank=None
@@ -303,6 +303,14 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
         or _waited_for(first, findings, attempt)
         or _with_victim(first, findings, attempt)
     )
+
+
+def _surest(candidates: Sequence[Finding]) -> Finding:
+    """The first, or the first that is sure of the same cause; of a bare exception, which may be
+    any, the first."""
+    first, *others = sorted(candidates, key=_order)
+    same = (f for f in others if f.sure and f.cause == first.cause != "exception")
+    return first if first.sure else next(same, first)
 
 
 _OF_CUDA = re.compile(r"(?i)\b(?:cuda|cublas|cudnn|nccl)\w*")

@@ -345,7 +345,7 @@ def _by_status(voice: Voice, message: LogText) -> Iterator[Finding]:
 def in_words(line: str) -> str:
     """A line of a log without the prefix naming its rank or C++ source line, and not too long."""
     text = _WHO_WROTE_IT.sub("", _printable(line))
-    text = _IN_CPP.sub("", text.removeprefix("check before training failed: ")).strip()
+    text = _IN_CPP.sub("", _KIND.sub("", text)).strip()
     return _shortened(text, _MOST_WORDS)
 
 
@@ -354,6 +354,8 @@ def _shortened(text: str, most: int) -> str:
 
 
 _WHO_WROTE_IT = re.compile(r"^(?:\[rank\d+\]:|rank \d+:|fsdpkit: [\w.-]+:|what\(\):)\s*")
+_KIND = re.compile(r"^(?:check before training failed|wrong world): ")
+"""With which an agent begins, for what the sentence of a cause says already."""
 _IN_CPP = re.compile(r"\[/\S+\.\w+:\d+\] ")
 
 

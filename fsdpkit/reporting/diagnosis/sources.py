@@ -88,11 +88,10 @@ def voices_of(
 
     newest: whether the logs that all attempts of its job append to end with this one.
     """
-    number, began_s = _last_launch(attempt)
-    failures = [f for f in attempt.failures if f.time_s >= began_s - 1.0] or attempt.failures
+    number = attempt.launches[-1].number if attempt.launches else 0
     names = _names(attempt)
     offsets = {n.name: n.findings.get("clock_offset_s") for n in attempt.nodes}
-    found = [_of_failure(failure, names, offsets) for failure in failures]
+    found = [_of_failure(failure, names, offsets) for failure in attempt.standing_failures]
     found = _with_files(found, attempt, number, ranks_per_node)
     found = _with_ends(found, attempt, number, offsets, ranks_per_node)
     if newest and attempt.job_id is not None:
@@ -113,13 +112,6 @@ def _add(voice: Voice, found: list[Voice]) -> None:
             if known.message is not None or known.kind == "rank":
                 return
     found.append(voice)
-
-
-def _last_launch(attempt: Attempt) -> tuple[int, float]:
-    """Number and beginning of the last launch; the ranks' files are named by the number."""
-    if not attempt.launches:
-        return 0, 0.0
-    return attempt.launches[-1].number, attempt.launches[-1].began_s
 
 
 def _names(attempt: Attempt) -> dict[int, str]:

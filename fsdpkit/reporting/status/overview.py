@@ -292,8 +292,7 @@ def _job(paths: RunPaths) -> dict[str, Any]:
 
 
 def _failure(attempt: Attempt) -> FirstFailure | None:
-    """What the agents found to be the cause, or else the first failure on record."""
-    first = attempt.verdict.trouble if attempt.verdict else next(iter(attempt.failures), None)
+    first = attempt.first_failure
     return FirstFailure(message=first.message, status=first.status) if first else None
 
 

@@ -228,13 +228,13 @@ class _Parser:
         assert token is not None
         line = self.line_at(token.at)
         header = self.text[token.at : _end_of_line(self.text, token.at)].strip()
-        if token.text == "(":
-            if self.text.startswith("((", token.at):
-                return self._arithmetic(token)
-            self.take()
-            body = self.commands((")",))
-            self._expect(")", line)
-            return self._rest(Block("(", line, header, (Branch((), body),)))
+        if self.text.startswith("((", token.at):
+            return self._arithmetic(token)
+        if token.text in ("(", "{"):
+            opening, closing = self.take().text, "})"[token.text == "("]
+            body = self.commands((closing,))
+            self._expect(closing, line)
+            return self._rest(Block(opening, line, header, (Branch((), body),)))
         if token.kind == "word":
             if token.text in ("while", "until", "if"):
                 return self._rest(self._conditional(token.text, line, header))
@@ -242,11 +242,6 @@ class _Parser:
                 return self._rest(self._loop(line, header))
             if token.text == "case":
                 return self._rest(self._case(line, header))
-            if token.text == "{":
-                self.take()
-                body = self.commands(("}",))
-                self._expect("}", line)
-                return self._rest(Block("{", line, header, (Branch((), body),)))
             if token.text == "function":
                 self.take()
                 return self._function(self.take().text, line, header)

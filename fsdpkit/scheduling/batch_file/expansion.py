@@ -237,45 +237,48 @@ class Expander:
             return
         inner = raw[2:-1]
         found = _NAME.match(inner)
-        if found is None:
+        name, rest = (found.group(), inner[found.end() :]) if found else ("", "?")
+        of_node = self.value_of(name) is None and is_of_node(name)
+        if rest.startswith("["):
+            yield from self._items(name, rest, raw, reading, quoted)
+        elif not rest or (re.match(":?[-=+]", rest) and not of_node):
+            yield self._or_default(name, rest, raw, reading), quoted
+        else:
             yield self.unknown(raw), quoted
+
+    def _items(
+        self, name: str, rest: str, raw: str, reading: ExpandedNames, quoted: bool
+    ) -> Iterator[tuple[str, bool | None]]:
+        """Of `${name[…]}`."""
+        value = self.value_of(name)
+        items = value.items if value else None
+        if rest not in ("[@]", "[*]"):
+            index = re.fullmatch(r"\[(\d+)\]", rest)
+            known = items[int(index[1]) :][:1] if items and index else ()
+            yield (known[0] if known else self.unknown(raw)), quoted
             return
-        name, rest = found.group(), inner[found.end() :]
-        if rest in ("[@]", "[*]"):
-            value = self.value_of(name)
-            reading.names.add(name)
-            if value is None or value.items is None:
-                yield (self.unknown(raw) if value is None else value.text), quoted
-            elif quoted and rest == "[@]":
-                yield from ((item, None) for item in value.items)
-            else:
-                yield " ".join(value.items), quoted
-            return
-        if index := re.fullmatch(r"\[(\d+)\]", rest):
-            value = self.value_of(name)
-            items = value.items if value else None
-            known = items is not None and int(index[1]) < len(items)
-            yield (items[int(index[1])] if items and known else self.unknown(raw)), quoted
-            return
-        if rest and not (found := re.match(r":?[-=+]", rest)):
-            yield self.unknown(raw), quoted
-            return
-        if rest and self.value_of(name) is None and is_of_node(name):
-            yield self.unknown(raw), quoted
-            return
+        reading.names.add(name)
+        if value is None or items is None:
+            yield (self.unknown(raw) if value is None else value.text), quoted
+        elif quoted and rest == "[@]":
+            yield from ((item, None) for item in items)
+        else:
+            yield " ".join(items), quoted
+
+    def _or_default(self, name: str, rest: str, raw: str, reading: ExpandedNames) -> str:
+        """Of `${name}`, `${name:-x}`, `${name=x}` and `${name:+x}`."""
         text, is_set = self._parameter(name, raw, reading)
-        sign = found.group() if rest else ""
-        if not sign or (is_set and sign[-1] != "+" and not (":" in sign and text == "")):
-            yield text, quoted
-            return
-        alternative = self._joined_default(rest[len(sign) :], reading)
-        if sign[-1] == "+":
-            used = is_set and not (":" in sign and text == "")
-            yield (alternative if used else ""), quoted
-            return
-        if sign[-1] == "=":
-            self.variables[name] = Value(alternative, names=frozenset(reading.names))
-        yield alternative, quoted
+        if not rest:
+            return text
+        counts, sign = is_set and not (rest[0] == ":" and text == ""), rest.lstrip(":")[0]
+        if counts and sign != "+":
+            return text
+        other = self._joined_default(rest.lstrip(":")[1:], reading)
+        if sign == "+":
+            return other if counts else ""
+        if sign == "=":
+            self.variables[name] = Value(other, names=frozenset(reading.names))
+        return other
 
     def _path_of(self, raw: str, reading: ExpandedNames) -> str | None:
         """The answer of `pwd`, `dirname` or `basename`, which needs no file; None: another one."""

@@ -41,9 +41,8 @@ _COMMANDS = frozenset(["litgpt", "tune", "llamafactory-cli", "axolotl"])
 """Programs that train, started without srun or a launcher."""
 _BEFORE = frozenset(["exec", "time", "nohup", "command", "builtin", "!", "setsid"])
 _WRAPPERS = frozenset(
-    "numactl taskset nice ionice stdbuf unbuffer timeout nsys ncu perf strace rocprof rocprofv3 "  # noqa: SIM905
-    "podman-hpc docker podman enroot ch-run conda mamba micromamba uv poetry "
-    "pixi".split()
+    "time numactl taskset nice ionice stdbuf unbuffer timeout nsys ncu perf strace rocprof "  # noqa: SIM905
+    "rocprofv3 podman-hpc docker podman enroot ch-run conda mamba micromamba uv poetry pixi".split()
 )
 """What runs the command behind its own options; which of them take values is not known here."""
 TOOLS = frozenset(
@@ -119,7 +118,7 @@ def _peeled(walk: Walk, words: list[str], launch: StartedProgram, depth: int) ->
         if found := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word, re.ASCII | re.DOTALL):
             launch.variables[found[1]] = found[2]
             words.pop(0)
-        elif word in _BEFORE or not word:
+        elif not word or (word in _BEFORE and not "".join(words[1:2]).startswith("-")):
             words.pop(0)
         elif name == "env":
             split = ENV.split(words[1:])

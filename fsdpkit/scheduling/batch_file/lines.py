@@ -14,7 +14,7 @@ import msgspec
 from fsdpkit.config.fields import VariableName
 from fsdpkit.config.secrets import why_secret
 from fsdpkit.scheduling.batch_file.launch import StartedProgram
-from fsdpkit.scheduling.batch_file.resources import LineOutcome, RankShape, Tables, has_key
+from fsdpkit.scheduling.batch_file.resources import LineOutcome, RankShape, Tables
 from fsdpkit.scheduling.batch_file.walking import Step, Walk
 
 OF_RANKS = frozenset(
@@ -179,24 +179,15 @@ class BatchLines:
         table: dict[str, Any] = {}
         config = self.launch.accelerate_config
         if config is not None and not self.walk.unknowns(config):
-            if has_key("launch.accelerate_config"):
-                table["accelerate_config"] = config
-                self._find(line, f"--config_file {config}", "taken", "launch.accelerate_config")
-            else:
-                why = "what it sets is not handed to the script"
-                self._find(line, f"--config_file {config}", "no home", why)
+            table["accelerate_config"] = config
+            self._find(line, f"--config_file {config}", "taken", "launch.accelerate_config")
         elif config is not None:
             self._find(line, f"--config_file {config}", "no home", _ON_NODE)
         if self.shape.ranks != self.shape.gpus:
             ranks = self.shape.ranks
             said = f"{ranks} of {self.shape.gpus} GPUs"
-            if has_key("launch.ranks_per_node"):
-                table["ranks_per_node"] = ranks
-                self._find(line, said, "taken", f"launch.ranks_per_node = {ranks}")
-            else:
-                some = f"{ranks} process{'es' * (ranks > 1)}"
-                why = f"it starts {some} on each node; fsdpkit starts one on each GPU"
-                self._find(line, said, "no home", why)
+            table["ranks_per_node"] = ranks
+            self._find(line, said, "taken", f"launch.ranks_per_node = {ranks}")
         return table
 
     def _from_environ(self, line: int) -> None:
@@ -322,12 +313,12 @@ class BatchLines:
         shown, raw = self.walk.shown(value), self.walk.unknowns(value)
         if name in OF_RANKS or OF_SLURM.match(name):
             yield "not needed", _FINDS_ADDRESSES if name in OF_RANKS else "fsdpkit sets it itself"
-        elif raw and (before := self._put_before(name, value)) is not None:
-            yield from self._prepend(name, before)
+        elif raw and (added := self._added_to(name, value)) is not None:
+            self.prepended[name] = added
+            behind = value[0] in self.walk.marks(value)
+            yield "taken", f"environment.prepend.{name}" + ", so before the rest" * behind
         elif raw and _OF_ADDRESSES.search(shown):
             yield "not needed", _FINDS_ADDRESSES
-        elif raw and re.match(rf"\$\{{?{name}\b", shown):
-            yield "no home", "it stands behind what the variable has on the node"
         elif raw:
             yield "no home", _ON_NODE
         elif why := why_secret(name, value):
@@ -340,21 +331,16 @@ class BatchLines:
             self.variables[name] = value
             yield "taken", f"environment.variables.{name}"
 
-    def _put_before(self, name: str, value: str) -> str | None:
-        """What stands before the variable's own value, as in `PATH=/x:$PATH`; None: another."""
-        raw = self.walk.unknowns(value)
-        if len(raw) != 1 or value[-1] not in self.walk.marks(value):
+    def _added_to(self, name: str, value: str) -> str | None:
+        """The directories around the variable's own value, as in `PATH=/x:$PATH`; None: another."""
+        raw, own = self.walk.unknowns(value), rf"\$\{{?{name}(:?[-+]:?(\$\{{?{name}\}}?:?)?)?\}}?"
+        if len(raw) != 1 or not re.fullmatch(own, raw[0]):
             return None
-        own = re.fullmatch(rf"\$\{{?{name}(:?[-+]:?(\$\{{?{name}\}}?)?)?\}}?", raw[0])
-        before = value[:-1] if own is not None and ":$" in raw[0] else value[:-1].rstrip(":")
-        return before if own is not None and before else None
-
-    def _prepend(self, name: str, before: str) -> Iterator[tuple[str, str]]:
-        if not has_key("environment.prepend"):
-            yield "no home", "it stands before what the variable has on the node"
-            return
-        self.prepended[name] = before
-        yield "taken", f"environment.prepend.{name}"
+        before, after = value.split(self.walk.marks(value)[0])
+        bounded = not before or before.endswith(":") or ":$" in raw[0]
+        if not bounded or (after and not after.startswith(":") and not raw[0].endswith(":}")):
+            return None
+        return ":".join(filter(None, (before.removesuffix(":"), after.removeprefix(":")))) or None
 
     def _module(self, step: Step, words: list[str]) -> Iterator[tuple[str, str]]:
         verbs = ("load", "add", "purge", "use", "unload", "swap", "list", "avail", "restore", "rm")

@@ -8,18 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fsdpkit.config.sbatch_spellings import LETTERS
 from fsdpkit.scheduling.batch_file.expansion import is_unknown
 
-LETTERS = dict(
-    pair.split("=")
-    for pair in """A=account B=extra-node-info C=constraint D=chdir F=nodefile G=gpus H=hold
-    I=immediate J=job-name L=licenses M=clusters N=nodes O=overcommit Q=quiet S=core-spec V=version
-    W=wait a=array b=begin c=cpus-per-task d=dependency e=error h=help i=input k=no-kill
-    m=distribution n=ntasks o=output p=partition q=qos s=oversubscribe t=time v=verbose w=nodelist
-    x=exclude""".split()  # noqa: SIM905
-)
-"""Short options of sbatch and srun."""
-_SRUN_LETTERS = LETTERS | dict(
+_LETTERS = LETTERS | {"I": "immediate", "Q": "quiet", "V": "version", "h": "help", "v": "verbose"}
+_SRUN_LETTERS = _LETTERS | dict(
     pair.split("=")
     for pair in """E=preserve-env K=kill-on-bad-exit P=dependency T=threads X=disable-status
     Z=no-allocate g=gid l=label r=relative u=unbuffered""".split()  # noqa: SIM905
@@ -125,7 +118,7 @@ class Grammar:
             return
 
 
-SBATCH = Grammar(_SBATCH_FLAGS, LETTERS)
+SBATCH = Grammar(_SBATCH_FLAGS, _LETTERS)
 SRUN = Grammar(_FLAGS, _SRUN_LETTERS, underscores=True)
 TORCHRUN = Grammar(
     frozenset("standalone module no-python run-path use-env virtual-local-rank help".split()),  # noqa: SIM905

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-import msgspec
-
-from fsdpkit.config.job import JobSpec
+from fsdpkit.config.sbatch_spellings import OTHERWISE
+from fsdpkit.config.slurm_options import why_refused
 from fsdpkit.config.units import parse_array, parse_memory_mb, parse_time_s
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.rendering.directives import DirectiveError, split_directive
@@ -87,72 +86,31 @@ class Tables:
     findings: list[LineOutcome] = field(default_factory=list)
 
 
-_KEYS = {
-    "account": "account",
-    "partition": "partition",
-    "qos": "qos",
-    "constraint": "constraint",
-    "reservation": "reservation",
-    "nodelist": "nodelist",
-    "exclude": "exclude",
-}
+_AS_WRITTEN = frozenset(
+    "account partition qos constraint reservation nodelist exclude time".split()  # noqa: SIM905
+)
+"""Whose value is that of the key of `resources` with the same name."""
 _COUNTED = frozenset(
     "nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres ntasks-per-gpu "  # noqa: SIM905
     "tasks-per-node cpus-per-gpu cpus-per-task mem mem-per-cpu mem-per-gpu".split()
 )
 _OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
-_NOT_NEEDED = {
-    **dict.fromkeys(
-        ("output", "error", "open-mode"), "the run's directory keeps all output: fsdpkit logs"
-    ),
-    "signal": "the job is warned before its time limit: policy.warning_s of the profile",
-    "requeue": "[retry] queues a job again",
-    "get-user-env": "the environment is in [environment]",
-    **dict.fromkeys(("wait", "parsable", "quiet", "verbose"), "fsdpkit itself calls sbatch"),
-    "gpu-bind": "the one task of a node has all of its GPUs",
-    "ntasks-per-socket": "fsdpkit starts the ranks of a node from one task",
-    "ntasks-per-core": "fsdpkit starts the ranks of a node from one task",
-    "kill-on-bad-exit": "a failed rank ends its launch: [retry] says what follows",
-}
+_NOT_NEEDED = frozenset(
+    "output error open-mode signal requeue get-user-env wait parsable gpu-bind "  # noqa: SIM905
+    "ntasks-per-socket ntasks-per-core".split()
+)
+"""What fsdpkit does itself."""
 _NO_HOME = {
-    "dependency": "give --after RUN to fsdpkit submit",
-    "no-requeue": "[retry] says when a job is queued again",
-    "comment": "fsdpkit finds its jobs by their comment",
     "input": "ranks read no standard input",
-    "tres-per-task": "fsdpkit asks for GPUs by node",
-    "gpus-per-socket": "fsdpkit asks for GPUs by node",
-    "no-kill": "resources.spare keeps a job alive without a node",
-    **dict.fromkeys(("cluster", "clusters"), "--cluster names the profile of another cluster"),
-    "container": "environment.container names an image; the profile says which engine runs it",
-    **dict.fromkeys(("uid", "gid"), "a job is its submitter's own"),
-    **dict.fromkeys(("help", "usage", "version", "test-only"), "fsdpkit itself calls sbatch"),
-    "kill-on-invalid-dep": "fsdpkit submit --after sets it",
-    "tres-bind": "the one task of a node has all of its GPUs",
-    "export-file": "variables are in environment.variables",
-    "nodefile": "resources.nodelist names nodes",
-    "wrap": "the job's entry is what is run",
     "module": "environment.modules loads modules; these are of a container",
     "volume": "the profile says what its containers see",
     "image": "a container of another engine: environment.container names one of the profile's",
 }
+"""Options of plugins that know an engine of containers, and one of sbatch."""
 _PLAIN = re.compile(r"[^\s$`<>{}\"']+")
 _MAIL = {"END": ["end"], "FAIL": ["failure"], "REQUEUE": ["requeue"]}
 _MAIL["ALL"] = ["end", "failure", "requeue"]
-_WITH_A_KEY = {"exclusive": "resources.exclusive", "mail-user": "notify.mail", "array": "--array"}
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-
-
-def has_key(dotted: str) -> bool:
-    """Whether a job has this key."""
-    held: Any = JobSpec
-    for name in dotted.split("."):
-        kinds = (each for each in (held, *get_args(held)) if isinstance(each, type))
-        struct = next((each for each in kinds if issubclass(each, msgspec.Struct)), None)
-        known = msgspec.structs.fields(struct) if struct is not None else ()
-        held = next((each.type for each in known if each.encode_name == name), None)
-        if held is None:
-            return False
-    return True
 
 
 def read_options(text: str) -> tuple[list[Option], list[LineOutcome]]:
@@ -397,7 +355,7 @@ def _placed(
         yield "not needed", "a flag says otherwise"
     elif name in _COUNTED:
         yield from _counted(option, counts, shape, given, tables)
-    elif name in _KEYS or name == "time":
+    elif name in _AS_WRITTEN:
         if not _PLAIN.fullmatch(value):
             yield "no home", "nothing is expanded in an #SBATCH line: set resources." + name
         elif name in ("nodelist", "exclude") and "/" in value:
@@ -426,7 +384,9 @@ def _placed(
         tables.container = value
         yield "taken", "environment.container"
     elif name in _NOT_NEEDED:
-        yield "not needed", _NOT_NEEDED[name]
+        yield "not needed", OTHERWISE[name]
+    elif name in ("quiet", "verbose"):
+        yield "not needed", OTHERWISE["parsable"]
     elif name in _NO_HOME or name.startswith("container-"):
         yield "no home", _NO_HOME.get(name, "the profile says how its containers run")
     elif name != "chdir":
@@ -434,12 +394,9 @@ def _placed(
 
 
 def _handed_on(name: str, value: str, tables: Tables) -> Iterator[tuple[Fate, str]]:
-    """An option that no key stands for."""
-    if not has_key("slurm.options") or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-        yield "no home", "no key stands for this option of sbatch"
-        return
-    if name in _WITH_A_KEY:
-        yield "no home", f"its key, {_WITH_A_KEY[name]}, does not take this value"
+    """An option that no key stands for, or whose value its key does not take."""
+    if why := why_refused(name):
+        yield "no home", why
         return
     tables.options[name] = value or True
     yield "taken", f"slurm.options.{name}"
