@@ -83,15 +83,15 @@ COMMANDS: dict[Command, list[Line]] = {
     ("sweep", "best"): [refused(f"sams {RUNS}")],
     ("sweep", "report"): [looks(f"sams {RUNS} --output {{alex}}/out/sweep.html")],
     ("sweep", "extend"): [refused(f"sams {RUNS} --trials 1")],
-    ("sweep", "advance"): [looks(f"sams {RUNS}")],
+    ("sweep", "advance"): [refused(f"sams {RUNS}")],
     ("sweep", "cancel"): [refused(f"sams {RUNS}")],
     ("scale", "start"): [
         looks("{sam}/venv.toml --nodes 1,2 --gpus 1 --cluster local --dry-run"),
         asks("{sam}/venv.toml --nodes 1,2 --gpus 1 --cluster local"),
     ],
     ("scale", "status"): [looks(f"scale-quiet {RUNS}")],
-    ("scale", "write"): [refused(f"scale-quiet {RUNS} --output {{alex}}/out/study")],
-    ("scale", "advance"): [looks(f"scale-quiet {RUNS}")],
+    ("scale", "write"): [looks(f"scale-quiet {RUNS} --output {{alex}}/out/study")],
+    ("scale", "advance"): [refused(f"scale-quiet {RUNS}")],
     ("scale", "cancel"): [refused(f"scale-quiet {RUNS}")],
     ("resume",): [
         looks("{bad} --set args=['x'] --dry-run"),
@@ -129,6 +129,7 @@ COMMANDS: dict[Command, list[Line]] = {
         refused("{bad} --to mlflow", "MLFLOW_TRACKING_URI", MLFLOW_TRACKING_TOKEN=""),
         refused("{bad} --to wandb"),
         refused(RUNS),
+        refused("{bad} --to tensorboard"),
     ],
     ("prune",): [looks("{bad} --yes"), looks(f"{RUNS} --older 0 --yes")],
     ("generate",): [refused("{bad} hello --device cpu"), refused("{sam}/model hello --device cpu")],
@@ -149,17 +150,18 @@ COMMANDS: dict[Command, list[Line]] = {
     ("audit",): [looks("{sam}/centre")],
     ("template", "new"): [looks("ours --from {sam}/template")],
     ("template", "context"): [looks("{sam}/template --site generic")],
-    ("template", "lint"): [looks("{sam}/template"), looks("{sam}/jinja", 65)],
+    ("template", "lint"): [looks("{sam}/template", 65), looks("{sam}/jinja", 65)],
     ("template", "test"): [
         looks("{sam}/template --site local --no-run"),
         asks("{sam}/template --site local"),
+        refused("{sam}/linked --site local --no-run --update"),
     ],
     ("template", "diff"): [looks("torchrun {sam}/template --site local", 1)],
     ("template", "export"): [
-        looks("{sam}/template --to job-composer --cluster {sam}/site.toml --output {alex}/out/app"),
+        looks("{sam}/template --to job-composer --cluster osc-ascend --output {alex}/out/app"),
     ],
     ("skill",): [looks("")],
     ("completion",): [looks("bash")],
-    ("_remote",): [refused("x")],
+    ("_remote",): [looks("x")],
 }
 """A command that is not here fails its test: say there what it does with a stranger's file."""

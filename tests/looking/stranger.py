@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fsdpkit.runs.checkpoints import CHECKSUMS, DESCRIPTION, METADATA, Description, checksum_lines
 from fsdpkit.runs.checkpoints import sha256_of as sha256_of_file
 from tests.conftest import ROOT, Completed
@@ -145,6 +147,14 @@ def run_as(
         timeout=timeout_s,
         check=False,
     )
+
+
+def end_what_goes_on(places: Places) -> None:
+    """The victim's processes here: what a command started that should only have looked."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real == VICTIM and process.environ()["HOME"] == str(places.alex):
+                process.kill()
 
 
 def _entering(top: Path) -> list[str]:
@@ -339,6 +349,7 @@ def _write_asked_for(places: Places) -> None:
     packaged = ROOT / "templates" / "torchrun"
     for name, line in {
         "template": f": > {places.marks}/template.$$",
+        "linked": "true",
         "jinja": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     }.items():
         shutil.copytree(packaged, sam / name, ignore=shutil.ignore_patterns("golden"))
@@ -349,6 +360,7 @@ def _write_asked_for(places: Places) -> None:
             part.read_text().replace("set -euo pipefail\n", f"set -euo pipefail\n{line}\n", 1)
         )
         _write(sam / name / ".shellcheckrc", "external-sources=true\nsource-path=/\n")
+    (sam / "linked" / "golden").symlink_to(places.alex / "precious")
     touches = f": > {places.marks}/old-script.$$"
     _write(
         sam / "old.sbatch",
@@ -363,7 +375,7 @@ def _write_asked_for(places: Places) -> None:
     for name in ("tokenizer.json", "tokenizer.model", "config.json", "pytorch_model.bin"):
         _write(sam / "model" / name, places.pickled("model-file"))
     _write(sam / "weights.pt", places.pickled("weights"))
-    for room in ("published", "audit", "templates", "jobs", "site/profiles"):
+    for room in ("audit", "templates", "jobs", "site/profiles"):
         (sam / "centre" / room).mkdir(parents=True)
     shutil.copytree(sam / "template", sam / "centre" / "templates" / "template")
     shutil.copy(sam / "venv.toml", sam / "centre" / "jobs" / "venv.toml")
@@ -483,7 +495,8 @@ def _spoiled(places: Places, run: Path, server: str) -> Path:
     _write_checkpoint(places, bad / "checkpoints" / "step-10")
     for name in ("step-1", "step-2"):
         (bad / "checkpoints" / name).symlink_to(places.alex / "precious" / "step-1")
-    (bad / "export").symlink_to(places.alex / "precious")
+    for name in ("export", "tensorboard"):
+        (bad / name).symlink_to(places.alex / "precious")
     _change_job(places, bad / "job.json", server)
     return bad
 

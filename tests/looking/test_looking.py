@@ -38,9 +38,11 @@ def canaries() -> Iterator[tuple[Places, list[str]]]:
 
 
 @pytest.fixture
-def places(canaries: tuple[Places, list[str]]) -> Places:
-    canaries[0].marks_now()
-    return canaries[0]
+def places(canaries: tuple[Places, list[str]]) -> Iterator[Places]:
+    places, _ = canaries
+    places.marks_now()
+    yield places
+    stranger.end_what_goes_on(places)
 
 
 def all_commands(group: click.Group, *words: str) -> Iterator[Command]:
