@@ -59,7 +59,7 @@ def lay_out(cluster_root: Path, users: Iterable[User], mounts: Mapping[str, Path
     group = [f"{u.name}:x:{u.id}:\n" for u in users]
     (etc / "passwd").write_text("".join([Path("/etc/passwd").read_text(), *passwd]))
     (etc / "group").write_text("".join([Path("/etc/group").read_text(), *group]))
-    opening = _opening_script(cluster_root, stage)
+    opening = opening_script(cluster_root, stage)
     binds = [_command("mount", "--rbind", source, place) for place, source in mounts.items()]
     (etc / "opening").write_text(opening)
     (etc / "entering").write_text("".join(["set -e\n", *binds, opening, 'exec "$@"\n']))
@@ -70,7 +70,7 @@ def lay_out(cluster_root: Path, users: Iterable[User], mounts: Mapping[str, Path
         os.chown(user.home, user.id, user.id)
 
 
-def _opening_script(cluster_root: Path, stage: Path) -> str:
+def opening_script(cluster_root: Path, stage: Path) -> str:
     """Shell lines after which, in this mount namespace, anybody can enter the cluster's root (to
     write where its modes let them), this Python and the checkout (to read).
 
