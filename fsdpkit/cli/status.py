@@ -208,7 +208,8 @@ def _read_cells(status: Status) -> list[str]:
     found = status.printed
     if found is None:
         return [""] * 5
-    at, of = found.optimizer_steps, None
+    at: float | None = found.optimizer_steps
+    of = None
     if found.step is not None:
         at, of = found.step, found.total
     elif found.epoch is not None:

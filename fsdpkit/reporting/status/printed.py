@@ -88,8 +88,10 @@ def printed_by(history: History, job: Mapping[str, Any], ranks: int) -> Printed 
 
 def _optimizer_steps(history: History) -> int | None:
     """As the newest sample has it that has any, of the first nodes."""
-    attempt = history.attempts[-1] if history.attempts else None
-    for node in attempt.nodes[:_MOST_NODES] if attempt else ():
+    if not history.attempts:
+        return None
+    attempt = history.attempts[-1]
+    for node in attempt.nodes[:_MOST_NODES]:
         tail = _tail(attempt.paths.node_samples(node.number), TAIL_BYTES)
         for sample in reversed([*decoded(tail.data)] if tail else []):
             if sample.optimizer_steps is not None:
