@@ -130,7 +130,7 @@ def _moved(
     if given.account is not None:
         first_job.read_account(given.account, site)
     path = Path(batch_file)
-    found = read_batch_file(path, given)
+    found, tables = read_batch_file(path, given)
     target = target or first_job.read_output(f"{name_after(path)}.toml")
     answers, found = answers_of(
         found,
@@ -150,6 +150,7 @@ def _moved(
             cluster=option,
             with_defaults=False,
             array=found.array,
+            said_in=[tables],
             checked_with=_THIS_MACHINE if site.profile.kind == "local" else (),
         )
     except FsdpkitError:

@@ -44,7 +44,7 @@ U+0085, U+2028 and U+2029 are one to many tools; a lone surrogate (a file name t
 cannot be written."""
 
 
-FileKind = Literal["job", "site", "run", "sweep"]
+FileKind = Literal["job", "site", "run", "sweep", "script"]
 
 
 class FileTables(dict[str, Any]):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver, get_context, parent_process, resource_tracker
 from pathlib import Path
@@ -117,13 +118,27 @@ def _fork_server() -> ForkServerContext:
     """Where processes come from, running, and deaf to Ctrl-C from their first moment."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    resource_tracker.ensure_running()  # it unblocks SIGINT once it is started, so it comes first
-    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()  # what it starts inherits the mask
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+    with _at_the_root():
+        resource_tracker.ensure_running()  # first, for it unblocks SIGINT once it is started
+        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()  # what it starts inherits the mask
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
     return context
+
+
+@contextmanager
+def _at_the_root() -> Iterator[None]:
+    """Both are `python -c`, which looks for modules where it is started first: not in a directory
+    whose files somebody else may have written."""
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir("/")
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 def _raise_first(futures: Sequence[Future[None]]) -> None:

@@ -100,6 +100,8 @@ def update(template: Template, names: Sequence[str]) -> list[str]:
     files = {name: golden_file(name, template) for name in names}
     changed = []
     directory = golden_dir(template)
+    if directory.is_symlink():
+        raise StorageError(f"{directory} is a symbolic link: nothing is written where it leads")
     try:
         directory.mkdir(exist_ok=True)
         for name, (file, text) in files.items():

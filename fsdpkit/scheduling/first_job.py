@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fsdpkit.config import assets
 from fsdpkit.config.job import Environment
-from fsdpkit.config.loading import CONTROL_CHARACTER, Layered, read_toml
+from fsdpkit.config.loading import CONTROL_CHARACTER, FileTables, Layered, read_toml
 from fsdpkit.config.new_job import Answers, defaults_text, job_text
 from fsdpkit.config.placement import check_account
 from fsdpkit.config.private_files import make_private_dir
@@ -219,10 +219,12 @@ def write(
     with_defaults: bool = True,
     checked_with: Sequence[str] = (),
     array: str | None = None,
+    said_in: Sequence[FileTables] = (),
 ) -> FirstJobFiles:
     """Make the files, and plan a submission of the job as `fsdpkit submit` does; cluster: its
-    option. checked_with, array: what that plan has besides, as by --set and --array. Raises an
-    error of that plan, or of writing, and then leaves no new file."""
+    option. checked_with, array: what that plan has besides, as by --set and --array. said_in: the
+    file that the answers come from. Raises an error of that plan, or of writing, and then leaves no
+    new file."""
     before = account_in_defaults() if with_defaults else None
     account_from = before[1] if before is not None and before[0] == answers.account else None
     defaults = None
@@ -237,7 +239,7 @@ def write(
             _make(defaults, defaults_text(answers.account), made)
         _make(output, job_text(answers, site.profile, output, account_from), made)
         request = submission.SubmitRequest(
-            job=str(output), cluster=cluster, sets=[*checked_with], array=array
+            job=str(output), cluster=cluster, sets=[*checked_with], array=array, said_in=said_in
         )
         plan = submission.plan(request)[0]
         refuse_forbidden(items_of(plan.job, plan.site, plan.template))

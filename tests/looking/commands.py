@@ -129,7 +129,7 @@ COMMANDS: dict[Command, list[Line]] = {
         refused("{bad} --to mlflow", "MLFLOW_TRACKING_URI", MLFLOW_TRACKING_TOKEN=""),
         refused("{bad} --to wandb"),
         refused(RUNS),
-        refused("{bad} --to tensorboard"),
+        looks("{bad} --to tensorboard"),  # into a directory of the viewer's
     ],
     ("prune",): [looks("{bad} --yes"), looks(f"{RUNS} --older 0 --yes")],
     ("generate",): [refused("{bad} hello --device cpu"), refused("{sam}/model hello --device cpu")],

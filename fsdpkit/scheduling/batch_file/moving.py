@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.config.job import Environment
+from fsdpkit.config.loading import FileTables
 from fsdpkit.config.new_job import Answers
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.errors import ConfigError, NotFoundError
@@ -22,14 +23,16 @@ _OF_ENVIRONMENT = ("modules", "conda", "venv", "container")
 _OF_ANSWERS = ("nodes", "gpus", "time", "account")
 
 
-def read_batch_file(path: Path, given: Given) -> BatchFile:
-    """As if it were submitted from the current directory. Raises NotFoundError, StorageError or
-    ConfigError, which names the file."""
+def read_batch_file(path: Path, given: Given) -> tuple[BatchFile, FileTables]:
+    """As if it were submitted from the current directory; and what was read. Raises NotFoundError,
+    StorageError or ConfigError, which names the file."""
     text = read_text(path)
     try:
-        return read(text, environ_of_person(), os.getcwd(), given)
+        found = read(text, environ_of_person(), os.getcwd(), given)
     except ConfigError as error:
         raise type(error)(f"{path}: {error}") from error
+    content = text.encode(errors="surrogateescape")
+    return found, FileTables({}, path.absolute(), content, kind="script")
 
 
 def answers_of(
