@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -151,7 +151,9 @@ def jobs_of_attempts(
     found = {}
     for number in attempts:
         if began := bisect_right(first, number):
-            found[number] = mine[bisect_left(first, first[began - 1])]
+            found[number] = mine[
+                began - 1
+            ]  # one that never started has the number of its successor
     return found
 
 

@@ -155,7 +155,7 @@ class Bash:
             ["/bin/bash", str(path)],
             env=environment,
             stdout=stdout,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.PIPE if stdout == subprocess.PIPE else subprocess.STDOUT,
             text=True,
         )
 

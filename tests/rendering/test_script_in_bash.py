@@ -108,6 +108,11 @@ def test_a_directory_that_another_user_put_in_the_place_of_the_run_s_is_left_alo
     done = shell.run(render_script(python=shell.python))
     assert done.returncode == 78
     assert f"the run directory {tmp_path}/run is another user's" in done.stderr
+    with (tmp_path / "thesis" / "chapter1").open("ab", 0) as chapter:  # as Slurm, by a link
+        chapter.write(b"words")
+        script = render_script(python=shell.python)
+        assert shell.start(script, stdout=chapter).wait(timeout=60) == 78
+    assert (tmp_path / "thesis" / "chapter1").read_text() == "words"
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter1"]
     assert not (shell.record / "srun").exists()
 

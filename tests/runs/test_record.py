@@ -13,7 +13,7 @@ import pytest
 
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.lock import BusyError
-from fsdpkit.runs.record import JobRecord, RunRecord, changing, load, save
+from fsdpkit.runs.record import JobRecord, RunRecord, changing, jobs_of_attempts, load, save
 
 RECORD = RunRecord(
     id="t5-1",
@@ -103,3 +103,8 @@ def test_a_record_from_before_runs_could_be_resumed_is_read(paths: RunPaths) -> 
         del known[key]
     paths.record.write_text(json.dumps(known))
     assert load(paths.dir).job_ids == ["7"]
+
+
+def test_an_attempt_is_that_of_the_newest_job_not_of_one_that_never_started() -> None:
+    jobs = [JobRecord(job_id=one, nodes=1, ranks_per_node=1) for one in ("7", "8")]
+    assert {n: job.job_id for n, job in jobs_of_attempts(jobs, [0, 1]).items()} == {0: "8", 1: "8"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -185,6 +186,22 @@ def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path:
     until(lambda: client.states([job_id])[job_id].phase == "ended", timeout_s=120)
     assert client.states([job_id])[job_id].state == "TIMEOUT"
     assert (tmp_path / f"log-{job_id}").read_text() == "warned\n"
+
+
+def test_what_an_earlier_release_left_open_is_closed_but_no_directory_that_a_person_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, own = Path(os.environ["FSDPKIT_STATE_DIR"]), tmp_path / "state" / "fsdpkit"
+    for place in (named, own):
+        (place / "local").mkdir(parents=True)
+        for each in (place, place / "local"):
+            each.chmod(0o775)
+    store.create()
+    monkeypatch.delenv("FSDPKIT_STATE_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    store.create()
+    places = [named, named / "local", own, own / "local"]
+    assert [stat.S_IMODE(p.stat().st_mode) for p in places] == [0o775, 0o700, 0o700, 0o700]
 
 
 @pytest.mark.local

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +14,10 @@ import pytest
 
 from fsdpkit.runs.events import read_json_lines
 from tests.attackers.bed import PersonBed
-from tests.conftest import Completed
+from tests.config.access_lists import MASK, USER, set_list
+from tests.conftest import Completed, answer_of
 from tests.faults.trial import STEPS, T5, Trial
-from tests.slurm.conftest import USERS_LANE, Person, everything_said
+from tests.slurm.conftest import ACCOUNT, COLD, USERS_LANE, Person, everything_said
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, USERS_LANE]
@@ -115,6 +118,54 @@ def test_what_a_run_does_is_told_to_its_owner_and_it_stops_and_goes_on_as_they_s
     report = bed.fsdpkit("report", str(trial.dir))
     assert report.returncode == 0, report.stderr
     assert owners(trial.dir) == {61001}
+
+
+def test_a_run_that_others_exchange_while_it_waits_does_not_start_and_they_can_write_to_none_of_it(
+    alex: Person, sam: Person
+) -> None:
+    """In a project directory that sam's group can write to, with a list of access for sam."""
+    assert alex.session is not None
+    assert sam.session is not None
+    project, thesis = alex.cluster.root / "project", alex.home / "thesis"
+    runs = project / "alex" / "runs"
+    runs.mkdir(parents=True)
+    thesis.mkdir()
+    (thesis / "chapter1").write_text("words")
+    os.chown(thesis / "chapter1", 61001, 61001)
+    for path, owner in ((project, 0), (runs.parent, 61001), (runs, 61001), (thesis, 61001)):
+        os.chown(path, owner, 61002 if path == project else 61001)
+    project.chmod(0o2771)
+    set_list(runs, [(1, 0, 7), (USER, 61002, 7), (4, 0, 7), (MASK, 0, 7), (32, 0, 0)], default=True)
+    script = alex.home / "says.py"
+    script.write_text("print('up')\n")
+    words = ["submit", str(script), "--nodes", "1", "--gpus", "1", *ACCOUNT, *COLD, "--json"]
+    words += ["--set", "files.group=true", "--sbatch-option", "begin=now+1hour"]
+    done = alex.fsdpkit(*words, "--runs", str(runs))
+    assert f"others can write to {project} " in done.stderr
+    answer = answer_of(done)
+    run, job_id = Path(answer["dir"]), answer["job_id"]
+
+    exchange = (
+        f"cd {project} && mv alex real && mkdir -p {run}/attempt-0 && "
+        f"ln -s {thesis} {run}/attempt-0/failures && "
+        f"ln -s {thesis}/chapter1 {run}/slurm-{job_id}.log && chmod -R 0777 alex"
+    )
+    assert sam.session.run(["bash", "-c", exchange]).returncode == 0
+    start = ["scontrol", "update", f"JobId={job_id}", "StartTime=now"]
+    assert alex.session.run(start).returncode == 0
+    job = alex.cluster.wait_job(job_id)
+    assert job["ExitCode"] == "78:0"
+    assert [path.read_text() for path in thesis.iterdir()] == ["words"]
+
+    back = f"cd {project} && chmod -R 0777 alex; mv alex theirs && mv real alex"
+    assert sam.session.run(["bash", "-c", back]).returncode == 0
+    resume = ["resume", str(run), "--set", "slurm.options.begin=now", "--wait"]
+    done = alex.fsdpkit(*resume)
+    assert done.returncode == 0, done.stderr + everything_said(run)
+    (log,) = run.glob("slurm-*.log")
+    assert stat.S_IMODE(log.stat().st_mode) == 0o640
+    theirs = sam.session.run(["find", str(run), "-writable", "-not", "-type", "l"])
+    assert theirs.stdout == ""
 
 
 @dataclass
