@@ -222,14 +222,14 @@ pins:
 	} >"$$fresh/constraints.txt"
 	cp "$$fresh/constraints.txt" constraints.txt
 
-# locked.txt: the same versions with digests, for what runs need beside torch.
+# locked.txt: the same versions with digests, for what runs need beside torch and what builds us.
 lock:
 	$(find_python)
 	fresh=$$(mktemp -d)
 	trap 'rm -rf "$$fresh"' EXIT
 	"$$base" -m venv "$$fresh"
 	"$$fresh/bin/pip" install --quiet uv
-	sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p' pyproject.toml | grep -v '^torch' >"$$fresh/wanted.in"
+	sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p; s/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | grep -v '^torch' >"$$fresh/wanted.in"
 	{
 	    sed -n '1,/^$$/p' locked.txt
 	    "$$fresh/bin/uv" pip compile --quiet --universal --python-version 3.10 --generate-hashes \

@@ -49,11 +49,19 @@ METRICS_BYTES = _limit(1 << 30, "bytes", "metrics.jsonl; of a larger one, its en
 TAIL_BYTES = _limit(
     64 << 20, "bytes", "the end of an output, of events or of samples; more of it is passed over"
 )
+QUOTED = _limit(2000, "characters", "a line of an output that is quoted among others")
 LINE_BYTES = _limit(1 << 20, "bytes", "a line of an output or of metrics; a longer one is cut")
 JOBS = _limit(1000, "entries", "jobs of a run")
 TASKS = _limit(100_000, "entries", "tasks of a job's array")
 NODES = _limit(100_000, "entries", "nodes of a job, or nodes that it leaves out")
 RANKS = _limit(4096, "entries", "ranks of a node")
+DETAILS_BYTES = _limit(16 << 20, "bytes", "a run's provenance, or the analysis of a flight record")
+NOTE_BYTES = _limit(1 << 16, "bytes", "a small record: a plan's prediction, a request")
+SHARED_BYTES = _limit(16 << 10, "bytes", "a shared record, as `audit` reads it")
+ATTEMPTS_READ = _limit(8, "entries", "attempts that a diagnosis reads, the newest")
+TASKS_READ = _limit(64, "entries", "tasks of an array that are looked into")
+NODES_READ = _limit(256, "entries", "nodes that a diagnosis reads of an attempt")
+RANKS_READ = _limit(4096, "entries", "ranks that a diagnosis reads of an attempt")
 LISTED_BYTES = _limit(4 << 20, "bytes", "a run.json among those of other runs")
 LISTED_TASKS = _limit(10_000, "entries", "tasks of an array among other runs")
 
@@ -100,12 +108,14 @@ def read_end(path: str | os.PathLike[str], most: int = TAIL_BYTES) -> bytes:
 
 
 def lines_in(file: BinaryIO, most: int = METRICS_BYTES) -> Iterator[bytes]:
-    """The lines among the last bytes of a file, with an empty one for each that is too long."""
+    """The lines among the last bytes of a file, with an empty one for each that is too long; none
+    behind TAIL_BYTES without a line's end, which nobody wrote line by line."""
     older = max(0, os.fstat(file.fileno()).st_size - most)
     file.seek(older)
-    inside, left = older > 0, most
-    while left > 0 and (line := file.readline(LINE_BYTES)):
+    inside, left, since_end = older > 0, most, 0
+    while left > 0 and since_end <= TAIL_BYTES and (line := file.readline(LINE_BYTES)):
         left -= len(line)
+        since_end = 0 if line.endswith(b"\n") else since_end + len(line)
         ends = line.endswith(b"\n")
         if ends or left <= 0 or len(line) < LINE_BYTES:
             yield b"" if inside else line

@@ -1,8 +1,33 @@
 """What a person types and reads. One module a command, imported when it is called."""
 
 import atexit
+import contextlib
 import gc
+import os
 import sys
+
+
+def _not_from_here() -> None:
+    """Take no module from the directory that a command is typed in, which may be a stranger's.
+
+    It is on the search path where PYTHONPATH has an empty entry, or by `python -m`. What a relative
+    entry names comes behind all that is installed. Python itself, and what imported this file, had
+    the other path (SECURITY.md).
+    """
+    given = os.environ.get("PYTHONPATH") or os.sep
+    relative = {
+        os.path.abspath(each) for each in given.split(os.pathsep) if not os.path.isabs(each)
+    }
+    here = {os.getcwd()} if "" in given.split(os.pathsep) else set()
+    if (main := sys.modules["__main__"].__spec__) is not None and main.name == "fsdpkit.__main__":
+        here.add(sys.path[0])
+    installed = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    first = [each for each in sys.path if each == installed or each not in here | relative]
+    sys.path[:] = [*first, *(each for each in sys.path if each in relative - here - {installed})]
+
+
+with contextlib.suppress(OSError):  # the directory is gone
+    _not_from_here()
 
 # Importing makes many objects that all stay: looking through them for garbage takes a tenth of a
 # short command's time. A command that follows a run for days still collects.

@@ -119,7 +119,7 @@ def _bring_report(
     head, name, size = _header(content)
     if len(content) - head != size:
         raise RemoteError("the report did not arrive whole; run the command again")
-    path = Path(options.get("output") or _own_name(options))
+    path = Path(options.get("output") or report_name(options))
     try:
         write_atomically(path, content[head:], by_umask=True)
     except OSError as error:
@@ -138,7 +138,7 @@ def _bring_report(
     return 0
 
 
-def _own_name(options: dict[str, Any]) -> str:
+def report_name(options: dict[str, Any]) -> str:
     """A file's name from what was typed here: another machine's word is no path of this one."""
     run = re.sub(r"[^A-Za-z0-9._+-]", "-", Path(options.get("run") or "").name).lstrip(".-")
     task = options.get("task")

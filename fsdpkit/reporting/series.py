@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
-from fsdpkit.bounded import METRICS_BYTES, lines_in, open_regular, read_bytes
+from fsdpkit.bounded import METRICS_BYTES, TAIL_BYTES, lines_in, open_regular, read_end
 from fsdpkit.runs.reading import LARGEST, parsed
 
 Floats = NDArray[np.float64]
@@ -283,11 +283,11 @@ _MAY_HOLD_NO_NUMBER = re.compile(rb"\bNaN\b|\bInfinity\b|[eE]\+?\d{3}")
 """Words that Python's json writes and JSON does not know, and numbers that no float holds."""
 
 
-def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
+def _lines(path: Path, kind: type[Line], newest: int | None = None) -> Iterator[Line]:
     decode = msgspec.json.Decoder(kind).decode
     try:
         with open_regular(path) as file:
-            for line in lines_in(file, METRICS_BYTES):
+            for line in lines_in(file, newest or METRICS_BYTES):
                 try:
                     yield decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -301,12 +301,12 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
 def _every_line(path: Path, kind: type[Line], most: int | None) -> list[Line]:
     """As `_lines`, faster for a file of some megabytes whose lines are all whole."""
     try:
-        data = read_bytes(path, METRICS_BYTES)
+        data = read_end(path)
         if most is not None and (every := -(-data.count(b"\n") // most)) > 1:
             data = b"\n".join(data.splitlines()[::every])
         return msgspec.json.Decoder(kind).decode_lines(data)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return list(_lines(path, kind))
+        return list(_lines(path, kind, TAIL_BYTES))
 
 
 def _columns(lines: Sequence[msgspec.Struct], names: Iterable[str]) -> Columns:

@@ -13,10 +13,10 @@ from typing import Literal
 
 import msgspec
 
+from fsdpkit.bounded import DETAILS_BYTES
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.reading import read_bytes
 
-_MOST_BYTES = 16 << 20
 DUMP = "nccl_trace_rank_"
 """What a dump's name begins with, as torch itself names them; the rank follows."""
 
@@ -79,7 +79,7 @@ class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
 def read_flight_record(path: Path) -> FlightRecord | None:
     """None if there is none. Raises StorageError if it cannot be read."""
     try:
-        return msgspec.json.decode(read_bytes(path, _MOST_BYTES), type=FlightRecord)
+        return msgspec.json.decode(read_bytes(path, DETAILS_BYTES), type=FlightRecord)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

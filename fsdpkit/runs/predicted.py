@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.bounded import NOTE_BYTES
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes
@@ -22,7 +23,6 @@ from fsdpkit.runs.record import Count, Time
 Positive = Annotated[float, Meta(gt=0, le=1e30)]
 Bytes = Annotated[int, Meta(ge=0, le=1 << 60)]
 Line = Annotated[str, Meta(max_length=300)]
-_MOST_BYTES = 1 << 16
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ def predicted_of(paths: RunPaths, job_id: str | None = None) -> Predicted | None
 
 def read_predicted(path: Path) -> Predicted | None:
     try:
-        found = msgspec.json.decode(read_bytes(path, _MOST_BYTES), type=Predicted)
+        found = msgspec.json.decode(read_bytes(path, NOTE_BYTES), type=Predicted)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     spans = (found.tokens_per_s, found.samples_per_s, found.step_s, found.mfu)

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.bounded import DETAILS_BYTES
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes
 
 SCHEMA = "fsdpkit.provenance/1"
-_MOST_BYTES = 16 << 20
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ def read_provenance(paths: RunPaths) -> Provenance | None:
     """
     path = paths.provenance
     try:
-        return msgspec.json.decode(read_bytes(path, _MOST_BYTES), type=Provenance)
+        return msgspec.json.decode(read_bytes(path, DETAILS_BYTES), type=Provenance)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -17,12 +17,12 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from fsdpkit.bounded import NOTE_BYTES
 from fsdpkit.runs.checkpoint_writing import CLAIM
 from fsdpkit.runs.layout import TaskPaths, write_atomically, write_new
 from fsdpkit.runs.reading import read_json, read_text
 
 _ID = re.compile(r"[0-9a-f]{16}")
-_MOST_BYTES = 1 << 16
 
 
 class SaveAnswer(NamedTuple):
@@ -56,7 +56,7 @@ def withdraw(task: TaskPaths, asked: str) -> None:
 def wish(task: TaskPaths) -> str | None:
     """The id of the pending request, empty if it has no id; None if there is no request."""
     try:
-        text = read_text(task.save_requested, _MOST_BYTES).strip()
+        text = read_text(task.save_requested, NOTE_BYTES).strip()
     except FileNotFoundError:
         return None
     except OSError:

@@ -20,12 +20,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.bounded import SHARED_BYTES
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes
 from fsdpkit.runs.record import Count, Number, RunId, Time
 
 FOLDER = "audit"
-MOST_BYTES = 16 << 10
 MOST_OF_ONE = 2000
 """Records of one user that count; nobody else's line is crowded out."""
 _MOST_ENDS = 20
@@ -153,7 +153,7 @@ def _read(entry: os.DirEntry[str], owner: int) -> SharedRecord | str:
     try:
         if not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
             return "no regular file"
-        record = msgspec.json.decode(read_bytes(entry.path, MOST_BYTES), type=SharedRecord)
+        record = msgspec.json.decode(read_bytes(entry.path, SHARED_BYTES), type=SharedRecord)
     except OSError as error:
         return error.strerror or "cannot be read"
     except (ValueError, RecursionError):

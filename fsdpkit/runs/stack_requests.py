@@ -16,11 +16,11 @@ from typing import Literal
 
 import msgspec
 
+from fsdpkit.bounded import RECORD_BYTES
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes, read_text
 
 _ID = re.compile(r"[0-9a-f]{16}")
-_MOST_BYTES = 64 << 20
 _MOST_OF_A_RANK = 128 << 10
 
 
@@ -86,7 +86,7 @@ def answer(attempt: AttemptPaths, stacks: NodeStacks) -> None:
 def answer_of(attempt: AttemptPaths, node: int, asked: str) -> NodeStacks | None:
     """The node's answer to this request; None if there is none yet."""
     try:
-        data = read_bytes(attempt.node_stacks(node), _MOST_BYTES)
+        data = read_bytes(attempt.node_stacks(node), RECORD_BYTES)
         found = msgspec.json.decode(data, type=NodeStacks)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from fsdpkit.bounded import RECORD_BYTES
 from fsdpkit.runs.layout import AttemptPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes
 from fsdpkit.runs.stack_requests import NodeStacks
-
-_MOST_BYTES = 64 << 20
 
 
 class StandingStill(NodeStacks, frozen=True, kw_only=True):
@@ -32,7 +31,7 @@ class StandingStill(NodeStacks, frozen=True, kw_only=True):
 def read_still(attempt: AttemptPaths, node: int) -> StandingStill | None:
     """None where its ranks are at work, or the file cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):  # msgspec's are ValueErrors
-        data = read_bytes(attempt.node_still(node), _MOST_BYTES)
+        data = read_bytes(attempt.node_still(node), RECORD_BYTES)
         return msgspec.json.decode(data, type=StandingStill)
     return None
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from fsdpkit.bounded import LAYERS, json_of_model
+from fsdpkit.bounded import LAYERS, MODEL_BYTES, json_of_model, read_bytes
 from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError
 from fsdpkit.training.export import DTYPE_KEYS, TOKENIZER_FILES, HuggingFace
@@ -415,6 +415,6 @@ def _beside(directory: Path) -> Iterator[tuple[str, bytes]]:
         patterns = (*TOKENIZER_FILES, *_ALSO_COPIED)
         if file.is_file() and any(fnmatchcase(file.name, pattern) for pattern in patterns):
             try:
-                yield file.name, file.read_bytes()
+                yield file.name, read_bytes(file, MODEL_BYTES, links=True)
             except OSError as error:
                 raise StorageError(f"{file} cannot be read: {error.strerror}.") from None

@@ -154,7 +154,7 @@ def _held_by_tests() -> list[list[str]]:
     return [
         [
             "records",
-            "pipes, devices, links, 3 GB and deep nesting in place of files",
+            "pipes, devices, links, 1 TB and deep nesting in place of files",
             f"{len(NO_FILES) * places}",
         ],
         [

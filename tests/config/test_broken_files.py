@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdpkit.config.loading import read_toml
 from fsdpkit.config.site import choose_site
 from fsdpkit.errors import ConfigError
 from tests.json_answers import checked
@@ -210,3 +211,19 @@ def test_check_names_the_centres_rules_and_defaults(profiles: Path) -> None:
     assert done.status == 65
     assert "defaults.toml" in done.out
     assert typed("jobs").status == 65, "values beneath every job are not left out"
+
+
+@pytest.mark.parametrize("text", ["[{}]\n", "{} = 1\n", "x = {{{} = 1}}\n"])
+def test_keys_of_very_many_parts_are_refused_before_they_are_read(
+    text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(text.format(".".join(["a"] * 100_000)))
+    with pytest.raises(ConfigError, match="too many parts"):
+        read_toml(path)
+
+
+def test_a_text_full_of_dots_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(f'x = "{"." * 4000}"\n')
+    assert read_toml(path)["x"] == "." * 4000

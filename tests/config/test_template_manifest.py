@@ -83,11 +83,27 @@ def test_a_wrong_parameter_is_refused_with_who_set_it(name: str, value: Any, why
 MANIFESTS = {
     "[parameters.x]\ntype = 'int'\nhelp = 'h'\ndefault = 'x'": "default: parameter x = 'x' is not",
     "[parameters.x]\ntype = 'str'\nhelp = 'h'\npattern = '['": r"parameters\.x\.pattern .*regular",
+    "[parameters.x]\ntype = 'str'\nhelp = 'h'\npattern = '(?=a)'": "cannot be used here",
     "[parameters.x]\ntype = 'str'\nhelp = 'h'\nminimum = 1": r"parameters\.x\.minimum .*numbers",
     "[parameters.x]\ntype = 'int'\nhelp = ''": r"parameters\.x\.help .*must not be empty",
     "[parameters.'a b']\ntype = 'int'\nhelp = 'h'": r"parameters\.a b .*this name must match",
     "[parameters.x]\ntype = 'list'\nhelp = 'h'": r"parameters\.x\.type .*bool, int, float, str",
 }
+
+
+def test_no_pattern_keeps_who_looks_at_a_template_busy(mine: Callable[[str], None]) -> None:
+    """Python's own engine would be at it for years."""
+    mine(
+        "[parameters.x]\ntype = 'str'\nhelp = 'h'\npattern = '(a+)+b'\ndefault = '" + "a" * 64 + "'"
+    )
+    with pytest.raises(ConfigError, match="does not match"):
+        load_template("mine")
+
+
+def test_a_template_has_no_more_parameters_than_a_person_reads(mine: Callable[[str], None]) -> None:
+    mine("".join(f"[parameters.x{n}]\ntype = 'int'\nhelp = 'h'\n" for n in range(51)))
+    with pytest.raises(ConfigError, match="parameters"):
+        load_template("mine")
 
 
 @pytest.mark.parametrize(("text", "why"), MANIFESTS.items(), ids=[k[14:40] for k in MANIFESTS])

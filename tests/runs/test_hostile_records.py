@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fsdpkit.bounded import RECORD_BYTES as MOST_BYTES
+from fsdpkit.bounded import LISTED_TASKS, RECORD_BYTES, lines_in
 from fsdpkit.errors import SchedulerError, StorageError
 from fsdpkit.runs.reading import open_own, read_bytes
 from fsdpkit.runs.record import load
@@ -46,9 +46,10 @@ def a_device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-def three_gigabytes(path: Path) -> None:
+def a_terabyte(path: Path) -> None:
+    """It takes no space, and is read like one that does."""
     with open(path, "wb") as file:
-        file.truncate(3 << 30)
+        file.truncate(1 << 40)
 
 
 def a_link_to_another_s_file(path: Path) -> None:
@@ -67,13 +68,16 @@ def depths(path: Path) -> None:
 NO_FILES = [
     a_pipe,
     a_device,
-    three_gigabytes,
+    a_terabyte,
     a_link_to_another_s_file,
     a_directory,
     depths,
 ]
 RECORDS = ["run.json", "job.json", "metrics.jsonl", "slurm-12.log", "stop-requested"]
-OF_ATTEMPT = ["verdict.json", "ending.json", "orders.jsonl", "node-0.events.jsonl", "rank-0.err"]
+OF_ATTEMPT = [
+    *("verdict.json", "ending.json", "orders.jsonl", "node-0.events.jsonl", "rank-0.err"),
+    *("node-0.samples.jsonl", "rank-0.out", "rank-0.error.json"),
+]
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
@@ -106,10 +110,28 @@ def test_no_file_of_a_run_is_waited_for_or_read_without_end(
         kind(file)
     changed(bad, ended={"12": asdict(JobState("FAILED", "sacct", exit_code=1, exit_signal=0))})
     commands = [["status"], ["diagnose"], ["report", "-o", "-"], ["logs", "--errors"]]
+    commands += [["logs", "--tail", "5"], ["top", "--once"]]
     for words in commands:
         done = fsdpkit(words[0], str(bad.dir), *words[1:], timeout_s=240)
-        assert done.returncode in (0, 66, 74), (words, done.stderr)
+        assert done.returncode in (0, 2, 66, 74), (words, done.stderr)
         assert "Traceback" not in done.stderr
+
+
+def test_a_file_without_line_ends_is_not_read_through(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    a_terabyte(path)
+    with open(path, "rb") as file:
+        assert list(lines_in(file)) == []
+        assert file.tell() < 1 << 40
+
+
+def test_a_record_of_very_many_tasks_is_not_looked_at_among_others(
+    bad: Run, fsdpkit: Fsdpkit
+) -> None:
+    changed(bad, array=list(range(LISTED_TASKS + 1)), ended=None)
+    answers = answer_of_list(fsdpkit("status", "--runs", str(bad.dir.parent), "--json"))
+    assert "fsdpkit status bad" in answers["bad"]["error"]
+    assert answers["good"]["phase"] == "succeeded"
 
 
 WRONG: list[dict[str, Any]] = [
@@ -126,6 +148,8 @@ WRONG: list[dict[str, Any]] = [
     {"after": ["--dependency"]},
     {"nodes": 0},
     {"nodes": 1 << 70},
+    {"ranks_per_node": 4097},
+    {"array": [0] * 100_001},
     {"array": [-1]},
     {"array": [1 << 40]},
     {"created_s": 1e300},
@@ -239,4 +263,4 @@ def test_a_file_that_grows_while_it_is_read_has_a_limit(tmp_path: Path) -> None:
     assert read_bytes(path, 100) == b"x" * 100
     with pytest.raises(OSError, match="more than"):
         read_bytes(path, 99)
-    assert MOST_BYTES < 1 << 30
+    assert RECORD_BYTES < 1 << 30

@@ -135,6 +135,17 @@ CASES: dict[str, tuple[str, Damage, type[FsdpkitError], str]] = {
     ),
     "no config": ("llama", lambda d: (d / "config.json").unlink(), NotFoundError, "config.json"),
     "a torn config": ("llama", text("config.json", '{"a'), ConfigError, "config.json"),
+    "a deep config": ("llama", text("config.json", "[" * 200_000), ConfigError, "too deep"),
+    "a million layers": (
+        "llama",
+        config(num_hidden_layers=10**6),
+        ConfigError,
+        "num_hidden_layers",
+    ),
+    "a million experts inside": (
+        *("llama", config(text_config={"num_experts": [10**6]})),
+        *(ConfigError, "num_experts"),
+    ),
     "a list for a config": ("llama", text("config.json", "[]"), ConfigError, "config.json"),
     "a list for a generation": (
         *("llama", text("generation_config.json", "[]"), ConfigError, "generation_config"),

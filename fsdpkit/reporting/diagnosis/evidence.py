@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fsdpkit.bounded import ATTEMPTS_READ, NODES_READ, TASKS_READ
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.reporting.diagnosis.sources import Voice, batch_voices, voices_of
 from fsdpkit.reporting.pending import PendingEvidence, evidence_of
@@ -35,9 +36,6 @@ from fsdpkit.scheduling.states import JobState
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
 
-_MOST_ATTEMPTS = 8
-_MOST_TASKS = 64
-_MOST_NODES = 256
 _SAMPLES_BYTES = 128 << 10
 """Of each node: about the last quarter of an hour."""
 
@@ -212,7 +210,7 @@ def _evidence(
             raise NotFoundError(f"run {record.id} has no task {wanted.task}")
         numbers = [wanted.task]
     newest = {task_of(job_id): job_id for job_id in decisive(record, states)}
-    left = _MOST_TASKS
+    left = TASKS_READ
     given, tasks = _job(paths), []
     for number in numbers:
         job = jobs.get(newest.get(number, ""))
@@ -260,7 +258,7 @@ def _attempts(
     wanted: int | None,
 ) -> tuple[AttemptEvidence, ...]:
     every, task = whole.attempts, whole.array_task
-    past = [a for a in every if a in every[-_MOST_ATTEMPTS:] or a.number == wanted]
+    past = [a for a in every if a in every[-ATTEMPTS_READ:] or a.number == wanted]
     ranks = {job.job_id: job.ranks_per_node for job in record.jobs}
     found = []
     for place, attempt in enumerate(past):
@@ -312,7 +310,7 @@ def _attempt(
 
 def _still(past: history.Attempt) -> Iterator[StandingStill]:
     launch = past.launches[-1].number if past.launches else 0
-    for node in past.nodes[:_MOST_NODES]:
+    for node in past.nodes[:NODES_READ]:
         found = read_still(past.paths, node.number)
         if found is not None and found.launch == launch:
             yield found
@@ -326,7 +324,7 @@ def _request(task: TaskPaths) -> str | None:
 
 def _machines(past: history.Attempt) -> dict[str, MachineEvidence]:
     found = {}
-    for node in past.nodes[:_MOST_NODES]:
+    for node in past.nodes[:NODES_READ]:
         end = end_of(past.paths.node_samples(node.number), _SAMPLES_BYTES)
         if end is not None and (told := list(samples.decoded(end.text.encode()))):
             found[node.name] = _machine(told)

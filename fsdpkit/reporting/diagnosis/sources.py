@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from fsdpkit.bounded import NODES_READ, RANKS_READ
 from fsdpkit.failures.ends import ProcessEnd, explain, tells_of_a_killed_child
 from fsdpkit.failures.exceptions import CHILD_KILLED
 from fsdpkit.runs.history import Attempt, Failure
@@ -25,9 +26,6 @@ from fsdpkit.runs.reading import parsed
 _ALL_BYTES = 32 << 20
 """Shared by the ranks' logs of an attempt."""
 _LOG_BYTES = 64 << 10
-_MOST_RANKS = 4096
-"""Ranks whose files are read; those with a failure come first."""
-_MOST_NODES = 256
 _ERROR_FILE_BYTES = 1 << 20
 _LAST_WORDS = 4096
 """Characters of a log in which its end is looked for, where that is asked of each rank."""
@@ -149,7 +147,7 @@ def _with_files(
     known = {voice.rank: place for place, voice in enumerate(found) if voice.rank is not None}
     files = _rank_files(attempt.dir, launch)
     order = sorted(files, key=lambda r: (r not in known, "error.json" not in files[r], r))
-    order = order[:_MOST_RANKS]
+    order = order[:RANKS_READ]
     most = min(_LOG_BYTES, _ALL_BYTES // max(1, 2 * len(order)))
     for rank in order:
         node = attempt.node_of_rank(rank, ranks_per_node) if ranks_per_node else None
@@ -193,7 +191,7 @@ def _with_ends(
     """The same with how the ranks ended of which torchelastic kept no record; and those that ended
     well and wrote nothing, whom the others may have waited for."""
     ends: dict[int, RankEnd] = {}
-    for node in attempt.nodes[:_MOST_NODES]:
+    for node in attempt.nodes[:NODES_READ]:
         with contextlib.suppress(OSError):
             ends |= read_rank_ends(attempt.paths.node_events(node.number), launch)
 
@@ -212,7 +210,7 @@ def _with_ends(
             rank=rank,
             node=attempt.node_of_rank(rank, ranks_per_node) if ranks_per_node else None,
         )
-        for rank, end in sorted(ends.items())[:_MOST_RANKS]
+        for rank, end in sorted(ends.items())[:RANKS_READ]
         if rank not in known and end.status == 0 and not end.killed
     ]
     return [with_end(voice) for voice in (*found, *silent)]
@@ -257,7 +255,7 @@ def _of_nodes(run: RunPaths, job_id: str, names: Mapping[int, str]) -> list[Voic
     """What each node's own log adds: the shell around the agent, the agent, slurmstepd."""
     found = []
     files = sorted(run.submitit.glob(f"{job_id}_*_log.err"), key=lambda file: file.name)
-    for file in files[:_MOST_NODES]:
+    for file in files[:NODES_READ]:
         number = file.name.removeprefix(f"{job_id}_").removesuffix("_log.err")
         if not number.isdecimal():
             continue

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from fsdpkit.bounded import read_end
+from fsdpkit.bounded import QUOTED, read_end
 from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.failures.ends import follows
 from fsdpkit.reporting.logs.lines import LineReader, position_of_last, text
@@ -228,7 +228,7 @@ def end_of(path: Path, count: int = _TAIL) -> list[str]:
     """The last lines of a log, without empty ones; none if it cannot be read."""
     with contextlib.suppress(OSError):
         reader = LineReader(path, position_of_last(path, count))
-        return [line for line in [*reader.read(), *reader.rest()] if line.strip()]
+        return [line[:QUOTED] for line in [*reader.read(), *reader.rest()] if line.strip()]
     return []
 
 
@@ -267,7 +267,7 @@ def _log_errors(
 def _all_lines(path: Path) -> Iterable[str]:
     with contextlib.suppress(OSError):
         lines = read_end(path).splitlines()
-        return [text(line) for line in lines if line.strip()]
+        return [text(line[: 4 * QUOTED])[:QUOTED] for line in lines if line.strip()]
     return []
 
 

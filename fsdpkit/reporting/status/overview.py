@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import asdict
 
-from fsdpkit.bounded import LISTED_BYTES, LISTED_TASKS
+from fsdpkit.bounded import LISTED_BYTES, LISTED_TASKS, TASKS_READ
 from fsdpkit.errors import FsdpkitError, StorageError
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.status.granted import asked_for, differences, said
@@ -40,9 +40,6 @@ from fsdpkit.scheduling.states import JobState, id_in
 
 if TYPE_CHECKING:
     from fsdpkit.runs.history import Attempt
-
-_MOST_TASKS_READ = 64
-"""Of an array among other runs, whose newest step is read."""
 
 
 def all_statuses(
@@ -104,7 +101,7 @@ def _task_steps(paths: RunPaths, states: States) -> list[int] | None:
     from fsdpkit.reporting.status.progress import steps_done
 
     running = [task_of(job_id) for job_id, s in states.items() if s and s.phase == "running"]
-    stride = -(-len(running) // _MOST_TASKS_READ) or 1
+    stride = -(-len(running) // TASKS_READ) or 1
     job = _job(paths)
     read = [steps_done(paths.task(number).metrics, job) for number in running[::stride]]
     done = [step for step, _ in filter(None, read)]
