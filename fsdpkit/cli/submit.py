@@ -48,6 +48,7 @@ class _Submit(WithTrainerArgs):
             words = [*([job] if isinstance(job := said.get("job"), str) else []), *rest]
         refuse_launcher([*words, *(args[at + 1 :] if words else [])], "submit")
         if stray := [*itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]:
+            refuse_launcher(words, "submit", "accelerate", "deepspeed")
             raise click.UsageError(f"{_BEHIND}: … -- {shlex.join(stray)}")
         return super().parse_args(ctx, args)
 

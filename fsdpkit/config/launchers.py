@@ -22,9 +22,10 @@ def is_launcher(word: str) -> bool:
     return name in _STARTERS or _INTERPRETER.fullmatch(name) is not None
 
 
-def refuse_launcher(words: Sequence[str], what: str) -> None:
-    """Raises UsageError for `python train.py` and the like, with the command that does the same."""
-    if not words or not is_launcher(words[0]):
+def refuse_launcher(words: Sequence[str], what: str, *also: str) -> None:
+    """Raises UsageError for `python train.py` and the like, with the command that does the same.
+    also: launchers that a job may start, as one process a node."""
+    if not words or not (is_launcher(words[0]) or words[0] in also):
         return
     same = same_submission(words)
     instead = f": {same}" if same else ", with the script, -m MODULE or the command alone"
@@ -43,6 +44,8 @@ def same_submission(words: Sequence[str]) -> str | None:
             del rest[: 2 if rest[0] in ("-W", "-X") else 1]
         if rest[:1] == ["-m"] and rest[1:2] in (["torch.distributed.run"], ["torchrun"]):
             program, rest = "torchrun", rest[2:]
+    if program == "accelerate":  # launch
+        del rest[:1]
     if program == "torchrun":
         options, rest = _without_torchruns(rest)
     target = rest[:2] if rest[:1] == ["-m"] else rest[:1]

@@ -106,7 +106,7 @@ def _told_by_rank(failure: ProcessFailure) -> str | None:
     """The exception in the rank's error file; None if it wrote none (torch then says <NONE>)."""
     told = failure.error_file_data.get("message")
     text = told.get("message") if isinstance(told, dict) else None
-    return str(text).strip() if text else None
+    return str(text).removesuffix(": ").strip() if text else None  # of one without words
 
 
 def record_failure(

@@ -321,6 +321,9 @@ class _Reading:
         if parts == ["sys"] and names & {*_PLACES, "*"}:
             raise _Unsure
         spec = self.load(parts, node.lineno, source, needed)
+        if "*" in names:  # which may be others of the same names
+            own = [name for name, it in source.names.items() if isinstance(it, ast.FunctionDef)]
+            source.names.update(dict.fromkeys(own, "?"))
         for alias in node.names:
             self.bind(source, alias.asname or alias.name, ".".join([*parts, alias.name]))
             inner = self.within(spec, alias.name)

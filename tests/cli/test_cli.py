@@ -69,6 +69,7 @@ def test_a_known_centre_is_recognised_by_its_variable(fsdpkit: Fsdpkit, tmp_path
         (["nosuchjob"], 66, "no job named 'nosuchjob'"),
         (["t5", "more"], 2, "go after --: … -- more"),
         (["--", "train.py", "--lr", "1"], 2, "before --: fsdpkit submit train.py"),
+        (["accelerate", "launch", "train.py", "1"], 2, "out: fsdpkit submit train.py -- 1"),
         (["missing.toml"], 66, "no job file missing.toml"),
         (["missing.py"], 66, "no script missing.py"),
         (["--cluster", "osc-ascent"], 66, "Did you mean 'osc-ascend'?"),

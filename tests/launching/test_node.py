@@ -57,6 +57,16 @@ def test_a_silent_exit_is_dated_one_look_back_so_followers_do_not_overtake_it(
     assert (failure.rank, failure.status, failure.message) == (0, 3, "exit status 3")
 
 
+def test_an_exception_without_words_is_recorded_by_its_name_alone(tmp_path: Path) -> None:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    file = tmp_path / "0.json"
+    file.write_text(
+        json.dumps({"message": {"message": "AssertionError: ", "extraInfo": {"timestamp": "1"}}})
+    )
+    assert first((0, ProcessFailure(0, 1234, 1, str(file)))).message == "AssertionError"
+
+
 def test_a_signal_is_named_and_counted_as_a_shell_does() -> None:
     failure = first((2, failed(2, -9, None)))
     assert failure.status == 137

@@ -102,6 +102,7 @@ def test_what_is_not_installed_is_named(planned: Submitted, source: str) -> None
         "def f(a):\n    def g(b): exit()\n    return g\n@f(1)\ndef h(): ...\nimport no_such_module",
         "try:\n    from lab_half import f\nexcept ImportError:\n    def f(): ...\n"
         "f()\nimport no_such_module",
+        "def f(): ...\nfrom yaml_like_beside import *\nf()\nimport no_such_module",
         "from lab_pkg import f\nclass A:\n    def f(): ...\nf()\nimport no_such_module",
         "import sys\nsys.path += ['/opt']\nimport no_such_module",
         "import os.path as path_of\nfrom sys import *\nimport no_such_module",

@@ -166,23 +166,20 @@ class BatchLines:
         for name, value in launch.variables.items():
             for fate, note in self._variable(name, value):
                 self._find(line, f"{name}={value}", fate, note)
-        if launch.container and self.tables.container is None:
-            self.tables.container = walk.shown(launch.container)
-            known = not walk.unknowns(launch.container)
-            if known:
-                self._find(line, launch.container, "taken", "environment.container")
-            else:
-                self._find(line, launch.container, "no home", _ON_NODE)
-                self.tables.container = None
+        image = launch.container if self.tables.container is None else None
+        if image and self._known(line, image, image, "environment.container"):
+            self.tables.container = image
+
+    def _known(self, line: int, text: str, value: str, key: str) -> bool:
+        known = not self.walk.unknowns(value)
+        self._find(line, text, *(("taken", key) if known else ("no home", _ON_NODE)))
+        return known
 
     def _launch_table(self, line: int) -> dict[str, Any]:
         table: dict[str, Any] = {}
-        config = self.launch.accelerate_config
-        if config is not None and not self.walk.unknowns(config):
+        config, key = self.launch.accelerate_config, "launch.accelerate_config"
+        if config is not None and self._known(line, f"--config_file {config}", config, key):
             table["accelerate_config"] = config
-            self._find(line, f"--config_file {config}", "taken", "launch.accelerate_config")
-        elif config is not None:
-            self._find(line, f"--config_file {config}", "no home", _ON_NODE)
         if self.shape.ranks != self.shape.gpus:
             ranks = self.shape.ranks
             said = f"{ranks} of {self.shape.gpus} GPUs"
