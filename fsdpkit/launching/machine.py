@@ -137,11 +137,13 @@ class ProcessWork:
     moved_bytes: int
     """Read and written through files and pipes, by whichever call (rchar and wchar, proc(5));
     what went through a socket by send(2) and recv(2), as a wait for other ranks does, is not."""
+    processes: int = 0
+    """That could be inspected."""
 
 
 def work_of(pid: int, *, itself: bool = True) -> ProcessWork:
     """Of a process and all its descendants, except those that may not be inspected."""
-    cpu_s, moved_bytes = 0.0, 0
+    cpu_s, moved_bytes, processes = 0.0, 0, 0
     with contextlib.suppress(psutil.Error):
         top = psutil.Process(pid)
         for process in [*([top] if itself else []), *top.children(recursive=True)]:
@@ -150,7 +152,8 @@ def work_of(pid: int, *, itself: bool = True) -> ProcessWork:
                 cpu_s += times.user + times.system
                 moved = process.io_counters()
                 moved_bytes += moved.read_chars + moved.write_chars
-    return ProcessWork(cpu_s, moved_bytes)
+                processes += 1
+    return ProcessWork(cpu_s, moved_bytes, processes)
 
 
 def temporary_space() -> dict[str, dict[str, int]]:

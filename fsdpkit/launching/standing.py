@@ -29,7 +29,7 @@ from fsdpkit.runs.standing import StandingStill, remove_still, write_still
 _PATIENCE = 6
 """Looks in a row at which nothing must have moved."""
 _SOME_CORES, _SOME_BYTES_PER_S = 0.01, 4096
-"""Of each rank: threads that only wake to look at a clock use less."""
+"""Of each process: threads that only wake to look at a clock use less."""
 _LATE = 3
 """A look that comes so many times too late shows that the job was suspended."""
 _END_BYTES = 16 << 10
@@ -97,15 +97,15 @@ class StandingWatch:
         return _Look(time.monotonic(), work, [*map(read_heartbeat, hearts)], printed_bytes)
 
     def _moved(self, before: _Look, now: _Look) -> bool:
-        elapsed_s, ranks = now.at_s - before.at_s, len(self.pulse.ranks)
+        elapsed_s, processes = now.at_s - before.at_s, now.work.processes
         cpu_s = now.work.cpu_s - before.work.cpu_s
         moved = now.work.moved_bytes - before.work.moved_bytes
         return (
-            not ranks
+            not self.pulse.ranks
             or elapsed_s > _LATE * self.interval_s
             or (before.beats, before.printed_bytes) != (now.beats, now.printed_bytes)
-            or not 0 <= cpu_s < _SOME_CORES * elapsed_s * ranks  # less: a process has ended
-            or not 0 <= moved < _SOME_BYTES_PER_S * elapsed_s * ranks
+            or not 0 <= cpu_s < _SOME_CORES * elapsed_s * processes  # less: a process has ended
+            or not 0 <= moved < _SOME_BYTES_PER_S * elapsed_s * processes
         )
 
     def _record(self, since_s: float) -> None:
