@@ -54,12 +54,12 @@ def sampling(path: Path, interval_s: float) -> Iterator[None]:
         thread.join(timeout=5)
 
 
-def _steps() -> int | None:
-    """That local rank 0 has made in this launch, by its optimizer; see at_start/in_rank.py."""
-    where = os.environ.get("FSDPKIT_HEARTBEAT_DIR")
+def steps_made(where: str | os.PathLike[str] | None) -> int | None:
+    """By the optimizer of local rank 0 in this launch, whose heartbeats are there; see
+    at_start/in_rank.py."""
     with contextlib.suppress(OSError):
         if where is not None:
-            return int.from_bytes((Path(where) / "steps-0").read_bytes()[:8], sys.byteorder) or None
+            return int.from_bytes(Path(where, "steps-0").read_bytes()[:8], sys.byteorder) or None
     return None
 
 
@@ -104,6 +104,6 @@ class Sampler:
             "infiniband": machine.infiniband_ports(self._roots),
             "cgroup": self._cgroup.sample(),
             "temporary": machine.temporary_space(),
-            "optimizer_steps": _steps(),
+            "optimizer_steps": steps_made(os.environ.get("FSDPKIT_HEARTBEAT_DIR")),
         }
         return sample | {name: part for name, part in parts.items() if part}

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 from fsdpkit.launching import machine, stacks
 from fsdpkit.launching.node_launch import AgentNode
 from fsdpkit.launching.pulse import Pulse
+from fsdpkit.launching.sampling import steps_made
 from fsdpkit.launching.stacks import RankProcess, RankText
 from fsdpkit.runs.heartbeat import Beat, read_heartbeat
 from fsdpkit.runs.log_ends import end_of
@@ -46,6 +47,12 @@ class _Look(NamedTuple):
     work: machine.ProcessWork
     beats: list[Beat | None]
     printed_bytes: int
+    steps: int | None
+
+    @property
+    def signs(self) -> object:
+        """Of work, where nothing is used."""
+        return self.beats, self.printed_bytes, self.steps
 
 
 @dataclass
@@ -94,7 +101,8 @@ class StandingWatch:
                     printed_bytes += file.stat().st_size
         hearts = [self.pulse.node.rank(rank.local_rank) for rank in self.pulse.ranks]
         work = machine.work_of(os.getpid(), itself=False)
-        return _Look(time.monotonic(), work, [*map(read_heartbeat, hearts)], printed_bytes)
+        beats = [*map(read_heartbeat, hearts)]
+        return _Look(time.monotonic(), work, beats, printed_bytes, steps_made(self.pulse.dir))
 
     def _moved(self, before: _Look, now: _Look) -> bool:
         elapsed_s, processes = now.at_s - before.at_s, now.work.processes
@@ -103,7 +111,7 @@ class StandingWatch:
         return (
             not self.pulse.ranks
             or elapsed_s > _LATE * self.interval_s
-            or (before.beats, before.printed_bytes) != (now.beats, now.printed_bytes)
+            or before.signs != now.signs
             or not 0 <= cpu_s < _SOME_CORES * elapsed_s * processes  # less: a process has ended
             or not 0 <= moved < _SOME_BYTES_PER_S * elapsed_s * processes
         )

@@ -72,7 +72,7 @@ def test_it_is_on_record_while_nothing_moves_and_no_longer(
     assert read_still(attempt, 0) is None, "the launch is over"
 
 
-@pytest.mark.parametrize("sign", ["a line", "a step"])
+@pytest.mark.parametrize("sign", ["a line", "a step", "a step of an optimizer"])
 def test_a_sign_of_life_now_and_then_is_enough(
     sign: str,
     attempt: AttemptPaths,
@@ -87,8 +87,10 @@ def test_a_sign_of_life_now_and_then_is_enough(
         for step in range(8):
             if sign == "a line":
                 print(step, file=out, flush=True)
-            else:
+            elif sign == "a step":
                 heart.beat(step, "logging")
+            else:
+                (tmp_path / "hearts" / "steps-0").write_bytes((step + 1).to_bytes(8, "little"))
             time.sleep(5 * INTERVAL_S)
             assert read_still(attempt, 0) is None
 

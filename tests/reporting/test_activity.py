@@ -30,6 +30,11 @@ def samples(
     ]
 
 
+def steps(*made: int) -> list[Sample]:
+    sampled = zip(samples([5] * len(made)), made, strict=True)
+    return [msgspec.structs.replace(one, optimizer_steps=count) for one, count in sampled]
+
+
 @pytest.mark.parametrize(
     ("of_nodes", "words"),
     [
@@ -40,6 +45,8 @@ def samples(
         pytest.param([samples([5, 35, 35, 35])], ["have not computed", "since"], id="stood still"),
         pytest.param([samples([5, 5, 5])], ["idle since"], id="never did anything"),
         pytest.param([samples([50, 60, 5, 15])], ["1.0 CPU"], id="a worker ended between"),
+        pytest.param([steps(7, 9)], ["its processes use 0.0 CPU"], id="makes steps"),
+        pytest.param([steps(9, 9)], ["idle since"], id="made steps"),
         pytest.param([samples([5])], [], id="one sample tells nothing"),
         pytest.param([[Sample(time_s=BEGAN_S), Sample(time_s=BEGAN_S + 9)]], [], id="older agents"),
         pytest.param([], [], id="no node"),

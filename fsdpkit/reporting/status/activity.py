@@ -34,6 +34,8 @@ class Activity(NamedTuple):
     bytes_per_s: float
     gpu_percent: float | None
     """Mean over the node's GPUs; None: not told."""
+    stepped: bool = False
+    """Whether an optimizer has made a step."""
 
     @property
     def moves(self) -> bool:
@@ -41,6 +43,7 @@ class Activity(NamedTuple):
             self.cores >= _SOME_CORES
             or self.bytes_per_s >= _SOME_BYTES_PER_S
             or (self.gpu_percent or 0.0) >= _SOME_PERCENT
+            or self.stepped
         )
 
 
@@ -95,7 +98,9 @@ def activities(samples: Sequence[Sample], since_s: float) -> list[Activity]:
             continue
         busy = [g.utilization_percent for g in after.gpus if g.utilization_percent is not None]
         percent = sum(busy) / len(busy) if busy else None
-        found.append(Activity(after.time_s, cpu_s / elapsed_s, moved / elapsed_s, percent))
+        stepped = before.optimizer_steps != after.optimizer_steps
+        work = cpu_s / elapsed_s, moved / elapsed_s
+        found.append(Activity(after.time_s, *work, percent, stepped))
     return found
 
 
