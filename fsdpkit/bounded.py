@@ -47,8 +47,9 @@ LAYERS = _limit(1000, "entries", "layers, blocks or experts of a model, in its c
 RECORD_BYTES = _limit(64 << 20, "bytes", "a record of a run, such as run.json or job.json")
 METRICS_BYTES = _limit(1 << 30, "bytes", "metrics.jsonl; of a larger one, its end")
 TAIL_BYTES = _limit(
-    64 << 20, "bytes", "the end of an output, of events or of samples; more of it is passed over"
+    64 << 20, "bytes", "the end of an output, or of samples; more of it is passed over"
 )
+EVENTS_BYTES = _limit(8 << 20, "bytes", "the end of a node's events, or of the agents' orders")
 QUOTED = _limit(2000, "characters", "a line of an output that is quoted among others")
 LINE_BYTES = _limit(1 << 20, "bytes", "a line of an output or of metrics; a longer one is cut")
 JOBS = _limit(1000, "entries", "jobs of a run")
