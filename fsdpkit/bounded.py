@@ -47,8 +47,9 @@ LAYERS = _limit(1000, "entries", "layers, blocks or experts of a model, in its c
 RECORD_BYTES = _limit(64 << 20, "bytes", "a record of a run, such as run.json or job.json")
 METRICS_BYTES = _limit(1 << 30, "bytes", "metrics.jsonl; of a larger one, its end")
 TAIL_BYTES = _limit(
-    64 << 20, "bytes", "the end of an output, of events or of samples; more of it is passed over"
+    64 << 20, "bytes", "the end of an output, or of samples; more of it is passed over"
 )
+EVENTS_BYTES = _limit(8 << 20, "bytes", "the end of a node's events, or of the agents' orders")
 QUOTED = _limit(2000, "characters", "a line of an output that is quoted among others")
 LINE_BYTES = _limit(1 << 20, "bytes", "a line of an output or of metrics; a longer one is cut")
 JOBS = _limit(1000, "entries", "jobs of a run")
@@ -56,12 +57,13 @@ TASKS = _limit(100_000, "entries", "tasks of a job's array")
 NODES = _limit(100_000, "entries", "nodes of a job, or nodes that it leaves out")
 RANKS = _limit(4096, "entries", "ranks of a node")
 DETAILS_BYTES = _limit(16 << 20, "bytes", "a run's provenance, or the analysis of a flight record")
-NOTE_BYTES = _limit(1 << 16, "bytes", "a small record: a plan's prediction, a request")
+NOTE_BYTES = _limit(1 << 16, "bytes", "a small record: a failure, a request, a plan's prediction")
 SHARED_BYTES = _limit(16 << 10, "bytes", "a shared record, as `audit` reads it")
 ATTEMPTS_READ = _limit(8, "entries", "attempts that a diagnosis reads, the newest")
 TASKS_READ = _limit(64, "entries", "tasks of an array that are looked into")
 NODES_READ = _limit(256, "entries", "nodes that a diagnosis reads of an attempt")
 RANKS_READ = _limit(4096, "entries", "ranks that a diagnosis reads of an attempt")
+FILES_READ = _limit(4096, "entries", "failures on record, or nodes with events, of an attempt")
 LISTED_BYTES = _limit(4 << 20, "bytes", "a run.json among those of other runs")
 LISTED_TASKS = _limit(10_000, "entries", "tasks of an array among other runs")
 

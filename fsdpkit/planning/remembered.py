@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 import fsdpkit
+from fsdpkit.bounded import SCRIPT_BYTES, read_bytes
 from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.launching.torch_release import installed_torch
@@ -22,7 +23,6 @@ from fsdpkit.planning.cards import Card
 from fsdpkit.runs.caches import cache_directory
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.predicted import Predicted
-from fsdpkit.runs.reading import read_bytes
 
 NARROW = 0.9
 """From this share of what is usable on, a job that fits is said to hardly fit: plans are computed,
@@ -83,7 +83,9 @@ def _digest(trainer: Path) -> str:
     whole = hashlib.sha256()
     try:
         for file in sorted(trainer.parent.glob("*.py")):
-            whole.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+            whole.update(
+                file.name.encode() + b"\0" + read_bytes(file, SCRIPT_BYTES, links=True) + b"\0"
+            )
     except OSError:
         return str(trainer)
     return whole.hexdigest()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fsdpkit.bounded import open_regular
 from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.template import Parameter, Template, load_template
 from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError
@@ -186,6 +187,11 @@ _PERSONAL = [
 ]
 
 
+def _beginning(path: Path) -> str:
+    with open_regular(path, links=True) as file:
+        return file.read(1_000_000).decode(errors="replace")
+
+
 Find = Callable[[str], str | None]
 
 
@@ -196,7 +202,7 @@ def _personal(template: Template) -> Findings:
         inside = path.relative_to(template.dir)
         if path.suffix not in _TEXT_FILES or path.is_symlink() or not path.is_file():
             continue
-        text = path.read_bytes()[:1_000_000].decode(errors="replace")
+        text = _beginning(path)
         for number, line in enumerate(text.split("\n"), 1):
             for find, what, remedy in patterns:
                 if found := find(line[:2000]):
@@ -235,7 +241,7 @@ def _readme(template: Template) -> Findings:
         remedy = "say what it does, on which clusters it was tried, and whom to ask"
         yield ChecklistPoint("README", "problem", "there is none", "README.md", remedy)
         return
-    text = path.read_bytes()[:1_000_000].decode(errors="replace")
+    text = _beginning(path)
     missing = [name for name in template.manifest.parameters if f"`{name}`" not in text]
     if found := _PLACEHOLDER.search(text):
         at = text[: found.start()].count("\n") + 1

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fsdpkit.bounded import read_end
+from fsdpkit.bounded import EVENTS_BYTES, read_end
 from fsdpkit.runs.reading import parsed
 
 
@@ -66,7 +66,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The complete records of `path` in order, of a very large file the last; a missing file has
     none, incomplete lines are skipped."""
     try:
-        data = read_end(path)
+        data = read_end(path, EVENTS_BYTES)
     except FileNotFoundError:
         return
     for line in data.splitlines():

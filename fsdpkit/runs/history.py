@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from fsdpkit.bounded import FILES_READ, NOTE_BYTES
 from fsdpkit.errors import StorageError
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
@@ -287,7 +288,7 @@ def _failures(paths: AttemptPaths) -> list[Failure]:
         time_ns, _, rest = file.name.partition("-node-")
         node, _, rank = rest.partition("-rank-")
         with contextlib.suppress(OSError, ValueError):
-            status, _, message = read_text(file).strip().partition(" ")
+            status, _, message = read_text(file, NOTE_BYTES).strip().partition(" ")
             found.append(
                 Failure(
                     time_s=msgspec.convert(int(time_ns) / 1e9, Time),
@@ -302,9 +303,9 @@ def _failures(paths: AttemptPaths) -> list[Failure]:
 
 
 def _matching(directory: Path, pattern: str) -> list[Path]:
-    """Sorted; none where one may not look."""
+    """Sorted, and no more than any run has; none where one may not look."""
     try:
-        return sorted(directory.glob(pattern))
+        return sorted(directory.glob(pattern))[:FILES_READ]
     except OSError:
         return []
 
