@@ -82,9 +82,9 @@ COMMANDS: dict[Command, list[Line]] = {
     ("sweep", "status"): [looks(f"sams {RUNS}")],
     ("sweep", "best"): [refused(f"sams {RUNS}")],
     ("sweep", "report"): [looks(f"sams {RUNS} --output {{alex}}/out/sweep.html")],
-    ("sweep", "extend"): [refused(f"sams {RUNS} --trials 1")],
+    ("sweep", "extend"): [asks(f"sams {RUNS} --trials 1")],
     ("sweep", "advance"): [refused(f"sams {RUNS}")],
-    ("sweep", "cancel"): [refused(f"sams {RUNS}")],
+    ("sweep", "cancel"): [looks(f"sams {RUNS}")],
     ("scale", "start"): [
         looks("{sam}/venv.toml --nodes 1,2 --gpus 1 --cluster local --dry-run"),
         asks("{sam}/venv.toml --nodes 1,2 --gpus 1 --cluster local"),
@@ -92,7 +92,7 @@ COMMANDS: dict[Command, list[Line]] = {
     ("scale", "status"): [looks(f"scale-quiet {RUNS}")],
     ("scale", "write"): [looks(f"scale-quiet {RUNS} --output {{alex}}/out/study")],
     ("scale", "advance"): [refused(f"scale-quiet {RUNS}")],
-    ("scale", "cancel"): [refused(f"scale-quiet {RUNS}")],
+    ("scale", "cancel"): [looks(f"scale-quiet {RUNS}")],
     ("resume",): [
         looks("{bad} --set args=['x'] --dry-run"),
         asks("{bad} --set args=['x']"),

@@ -211,6 +211,8 @@ def make(places: Places, server: str) -> None:
         (home / "tmp").mkdir(parents=True)
     _write_programs(places)
     _write_jobs(places, server)
+    _write_sweeps(places)
+    _write_templates(places)
     _write_asked_for(places)
     _write_work_tree(places, places.sam / "tree", server)
     _write_victim(places)
@@ -326,26 +328,21 @@ def _table(name: str, table: Mapping[str, Any]) -> str:
     return f"\n[{name}]\n{''.join(lines)}{inner}"
 
 
-def _write_asked_for(places: Places) -> None:
-    """A sweep, a site profile, templates, data, a model, an old script, a centre."""
+def _write_sweeps(places: Places) -> None:
+    """One whose job is the victim's own, so that only the sweep is a stranger's; one to be made."""
     sam = places.sam
-    # The job of the sweep is the victim's own, so that only the sweep is a stranger's.
-    sweep = 'schema = "fsdpkit.sweep/1"\nname = "{name}"\njob = "{job}"\nsampler = "grid"\n'
-    values = {
-        "environment.variables.PYTHONPATH": [f"{sam}/lib"],
-        **{
-            f"environment.variables.{name}": [value]
-            for name, value in places.variables("sweep-variables").items()
-        },
-    }
-    lines = "[parameters]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in values.items())
-    for name, job in (("sweep", places.alex / "own.toml"), ("sams", sam / "quiet.toml")):
-        tried = lines if name == "sweep" else '[parameters]\nargs.lr = ["1", "2"]\n'
-        _write(sam / f"{name}.toml", sweep.format(name=name, job=job) + tried)
-    local = (ROOT / "site" / "profiles" / "local.toml").read_text()
-    profile = f'\n[account]\nfind = ": > {places.marks}/account-find.0"\n[environment]\n'
-    profile += f"variables = {{ BASH_ENV = '{sam}/bash_env.sh' }}\n"
-    _write(sam / "site.toml", local + profile)
+    text = 'schema = "fsdpkit.sweep/1"\nname = "{}"\njob = "{}"\nsampler = "{}"\n{}[parameters]\n'
+    tried = {"PYTHONPATH": f"{sam}/lib", **places.variables("sweep-variables")}
+    lines = [f"environment.variables.{k} = [{json.dumps(v)}]\n" for k, v in tried.items()]
+    ours = text.format("sweep", places.alex / "own.toml", "grid", "")
+    _write(sam / "sweep.toml", ours + "".join(lines))
+    sams = text.format("sams", sam / "quiet.toml", "random", "trials = 2\n")
+    _write(sam / "sams.toml", f"{sams}args.lr = {{ uniform = [0.1, 0.9] }}\n")
+
+
+def _write_templates(places: Places) -> None:
+    """A good one that would leave a mark, one that reaches for Python, one with a link."""
+    sam = places.sam
     packaged = ROOT / "templates" / "torchrun"
     for name, line in {
         "template": f": > {places.marks}/template.$$",
@@ -361,6 +358,15 @@ def _write_asked_for(places: Places) -> None:
         )
         _write(sam / name / ".shellcheckrc", "external-sources=true\nsource-path=/\n")
     (sam / "linked" / "golden").symlink_to(places.alex / "precious")
+
+
+def _write_asked_for(places: Places) -> None:
+    """A site profile, data, a model, an old script, a centre."""
+    sam = places.sam
+    local = (ROOT / "site" / "profiles" / "local.toml").read_text()
+    profile = f'\n[account]\nfind = ": > {places.marks}/account-find.0"\n[environment]\n'
+    profile += f"variables = {{ BASH_ENV = '{sam}/bash_env.sh' }}\n"
+    _write(sam / "site.toml", local + profile)
     touches = f": > {places.marks}/old-script.$$"
     _write(
         sam / "old.sbatch",
@@ -468,9 +474,11 @@ def make_runs(places: Places, server: str) -> list[str]:
     submit("submit", "venv.toml", "--cluster", "local", "--dry-run")
     places.runs.update(run=run, bad=_spoiled(places, run, server))
     give(places.sam / "runs", STRANGER)
-    for path in (places.runs["bad"], *places.runs["bad"].rglob("*")):
+    shared = [places.runs["bad"], *(places.sam / "runs" / name for name in ("sweeps", "studies"))]
+    for path in [each for top in shared for each in (top, *top.rglob("*"))]:
         if not path.is_symlink():
             path.chmod(path.stat().st_mode | 0o022)
+    (places.sam / "runs").chmod(0o1777)  # so that nothing is refused only because it cannot write
     with open(places.runs["bad"] / "call.pkl", "rb") as file:
         pickle.load(file)
     return places.marks_now()
