@@ -35,7 +35,7 @@ from torch.utils._pytree import tree_map_only
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from fsdpkit.config.trust import TrustedFile  # noqa: E402
+from fsdpkit.config.trust import Consent  # noqa: E402
 from fsdpkit.planning.asked import resolved  # noqa: E402
 from fsdpkit.planning.subjects import of_trainer  # noqa: E402
 from fsdpkit.planning.taping import tape_of  # noqa: E402
@@ -149,7 +149,7 @@ def real(case: list[str], ranks: Any) -> int:
     settings, _ = resolved(replace(asked(case, ranks.world_size), compiled=True))
     torch._dynamo.reset()
     left = alive_bytes()
-    build, _ = of_trainer(TrustedFile(ENTRY), settings)
+    build, _ = of_trainer(Consent().to_script(ENTRY), settings)
     with messages_apart():
         subject = build(ranks)
         subject.step(0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,16 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
     """Completion by the names of all jobs, sites or templates."""
 
     def names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-        return [name for name in assets.available(kind) if name.startswith(incomplete)]
+        return _offered(assets.available(kind), incomplete)
 
     return names
+
+
+def _offered(names: Iterable[str], incomplete: str) -> list[str]:
+    """Those that the shell, which puts them on its line unquoted, takes for a word: anybody who can
+    write there may have chosen them."""
+    known = (name for name in names if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+@-]*", name))
+    return [name for name in known if name.startswith(incomplete)]
 
 
 def say_what_is_not_read() -> None:
@@ -127,8 +135,7 @@ def say_what_is_not_read() -> None:
 def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     from fsdpkit.runs.store import all_runs, runs_dir
 
-    names = [p.name for p in all_runs(runs_dir(ctx.params.get("runs")))]
-    return [name for name in names if name.startswith(incomplete)]
+    return _offered((p.name for p in all_runs(runs_dir(ctx.params.get("runs")))), incomplete)
 
 
 def chosen(run: str | None, runs: str | None) -> str | Path:

@@ -42,6 +42,19 @@ def first_unsafe(path: Path, owners: Collection[int] | None = None) -> Path | No
         return path
 
 
+def only_owner_makes(directory: Path) -> bool:
+    """Whether nobody but root and this user can make a file in it, as everybody can in /tmp."""
+    try:
+        found = directory.stat()
+    except OSError:
+        return False
+    trusted = {0, os.geteuid()}
+    writes = group_or_others_write(found)
+    return found.st_uid in trusted and not (
+        writes and (found.st_mode & stat.S_IWOTH or _group_writes(directory, found.st_gid, trusted))
+    )
+
+
 def first_open_to_all(path: Path) -> Path | None:
     """The first directory on the way to `path`, or that, in which every user may put something
     else in the place of what lies there; None if none. Raises OSError."""

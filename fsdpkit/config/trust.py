@@ -5,7 +5,7 @@ nobody else can write to, nor exchange in a directory above them. Anything else 
 checksum of what was read, and trusted once somebody has said so; `trusted` in the user's directory
 remembers it. A centre may say in `trust.toml` which checksums are allowed at all.
 
-What would run, load or hand over what a file names takes a `TrustedJob` or a `TrustedFile`, and
+What would run, load or hand over what a file names takes a `TrustedJob` or a `TrustedScript`, and
 these come from `Consent` alone.
 """
 
@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NewType
 
@@ -26,21 +27,38 @@ from fsdpkit.config.fields import Text
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import FileTables, Layered, build, read_toml
-from fsdpkit.config.ownership import only_owner_writes
+from fsdpkit.config.ownership import only_owner_makes, only_owner_writes
 from fsdpkit.config.private_files import replace_private
 from fsdpkit.config.script_source import read_source
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import Template
-from fsdpkit.errors import ConfigError
+from fsdpkit.errors import ConfigError, UsageError
 
 Kind = Literal["job", "site", "template", "run", "sweep", "script"]
 TrustedJob = NewType("TrustedJob", LoadedJob)
 """A job whose environment, script and steps may be started and loaded."""
-TrustedFile = NewType("TrustedFile", Path)
-"""A Python file that may be imported."""
-TrustedModel = NewType("TrustedModel", str)
-"""What describes a model: such a file with the name of a function, or a directory of data."""
+
+
+@dataclass(frozen=True)
+class TrustedScript:
+    """A Python file that may be imported: as it was read, whatever lies there by then."""
+
+    path: Path
+    source: bytes
+
+
+@dataclass(frozen=True)
+class TrustedModel:
+    """What describes a model: a script with the name of a function, or a directory of data."""
+
+    name: str
+    script: TrustedScript | None
+
+    def __str__(self) -> str:
+        return self.name
+
+
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -146,7 +164,7 @@ class Consent:
         ConfigError."""
         return TrustedJob(job) if self.to(items_of(job, site, template)) else None
 
-    def to_script(self, path: Path) -> TrustedFile:
+    def to_script(self, path: Path) -> TrustedScript:
         """The file, and with it what lies beside it and can be imported. Raises ConfigError."""
         try:
             content = read_source(path)
@@ -159,14 +177,19 @@ class Consent:
         item = Item("script", path.stem, path, digest, {path.name: content})
         if not self.to([item]):
             raise not_trusted(item)
-        return TrustedFile(path)
+        return TrustedScript(path, content)
 
     def to_model(self, name: str) -> TrustedModel:
-        """`FILE.py:FUNCTION`, or a directory, which is only read. Raises ConfigError."""
-        file = Path(name.rpartition(":")[0])
-        if file.is_file():
-            self.to_script(file)
-        return TrustedModel(name)
+        """`FILE.py:FUNCTION`, or a directory, which is only read. Raises ConfigError or
+        UsageError."""
+        file, _, function = name.rpartition(":")
+        if file and function and Path(file).is_file():
+            return TrustedModel(name, self.to_script(Path(file)))
+        if Path(name).is_dir():
+            return TrustedModel(name, None)
+        raise UsageError(
+            f"--model {name}: expected FILE.py:FUNCTION, and {file or name} is not a file"
+        )
 
 
 def strangers(items: Iterable[Item]) -> list[Item]:
@@ -174,7 +197,7 @@ def strangers(items: Iterable[Item]) -> list[Item]:
     before."""
     unknown = [item for item in items if not _is_provided(item) and not _is_own(item)]
     known = remembered() if unknown else set()
-    return [item for item in unknown if item.digest not in known]
+    return [item for item in unknown if _line_of(item) not in known]
 
 
 def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
@@ -250,6 +273,8 @@ def _is_provided(item: Item) -> bool:
 
 
 def _is_own(item: Item) -> bool:
+    if item.kind == "script" and not only_owner_makes(item.path.parent):
+        return False  # another's module beside it could come before one that it imports
     if item.kind != "template":
         return only_owner_writes(item.path)
     return all(only_owner_writes(item.path / name) for name in item.files)
@@ -263,7 +288,8 @@ def _memory() -> Path:
 
 
 def remembered() -> set[str]:
-    """The checksums that the user has trusted; none if somebody else could have written them."""
+    """What the user has trusted, each at its place, for what it names may lie beside it; nothing if
+    somebody else could have written that."""
     path = _memory()
     try:
         if not path.is_file() or not only_owner_writes(path):
@@ -271,12 +297,12 @@ def remembered() -> set[str]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return set()
-    return {line.split()[0] for line in lines if line.strip()}
+    return {line for line in lines if line.strip()}
 
 
 def remember(item: Item) -> None:
     """Trust it from now on. Raises OSError."""
-    if item.digest not in remembered():
+    if _line_of(item) not in remembered():
         _write_down(item)
 
 
@@ -290,8 +316,12 @@ def vouch(tables: FileTables) -> None:
 
 
 def _write_down(item: Item, *, instead: bool = False) -> None:
-    path = _memory()
+    path, new = _memory(), _line_of(item)
     before = path.read_text(encoding="utf-8", errors="replace") if remembered() else ""
-    about = f" {item.kind} {str(item.path)!r}\n"
-    kept = (line for line in before.splitlines(True) if not (instead and line.endswith(about)))
-    replace_private(path, "".join([*kept, item.digest, about]).encode())
+    place = new.removeprefix(item.digest)
+    kept = (line for line in before.splitlines() if not (instead and line.endswith(place)))
+    replace_private(path, "".join(f"{line}\n" for line in (*kept, new)).encode())
+
+
+def _line_of(item: Item) -> str:
+    return f"{item.digest} {item.kind} {os.path.abspath(item.path)!r}"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fsdpkit.config.gpu import compute_type, type_problem
 from fsdpkit.config.training import TrainingSettings, for_device
 from fsdpkit.config.training.automatic import Device
-from fsdpkit.config.trust import TrustedFile, TrustedModel
+from fsdpkit.config.trust import TrustedModel, TrustedScript
 from fsdpkit.errors import ConfigError
 from fsdpkit.planning.cards import Card
 
@@ -23,7 +23,7 @@ class AskedStep:
     gpus: int
     """Per node."""
     card: Card
-    entry: TrustedFile
+    entry: TrustedScript
     """The trainer of the job."""
     model: TrustedModel | None = None
     """FILE.py:FUNCTION, or a directory in Hugging Face's format, in the place of the trainer."""

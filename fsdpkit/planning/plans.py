@@ -46,7 +46,7 @@ def keep(
     asked = made.asked
     if made.fit == "not known":
         return
-    name = name_of(asked.settings, asked.nodes, asked.gpus, asked.card, asked.entry, args)
+    name = name_of(asked.settings, asked.nodes, asked.gpus, asked.card, asked.entry.path, args)
     remember(
         name,
         Remembered(

@@ -9,18 +9,18 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
 from operator import itemgetter
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from fsdpkit.bounded import SCRIPT_BYTES, read_bytes
 from fsdpkit.config.training import TrainingSettings
-from fsdpkit.config.trust import TrustedFile, TrustedModel
+from fsdpkit.config.trust import TrustedModel, TrustedScript
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.unknown import place_of
 from fsdpkit.runs.layout import TaskPaths
@@ -50,7 +50,7 @@ class Subject:
 Build = Callable[[Ranks], Subject]
 
 
-def of_trainer(entry: TrustedFile, settings: TrainingSettings) -> tuple[Build, int]:
+def of_trainer(entry: TrustedScript, settings: TrainingSettings) -> tuple[Build, int]:
     """The trainer's own model and step, on batches as long as they can be; and the vocabulary.
 
     Raises UsageError for a script that is none of this shape.
@@ -89,17 +89,41 @@ def of_trainer(entry: TrustedFile, settings: TrainingSettings) -> tuple[Build, i
     return build, vocabulary
 
 
-def _trainer(entry: TrustedFile) -> Any:
+def _trainer(entry: TrustedScript) -> Any:
     """The module of a job's script, which must be one that trains T5 step by step."""
-    if str(entry.parent) not in sys.path:
-        sys.path.insert(0, str(entry.parent))
-    source = read_bytes(entry, SCRIPT_BYTES, links=True).decode()
+    directory = str(entry.path.parent)
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    source = entry.source.decode(errors="replace")
     if not all(f"def {name}(" in source for name in ("train_step", "build", "main")):
         raise UsageError(
-            f"{entry.name} is not the T5 trainer, so its step is not known here: name a function "
-            f"that returns the model and a batch, with --model FILE.py:FUNCTION"
+            f"{entry.path.name} is not the T5 trainer, so its step is not known here: name a "
+            f"function that returns the model and a batch, with --model FILE.py:FUNCTION"
         )
-    return importlib.import_module(entry.stem)
+    before = sys.modules.get(entry.path.stem)
+    return before if getattr(before, "__file__", None) == str(entry.path) else _imported(entry)
+
+
+class _AsRead(SourceFileLoader):
+    """Runs a script as it was read."""
+
+    def __init__(self, script: TrustedScript) -> None:
+        super().__init__(script.path.stem, str(script.path))
+        self._source = script.source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._source, self.path, "exec", dont_inherit=True)
+
+
+def _imported(script: TrustedScript) -> ModuleType:
+    """The script as a module, which others import by its name. Raises what it raises."""
+    loader = _AsRead(script)
+    spec = importlib.util.spec_from_file_location(loader.name, script.path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module  # dataclasses and pickles look there
+    loader.exec_module(module)
+    return module
 
 
 def _batches(trainer: Any, settings: TrainingSettings) -> Iterator[Any]:
@@ -117,7 +141,7 @@ def _batches(trainer: Any, settings: TrainingSettings) -> Iterator[Any]:
 
 
 def of_model(
-    name: TrustedModel,
+    model: TrustedModel,
     settings: TrainingSettings,
     args: Sequence[str] = (),
     rows: int | None = None,
@@ -137,8 +161,10 @@ def of_model(
 
     rows: samples of one rank in a step; None: as many as it gives. Raises UsageError.
     """
+    name = str(model)
     directory = Path(name)
-    given = _pretrained(directory, settings) if directory.is_dir() else _call(name, args)
+    script = model.script
+    given = _pretrained(directory, settings) if script is None else _call(name, script, args)
     if rows is not None:
         given = {**given, "batch": _with_rows(given["batch"], rows)}
     return _of_given(given, settings)
@@ -275,30 +301,20 @@ def _loss(given: Mapping[str, Any], model: nn.Module, batch: Any) -> Tensor:
     return loss
 
 
-def _call(name: TrustedModel, args: Sequence[str]) -> dict[str, Any]:
+def _call(name: str, script: TrustedScript, args: Sequence[str]) -> dict[str, Any]:
     file, _, function = name.rpartition(":")
-    path = Path(file)
-    if not file or not path.is_file():
-        raise UsageError(
-            f"--model {name}: expected FILE.py:FUNCTION, and {file or name} is not a file"
-        )
-    directory = path.resolve().parent
+    directory = script.path.resolve().parent
     sys.path.insert(0, str(directory))
     _forget_others(directory)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"--model {name}: {path.name} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses and pickles look there
     sys.argv, before = [file, *args], sys.argv
     try:
         try:
-            spec.loader.exec_module(module)
+            module = _imported(script)
         except Exception as error:
             raise _failed(name, "cannot be imported", error) from error
         made = getattr(module, function, None)
         if not callable(made):
-            raise UsageError(f"--model {name}: {path.name} has no function {function}")
+            raise UsageError(f"--model {name}: {script.path.name} has no function {function}")
         try:
             given = made()
         except Exception as error:

@@ -36,7 +36,7 @@ def tune_model(
     """The fastest settings of the model that fit. Raises FsdpkitError where its step cannot be
     followed, for then no two settings can be compared."""
     began = time.monotonic()
-    allowed = allowed_by(asked.entry)
+    allowed = allowed_by(asked.entry.path)
     whole = _tape(asked, None)
     batch = whole.samples
     several = whole if batch > 1 else _tape(asked, 2)

@@ -157,6 +157,19 @@ def test_completion_scripts_exist_and_complete_commands_jobs_and_sites(
     assert "plain,osc-pitzer" in complete("fsdpkit submit --cluster osc-p", 3)
 
 
+def test_no_run_is_offered_whose_name_a_shell_would_run(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    for name in ("train-1;touch x", "train-2", "train-$(id)", "train 3"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").touch()
+    env = {
+        "_FSDPKIT_COMPLETE": "bash_complete",
+        "COMP_WORDS": "fsdpkit status t",
+        "COMP_CWORD": "2",
+    }
+    offered = fsdpkit(env={**env, "FSDPKIT_RUNS": str(tmp_path / "runs")}).stdout
+    assert offered == "plain,train-2\n"
+
+
 def test_unwritable_runs_directory_is_named(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")

@@ -22,8 +22,10 @@ from fsdpkit.config import assets
 from fsdpkit.config.job_loading import load_job, reload_job
 from fsdpkit.config.site import load_site
 from fsdpkit.config.template import load_template
-from fsdpkit.config.trust import items_of, strangers, vouch
-from fsdpkit.errors import ConfigError
+from fsdpkit.config.training import load_settings
+from fsdpkit.config.trust import Consent, items_of, strangers, vouch
+from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.planning.subjects import of_model
 from tests.conftest import Completed
 
 Fsdpkit = Callable[..., Completed]
@@ -273,7 +275,8 @@ def test_a_memory_that_others_can_write_is_not_believed(shared: Shared) -> None:
     template = shared.template()
     digest = load_template(template.partition("=")[2]).sha256
     memory().parent.mkdir(parents=True)
-    memory().write_text(f"{digest} template x\n")
+    place = template.partition("=")[2]
+    memory().write_text(f"{digest} template {place!r}\n")
     memory().chmod(0o666)
     assert refused(shared.submit("--set", template), "template") == digest
     memory().chmod(0o600)
@@ -363,11 +366,51 @@ def test_a_run_goes_on_as_what_was_written_down_and_as_nothing_else(tmp_path: Pa
     assert strange(tmp_path) == ["run"]
 
 
+def test_a_script_runs_as_it_was_shown(tmp_path: Path) -> None:
+    script = tmp_path / "model.py"
+    script.write_text("raise SystemExit(3)\n")
+    trusted = Consent(ask=lambda item: True).to_model(f"{script}:make")
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(UsageError, match=r"ends the program .exit status 3."):
+        of_model(trusted, load_settings({}))
+    assert not (tmp_path / "ran").exists()
+    script.unlink()
+    with pytest.raises(UsageError, match="is not a file"):
+        Consent().to_model(f"{script}:make")
+
+
+def test_what_was_trusted_is_not_trusted_elsewhere_or_as_another_kind(
+    shared: Shared, tmp_path: Path
+) -> None:
+    job = shared.job()
+    digest = refused(shared.submit(job), "job")
+    assert shared.submit(job, "--trust", digest).returncode == 0
+    assert shared.submit(job).returncode == 0
+    other = shared.dir / "other"
+    other.mkdir()
+    (other / "train.py").touch()
+    shutil.copy(job, other / "job.toml")
+    assert refused(shared.submit(str(other / "job.toml")), "job") == digest
+    shutil.copy(job, shared.dir / "job.py")
+    words = ("plan", "--gpu", "h100-80", "--model", f"{shared.dir}/job.py:f")
+    assert refused(shared.run(*words), "script") == digest
+
+
+def test_a_script_beside_which_others_may_put_modules_is_asked_about(tmp_path: Path) -> None:
+    place = tmp_path / "scratch"
+    place.mkdir()
+    (place / "mine.py").touch()
+    assert Consent().to_script(place / "mine.py")
+    place.chmod(0o1777)  # as /tmp
+    with pytest.raises(ConfigError, match=r"script mine .* is not trusted"):
+        Consent().to_script(place / "mine.py")
+
+
 def test_only_consent_makes_what_may_run() -> None:
     made = [
         path
         for path in assets.package_dir().rglob("*.py")
-        if re.search(r"\bTrusted(Job|File|Model)\(", path.read_text())
+        if re.search(r"\bTrusted(Job|Script|Model)\(", path.read_text())
     ]
     assert [path.name for path in made] == ["trust.py"]
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fsdpkit.config.training import load_settings
+from fsdpkit.config.trust import TrustedScript
 from fsdpkit.planning import compiled
 from fsdpkit.planning.asked import AskedStep, resolved
 from fsdpkit.planning.cards import card_named
@@ -114,7 +115,11 @@ def test_a_checkpointed_function_keeps_no_more_than_its_input():
 
 def test_a_plan_follows_compiled_blocks_where_it_is_asked_to():
     asked = AskedStep(
-        load_settings({}, ["compile=true"]), 1, 2, card_named("h100-80"), Path("x.py")
+        load_settings({}, ["compile=true"]),
+        1,
+        2,
+        card_named("h100-80"),
+        TrustedScript(Path("x.py"), b""),
     )
     assert resolved(asked)[0].compile is False
     assert "compiled" in " ".join(resolved(asked)[1])

@@ -10,6 +10,7 @@ import pytest
 import torch._dynamo  # noqa: F401  # here once, and not again in each child
 
 from fsdpkit.config.training import load_settings
+from fsdpkit.config.trust import Consent
 from fsdpkit.errors import UsageError
 from fsdpkit.planning import plans
 from fsdpkit.planning.asked import AskedStep
@@ -41,7 +42,9 @@ def asked(
 ) -> AskedStep:
     settings = load_settings({}, [*(() if model else T5), *sets])
     given = card or card_named("h100-80")
-    return AskedStep(settings, nodes, 2, given, EXAMPLE / "fsdp_t5.py", model)
+    entry = Consent().to_script(EXAMPLE / "fsdp_t5.py")
+    named = None if model is None else Consent().to_model(model)
+    return AskedStep(settings, nodes, 2, given, entry, named)
 
 
 @cache

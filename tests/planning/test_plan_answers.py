@@ -8,6 +8,7 @@ import pytest
 
 from fsdpkit.config.profile import NodeType
 from fsdpkit.config.training import load_settings
+from fsdpkit.config.trust import TrustedScript
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.asked import AskedStep, resolved
 from fsdpkit.planning.cards import card_named, card_of
@@ -94,7 +95,9 @@ def test_what_is_planned_otherwise_than_it_runs_is_said():
 
 
 def _asked(settings=None) -> AskedStep:
-    return AskedStep(settings or load_settings({}), 2, 4, card_named("h100-80"), Path("x.py"))
+    return AskedStep(
+        settings or load_settings({}), 2, 4, card_named("h100-80"), TrustedScript(Path("x.py"), b"")
+    )
 
 
 def _tape(blocks: list[MemoryBlock]) -> Tape:

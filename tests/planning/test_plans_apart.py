@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.config.training import load_settings
+from fsdpkit.config.trust import TrustedModel, TrustedScript
 from fsdpkit.planning import apart
 from fsdpkit.planning.apart import ChildEnded, one_child, tape_apart
 from fsdpkit.planning.asked import AskedStep
@@ -22,8 +23,12 @@ pytestmark = pytest.mark.torch
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp" / "fsdp_t5.py"
 
 
+SCRIPT = TrustedScript(Path("x.py"), b"")
+
+
 def asked(model: str | None = None) -> AskedStep:
-    return AskedStep(load_settings({}), 1, 2, card_named("h100-80"), Path("x.py"), model)
+    named = None if model is None else TrustedModel(model, None)
+    return AskedStep(load_settings({}), 1, 2, card_named("h100-80"), SCRIPT, named)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +103,7 @@ def test_an_answer_that_was_not_waited_for_is_not_the_next_ones(monkeypatch):
             signal.setitimer(signal.ITIMER_REAL, 0.5)
             with pytest.raises(KeyboardInterrupt):
                 tape_apart(asked())
-            quick = AskedStep(load_settings({}), 1, 1, card_named("h100-80"), Path("x.py"))
+            quick = AskedStep(load_settings({}), 1, 1, card_named("h100-80"), SCRIPT)
             assert tape_apart(quick)[0] == 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -109,12 +114,14 @@ BACKWARD_BEFORE = """\
 import sys
 from pathlib import Path
 from fsdpkit.config.training import load_settings
+from fsdpkit.config.trust import Consent
 from fsdpkit.planning.apart import tape_apart
 from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.taping import tape_of
 
-asked = AskedStep(load_settings({}), 1, 2, card_named("h100-80"), Path(sys.argv[1]))
+entry = Consent().to_script(Path(sys.argv[1]))
+asked = AskedStep(load_settings({}), 1, 2, card_named("h100-80"), entry)
 here = tape_of(asked)[0]
 apart = tape_apart(asked)[0]
 assert len(apart.blocks) == len(here.blocks), (len(apart.blocks), len(here.blocks))

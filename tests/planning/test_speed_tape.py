@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.config.training import load_settings
+from fsdpkit.config.trust import Consent
 from fsdpkit.errors import UsageError
 from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import card_named
@@ -43,7 +44,9 @@ def taped_on(nodes: int, case: str) -> tuple[StepWork, StepWork]:
     settings = load_settings({}, [*SETS, *CASES[case]])
     card = card_named("h100-80")
     tape, _ = tape_apart(
-        AskedStep(settings=settings, nodes=nodes, gpus=GPUS, card=card, entry=ENTRY)
+        AskedStep(
+            settings=settings, nodes=nodes, gpus=GPUS, card=card, entry=Consent().to_script(ENTRY)
+        )
     )
     counted = work_of_settings(settings, nodes, GPUS)
     taped = work_of(

@@ -11,6 +11,7 @@ import pytest
 
 from fsdpkit.config.placement import place
 from fsdpkit.config.site import load_site
+from fsdpkit.config.trust import Consent
 from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import card_of
 from fsdpkit.planning.forecast import By, forecast
@@ -86,7 +87,9 @@ def test_a_dry_run_tells_the_closed_forms_estimate_of_each_size_and_a_plans_wher
     card = card_of(place(decided.job.spec.resources, load_site("osc-cardinal")).node_type, "")
     settings = training_of(decided.job, tmp_path)
     assert settings is not None
-    speed = forecast(AskedStep(settings, 2, 4, card, decided.job.entry.path), By()).speed
+    speed = forecast(
+        AskedStep(settings, 2, 4, card, Consent().to_script(decided.job.entry.path)), By()
+    ).speed
     assert speed is not None
     assert speed.tokens_per_s is not None
     assert told[1]["rate"]["middle"] == pytest.approx(speed.tokens_per_s.middle)

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from fsdpkit.config.training import load_settings
+from fsdpkit.config.trust import Consent
 from fsdpkit.planning.asked import AskedStep, resolved
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.subjects import of_model, of_trainer
@@ -126,15 +127,17 @@ def asked(case: list[str], ranks: int) -> AskedStep:
     model = next((text[6:] for text in case if text.startswith("model=")), None)
     settings = load_settings({}, own)
     # Two ranks a node, so that a hybrid has two groups.
-    return AskedStep(
-        settings, max(1, ranks // 2), min(2, ranks), card_named("h100-80"), ENTRY, model
-    )
+    nodes, gpus, entry = max(1, ranks // 2), min(2, ranks), Consent().to_script(ENTRY)
+    named = None if model is None else Consent().to_model(model)
+    return AskedStep(settings, nodes, gpus, card_named("h100-80"), entry, named)
 
 
 def real(case: list[str], ranks: Any) -> int:
     wanted = asked(case, ranks.world_size)
     settings, _ = resolved(wanted)
-    build, _ = of_model(wanted.model, settings) if wanted.model else of_trainer(ENTRY, settings)
+    build, _ = (
+        of_model(wanted.model, settings) if wanted.model else of_trainer(wanted.entry, settings)
+    )
     held = Held()
     # Attention written out, as the tape has it with kernels = "plain". Weighing takes most time.
     with sdpa_kernel(SDPBackend.MATH), held if ranks.rank == 0 else nullcontext():
