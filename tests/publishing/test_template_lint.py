@@ -100,10 +100,6 @@ MANIFEST_PROBLEMS = {
     "no bounds": (parameter('type = "int"\nhelp = "How many there are."\n'), "parameters"),
     "text of any kind": (parameter('type = "str"\nhelp = "What it is."\n'), "parameters"),
     "hardly explained": (parameter('type = "bool"\nhelp = "x"\n'), "parameters"),
-    "a pattern that takes for ever": (
-        parameter('type = "str"\npattern = "(a+)+b"\nhelp = "One of these."\n'),
-        "parameters",
-    ),
     "no version": (MANIFEST.replace("1.0.0", "0.0.0"), "version"),
     "not TOML": (MANIFEST + "[", "manifest"),
     "an unknown key": (MANIFEST + "colour = 1\n", "manifest"),
