@@ -22,7 +22,7 @@ SCRIPT = """
     while not os.path.exists({stop!r}):
         time.sleep(0.1)
 """
-LOOKS = ("status", "logs", "diagnose", "top --once", "checkpoint ls", "report")
+LOOKS = ("status", "logs", "diagnose", "top --once", "report")
 ACTS = (
     *("cancel", "cancel --save", "stacks", "checkpoint save", "shell", "track --to mlflow"),
     *("resume", "resume --chained 1"),
