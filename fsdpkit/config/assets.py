@@ -47,11 +47,10 @@ def user_dir() -> Path:
     """`$FSDPKIT_CONFIG_DIR`, else `fsdpkit` in the user's XDG configuration directory."""
     if explicit := os.environ.get("FSDPKIT_CONFIG_DIR"):
         return Path(explicit)
-    home = Path(os.path.expanduser("~"))
-    base = (
-        os.environ.get("XDG_CONFIG_HOME") or (home if home.is_absolute() else _NO_HOME) / ".config"
-    )
-    return Path(base) / "fsdpkit"
+    home, base = Path(os.path.expanduser("~")), Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():  # then it does not count, as its specification says
+        base = (home if home.is_absolute() else _NO_HOME) / ".config"
+    return base / "fsdpkit"
 
 
 def why_not_read() -> str | None:

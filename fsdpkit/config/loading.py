@@ -38,6 +38,7 @@ except ModuleNotFoundError:  # Python 3.10
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+_LARGEST = 2**63 - 1
 CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """What no value may hold: a line break would be a new line of the script, and the line separators
 U+0085, U+2028 and U+2029 are one to many tools; a lone surrogate (a file name that is no UTF-8)
@@ -234,6 +235,9 @@ def _check_strings(value: object, layered: Layered, path: str, what: str) -> Non
             _check_strings(below, layered, path, what)
     elif isinstance(value, str):
         _check_text(value, layered, path, what)
+    elif isinstance(value, int) and abs(value) > _LARGEST:
+        where = _where(layered, path, what)
+        raise ConfigError(f"{where}: a number of more than 64 bits, which TOML does not have")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{what}: {path} ({layered.source(path)}): {value} is not a number")
 

@@ -55,6 +55,21 @@ def only_owner_makes(directory: Path) -> bool:
     )
 
 
+def anybody_writes(path: Path, top: Path) -> bool:
+    """Whether every user may change the file, exchange it, or make others in a directory from `top`
+    on down to it."""
+
+    def is_open(place: Path) -> bool:
+        mode = place.lstat().st_mode
+        as_tmp = mode & stat.S_ISVTX and place in top.parents
+        return bool(mode & stat.S_IWOTH) and not stat.S_ISLNK(mode) and not as_tmp
+
+    try:
+        return any(map(is_open, _places_on_the_way(path)))
+    except OSError:
+        return True
+
+
 def first_open_to_all(path: Path) -> Path | None:
     """The first directory on the way to `path`, or that, in which every user may put something
     else in the place of what lies there; None if none. Raises OSError."""

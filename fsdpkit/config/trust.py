@@ -1,9 +1,10 @@
 """Whose word a job, a site profile and a template are, and what a person or a centre trusts.
 
-The package's files are trusted, the centre's (`FSDPKIT_SITE_PATH`), and a person's own: those that
-nobody else can write to, nor exchange in a directory above them. Anything else is named by the
-checksum of what was read, and trusted once somebody has said so; `trusted` in the user's directory
-remembers it. A centre may say in `trust.toml` which checksums are allowed at all.
+The package's files are trusted, the centre's (`FSDPKIT_SITE_PATH`) where not everybody can write
+them, and a person's own: those that nobody else can write to, nor exchange in a directory above
+them. Anything else is named by the checksum of what was read, and trusted once somebody has said
+so; `trusted` in the user's directory remembers it. A centre may say in `trust.toml` which checksums
+are allowed at all.
 
 What would run, load or hand over what a file names takes a `TrustedJob` or a `TrustedScript`, and
 these come from `Consent` alone.
@@ -27,7 +28,7 @@ from fsdpkit.config.fields import Text
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import FileTables, Layered, build, read_toml
-from fsdpkit.config.ownership import only_owner_makes, only_owner_writes
+from fsdpkit.config.ownership import anybody_writes, only_owner_makes, only_owner_writes
 from fsdpkit.config.private_files import replace_private
 from fsdpkit.config.script_source import read_source
 from fsdpkit.config.site import LoadedSite
@@ -262,22 +263,28 @@ def _is_provided(item: Item) -> bool:
     packaged = assets.packaged_dir()
     tops = [packaged / name for name in ("templates", "jobs", "site", "examples")]
     signed = [layer.dir for layer in assets.signed_layers()]
-    tops += [layer.dir for layer in assets.centre_layers() if layer.dir not in signed]
     # Both were looked at as they were read.
     tops += [directory / "defaults.toml" for directory in signed]
     tops += [directory / "published" for directory in signed if item.kind == "script"]
     if ".." in item.path.parts:
         return False  # behind a link it leads elsewhere
     where = Path(os.path.abspath(item.path))
-    return any(where.is_relative_to(os.path.abspath(top)) for top in tops)
+    if any(where.is_relative_to(os.path.abspath(top)) for top in tops):
+        return True
+    plain = [layer.dir for layer in assets.centre_layers() if layer.dir not in signed]
+    around = [top for top in plain if where.is_relative_to(top)]
+    return any(not any(anybody_writes(file, top) for file in _files_of(item)) for top in around)
+
+
+def _files_of(item: Item) -> list[Path]:
+    several = item.kind == "template"
+    return [item.path / name for name in item.files] if several else [item.path]
 
 
 def _is_own(item: Item) -> bool:
     if item.kind == "script" and not only_owner_makes(item.path.parent):
         return False  # another's module beside it could come before one that it imports
-    if item.kind != "template":
-        return only_owner_writes(item.path)
-    return all(only_owner_writes(item.path / name) for name in item.files)
+    return all(map(only_owner_writes, _files_of(item)))
 
 
 # ---- What was trusted before

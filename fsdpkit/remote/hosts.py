@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.config import assets
+from fsdpkit.config.ownership import first_unsafe
 from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError, UsageError
 
@@ -95,6 +96,11 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if (unsafe := first_unsafe(path)) is not None:
+        raise ConfigError(
+            f"{path} says where your work is sent, and others than you can change {unsafe}: "
+            f"take that from them, such as by chmod go-w"
+        )
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -172,7 +172,9 @@ class TaskPaths:
         Returns:
             Their indices, in order.
         """
-        names = (p.name.removeprefix("attempt-") for p in self.dir.glob("attempt-*"))
+        # A link may lead to what the reader alone can read.
+        found = (p for p in self.dir.glob("attempt-*") if not p.is_symlink())
+        names = (p.name.removeprefix("attempt-") for p in found)
         return sorted(int(n) for n in names if n.isdecimal())
 
     @property

@@ -21,6 +21,7 @@ import msgspec
 
 from fsdpkit.config.entry import Entry, environment_prefix, own_places
 from fsdpkit.config.job_loading import LoadedJob
+from fsdpkit.config.ownership import only_owner_writes
 from fsdpkit.config.script_source import names_fsdpkit, read_source, reads_settings, syntax_of
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
@@ -58,6 +59,8 @@ def check_entry(job: TrustedJob, site: LoadedSite) -> None:
         return
     _check_settings(job)
     places = own_places(environment, Path.cwd())
+    if python is not None and not _may_start(job, python):
+        python = None
     if python is None and not _is_seen_without(entry, places):
         return
     answer = _ask(python or Path(sys.executable), entry, places)
@@ -77,6 +80,14 @@ def python_of(job: LoadedJob, site: LoadedSite) -> Path | None:
         return python if python and os.access(python, os.X_OK) else None
     modules = wanted.modules if wanted.modules is not None else site.profile.environment.modules
     return None if modules else Path(sys.executable)
+
+
+def _may_start(job: TrustedJob, python: Path) -> bool:
+    """Not what a word such as `.venv` means where somebody else is at home."""
+    named = job.spec.environment.venv or job.spec.environment.conda
+    if named is None or os.path.isabs(os.path.expanduser(named)):
+        return True
+    return only_owner_writes(python) and only_owner_writes(python.parent.parent)
 
 
 def heeds_warnings(job: LoadedJob) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fsdpkit.config.loading import FileTables
+if TYPE_CHECKING:
+    from fsdpkit.config.loading import FileTables
 
 _KEYS = {"snapshot": "source.snapshot"}
 """Those of another table than [resources]."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
@@ -79,14 +80,28 @@ class Git:
 
 def git_in(directory: Path) -> Git:
     """Git as it may be asked about `directory`. Raises GitError if there is none, or none that can
-    be kept from running what the repository says."""
+    be kept from running what the repository says: also if another user could change its
+    configuration between two questions."""
     environ = _environ(_SAFE)
     _require_release(directory, environ)
+    words = ("rev-parse", "--path-format=absolute", "--git-common-dir")
+    common = _run(directory, environ, words, _MOST_BYTES, False).line
+    if not _is_ones_own(Path(common)):
+        raise GitError(f"{common} is another user's")
     overrides = dict(_SAFE)
     for name in _own_filters(directory, environ):
         overrides |= {f"{name}.clean": "", f"{name}.process": "", f"{name}.smudge": ""}
         overrides[f"{name}.required"] = "false"
     return Git(directory, _environ(overrides))
+
+
+def _is_ones_own(repository: Path) -> bool:
+    try:
+        found = [(repository / name).stat() for name in ("", "config")]
+    except OSError:
+        return False
+    mine = all(one.st_uid in (0, os.geteuid()) for one in found)
+    return mine and not any(one.st_mode & stat.S_IWOTH for one in found)
 
 
 def _environ(overrides: dict[str, str]) -> dict[str, str]:

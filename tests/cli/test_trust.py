@@ -141,14 +141,20 @@ def test_ones_own_and_what_is_provided_need_no_question(
     (tmp_path / "train.py").touch()
     done = shared.submit(str(tmp_path / "job.toml"))
     assert done.returncode == 0, done.stderr
-    jobs = shared.dir / "jobs"  # the centre's, whoever may write to it
+    jobs = shared.dir / "jobs"  # the centre's
     jobs.mkdir()
     shutil.move(shared.dir / "job.toml", jobs / "theirs.toml")
     (jobs / "train.py").touch()
     monkeypatch.setenv("FSDPKIT_SITE_PATH", str(shared.dir))
+    refused(shared.submit("theirs"), "job theirs")  # that everybody may write to
+    shared.dir.chmod(0o775)
+    if os.geteuid() == 0:
+        os.chown(shared.dir, 65534, 65534)
     done = shared.submit("theirs")
     assert done.returncode == 0, done.stderr
     assert not memory().exists()
+    shared.dir.chmod(0o1777)
+    refused(shared.submit("theirs"), "job theirs")
 
 
 def _writable_file(path: Path) -> Path:

@@ -161,6 +161,9 @@ def test_a_default_host_and_its_settings_stand_in_a_file(
     (config / "hosts.toml").write_text("[hosts.dash]\ncomand = 'x'\n")
     done = node.fsdpkit("--host", "dash", "status", **own)
     assert (done.returncode, "'command'" in done.stderr) == (65, True), done.stderr
+    (config / "hosts.toml").chmod(0o666)
+    done = node.fsdpkit("status", **own)
+    assert (done.returncode, "says where your work is sent" in done.stderr) == (65, True)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fsdpkit.bounded import LISTED_TASKS, RECORD_BYTES, lines_in
 from fsdpkit.errors import SchedulerError, StorageError
 from fsdpkit.runs.reading import open_own, read_bytes
 from fsdpkit.runs.record import load
+from fsdpkit.scheduling.job_mark import JobMark
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.slurm import SlurmClient
 from fsdpkit.scheduling.states import JobState
@@ -196,7 +198,8 @@ def test_a_run_is_found_through_a_link_to_its_directory(bad: Run) -> None:
 def test_no_argument_of_slurm_s_commands_can_be_an_option(word: str) -> None:
     client = SlurmClient()
     assert client.states([word]) == {}
-    for ask in (client.cancel, client.forgot):
+    mark = JobMark("fsdpkit:x", os.geteuid())
+    for ask in (partial(client.cancel, mark=mark), client.forgot):
         with pytest.raises(SchedulerError, match="not a job id"):
             ask(word)
     if word != "12_--me":  # of one word, without a dash in front

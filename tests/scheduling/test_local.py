@@ -324,3 +324,22 @@ def test_srun_s_stand_in_gives_the_highest_status_and_ends_the_rest(tmp_path: Pa
     )  # fmt: skip
     assert done.returncode == 143  # of the task that would have slept on
     assert (tmp_path / "9-1.log").read_text() == "node 127.0.1.2\n"
+
+
+@pytest.mark.local
+def test_what_waits_runs_as_it_was_submitted_and_in_its_own_directory(
+    submit: Submit, write_script: Callable[..., Path]
+) -> None:
+    """Others may be able to rename a directory above the runs."""
+    words = (str(write_script("short.py", "print('trained')\n")), "--nodes", "1", "--gpus", "1")
+    first = Run.open(submit(str(write_script("long.py", "import time; time.sleep(4)\n")))["dir"])
+    second = Run.open(submit(*words, "--after", first.id)["dir"])
+    third = Run.open(submit(*words, "--after", first.id)["dir"])
+    second.paths.script.write_text("#!/bin/bash\nexit 9\n")
+    third.dir.rename(third.dir.with_name("aside"))
+    third.dir.symlink_to(first.dir)
+    assert second.wait(poll_s=0.1).succeeded, said(second)
+    logs = first.dir.glob
+    until(lambda: any("another was put in" in log.read_text() for log in logs("slurm-*.log")))
+    failures = first.newest_attempt().dir / "failures"
+    assert failures.is_dir()

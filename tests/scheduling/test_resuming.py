@@ -17,7 +17,8 @@ import msgspec
 import pytest
 
 from fsdpkit import Run
-from fsdpkit.errors import SchedulerError, StorageError, UsageError
+from fsdpkit.config.trust import Consent
+from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
 from fsdpkit.runs.avoided_nodes import avoid
 from fsdpkit.runs.record import JobRecord, save
 from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
@@ -199,7 +200,10 @@ def test_a_refusal_leaves_the_run_what_it_was(run: Run, slurm: FakeSlurm) -> Non
 
 def test_a_run_that_everybody_could_exchange_is_not_resumed(run: Run, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
+    trusted = Consent(ask=lambda item: True)
     with pytest.raises(StorageError, match=f"everyone can write to {tmp_path}"):
+        submit_resume(run, plan_resume(run, ResumeRequest(nodes=3)), trusted)
+    with pytest.raises(ConfigError, match="is not trusted"):
         run.resume(nodes=3)
     assert Run.open(run.dir).record == run.record
 

@@ -66,7 +66,8 @@ class LocalClient:
     def submit(self, script: Path, extra: Sequence[str] = ()) -> SbatchAnswer:
         """Start `script` detached from this terminal. Raises SchedulerError or StorageError."""
         try:
-            options = dict(read_directives(script.read_text(encoding="utf-8")))
+            text = script.read_text(encoding="utf-8")
+            options = dict(read_directives(text))
         except (OSError, DirectiveError) as error:
             raise SchedulerError(f"the local cluster cannot read {script}: {error}") from error
         tasks = parse_array(array)[0] if (array := options.get("array")) else None
@@ -74,7 +75,9 @@ class LocalClient:
         if after and store.find(after) is None:
             raise SchedulerError(f"the local cluster knows no job {after} to wait for")
         job = store.create()
-        description = {"script": str(script), "options": options, "tasks": tasks, "after": after}
+        description = {"options": options, "tasks": tasks, "after": after}
+        # As it is now, whoever may change or exchange the original while the job waits or runs.
+        write_atomically(job.dir / "script.sh", text)
         write_atomically(job.dir / "job.json", json.dumps(description))
         each: list[int | None] = [None] if tasks is None else [*tasks]
         for task in each:

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -116,11 +115,9 @@ def _run(job: store.LocalJob, description: Mapping[str, Any], task: int | None) 
     environment = _environment(job, description, task)
     ids = {"j": environment["SLURM_JOB_ID"], "A": job.id, "a": str(task), "%": "%"}
     output = re.sub(r"%([jAa%])", lambda m: ids[m[1]], options["output"])
-    copy = job.dir / "script.sh"  # a change of the original must not change a running job
-    shutil.copyfile(description["script"], copy)
     with open(output, "ab") as log:
         batch = subprocess.Popen(
-            ["/bin/bash", "-p", str(copy)],
+            ["/bin/bash", "-p", str(job.dir / "script.sh")],
             cwd=options["chdir"],
             env=environment,
             stdin=subprocess.DEVNULL,
