@@ -19,9 +19,10 @@ def _not_from_here() -> None:
         os.path.abspath(each) for each in given.split(os.pathsep) if not os.path.isabs(each)
     }
     here = {os.getcwd()} if "" in given.split(os.pathsep) else set()
-    if (main := sys.modules["__main__"].__spec__) is not None and main.name == "fsdpkit.__main__":
-        here.add(sys.path[0])
     installed = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    main = sys.modules["__main__"].__spec__
+    if main is not None and main.name == "fsdpkit.__main__" and sys.path[0] != installed:
+        del sys.path[0]
     first = [each for each in sys.path if each == installed or each not in here | relative]
     sys.path[:] = [*first, *(each for each in sys.path if each in relative - here - {installed})]
 

@@ -17,6 +17,7 @@ import pytest
 from fsdpkit import Run
 from fsdpkit.config.job import Resources
 from fsdpkit.errors import SchedulerError, UsageError
+from fsdpkit.scheduling.job_mark import JobMark
 from fsdpkit.scheduling.local import commands, store
 from fsdpkit.scheduling.local.client import LocalClient, check_fits
 from fsdpkit.scheduling.local.supervisor import nodes_of
@@ -220,7 +221,7 @@ def test_what_a_job_runs_and_writes_is_its_owner_s_whatever_the_umask(tmp_path: 
         client = LocalClient()
         job_id = client.submit(script).job_id
         until(lambda: client.states([job_id])[job_id].phase == "ended")
-        client.cancel(job_id)
+        client.cancel(job_id, JobMark("", os.geteuid()))
     finally:
         os.umask(before)
     found = [tmp_path / "log", state / "local", *(state / "local").rglob("*")]
