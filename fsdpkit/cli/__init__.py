@@ -8,7 +8,8 @@ import sys
 
 
 def _not_from_here() -> None:
-    """Take no module from the directory that a command is typed in, which may be a stranger's.
+    """Take no module, and no program, from the directory that a command is typed in, which may be a
+    stranger's.
 
     It is on the search path where PYTHONPATH has an empty entry, or by `python -m`. What a relative
     entry names comes behind all that is installed. Python itself, and what imported this file, had
@@ -25,6 +26,8 @@ def _not_from_here() -> None:
         del sys.path[0]
     first = [each for each in sys.path if each == installed or each not in here | relative]
     sys.path[:] = [*first, *(each for each in sys.path if each in relative - here - {installed})]
+    if (programs := os.environ.get("PATH")) is not None:
+        os.environ["PATH"] = os.pathsep.join(filter(os.path.isabs, programs.split(os.pathsep)))
 
 
 with contextlib.suppress(OSError):  # the directory is gone

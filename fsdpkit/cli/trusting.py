@@ -67,8 +67,9 @@ def _agrees(item: Item) -> bool:
     shown = list(_difference(item))
     for line in shown[:_MAX_SHOWN]:
         click.echo(printable(line), err=True)
-    if len(shown) > _MAX_SHOWN:
+    if len(shown) > _MAX_SHOWN:  # a yes to what was not seen is none
         click.echo(f"… {len(shown) - _MAX_SHOWN} more lines", err=True)
+        raise not_trusted(item)
     return click.confirm("Trust exactly this content from now on?", default=False, err=True)
 
 
@@ -87,6 +88,7 @@ def _difference(item: Item) -> Iterator[str]:
         before, after = _lines(ours), _lines(theirs)
         if max(len(before), len(after)) > _MAX_LINES:
             yield f"{name}: {len(after)} lines, packaged {len(before)}: too long to compare"
+            yield from after
             continue
         labels = f"packaged {name}", f"{item.kind} {item.name} {name}"
         yield from difflib.unified_diff(before, after, *labels, lineterm="")

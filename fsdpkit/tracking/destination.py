@@ -17,7 +17,7 @@ import msgspec
 
 from fsdpkit.config import assets
 from fsdpkit.config.loading import read_toml
-from fsdpkit.config.ownership import first_unsafe, only_owner_writes
+from fsdpkit.config.ownership import first_unsafe, only_owner_makes, only_owner_writes
 from fsdpkit.config.published.memory import state_dir
 from fsdpkit.config.track import Track
 from fsdpkit.errors import ConfigError
@@ -58,7 +58,8 @@ def destination_of(run: Run, said: Track, asked: Track) -> Destination:
     files = run.paths if is_mine(run.dir) else RunPaths(_directory_for(run))
     own_uri = asked.uri or os.environ.get("MLFLOW_TRACKING_URI")
     if (unsafe := first_unsafe(run.paths.job)) is None:
-        beside = f"sqlite:///{run.dir.parent / 'mlflow.db'}"
+        top = run.dir.parent if only_owner_makes(run.dir.parent) else state_dir() / "tracked"
+        beside = f"sqlite:///{top / 'mlflow.db'}"
         return Destination(files, said.entity, None, asked.uri or said.uri or own_uri or beside)
     own, why = _own_settings(), None
     if names := [one_line(text)[:_MOST_SHOWN] for text in (said.uri, said.entity) if text]:

@@ -75,6 +75,8 @@ class Git:
         top = Path(self.ask("rev-parse", "--show-toplevel").line)
         if not self.directory.resolve().is_relative_to(top):
             raise GitError(f"its work tree is {top}, which {self.directory} does not lie in")
+        if not (top / ".git").exists():  # by core.worktree it could be anything above
+            raise GitError(f"its work tree is said to be {top}, where there is no .git")
         return top
 
 

@@ -340,11 +340,15 @@ def untouched(run: Run) -> dict[str, bytes]:
 
 
 def test_a_wrong_key_is_said_in_the_tracker_s_words(
-    fsdpkit: Callable[..., Completed], run: Run, refusing: str
+    fsdpkit: Callable[..., Completed],
+    run: Run,
+    refusing: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = untouched(run)
     with pytest.raises(TrackerError, match="wrong key"):
         sent_to(run, "mlflow", uri=refusing)
+    monkeypatch.delenv("WANDB_SERVICE", raising=False)  # of this process, which knows the run
     env = {"WANDB_BASE_URL": refusing, "WANDB_API_KEY": "a" * 40}
     done = fsdpkit("track", str(run.dir), "--to", "wandb", env=env)
     assert done.returncode == 69
