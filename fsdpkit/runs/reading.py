@@ -16,7 +16,7 @@ from fsdpkit.bounded import RECORD_BYTES, descriptor
 from fsdpkit.bounded import open_regular as open_regular
 from fsdpkit.bounded import parsed as parsed
 from fsdpkit.bounded import read_bytes as read_bytes
-from fsdpkit.config.ownership import group_or_others_write
+from fsdpkit.config.ownership import first_open_to_all, group_or_others_write
 from fsdpkit.errors import StorageError
 
 LARGEST = 1e100
@@ -26,6 +26,11 @@ LARGEST = 1e100
 def open_own(path: Path) -> BinaryIO:
     """The file if it is this user's (or root's) and no other user can change or replace it:
     unpickling can do whatever the reader can. Raises StorageError, or OSError if it is missing."""
+    if (unsafe := first_open_to_all(path)) is not None:
+        raise StorageError(
+            f"everybody can exchange what lies in {unsafe}: {path.name} is not unpickled, which "
+            "could run their code"
+        )
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _refuse_of_others(path.parent, os.fstat(directory))

@@ -210,6 +210,10 @@ class CheckpointReader(FileSystemReader):
             index = _HarmlessUnpickler(stream, file).load()
         if not isinstance(index, Metadata):
             raise StorageError(f"{file} is not the index of a checkpoint.")
+        for part in (index.storage_data or {}).values():
+            name = getattr(part, "relative_path", None)
+            if not isinstance(name, str) or Path(name).name != name or name == "..":
+                raise StorageError(f"{file} names {name!r:.200}, which does not lie beside it.")
         index.storage_meta = index.storage_meta or StorageMeta()
         index.storage_meta.load_id = self.load_id
         return index

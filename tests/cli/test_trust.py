@@ -421,6 +421,22 @@ def test_only_consent_makes_what_may_run() -> None:
     assert [path.name for path in made] == ["trust.py"]
 
 
+def test_no_program_comes_from_the_directory_that_a_command_is_typed_in() -> None:
+    code = "import fsdpkit.cli, os; print(os.environ['PATH'])"
+    env = {**os.environ, "PATH": f":{os.environ['PATH']}:bin:."}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == os.environ["PATH"]
+
+
+@pytest.mark.parametrize("number", ["0x" + "f" * 6000, "9223372036854775808"])
+def test_a_number_that_toml_does_not_have_is_refused(shared: Shared, number: str) -> None:
+    job = shared.job()
+    Path(job).write_text(JOB.replace("nodes = 1", f"nodes = {number}"))
+    done = shared.submit(job, "--dry-run")
+    assert done.returncode == 65
+    assert "a number of more than 64 bits" in done.stderr
+
+
 def test_check_does_not_run_a_strangers_lines(shared: Shared, tmp_path: Path) -> None:
     """`fsdpkit check` activates the job's environment by the script's own lines, right here."""
     site = shared.dir / "site.toml"
@@ -464,6 +480,16 @@ def _answering(master: int, answer: str) -> Iterator[bytes]:
         yield part
         if b"[y/N]" in part:
             os.write(master, answer.encode() + b"\n")
+
+
+def test_nobody_is_asked_about_what_is_too_long_to_be_shown(shared: Shared) -> None:
+    job = shared.job(text="".join(f"# {n}\n" for n in range(600)) + "# evil\n")
+    status, said = on_terminal("y", job)
+    assert status == 65
+    assert "[y/N]" not in said
+    assert "more lines" in said
+    assert "--trust" in said
+    assert shared.submissions == 0
 
 
 def test_on_a_terminal_it_is_shown_and_asked_about_once(shared: Shared) -> None:

@@ -235,7 +235,16 @@ def test_one_s_own_results_are_read(bad: Run) -> None:
     assert Run.open(bad.dir).results() == [{"node": "a"}]
 
 
-@pytest.mark.parametrize("who", ["another user's", "writable", "in a writable folder", "a link"])
+def test_no_attempt_is_read_that_is_a_link_to_another(bad: Run, tmp_path: Path) -> None:
+    task = bad.paths.task()
+    (tmp_path / "private").mkdir()
+    (task.dir / "attempt-7").symlink_to(tmp_path / "private")
+    assert 7 not in task.attempts()
+
+
+@pytest.mark.parametrize(
+    "who", ["another user's", "writable", "in a writable folder", "below an open one", "a link"]
+)
 def test_nothing_is_unpickled_that_another_user_could_have_written(
     who: str, bad: Run, tmp_path: Path
 ) -> None:
@@ -250,6 +259,8 @@ def test_nothing_is_unpickled_that_another_user_could_have_written(
         path.chmod(0o620)
     elif who == "in a writable folder":
         path.parent.chmod(0o770)
+    elif who == "below an open one":
+        tmp_path.chmod(0o777)
     else:
         path.rename(tmp_path / "theirs.pkl")
         path.symlink_to(tmp_path / "theirs.pkl")

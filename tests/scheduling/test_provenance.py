@@ -209,6 +209,20 @@ def test_git_that_takes_long_is_given_up(
         git_in(tree)
 
 
+def test_a_repository_says_neither_what_is_run_nor_what_the_work_tree_is(
+    tree: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "private").mkdir()
+    git(tree, "config", "core.worktree", str(tmp_path))
+    with pytest.raises(GitError, match=r"said to be .*, where there is no \.git"):
+        _ = git_in(tree).top
+    git(tree, "config", "--unset", "core.worktree")
+    assert git_in(tree).top == tree
+    (tree / ".git" / "config").chmod(0o666)
+    with pytest.raises(GitError, match="is another user's"):
+        git_in(tree)
+
+
 def test_an_old_git_is_not_asked(
     made: Made, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

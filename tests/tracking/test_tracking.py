@@ -295,6 +295,12 @@ def test_a_job_file_that_others_can_write_names_no_server(run: Run, mode: int) -
     assert sending_of(run, None, Track(uri="http://asked")).destination.uri == "http://asked"
 
 
+def test_a_database_that_others_could_have_made_is_not_the_one_beside_the_runs(run: Run) -> None:
+    assert sending_of(run, None, Track()).destination.uri == f"sqlite:///{run.dir.parent}/mlflow.db"
+    run.dir.parent.chmod(0o1777)
+    assert str(run.dir.parent) not in sending_of(run, None, Track()).destination.uri
+
+
 def test_wandb_reads_no_settings_of_the_run_or_of_where_one_stands(
     run: Run, fsdpkit: Callable[..., Completed], hearing: Hearing, refusing: str
 ) -> None:

@@ -180,6 +180,18 @@ def test_an_index_cannot_run_code(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("name", ["/etc/passwd", "../step-2/x.distcp", ".."])
+def test_an_index_names_files_beside_it_alone(tmp_path, name):
+    path = written(tmp_path / "step-1", {"model": {"w": torch.ones(2)}})
+    index = CheckpointReader(path).read_metadata()
+    for part in index.storage_data.values():
+        part.relative_path = name
+    (path / ".metadata").write_bytes(pickle.dumps(index))
+    with pytest.raises(StorageError, match="which does not lie beside it"):
+        CheckpointReader(path).read_metadata()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_an_index_that_python_3_11_2_wrote_is_read_and_its_getattr_reaches_nothing_else(tmp_path):
     path = written(tmp_path / "step-1", {"model": {"w": torch.ones(2)}})
     index = CheckpointReader(path).read_metadata()
