@@ -101,7 +101,7 @@ def test_no_pattern_keeps_who_looks_at_a_template_busy(mine: Callable[[str], Non
 
 
 def test_a_template_has_no_more_parameters_than_a_person_reads(mine: Callable[[str], None]) -> None:
-    mine("".join(f"[parameters.x{n}]\ntype = 'int'\nhelp = 'h'\n" for n in range(51)))
+    mine("".join(f"[parameters.x{n}]\ntype = 'int'\nhelp = 'h'\n" for n in range(501)))
     with pytest.raises(ConfigError, match="parameters"):
         load_template("mine")
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from fsdpkit.cli.plan import asked as asked_on_command_line
 from fsdpkit.cli.plan import command
+from fsdpkit.config.trust import Consent
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.speed_tape import work_of
@@ -99,7 +100,8 @@ def test_what_a_script_names_of_its_settings_is_what_is_chosen(tmp_path: Path):
 
 def asked(model: str = MODEL) -> AskedStep:
     words = {"nodes": 2, "gpus": 2, "time": None, "account": None, "partition": None}
-    return asked_on_command_line(str(OWN), None, "h100-80", model, (), {**words, "spare": None})
+    options = {**words, "spare": None}
+    return asked_on_command_line(str(OWN), None, "h100-80", model, (), options, (), Consent())
 
 
 def taped(rows: int, model: str = MODEL, **sharding: Any) -> Tape:

@@ -107,7 +107,7 @@ def test_a_directory_that_another_user_put_in_the_place_of_the_run_s_is_left_alo
     os.chown(tmp_path / "run", 12345, 12345)
     done = shell.run(render_script(python=shell.python))
     assert done.returncode == 78
-    assert f"the run directory {tmp_path}/run is another user's" in done.stderr
+    assert f"the run directory {tmp_path}/run is not the one that was submitted" in done.stderr
     with (tmp_path / "thesis" / "chapter1").open("ab", 0) as chapter:  # as Slurm, by a link
         chapter.write(b"words")
         script = render_script(python=shell.python)
