@@ -145,7 +145,9 @@ class Consent:
         refuse_forbidden(items)
         if stood_in() is not None:
             return True  # who else can write to a file is seen, and asked, where it lies
-        unknown = [item for item in strangers(items) if item.digest not in self._agreed]
+        unknown = [
+            one for one in strangers(items) if not {one.digest, _line_of(one)} & self._agreed
+        ]
         for item in unknown:
             if self._look is not None:
                 if item.digest not in self._named:
@@ -156,7 +158,7 @@ class Consent:
             elif not self._ask(item):
                 raise ConfigError(f"{item} is not trusted, so nothing was done with it")
         for item in unknown if self._look is None else ():
-            self._agreed.add(item.digest)
+            self._agreed.add(_line_of(item))
             self._agreed_to(item)
         return not unknown or self._look is None
 
@@ -233,7 +235,8 @@ def not_trusted(item: Item) -> ConfigError:
     """The refusal, with the flag to add."""
     return ConfigError(
         f"{item} is not trusted: others than you can write to it, or to a directory above it. "
-        f"Look at it, then submit from a terminal, which asks, or add --trust {item.digest}"
+        "Look at it; at a terminal you are asked, if it is short enough to be shown, "
+        f"else add --trust {item.digest}"
     )
 
 
