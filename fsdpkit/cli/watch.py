@@ -159,22 +159,19 @@ def _drawn(watcher: Watcher, every_s: float) -> View:
 def until_resized() -> Iterator[Callable[[float], None]]:
     """Waits so many seconds, or until the terminal's size has changed. A SIGTERM ends Python in
     order, so that the terminal is put right."""
-    # A pipe and no threading.Event: while that is waited for, its lock may be held, and a handler
-    # that sets it would wait for ever.
+    # The signal itself writes, at C's level: a handler in Python may have to wait until `select`
+    # is over, if the signal comes between the interpreter's last look and the call.
     told, tell = os.pipe()
     for end in (told, tell):
         os.set_blocking(end, False)
-
-    def resized(*_: object) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is full of news already
-            os.write(tell, b"x")
+    written_before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
 
     def wait(timeout_s: float) -> None:
         if select.select([told], [], [], timeout_s)[0]:
             os.read(told, 4096)
 
     before = {
-        signal.SIGWINCH: signal.signal(signal.SIGWINCH, resized),
+        signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)),
     }
     try:
@@ -182,5 +179,6 @@ def until_resized() -> Iterator[Callable[[float], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(written_before)
         os.close(told)
         os.close(tell)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import ctypes
 import fcntl
+import functools
+import operator
 import os
 import pty
 import re
@@ -16,6 +19,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,6 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from fsdpkit.cli.watch import until_resized
 from fsdpkit.cli.watch_frame import frame, plot, summary
 from fsdpkit.reporting.status.progress import TrainingProgress
 from fsdpkit.reporting.status.status_record import Printed
@@ -309,6 +314,26 @@ def test_another_size_is_drawn_at_once(terminal: Callable[..., Terminal]) -> Non
         smaller = lines_of(screen.read_until("hello from rank 0").rpartition("\x1b[H")[2])
         width = max(map(len, smaller))
     assert len(smaller) <= 12
+
+
+def test_a_resize_that_comes_just_before_the_wait_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal is raised and the wait begun within one call in C, so that no handler in Python
+    can run between the two."""
+    raised = functools.partial(ctypes.CDLL(None)["raise"], int(signal.SIGWINCH))
+    woken: list[list[int]] = []
+    select_in_c = select.select
+
+    def selected(*asked: Any) -> Any:
+        found = list(map(operator.call, [raised, functools.partial(select_in_c, *asked)]))[1]
+        woken.append(found[0])
+        return found
+
+    with until_resized() as wait:
+        monkeypatch.setattr("fsdpkit.cli.watch.select.select", selected)
+        wait(20.0)
+        monkeypatch.undo()
+    assert woken != [[]]
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
