@@ -11,28 +11,33 @@ from __future__ import annotations
 class FsdpkitError(Exception):
     """Base of all errors that fsdpkit raises on purpose; `exit_code` is the process's status.
 
-    Its text says what was wrong, where, and what to do.
+    Its text says what was wrong, where, and what to do; `cause` is what `diagnose` calls it where
+    it ends a job (failures/causes.py).
     """
 
     exit_code = 70  # EX_SOFTWARE: only for kinds that name none of their own
+    cause = "exception"
 
 
 class UsageError(FsdpkitError):
     """The command line or a Python call asks for something that does not exist or fit."""
 
     exit_code = 2
+    cause = "settings"
 
 
 class ConfigError(FsdpkitError):
     """A job, site or template file, or a `--set`, is wrong; names file, key and remedy."""
 
     exit_code = 65  # EX_DATAERR
+    cause = "settings"
 
 
 class NotFoundError(FsdpkitError):
     """An unknown job, site, template or run, or a script that does not exist."""
 
     exit_code = 66  # EX_NOINPUT
+    cause = "settings"
 
 
 class RenderError(FsdpkitError):
@@ -67,6 +72,7 @@ class StorageError(FsdpkitError):
     """The run directory cannot be made, written or read."""
 
     exit_code = 74  # EX_IOERR
+    cause = "storage"
 
 
 class DamagedError(StorageError):
@@ -78,17 +84,26 @@ class NodeError(FsdpkitError):
 
     exit_code = 78  # EX_CONFIG
 
+    def __init__(self, message: str, cause: str = "settings") -> None:
+        super().__init__(message)
+        self.cause = cause
+
 
 class NodeLostError(FsdpkitError):
     """A node of the job, or the way to it, is gone."""
 
     exit_code = 71  # EX_OSERR
+    cause = "node-failure"
 
 
 class BrokenNodeError(NodeError):
     """A node failed its check in a way that speaks against the node: another one may do."""
 
     exit_code = NodeLostError.exit_code
+
+
+class NotMetError(NodeError):
+    """A node waited in vain for the agent of another, which may be where it failed."""
 
 
 class PortTakenError(NodeError):
@@ -101,7 +116,8 @@ class PortTakenError(NodeError):
         super().__init__(
             f"port {port} is taken on the head node ({why}) although it was free a moment ago; the "
             "next attempt has another one; to keep away from whoever takes them, move "
-            "rendezvous.port_base in the site profile"
+            "rendezvous.port_base in the site profile",
+            "port-taken",
         )
 
 

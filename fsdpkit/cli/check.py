@@ -148,20 +148,19 @@ def _failed_before(run: Run) -> list[NodeVerdict]:
     """Nodes that refused to start, by their status in the attempt's failures. The others were
     ended because of them, which says nothing of those."""
     from fsdpkit.errors import BrokenNodeError, NodeError, NotFoundError
+    from fsdpkit.runs.history import failures_in
     from fsdpkit.runs.node_report import NodeVerdict
-    from fsdpkit.runs.reading import read_text
 
     try:
-        files = sorted(run.newest_attempt().failures.glob("*"))
+        failures = failures_in(run.newest_attempt())
     except NotFoundError:
         return []
-    refused = {str(kind.exit_code) for kind in (NodeError, BrokenNodeError)}
+    refused = {NodeError.exit_code, BrokenNodeError.exit_code}
     found: dict[str, NodeVerdict] = {}
-    for file in files:
-        status, _, line = read_text(file).strip().partition(" ")
-        name, colon, why = line.partition("\n")[0].partition(": ")
-        if status in refused and colon and not name.startswith("rank "):
-            found.setdefault(name, NodeVerdict(name, "broken", (why,)))
+    for told in (failure.record for failure in failures):
+        if told is not None and told.rank is None and told.status in refused:
+            why = told.words.partition("\n")[0]
+            found.setdefault(told.name, NodeVerdict(told.name, "broken", (why,)))
     return list(found.values())
 
 

@@ -278,13 +278,13 @@ def _of_a_kernel(text: str) -> bool:
 
 
 def said(text: str) -> Iterator[Shown]:
-    """The causes that a process's own last words show, the more particular first."""
+    """The causes that a process's own last words show, the more particular first. What Slurm and
+    the driver do to it is theirs to tell."""
     masked = _QUOTED.sub(_masked, text)
     for cause in CAUSES.values():
         for pattern in cause.patterns:
-            if "rank" in pattern.by and (
-                place := pattern.found_in(text if pattern.quoted else masked)
-            ):
+            own = "rank" in pattern.by and pattern.level < Level.OUTSIDE
+            if own and (place := pattern.found_in(text if pattern.quoted else masked)):
                 yield Shown(cause.name, pattern, place.begin, place.end, place.node, place.rank)
                 break
 

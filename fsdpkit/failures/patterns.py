@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import re
-from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from fsdpkit.runs.failures import Level as Level
+
 if TYPE_CHECKING:
     from fsdpkit.failures.tracebacks import PrintedException
-
-
-class Level(IntEnum):
-    """How much a finding explains; of an attempt's findings those of the highest level count."""
-
-    LOST_PEER = 1
-    """Says only that another process is gone."""
-    WAITED = 2
-    """Waited in vain for another process, and says for how long."""
-    KILLED = 3
-    """Ended by a signal that nobody explains."""
-    SUMMED_UP = 4
-    """What the batch shell made of it without Slurm's word."""
-    OWN = 5
-    """A failure of the process that tells of it: the first by the clock counts."""
-    OUTSIDE = 6
-    """Slurm, a person or a broken node ended the training: all that ranks say follows from it."""
 
 
 Speaker = Literal["rank", "agent", "batch"]

@@ -22,10 +22,12 @@ from fsdpkit.launching.policy import (
     Restart,
     after_launch,
     first_trouble,
+    trouble_of,
 )
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.stop_relay import ENDED_IN_TIME
 from fsdpkit.runs import outcomes, stack_requests
+from fsdpkit.runs.failures import FailureRecord, Level
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_new
 from fsdpkit.runs.outcomes import WARNING, AttemptVerdict, Trouble
 from fsdpkit.runs.reading import read_text
@@ -137,13 +139,15 @@ class Conductor:
             self._run(tuple(there[: self.wanted]), now)
         elif waited_s > self.start_s:
             missing = tuple(name for n, name in enumerate(self.nodes) if n not in there)
-            trouble = Trouble(
-                cause="node-failure",
+            failure = FailureRecord(
+                by="agent",
+                name=", ".join(missing),
                 status=NodeLostError.exit_code,
-                message=f"{', '.join(missing)}: no agent after {waited_s:.0f} s",
-                lost=missing,
+                cause="rendezvous-timeout",
+                level=Level.WAITED,
+                words=f"no agent after {waited_s:.0f} s",
             )
-            self._end(trouble, "")
+            self._end(trouble_of(failure, lost=missing), "")
 
     def _run(
         self,
@@ -232,7 +236,7 @@ class Conductor:
         )
         self._troubles.append(trouble)
         if isinstance(decision, EndAttempt):
-            self._end(trouble, decision.why)
+            self._end(trouble, decision.why, came_back=decision.came_back)
         else:
             self._again(decision, trouble, left, now)
 
@@ -245,7 +249,7 @@ class Conductor:
         )
         self._run(tuple(sorted(staying + joining)), now, decision.delay_s, trouble)
 
-    def _end(self, trouble: Trouble | None, why: str) -> None:
+    def _end(self, trouble: Trouble | None, why: str, *, came_back: bool = False) -> None:
         self.over = True
         status = trouble.status if trouble else 0
         verdict = AttemptVerdict(
@@ -255,6 +259,7 @@ class Conductor:
             restarts=max(0, self._launch),
             earlier=tuple(self._troubles),
             cut_off=self._cut_off,
+            came_back=came_back,
         )
         with contextlib.suppress(OSError):  # the disk is full; the recorded failures remain
             outcomes.write(self.attempt.verdict, verdict)

@@ -27,20 +27,13 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, NodeLostError, StorageError
 from fsdpkit.launching.leaving_out import Exclusions, exclusions
 from fsdpkit.launching.lost_nodes import depends_on_their_word
-from fsdpkit.launching.policy import (
-    CHECK_FAILED,
-    HEAD_SILENT,
-    AttemptFacts,
-    JobFacts,
-    after_attempt,
-    came_back,
-    cause_of,
-)
+from fsdpkit.launching.policy import AttemptFacts, JobFacts, after_attempt, cause_of, trouble_of
 from fsdpkit.launching.saying import say
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.exclusions import nodes_of
-from fsdpkit.runs.history import attempt_of
+from fsdpkit.runs.failures import CHECK, HEAD_SILENT, REFUSED, FailureRecord, bounded
+from fsdpkit.runs.history import attempt_of, failures_in
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.job_ids import ONE, id_of, job_of, task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
@@ -54,7 +47,6 @@ _LONGEST_S = 120
 """A file system that does not answer for so long ends this process, and the job without it."""
 _WORD_S, _LOOK_S = 40.0, 0.2
 """How long nodes that the head lost may take to say that they lost the head."""
-_REFUSED = "Unable to create step"
 _FEW = 5
 """Starts that Slurm may refuse and that are not counted: at least ten minutes, for after each it
 holds the job back for two."""
@@ -218,38 +210,31 @@ def gather(
         decided=verdict is not None,
         warned=verdict is not None and verdict.warned,
         why=verdict.why if verdict else "",
-        came_back=verdict is not None and _came_back(verdict),
+        came_back=verdict is not None and verdict.came_back,
         request=request,
         fruitless=_fruitless(attempt, task, trouble, retry),
     )
 
 
-def _came_back(verdict: AttemptVerdict) -> bool:
-    return len(verdict.earlier) > 1 and came_back(verdict.earlier[-1], verdict.earlier[-2])
-
-
 def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
-    found = []
-    for each in attempt_of(attempt).standing_failures:
-        if 0 < each.status < 256:
-            cause = cause_of(each.status, each.message)
-            found.append(Trouble(cause=cause, status=each.status, message=each.message))
-    if not found or found[0].cause != "node-failure" or CHECK_FAILED not in found[0].message:
-        return found[0] if found else None
-    nodes = {one.message.partition(":")[0] for one in found if CHECK_FAILED in one.message}
+    standing = (each.record for each in attempt_of(attempt).standing_failures)
+    found = [record for record in standing if record is not None and 0 < record.status < 256]
+    if not found:
+        return None
+    if found[0].rule != CHECK or cause_of(found[0]) != "node-failure":
+        return trouble_of(found[0])
+    nodes = {one.name for one in found if one.rule == CHECK}
     if len(nodes) == 1:
-        return msgspec.structs.replace(found[0], lost=tuple(nodes))
+        return trouble_of(found[0], lost=(*nodes,))
     # If it is the same on several nodes, it is not the nodes' fault.
-    return msgspec.structs.replace(found[0], cause="preflight", status=NodeError.exit_code)
+    trouble = trouble_of(found[0])
+    return msgspec.structs.replace(trouble, cause="preflight", status=NodeError.exit_code)
 
 
 def _accusers(attempt: AttemptPaths) -> tuple[str, ...]:
     """Nodes that recorded that the head node does not answer."""
-    status = f"{NodeLostError.exit_code} "
-    words = (read_text(path).strip() for path in attempt.failures.glob("*"))
-    ours = (line.removeprefix(status) for line in words if line.startswith(status))
-    parts = (line.partition(": ") for line in ours)
-    return _names(name for name, _, told in parts if told.startswith(HEAD_SILENT))
+    told = (each.record for each in failures_in(attempt))
+    return _names(one.name for one in told if one is not None and one.rule == HEAD_SILENT)
 
 
 def _with_their_word(facts: AttemptFacts, attempt: AttemptPaths) -> AttemptFacts:
@@ -274,16 +259,32 @@ def _names(nodes: Iterable[str]) -> tuple[str, ...]:
 
 def _srun_refused(attempt: AttemptPaths) -> Trouble | None:
     """Slurm could not create the step, for instance because a node still holds the previous
-    attempt's."""
+    attempt's; or never will, as the request asks for what the allocation has not."""
     if list(attempt.dir.glob("node-*.events.jsonl")):
         return None
     log = Path(os.environ["FSDPKIT_RUN_DIR"]) / f"slurm-{this_job()}.log"
     with contextlib.suppress(OSError):
-        told = re.findall(rf"srun: error: ({_REFUSED}.*)", read_text(log))
+        told = re.findall(r"^srun: error: (Unable to create step.*)", read_text(log), re.MULTILINE)
         if told:
-            status = NodeLostError.exit_code
-            return Trouble(cause="node-failure", status=status, message=f"srun: {told[-1]}")
+            for_good = _NEVER.search(told[-1]) is not None
+            refused = FailureRecord(
+                by="shell",
+                rule="" if for_good else REFUSED,
+                name="srun",
+                status=NodeError.exit_code if for_good else NodeLostError.exit_code,
+                cause="refused",
+                words=bounded(told[-1]),
+            )
+            return trouble_of(refused)
     return None
+
+
+_NEVER = re.compile(
+    r"(?i)more processors requested|requested node configuration|memory required|not permitted|"
+    r"invalid (?!job id|generic)|unable to satisfy|configuration not available"
+)
+"""Of Slurm's reasons not to create a step, those that stay (slurm_errno.c of 22.05 to 26.05). That
+GPUs are missing may be said of a node which still holds the last attempt's."""
 
 
 def this_job() -> str:
@@ -320,9 +321,9 @@ def _fruitless(
     number = attempt.number
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
-    said = {n: ending.get("why", "") for n, ending in endings.items()}
-    said[number] = trouble.message if trouble else ""
-    refused = [n for n, why in said.items() if _REFUSED in why]
+    rules = {n: ending.get("rule", "") for n, ending in endings.items()}
+    rules[number] = trouble.failure.rule if trouble and trouble.failure else ""
+    refused = [n for n, rule in rules.items() if rule == REFUSED]
     count = 0
     for n in range(number, first - 1, -1):
         if (n and "step" not in endings[n - 1]) or (n in refused and len(refused) <= _FEW):

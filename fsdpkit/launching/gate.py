@@ -47,7 +47,8 @@ def own_address(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise NodeError(f"the node's own name {host} has no address: {error}") from error
+        why = f"the node's own name {host} has no address: {error}"
+        raise NodeError(why, "head-address") from error
     addresses = [str(info[4][0]).partition("%")[0] for info in found]
     outside = [a for a in addresses if not ipaddress.ip_address(a).is_loopback]
     return min(outside, key=lambda a: ":" in a, default="")
@@ -85,7 +86,8 @@ class Gate:
             if error.errno == errno.EADDRINUSE:
                 raise PortTakenError(port, os.strerror(error.errno)) from error
             why = error.strerror or error
-            raise NodeError(f"cannot open the head node's port {host}:{port}: {why}") from error
+            told = f"cannot open the head node's port {host}:{port}: {why}"
+            raise NodeError(told, "head-address") from error
         _allow_files(self._board.nodes + _STRANGERS + _OTHER_FILES)
         self._board.on_order = lambda: self._call(self._push)
         self._thread.start()

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from fsdpkit.errors import NodeError
+from fsdpkit.errors import NodeError, NotMetError
 from fsdpkit.launching.board import Board, BoardAnswer, Letter
 from fsdpkit.launching.signing import (
     GRANT_BYTES,
@@ -98,8 +98,9 @@ class PeerConnection:
             if self._socket is not None:
                 return
             if time.monotonic() > deadline:
-                raise NodeError(
-                    f"cannot reach the head node's port {self._host}:{self._port}: {error}"
+                raise NotMetError(
+                    f"cannot reach the head node's port {self._host}:{self._port}: {error}",
+                    _why_not_met(error),
                 )
             time.sleep(_AGAIN_S)
 
@@ -184,7 +185,7 @@ class PeerConnection:
                     f"what answers at {self._host}:{self._port} does not know this run's secret; "
                     "not believed, and tried again"
                 )
-            return NodeError("what answers there does not know this run's secret")
+            return NodeError("what answers there does not know this run's secret", "port-taken")
         self._socket, self._refused_s, self._asked_s = connection, None, None
         return None
 
@@ -201,6 +202,12 @@ class PeerConnection:
         if self._socket is not None:
             self._socket.close()
         self._socket = self._frames = self._asked_s = None
+
+
+def _why_not_met(error: Exception | None) -> str:
+    if isinstance(error, NodeError):
+        return error.cause
+    return "rendezvous-timeout" if isinstance(error, TimeoutError) else "head-address"
 
 
 def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:

@@ -11,23 +11,23 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
-from fsdpkit.errors import NodeError, NodeLostError
+from fsdpkit.errors import NodeLostError, NotMetError
 from fsdpkit.launching.board import BoardAnswer, Letter, Meeting, Order, Said
 from fsdpkit.launching.line import LinkLine
-from fsdpkit.launching.policy import HEAD_SILENT, Report
+from fsdpkit.launching.policy import Report
 
 TICK_S = 0.25
 _NODES_A_TICK = 256
 """Of more agents, each says a word less often: the head reads a thousand letters a second."""
 _CLOSE_S = 5.0
 _LOOK_S = 0.01
-_MESSAGE = 1 << 14
 
 
 class HeadLostError(NodeLostError):
-    """The head node's agent does not answer."""
+    """The head node's agent does not answer; it may have failed for a reason of its own."""
+
+    cause = "connection-reset"
 
 
 class Link:
@@ -70,9 +70,8 @@ class Link:
             self.line.close()
 
     def report(self, report: Report) -> None:
-        """Tell the head's agent how a launch ended here; of a long message the beginning."""
-        text = report.message[:_MESSAGE].encode(errors="replace").decode()  # from an error file
-        self._say(report=replace(report, message=text))
+        """Tell the head's agent how a launch ended here."""
+        self._say(report=report)
 
     def meet(self, meeting: Meeting) -> None:
         """Tell it where the ranks meet, which this node's agent has prepared."""
@@ -92,7 +91,8 @@ class Link:
         # No lock: a signal handler may end this wait with an exception at any point.
         while (order := self._meeting) is None or order.launch != launch:
             if time.monotonic() > deadline:
-                raise NodeError(f"no node said within {within_s:.0f} s where the ranks are to meet")
+                why = f"no node said within {within_s:.0f} s where the ranks are to meet"
+                raise NotMetError(why, "rendezvous-timeout")
             time.sleep(_LOOK_S)
         return order.host, order.port
 
@@ -117,7 +117,7 @@ class Link:
 
     def lost_message(self) -> str:
         why = f" ({self.broken})" if self.broken else f", for {self.silent_s:.0f} s"
-        return f"{HEAD_SILENT}{why}"
+        return f"the head node's agent does not answer any more{why}"
 
     def _run(self) -> None:
         try:

@@ -31,9 +31,8 @@ from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.gate import Gate
 from fsdpkit.launching.line import HeadLine, PeerConnection
 from fsdpkit.launching.link import HeadLostError, Link
-from fsdpkit.launching.node_failure import NodeFailure, TrainingEnded, record_failure
+from fsdpkit.launching.node_failure import TrainingEnded, own_failure, record_failure
 from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
-from fsdpkit.launching.policy import CHECK_FAILED
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.sampling import sampling
@@ -46,6 +45,7 @@ from fsdpkit.launching.uncollected import uncollected
 from fsdpkit.launching.waiting import why_superseded
 from fsdpkit.launching.without_shapes import without_shapes
 from fsdpkit.runs.events import JsonLines
+from fsdpkit.runs.failures import CHECK, HEAD_SILENT
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 
@@ -82,9 +82,8 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
             forks = warm.forks(environ, events.write)
         compare_nodes(attempt, node, name, findings["software"])
     except (FsdpkitError, OSError) as error:
-        status = getattr(error, "exit_code", NodeError.exit_code)
-        says = "" if isinstance(error, PortTakenError) else f"{CHECK_FAILED}: "
-        failure = NodeFailure(status, f"{says}{error}", time.time_ns())
+        rule = "" if isinstance(error, PortTakenError) else CHECK
+        failure = own_failure(error, rule, NodeError.exit_code)
         raise record_failure(failure, attempt, node, name) from error
     events.write(event="node-ready", node=name, pid=os.getpid(), **findings)
     say(f"{name}: ready, {_in_words(findings)}")
@@ -94,7 +93,8 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
             here = AgentNode(node, name, attempt, task, events, forks, *_settings(environ))
             order = _follow_orders(here, arguments, environ, signals)
     except BaseException as error:
-        raise record_failure(NodeFailure.of(error), attempt, node, name) from error
+        rule = HEAD_SILENT if isinstance(error, HeadLostError) else ""
+        raise record_failure(own_failure(error, rule), attempt, node, name) from error
     finally:
         events.write(event="node-ended", node=name, seconds=round(time.monotonic() - started, 1))
     if order.status:
@@ -248,7 +248,7 @@ def _guard(link: Link, node: AgentNode) -> Iterator[None]:
     def watch() -> None:
         while not over.wait(1.0):
             if link.broken is None and link.silent_s > link.lost_s + _STUCK_S:
-                failure = NodeFailure(HeadLostError.exit_code, link.lost_message(), time.time_ns())
+                failure = own_failure(HeadLostError(link.lost_message()), HEAD_SILENT)
                 record_failure(failure, node.attempt, node.number, node.name)
                 end_descendants()
                 os._exit(failure.status)

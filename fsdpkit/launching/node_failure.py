@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fsdpkit.errors import STOPPED_EARLY, FsdpkitError
-from fsdpkit.launching.policy import WAITING
+import msgspec
+
+from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NotMetError
+from fsdpkit.launching.saying import say
+from fsdpkit.runs.failures import HUNG, FailureRecord, Level, bounded, in_a_line
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.log_ends import end_of
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
     from fsdpkit.failures.ends import ProcessEnd
 
-HUNG = 124
+_HUNG_STATUS = 124
 """Exit status for ranks that made no progress, as timeout(1) has it."""
 _MONITOR_NS = 100_000_000  # torchrun checks its ranks every tenth of a second
 _LAST_BYTES = 64 << 10
@@ -33,54 +36,92 @@ class TrainingEnded(FsdpkitError):
         self.exit_code = status
 
 
-@dataclass(frozen=True)
-class NodeFailure:
-    """One failure on this node: `time_ns` decides which of a run's failures came first."""
+def own_failure(error: BaseException, rule: str = "", status: int | None = None) -> FailureRecord:
+    """What ended the agent's own work just now, rather than a rank.
 
-    status: int
-    message: str
-    time_ns: int
-    rank: int | None = None
+    status: what the job is to end with, if the error has none of its own.
+    """
+    cause, level = _cause_of(error)
+    own = isinstance(error, FsdpkitError)
+    words = str(error) if own else f"{type(error).__name__}: {error}"
+    return FailureRecord(
+        by="agent",
+        rule=rule,
+        status=getattr(error, "exit_code", status or 1),
+        cause=cause,
+        level=level,
+        words=bounded(words),
+        exception=type(error).__name__,
+        time_ns=time.time_ns(),
+    )
 
-    @classmethod
-    def of(cls, error: BaseException) -> NodeFailure:
-        """What ended the agent's own work just now, rather than a rank."""
-        own = isinstance(error, FsdpkitError)
-        words = str(error) if own else f"{type(error).__name__}: {error}"
-        return cls(getattr(error, "exit_code", 1), words, time.time_ns())
+
+def _cause_of(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, FsdpkitError):
+        return error.cause, Level.WAITED if isinstance(error, NotMetError) else Level.OWN
+    from fsdpkit.failures.exceptions import shown  # 130 regular expressions: only on failure
+    from fsdpkit.failures.tracebacks import PrintedException
+
+    kind = type(error)
+    found = shown(
+        PrintedException(type=f"{kind.__module__}.{kind.__qualname__}", message=str(error))
+    )
+    return found.cause, found.level
 
 
-def hang_failure(found: str, blamed: tuple[int, str] | None) -> NodeFailure:
+def judged(rule: str, cause: str, status: int, words: str, **more: Any) -> FailureRecord:
+    """What an agent has seen, of itself, of the head node or of a rank."""
+    now_ns = time.time_ns()
+    return FailureRecord(
+        by="agent", rule=rule, cause=cause, status=status, words=words, time_ns=now_ns, **more
+    )
+
+
+def hang_failure(found: str, blamed: tuple[int, str] | None) -> FailureRecord:
     """A hang as a failure, of the rank to blame if one stands out (`Pulse.blame`)."""
     if blamed is None:
-        return NodeFailure(HUNG, f"{found}, {WAITING}", time.time_ns())
+        words = f"{found}, waiting for other ranks"
+        return judged(HUNG, "hang", _HUNG_STATUS, words, level=Level.WAITED)
     rank, why = blamed
     if not found.startswith(f"rank {rank} ") and why.startswith("it "):
         why = f"rank {rank} {why.removeprefix('it ')}"
-    return NodeFailure(HUNG, f"{found}; {why}", time.time_ns(), rank)
+    return judged(HUNG, "hang", _HUNG_STATUS, f"{found}; {why}", rank=rank)
 
 
-def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -> NodeFailure:
+def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -> FailureRecord:
     """The failure that explains the others among this node's ranks; of several, the first.
 
     torchelastic keeps whole seconds; the error file's own time is finer. A rank that ended without
     a file did so at most one look before now.
     """
     from fsdpkit.failures.ends import explain, told  # 130 regular expressions: only on failure
-    from fsdpkit.failures.patterns import Level
 
     now_ns = time.time_ns()
     found = []
     for rank, failure in error.failures.items():
         end = _end_of_rank(failure, attempt.rank_file(rank, "err", launch))
-        shown = explain(end)
-        level = shown.shown.level if shown else Level.LOST_PEER
-        found.append((-level, _ended_ns(failure, now_ns), rank, end))
-    _, time_ns, rank, end = min(found, key=lambda one: one[:3])
-    message = told(end)
+        explained = explain(end)
+        shown = explained.shown if explained else None
+        level = shown.level if shown else Level.LOST_PEER
+        found.append((-level, _ended_ns(failure, now_ns), rank, end, shown))
+    _, time_ns, rank, end, shown = min(found, key=lambda one: one[:3])
+    words = told(end)
     if end.status == STOPPED_EARLY:
-        message = "stopped early as asked, after saving a checkpoint"
-    return NodeFailure(end.status or 1, message, time_ns, rank)
+        words = "stopped early as asked, after saving a checkpoint"
+    raised = shown.raised if shown else None
+    frame = raised.own_frame if raised else None
+    return FailureRecord(
+        by="rank",
+        rank=rank,
+        status=end.status or 1,
+        cause=shown.cause if shown else "",
+        level=shown.level if shown else Level.OWN,
+        sure=shown.sure if shown else True,
+        words=bounded(words),
+        exception=raised.type if raised else "",
+        place=f"{frame.file}:{frame.line}" if frame else "",
+        time_ns=time_ns,
+    )
 
 
 def _end_of_rank(failure: ProcessFailure, standard_error: Path) -> ProcessEnd:
@@ -110,15 +151,16 @@ def _told_by_rank(failure: ProcessFailure) -> str | None:
 
 
 def record_failure(
-    failure: NodeFailure, attempt: AttemptPaths, node: int, name: str
+    failure: FailureRecord, attempt: AttemptPaths, node: int, name: str
 ) -> TrainingEnded:
-    """Write the failure where the batch shell looks for the first one; the exception to raise."""
-    who = name if failure.rank is None else f"rank {failure.rank} on {name}"
-    line = f"{who}: {failure.message}"
+    """Write the failure where the batch shell looks for the first one; the exception to raise.
+    Where that cannot be written, it goes into this node's log."""
+    failure = msgspec.structs.replace(failure, name=name)
     rank = "" if failure.rank is None else f"-rank-{failure.rank}"
     path = attempt.failures / f"{failure.time_ns:020}-node-{node}{rank}"
     try:
-        path.write_text(f"{failure.status} {line}\n", encoding="utf-8")
+        path.write_text(in_a_line(failure), encoding="utf-8")
     except OSError as error:
-        line += f" (and {path} cannot be written: {error.strerror})"
-    return TrainingEnded(line, failure.status)
+        say(f"{path} cannot be written: {error.strerror}", sys.stderr)
+        say(in_a_line(failure), sys.stderr)
+    return TrainingEnded(failure.message, failure.status)

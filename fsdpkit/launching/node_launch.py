@@ -12,15 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.errors import STOPPED_EARLY, NodeError
 from fsdpkit.launching import flight, slurm_variables, worlds
 from fsdpkit.launching.board import Meeting, Order
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.node_failure import (
-    NodeFailure,
     first_failure,
     hang_failure,
+    judged,
+    own_failure,
     record_failure,
 )
 from fsdpkit.launching.policy import Outcome, Report
@@ -31,6 +34,7 @@ from fsdpkit.launching.stop_relay import ENDED_IN_TIME, StopRelay
 from fsdpkit.launching.waiting import local_time_out, why_superseded
 from fsdpkit.runs import stacks
 from fsdpkit.runs.events import JsonLines
+from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 from fsdpkit.runs.rank_ends import RankEnd, event_of
 from fsdpkit.runs.stacks import Why
@@ -67,9 +71,9 @@ class NodeLaunch:
     link: Link
     pulse: Pulse
     relay: StopRelay
-    hang: NodeFailure | None = None
+    hang: FailureRecord | None = None
     """Why the ranks were ended, if they made no progress."""
-    cut_short: NodeFailure | None = None
+    cut_short: FailureRecord | None = None
     """Why this agent ended them otherwise."""
     _look_s: float = 0.0
 
@@ -121,10 +125,10 @@ class NodeLaunch:
                 raise HeadLostError(str(error)) from error
             return self._report("interrupted")
         except Exception as error:  # rendezvous, or the ranks' start
-            return self._report("failed", NodeFailure.of(error))
+            return self._report("failed", own_failure(error))
         if self.relay.left_by_handler:
             words = "left with status 0 after the warning, by the script's own handler"
-            return self._report("failed", NodeFailure(STOPPED_EARLY, words, time.time_ns()))
+            return self._report("failed", judged("", "", STOPPED_EARLY, words))
         return self._report("done")
 
     def _variables(self) -> RankVariables:
@@ -157,12 +161,12 @@ class NodeLaunch:
             blamed = self.pulse.blame(self.node.attempt, self.order.launch)
             self.hang = hang_failure(found, blamed)
         failure = self.hang or self._why_cut_short()
-        return failure.message if failure else None
+        return failure.words if failure else None
 
-    def _why_cut_short(self) -> NodeFailure | None:
+    def _why_cut_short(self) -> FailureRecord | None:
         """Why this agent ends ranks that do nothing wrong by themselves."""
         if self.cut_short is None and (why := self.relay.overdue()):
-            self.cut_short = NodeFailure(ENDED_IN_TIME, why, time.time_ns())
+            self.cut_short = judged("", "", ENDED_IN_TIME, why)
         now = time.monotonic()
         if self.cut_short is None and self.node.launch.world != "any" and now > self._look_s:
             self._look_s = now + _LOOK_FOR_LAUNCHERS_S
@@ -171,8 +175,8 @@ class NodeLaunch:
                 self.cut_short = self._wrong_world(*found)
         return self.cut_short
 
-    def _wrong_world(self, rank: int, why: str) -> NodeFailure:
-        return NodeFailure(NodeError.exit_code, why, time.time_ns(), rank)
+    def _wrong_world(self, rank: int, why: str) -> FailureRecord:
+        return judged("", "wrong-world", NodeError.exit_code, why, rank=rank)
 
     @property
     def _size(self) -> int:
@@ -205,7 +209,7 @@ class NodeLaunch:
             if taken.missing:
                 say(stacks.in_words(taken))
 
-    def _report(self, outcome: Outcome, failure: NodeFailure | None = None) -> Report:
+    def _report(self, outcome: Outcome, failure: FailureRecord | None = None) -> Report:
         node, step = self.node, self.pulse.step
         told: dict[str, object] = {
             "event": f"ranks-{outcome}",
@@ -219,13 +223,9 @@ class NodeLaunch:
                 told["process_group"] = worlds.made_a_group(self.pulse.node, self.pulse.ranks)
             node.events.write(**told)
             return report
-        node.events.write(**told, rank=failure.rank, status=failure.status, message=failure.message)
-        record_failure(failure, node.attempt, node.number, node.name)
-        return replace(
-            report,
-            status=failure.status,
-            message=failure.message,
-            time_ns=failure.time_ns,
-            rank=failure.rank,
-            step=step,
+        node.events.write(**told, rank=failure.rank, status=failure.status, message=failure.words)
+        failure = msgspec.structs.replace(
+            failure, name=node.name, launch=self.order.launch, step=step
         )
+        record_failure(failure, node.attempt, node.number, node.name)
+        return replace(report, failure=failure, step=step)

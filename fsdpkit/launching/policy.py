@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,10 +26,8 @@ from fsdpkit.errors import (
     UsageError,
 )
 from fsdpkit.launching.lost_nodes import maybe_gone, to_blame
+from fsdpkit.runs.failures import HUNG, FailureRecord, Level
 from fsdpkit.runs.outcomes import WARNING, Cause, Ending, Trouble
-
-if TYPE_CHECKING:
-    from fsdpkit.failures.patterns import Level, Shown
 
 _IN_THE_PROGRAM = ("crash", "hang", "out-of-memory")
 _LONGEST_BACKOFF_S = 300.0
@@ -48,36 +46,48 @@ def came_back(trouble: Trouble, before: Trouble) -> bool:
         return False
     if trouble.step is not None:
         return trouble.step == before.step
-    return _words(trouble) == _words(before) and trouble.lasted_s < _YOUNG_S
+    return _alike(trouble) == _alike(before) and trouble.lasted_s < _YOUNG_S
 
 
-def _words(trouble: Trouble) -> list[str]:
-    """Of the message without who says it, those that hold no digit."""
-    message = re.sub(r"^(?:rank \d+ on )?\S+: ", "", trouble.message)
-    return [word for word in message.split() if not re.search(r"\d", word)]
+def _alike(trouble: Trouble) -> tuple[str, str, str, list[str]]:
+    """What is the same if it happens again: cause, type, place, and the words without a digit."""
+    told = trouble.failure
+    if told is None:
+        return "", "", "", trouble.message.split()
+    words = [word for word in told.words.split() if not re.search(r"\d", word)]
+    return told.cause, told.exception, told.place, words
 
 
-def cause_of(status: int, message: str) -> Cause:
-    """The cause of an end, from its exit status (128 + signal) and the recorded message, as far as
-    `[retry]` distinguishes causes."""
+def cause_of(failure: FailureRecord) -> Cause:
+    """The cause of a failure, as far as `[retry]` distinguishes causes."""
+    status, ours = failure.status, failure.by != "rank"
     if status == STOPPED_EARLY:
         return "stopped"
-    if status == NodeLostError.exit_code:
+    if failure.rule == HUNG:
+        return "hang"
+    if ours and status == NodeLostError.exit_code:
         return "node-failure"
-    from fsdpkit.failures.causes import CAUSES
-    from fsdpkit.failures.patterns import Level
-
-    shown = _explained(status, message)
     # A checkpoint also fails when another rank is gone: not the fault of the storage.
-    if status == StorageError.exit_code and not (shown and shown.level <= Level.WAITED):
+    if status == StorageError.exit_code and failure.level > Level.WAITED:
         return "storage"
-    if status in _SETTINGS and (status != UsageError.exit_code or _OWN_ERROR.match(message)):
+    if status in _SETTINGS and (ours or status != UsageError.exit_code or _is_own(failure)):
         return "settings"
-    return CAUSES[shown.cause].retry if shown else "crash"
+    if not failure.cause:
+        return "crash"
+    from fsdpkit.failures.causes import CAUSES  # 130 regular expressions: only on failure
+
+    found = CAUSES.get(failure.cause)
+    return found.retry if found else "crash"
 
 
 _SETTINGS = {error.exit_code for error in (UsageError, ConfigError, NotFoundError, NodeError)}
-_OWN_ERROR = re.compile(r"(?:fsdpkit\.errors\.)?(?:Usage|Config|NotFound|Node)Error: ")
+
+
+def _is_own(failure: FailureRecord) -> bool:
+    return failure.exception.rpartition(".")[2] in _OWN_ERRORS
+
+
+_OWN_ERRORS = {error.__name__ for error in (UsageError, ConfigError, NotFoundError, NodeError)}
 
 
 class Restart(msgspec.Struct, frozen=True):
@@ -90,6 +100,8 @@ class EndAttempt(msgspec.Struct, frozen=True):
     """The attempt is over; `why` says what a person should know beyond the trouble itself."""
 
     why: str
+    came_back: bool = False
+    """Whether the trouble is that of the launch before."""
 
 
 def after_launch(
@@ -116,9 +128,8 @@ def after_launch(
         if action != "restart":
             return EndAttempt("")
         if earlier and came_back(trouble, earlier[-1]):
-            return EndAttempt(
-                f"it came back {_where(trouble.step)}, so starting again does not help"
-            )
+            why = f"it came back {_where(trouble.step)}, so starting again does not help"
+            return EndAttempt(why, came_back=True)
     if len(earlier) >= most:
         return EndAttempt(f"{most} restarts are used up (retry.restarts)" if most else "")
     return Restart(min(retry.backoff_s * 2 ** len(earlier), _LONGEST_BACKOFF_S))
@@ -205,17 +216,19 @@ def after_attempt(attempt: AttemptFacts, retry: Retry) -> Ending:
     if trouble is None and attempt.status == 0:
         why = "all ranks are done" + (f", without {', '.join(avoid)}" if avoid else "")
         return Ending(action="end", status=0, cause="done", why=why, avoid=avoid)
-    status = trouble.status if trouble and trouble.status else attempt.status or 1
     cause, wanted, why = _judge(attempt, retry)
+    ending = Ending(
+        action="end",
+        status=trouble.status if trouble and trouble.status else attempt.status or 1,
+        cause=cause,
+        why=why,
+        avoid=avoid,
+        asked_slurm=cause != "time-limit" or job.reason == "TimeLimit",
+        rule=trouble.failure.rule if trouble and trouble.failure else "",
+    )
     if not wanted:
-        return Ending(
-            action="end",
-            status=status,
-            cause=cause,
-            why=why,
-            avoid=avoid,
-            for_good=_is_for_good(cause, attempt, retry),
-        )
+        for_good = _is_for_good(cause, attempt, retry)
+        return msgspec.structs.replace(ending, for_good=for_good)
     if job.requeue is False or (job.requeue is None and not job.ending):
         why += "; the cluster does not queue a job again"
     elif attempt.fruitless > retry.requeues:
@@ -224,8 +237,8 @@ def after_attempt(attempt: AttemptFacts, retry: Retry) -> Ending:
             f"{retry.requeues})"
         )
     else:
-        return Ending(action="requeue", status=status, cause=cause, why=why, avoid=avoid)
-    return Ending(action="end", status=status, cause=cause, why=why, avoid=avoid)
+        return msgspec.structs.replace(ending, action="requeue")
+    return msgspec.structs.replace(ending, why=why)
 
 
 def _judge(attempt: AttemptFacts, retry: Retry) -> tuple[str, bool, str]:
@@ -279,15 +292,6 @@ def _action_on(cause: str, retry: Retry) -> str:
     }.get(cause, "stop")
 
 
-HEAD_SILENT = "the head node's agent does not answer any more"
-"""What an agent says on record of a head node that it has lost."""
-
-CHECK_FAILED = "check before training failed"
-"""How an agent begins to say that its node is not fit."""
-
-WAITING = "waiting for other ranks"
-"""What a hung rank is said to be doing that is not to blame."""
-
 Outcome = Literal["done", "failed", "hung", "interrupted"]
 
 
@@ -299,10 +303,7 @@ class Report:
     node: int
     name: str
     outcome: Outcome
-    status: int = 0
-    message: str = ""
-    time_ns: int = 0
-    rank: int | None = None
+    failure: FailureRecord | None = None
     step: int | None = None
 
 
@@ -312,48 +313,36 @@ def first_trouble(
     """The first failure among a launch's reports; that nodes fell silent explains all others."""
     step = min((r.step for r in reports if r.step is not None), default=None)
     if lost:
-        return Trouble(
-            cause="node-failure",
-            status=NodeLostError.exit_code,
-            message=f"{', '.join(lost)}: no sign of life",
-            step=step,
-            lasted_s=lasted_s,
-            lost=tuple(lost),
-        )
-    bad = sorted(
-        (r for r in reports if r.outcome in ("failed", "hung")),
-        key=lambda r: (-_level(r), r.time_ns),
-    )
+        return trouble_of(_silent(lost), step=step, lasted_s=lasted_s, lost=tuple(lost))
+    bad = [(r, r.failure) for r in reports if r.failure is not None]
+    bad = [one for one in bad if cause_of(one[1]) != "stopped"] or bad
     if not bad:
         return None
-    stopped = [r for r in bad if cause_of(r.status, r.message) == "stopped"]
-    real = [r for r in bad if r not in stopped]
-    first = (real or stopped)[0]
-    who = first.name if first.rank is None else f"rank {first.rank} on {first.name}"
-    shown = _explained(first.status, first.message)
-    broken = first.rank is not None and shown is not None and shown.cause == "bad-gpu"
-    cause = "hang" if first.outcome == "hung" else cause_of(first.status, first.message)
-    return Trouble(
-        cause="node-failure" if broken else cause,
-        status=StorageError.exit_code if cause == "storage" else first.status,
-        message=f"{who}: {first.message}",
-        step=first.step,
-        lasted_s=lasted_s,
-        lost=(first.name,) if broken else (),
+    report, first = min(bad, key=lambda one: (-one[1].level, one[1].time_ns))
+    broken = first.rank is not None and first.cause == "bad-gpu"
+    lost = (report.name,) if broken else ()
+    return trouble_of(first, step=report.step, lasted_s=lasted_s, lost=lost)
+
+
+def _silent(nodes: Sequence[str]) -> FailureRecord:
+    return FailureRecord(
+        by="agent",
+        name=", ".join(nodes),
+        status=NodeLostError.exit_code,
+        cause="node-failure",
+        level=Level.OUTSIDE,
+        words="no sign of life",
     )
 
 
-def _level(report: Report) -> Level:
-    """How much a report explains, so that a rank that only lost its peer comes after that peer."""
-    from fsdpkit.failures.patterns import Level
-
-    shown = _explained(report.status, report.message)
-    return shown.level if shown else Level.OWN
-
-
-def _explained(status: int, message: str) -> Shown | None:
-    """What an end on record shows. Imported when something failed: whoever explains compiles 130
-    regular expressions first."""
-    from fsdpkit.failures.ends import explain_record
-
-    return explain_record(status, message)
+def trouble_of(failure: FailureRecord, *, lost: Sequence[str] = (), **more: Any) -> Trouble:
+    """The failure that ended a launch. lost: nodes that fell silent, or whose GPU is broken."""
+    cause = "node-failure" if lost else cause_of(failure)
+    return Trouble(
+        cause=cause,
+        status=StorageError.exit_code if cause == "storage" else failure.status,
+        message=failure.message,
+        failure=failure,
+        lost=tuple(lost),
+        **more,
+    )

@@ -79,10 +79,11 @@ def check_software(environ: Mapping[str, str]) -> dict[str, str]:
         if path := _in_place_of_pythons():
             kind, remedy = NodeError, f"{path} has the name of a module of Python's own: rename it"
         raise kind(
-            f"torch cannot be imported by {sys.executable} on this node ({error}); {remedy}"
+            f"torch cannot be imported by {sys.executable} on this node ({error}); {remedy}",
+            "import-error",
         ) from error
     if problem := too_old(version):
-        raise NodeError(problem)
+        raise NodeError(problem, "version-mismatch")
     if note := untested(version):
         warn(note)
     return _versions(version)
@@ -125,7 +126,8 @@ def check_head(environ: Mapping[str, str]) -> str | None:
     except socket.gaierror as error:
         raise NodeError(
             f"the head node's name {host!r} does not resolve on this node ({error.strerror}); set "
-            'rendezvous.address = "ip" or the right prefix and suffix in the site profile'
+            'rendezvous.address = "ip" or the right prefix and suffix in the site profile',
+            "head-address",
         ) from error
     addresses = sorted({str(answer[4][0]).split("%")[0] for answer in answers})
     if environ.get("FSDPKIT_ALLOW_LOOPBACK") == "1":
@@ -134,7 +136,8 @@ def check_head(environ: Mapping[str, str]) -> str | None:
     if useless:
         raise NodeError(
             f"the head node {host!r} resolves to {', '.join(useless)} on this node, which "
-            "other nodes cannot reach; correct /etc/hosts or the name service"
+            "other nodes cannot reach; correct /etc/hosts or the name service",
+            "head-address",
         )
     return addresses[0]
 
@@ -160,7 +163,8 @@ def check_port(environ: Mapping[str, str]) -> int | None:
                 raise PortTakenError(port, why) from error
             raise NodeError(
                 f"nothing can listen on the rendezvous port {port}: {why}; see "
-                "rendezvous.port_base in the site profile"
+                "rendezvous.port_base in the site profile",
+                "port-taken",
             ) from error
     return port
 
@@ -174,7 +178,8 @@ def check_run_directory(environ: Mapping[str, str]) -> float:
         if time.monotonic() > deadline:
             raise NodeError(
                 f"{attempt} does not exist on this node, though the head node made it: the run "
-                "directory must lie on a file system that all nodes share; choose one with --runs"
+                "directory must lie on a file system that all nodes share; choose one with --runs",
+                "script-not-visible",
             )
         time.sleep(0.2)
     trial = attempt / f".write-check-{environ.get('SLURM_NODEID', '0')}-{os.getpid()}"
@@ -184,13 +189,16 @@ def check_run_directory(environ: Mapping[str, str]) -> float:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "the file system or your quota is full" if full else "check its permissions"
-        raise NodeError(f"{attempt} is not writable here ({error.strerror}): {remedy}") from error
+        cause = "disk-full" if full else "storage"
+        why = f"{attempt} is not writable here ({error.strerror}): {remedy}"
+        raise NodeError(why, cause) from error
     free_gb: float = psutil.disk_usage(str(attempt)).free / 2**30
     wanted_gb = float(environ.get("FSDPKIT_MIN_FREE_GB", "0"))
     if free_gb < wanted_gb:
         raise NodeError(
             f"only {free_gb:.1f} GB are free in {attempt}, {wanted_gb:g} GB are wanted (template "
-            "parameter min_free_gb)"
+            "parameter min_free_gb)",
+            "disk-full",
         )
     return round(free_gb, 1)
 
@@ -206,7 +214,8 @@ def check_memory(environ: Mapping[str, str]) -> float:
     if available_mb < ranks * _RANK_MB:
         raise BrokenNodeError(
             f"only {available_mb:.0f} MB of memory are free, {ranks} ranks need "
-            f"{ranks * _RANK_MB} MB to start; {exclude_this_node(environ)}"
+            f"{ranks * _RANK_MB} MB to start; {exclude_this_node(environ)}",
+            "host-out-of-memory",
         )
     granted_mb = int(environ.get("SLURM_MEM_PER_NODE") or 0)  # 0: the whole node
     if available_mb < granted_mb:
@@ -285,5 +294,6 @@ def compare_nodes(attempt: AttemptPaths, node: int, name: str, software: Mapping
         if first.get(key) != version:
             raise NodeError(
                 f"{key} is {version} on {name} but {first.get(key)} on {first['node']}: all "
-                "nodes must see the same environment"
+                "nodes must see the same environment",
+                "version-mismatch",
             )

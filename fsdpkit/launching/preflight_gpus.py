@@ -29,13 +29,14 @@ def check_gpus(environ: Mapping[str, str]) -> int | None:
     wanted = int(environ.get("FSDPKIT_GPUS_PER_NODE") or environ["FSDPKIT_RANKS_PER_NODE"])
     if problem := _torch_without_gpus():
         if device != "gpu":
-            raise NodeError(f"{problem}: install the build for {device} GPUs")
+            raise NodeError(f"{problem}: install the build for {device} GPUs", "version-mismatch")
         warn(f"{problem}; ranks train on CPU cores")
     found, source = _visible_gpus(environ)
     if found is not None and found < wanted:
         raise BrokenNodeError(
             f"{wanted} GPUs were asked for on each node, {source} shows {found} here; "
-            f"{exclude_this_node(environ)} and tell the centre"
+            f"{exclude_this_node(environ)} and tell the centre",
+            "bad-gpu",
         )
     _check_build(environ)
     return found
@@ -50,7 +51,7 @@ def _check_build(environ: Mapping[str, str]) -> None:
     architectures = torch.cuda.get_arch_list()
     for name, capability in dict.fromkeys(nvml.capabilities(environ)):
         if problem := build_problem(capability, name, torch.__version__, architectures):
-            raise NodeError(problem)
+            raise NodeError(problem, "version-mismatch")
 
 
 def _torch_without_gpus() -> str | None:
@@ -92,7 +93,8 @@ def check_gpu_memory(environ: Mapping[str, str]) -> int | None:
         if time.monotonic() > deadline:
             raise BrokenNodeError(
                 f"another process holds GPU memory: {'; '.join(map(_occupied, strangers))}; "
-                f"{exclude_this_node(environ)} and tell the centre"
+                f"{exclude_this_node(environ)} and tell the centre",
+                "bad-gpu",
             )
         time.sleep(1)
     for gpu in occupied:  # a dying process, or one in another container
@@ -111,7 +113,8 @@ def _check_gpu_health(states: Sequence[GpuState], environ: Mapping[str, str]) ->
         if gpu.remap_failed:
             raise BrokenNodeError(
                 f"GPU {gpu.index} has a damaged row of memory and none to replace it; "
-                f"{exclude_this_node(environ)} and tell the centre"
+                f"{exclude_this_node(environ)} and tell the centre",
+                "bad-gpu",
             )
         if gpu.remap_pending:
             warn(f"GPU {gpu.index} waits for a reset to replace a damaged row of its memory")

@@ -353,7 +353,8 @@ def _parsed(arguments: Sequence[str]) -> Any:
         if (found := shutil.which(args.training_script)) is None:
             raise NodeError(
                 f"there is no command {args.training_script} on this node; is it installed in the "
-                "job's environment? PATH is " + os.environ.get("PATH", "not set")
+                "job's environment? PATH is " + os.environ.get("PATH", "not set"),
+                "environment-missing",
             )
         args.training_script = found
     return args

@@ -46,7 +46,8 @@ class RankStore:
             )
         except (OSError, RuntimeError, ValueError) as error:
             why = str(error).splitlines()[0]
-            raise NodeError(f"cannot open a port at {host} for the ranks' store: {why}") from error
+            told = f"cannot open a port at {host} for the ranks' store: {why}"
+            raise NodeError(told, "network-setup") from error
         return cls(host, port, server)
 
     def address(self) -> tuple[str, int]:

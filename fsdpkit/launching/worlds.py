@@ -14,9 +14,6 @@ from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.reading import read_text
 
-WRONG_WORLD = "wrong world: "
-"""How an agent begins to say that ranks do not train together."""
-
 
 def wrong_world(node: HeartbeatDir, ranks: Sequence[RankProcess]) -> tuple[int, str] | None:
     """A rank whose process group is not the job's, and what its script did; None if there is no
@@ -24,7 +21,7 @@ def wrong_world(node: HeartbeatDir, ranks: Sequence[RankProcess]) -> tuple[int, 
     for rank in ranks:
         kind, _, why = _noted(node.world(rank.local_rank)).partition(" ")
         if kind == "wrong":
-            return rank.rank, f"{WRONG_WORLD}{why}"
+            return rank.rank, why
     return None
 
 
@@ -48,7 +45,7 @@ def inner_world(
             size = environ.get("WORLD_SIZE", "")
             if size.isdigit() and int(size) not in sizes and "RANK" in environ:
                 return rank.rank, (
-                    f"{WRONG_WORLD}the script has started a launcher of its own, whose {name} has "
+                    f"the script has started a launcher of its own, whose {name} has "
                     f"WORLD_SIZE={size}, in each of the job's {sizes[0]} ranks; name the training "
                     f"script itself as the job's entry, or start one process a node with "
                     f'launch.ranks_per_node = 1; to allow it: launch.world = "any".'

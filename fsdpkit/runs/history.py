@@ -19,6 +19,7 @@ from fsdpkit.errors import StorageError
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.failures import FailureRecord, read_record
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, Trouble
@@ -75,6 +76,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     """With who it was in front: `rank 3 on node2: …`."""
     file: Path
+    record: FailureRecord | None = None
+    """None: of an older release, or cut off."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +199,7 @@ def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
         job_id=job_id,
         nodes=tuple(_nodes(paths)),
         launches=tuple(_launches(orders)),
-        failures=tuple(_failures(paths)),
+        failures=tuple(failures_in(paths)),
         lost_nodes=tuple(order.node for order in orders if order.event == "node-lost"),
         stop_requested_s=next((o.time_s for o in orders if o.event == "stop-requested"), None),
         verdict=outcomes.read(paths.verdict, AttemptVerdict),
@@ -282,21 +285,25 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
     return sorted(found, key=lambda node: node.number)
 
 
-def _failures(paths: AttemptPaths) -> list[Failure]:
+def failures_in(paths: AttemptPaths) -> list[Failure]:
+    """Those first that came first."""
     found = []
     for file in _matching(paths.failures, "[0-9]*-node-*"):
         time_ns, _, rest = file.name.partition("-node-")
         node, _, rank = rest.partition("-rank-")
         with contextlib.suppress(OSError, ValueError):
-            status, _, message = read_text(file, NOTE_BYTES).strip().partition(" ")
+            text = read_text(file, NOTE_BYTES).strip()
+            record = read_record(text)
+            status, _, message = text.partition(" ")
             found.append(
                 Failure(
                     time_s=msgspec.convert(int(time_ns) / 1e9, Time),
                     node=int(node),
                     rank=int(rank) if rank else None,
-                    status=int(status),
-                    message=message,
+                    status=record.status if record else int(status),
+                    message=record.message if record else message,
                     file=file,
+                    record=record,
                 )
             )
     return found

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.reading import read_json
 
@@ -43,6 +44,8 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     lasted_s: float = 0.0
     lost: tuple[str, ...] = ()
     """Names of nodes that fell silent, or whose GPU is broken."""
+    failure: FailureRecord | None = None
+    """The record that it was judged by; None in older releases' files."""
 
 
 class AttemptVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,8 @@ class AttemptVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What ended each launch, the last included if it was not done."""
     cut_off: bool = False
     """Whether this node's interface had no carrier while others were silent."""
+    came_back: bool = False
+    """Whether the trouble is that of the launch before, which starting again did not cure."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +82,10 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """
     step: int | None = None
     """Of the newest whole checkpoint; set by whoever looks at the disk."""
+    asked_slurm: bool | None = None
+    """Whether Slurm itself told of a time limit, a preemption or an end; None: not known."""
+    rule: str = ""
+    """Of the failure that it was judged by (runs/failures.py)."""
 
 
 Record = TypeVar("Record", AttemptVerdict, Ending)

@@ -17,13 +17,16 @@ import pytest
 from fsdpkit.cli.check import _failed_before
 from fsdpkit.config.profile import Account, SiteProfile
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.launching.node_failure import record_failure
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs import file_system
+from fsdpkit.runs.failures import CHECK
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling import checks, submission
 from tests.cli.terminal import on_terminal
 from tests.conftest import Completed
 from tests.json_answers import checked
+from tests.launching.made_reports import record
 from tests.packaging.installation import ROOT
 
 Fsdpkit = Callable[..., Completed]
@@ -305,14 +308,14 @@ def test_only_nodes_that_refused_to_start_are_broken_not_those_ended_with_them(
 ) -> None:
     attempt = AttemptPaths(tmp_path)
     attempt.failures.mkdir()
-    recorded = {
-        "001-node-1": "71 n2: check before training failed: torch cannot be imported",
-        "002-node-0": "143 n1: ended by SIGTERM",
-        "003-node-2-rank-4": "78 rank 4 on n3: what a trainer says with 78 is its own matter",
-    }
-    for name, line in recorded.items():
-        (attempt.failures / name).write_text(f"{line}\n")
+    recorded = [
+        record(71, "torch cannot be imported", rule=CHECK, name="n2", time_ns=1),
+        record(143, "ended by SIGTERM", name="n1", time_ns=2),
+        record(78, "what a trainer says with 78 is its own matter", rank=4, name="n3", time_ns=3),
+    ]
+    for node, told in enumerate(recorded):
+        record_failure(told, attempt, node, told.name)
     run: Any = SimpleNamespace(newest_attempt=lambda: attempt)
     (verdict,) = _failed_before(run)
     assert (verdict.node, verdict.state) == ("n2", "broken")
-    assert verdict.reasons == ("check before training failed: torch cannot be imported",)
+    assert verdict.reasons == ("torch cannot be imported",)

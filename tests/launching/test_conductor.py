@@ -13,6 +13,7 @@ from fsdpkit.launching.board import Meeting, Order
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.policy import Report
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
+from tests.launching.made_reports import report
 
 
 class Table:
@@ -76,7 +77,8 @@ class Scene:
     def says(self, node: int, outcome: Any = "done", **fields: Any) -> None:
         launch = len([o for o in self.table.orders if o.do == "run"]) - 1
         values = {"time_ns": int(self.now * 1e9), **fields}
-        self.table.said.append(Report(launch, node, self.names[node], outcome, **values))
+        name = self.names[node]
+        self.table.said.append(report(node, outcome, launch=launch, name=name, **values))
 
     @property
     def last(self) -> Order:
@@ -283,7 +285,7 @@ def test_a_broken_gpu_costs_its_node(tmp_path: Path) -> None:
 def test_what_an_earlier_launch_says_late_is_not_heard(scene: Scene) -> None:
     scene.says(1, "failed", status=1, message="x", rank=1, step=5)
     scene.live(5)
-    scene.table.said.append(Report(0, 0, "node1", "failed", status=9))
+    scene.table.said.append(report(0, status=9))
     scene.live(5)
     assert [order.launch for order in scene.table.orders] == [0, 1]
 

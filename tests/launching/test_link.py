@@ -25,6 +25,8 @@ from fsdpkit.launching.line import HeadLine, PeerConnection
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.policy import Report
 from fsdpkit.launching.signing import CLAIM_BYTES, GREETING_BYTES, AgentHandshake, Frames, Keys
+from fsdpkit.runs.failures import bounded
+from tests.launching.made_reports import record
 
 KEYS = Keys(bytes(range(32)), "12345_0")
 HOST = "127.0.0.1"
@@ -74,7 +76,8 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
 
 def talks(head: Head, link: Link, node: int = 1) -> None:
     """Reports pass one way and orders the other."""
-    report = Report(0, node, f"node{node}", "failed", 3, 'what\'s "that"\n{}', 12, 5, 7)
+    told = record(3, 'what\'s "that"\n{}', time_ns=12, rank=5)
+    report = Report(0, node, f"node{node}", "failed", told, 7)
     link.report(report)
     assert wait_for(head.board.reports) == [report]
     head.board.order(Order(do="run", launch=7, nodes=(0, 1)))
@@ -99,9 +102,10 @@ def test_signs_of_life_reports_and_orders_pass(head: Head) -> None:
 def test_whatever_a_rank_left_as_its_last_words_passes(head: Head) -> None:
     link = head.agent(1)
     link.start()
-    link.report(Report(0, 1, "node1", "failed", message="\ud800 \x1b[2J" + "x" * (1 << 22)))
+    words = bounded("\ud800 \x1b[2J" + "x" * (1 << 22))
+    link.report(Report(0, 1, "node1", "failed", record(1, words, rank=1)))
     (report,) = wait_for(head.board.reports)
-    assert report.message.startswith("? \x1b[2Jxxx")
+    assert report.failure.words.startswith("? \x1b[2Jxxx")
     talks(head, link)
 
 

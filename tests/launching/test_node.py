@@ -11,9 +11,12 @@ import pytest
 
 from fsdpkit.errors import STOPPED_EARLY, NodeError
 from fsdpkit.launching.node import torchrun_arguments
-from fsdpkit.launching.node_failure import NodeFailure, first_failure, record_failure
+from fsdpkit.launching.node_failure import first_failure, record_failure
 from fsdpkit.launching.policy import cause_of
+from fsdpkit.runs.failures import FailureRecord
+from fsdpkit.runs.history import failures_in
 from fsdpkit.runs.layout import AttemptPaths
+from tests.launching.made_reports import record
 
 pytestmark = pytest.mark.torch
 NOW_S = time.time()
@@ -32,7 +35,7 @@ def failed(local_rank: int, exitcode: int, error_file: Path | None, age_s: float
     return ProcessFailure(local_rank, 1234, exitcode, str(error_file or "<N/A>"))
 
 
-def first(*failures: tuple[int, object], attempt: Path = Path("/nowhere")) -> NodeFailure:
+def first(*failures: tuple[int, object], attempt: Path = Path("/nowhere")) -> FailureRecord:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     error = ChildFailedError("train.py", dict(failures))
@@ -44,7 +47,7 @@ def test_the_older_error_file_is_the_cause_not_the_lower_rank(tmp_path: Path) ->
     early = failed(1, 1, tmp_path / "1.json", age_s=1.4)  # in the same second as the other, perhaps
     failure = first((4, late), (5, early))
     assert (failure.rank, failure.status) == (5, 1)
-    assert failure.message == "ValueError: rank 1 broke"
+    assert failure.words == "ValueError: rank 1 broke"
 
 
 def test_a_silent_exit_is_dated_one_look_back_so_followers_do_not_overtake_it(
@@ -54,7 +57,7 @@ def test_a_silent_exit_is_dated_one_look_back_so_followers_do_not_overtake_it(
     silent = failed(0, 3, None)
     follower = failed(1, 1, tmp_path / "1.json", age_s=0.05)
     failure = first((0, silent), (1, follower))
-    assert (failure.rank, failure.status, failure.message) == (0, 3, "exit status 3")
+    assert (failure.rank, failure.status, failure.words) == (0, 3, "exit status 3")
 
 
 def test_an_exception_without_words_is_recorded_by_its_name_alone(tmp_path: Path) -> None:
@@ -64,19 +67,19 @@ def test_an_exception_without_words_is_recorded_by_its_name_alone(tmp_path: Path
     file.write_text(
         json.dumps({"message": {"message": "AssertionError: ", "extraInfo": {"timestamp": "1"}}})
     )
-    assert first((0, ProcessFailure(0, 1234, 1, str(file)))).message == "AssertionError"
+    assert first((0, ProcessFailure(0, 1234, 1, str(file)))).words == "AssertionError"
 
 
 def test_a_signal_is_named_and_counted_as_a_shell_does() -> None:
     failure = first((2, failed(2, -9, None)))
     assert failure.status == 137
-    assert failure.message == "ended by signal 9 (SIGKILL)"
+    assert failure.words == "ended by signal 9 (SIGKILL)"
 
 
 def test_stopping_early_is_told_apart_from_failing() -> None:
     failure = first((0, failed(0, STOPPED_EARLY, None)))
     assert failure.status == STOPPED_EARLY
-    assert "stopped early as asked" in failure.message
+    assert "stopped early as asked" in failure.words
 
 
 RAISED = """step 3 loss 2.1
@@ -91,11 +94,11 @@ def test_a_script_that_records_nothing_is_judged_by_what_ended_it(tmp_path: Path
     memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     (tmp_path / "rank-3.err").write_text(RAISED.format(3, memory))
     found = first((3, failed(3, 1, None)), attempt=tmp_path)
-    assert (found.message, cause_of(found.status, found.message)) == (memory, "out-of-memory")
+    assert (found.words, cause_of(found)) == (memory, "out-of-memory")
     hint = "if you see CUDA out of memory, take a smaller batch\n"
     (tmp_path / "rank-3.err").write_text(hint + RAISED.format(3, "KeyError: 'oxide Xid 79'"))
     found = first((3, failed(3, 1, None)), attempt=tmp_path)
-    assert (found.message, cause_of(found.status, found.message)) == (
+    assert (found.words, cause_of(found)) == (
         "KeyError: 'oxide Xid 79'",
         "crash",
     )
@@ -110,17 +113,19 @@ def test_who_only_lost_its_peer_comes_behind_whoever_raised(tmp_path: Path) -> N
     (tmp_path / "rank-0.err").write_text(RAISED.format(0, nccl))
     (tmp_path / "rank-1.err").write_text(RAISED.format(1, "ValueError: a bad sample"))
     found = first((0, failed(0, 1, None)), (1, failed(1, 1, None)), attempt=tmp_path)
-    assert (found.rank, found.message) == (1, "ValueError: a bad sample")
+    assert (found.rank, found.words) == (1, "ValueError: a bad sample")
 
 
 def test_the_first_failure_s_file_sorts_first(tmp_path: Path) -> None:
     attempt = AttemptPaths(tmp_path)
     attempt.failures.mkdir()
-    record_failure(NodeFailure(1, "connection reset", 2_000, rank=0), attempt, 0, "n1")
-    ended = record_failure(NodeFailure(3, "exit status 3", 1_000, rank=5), attempt, 1, "n2")
+    record_failure(record(1, "connection reset", time_ns=2_000, rank=0), attempt, 0, "n1")
+    ended = record_failure(record(3, "exit status 3", time_ns=1_000, rank=5), attempt, 1, "n2")
     names = sorted(p.name for p in attempt.failures.iterdir())
     assert names[0].endswith("-node-1-rank-5")
-    assert (attempt.failures / names[0]).read_text() == "3 rank 5 on n2: exit status 3\n"
+    (first, _) = failures_in(attempt)
+    assert first.record is not None
+    assert (first.rank, first.status, first.record.name) == (5, 3, "n2")
     assert ended.exit_code == 3
 
 

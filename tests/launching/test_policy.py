@@ -10,22 +10,24 @@ from hypothesis import strategies as st
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.launching.policy import (
-    WAITING,
     AttemptFacts,
     EndAttempt,
     JobFacts,
-    Report,
     Restart,
     after_attempt,
     after_launch,
     cause_of,
     first_trouble,
 )
+from fsdpkit.runs.failures import FailureRecord, Level
 from fsdpkit.runs.outcomes import WARNING, Trouble
+from tests.launching.made_reports import record, report
 
 
-def trouble(cause: Any = "crash", **fields: Any) -> Trouble:
-    return Trouble(**{"cause": cause, "status": 1, "message": "rank 1 on node2: x", **fields})
+def trouble(cause: Any = "crash", words: str = "x", **fields: Any) -> Trouble:
+    failure = FailureRecord(by="rank", name="node2", rank=1, status=1, words=words)
+    told = {"message": failure.message, "failure": failure}
+    return Trouble(**{"cause": cause, "status": 1, **told, **fields})
 
 
 def launch(
@@ -42,17 +44,22 @@ def launch(
 @pytest.mark.parametrize(
     ("first", "second", "same"),
     [
-        ("rank 3 on node2: ImportError: no x", "rank 61 on node8: ImportError: no x", True),
-        ("node1: bind 10.0.0.1:2937 failed", "node2: bind 10.0.0.2:3144 failed", True),
-        ("rank 0 on n1: KeyError: 'a'", "rank 0 on n1: KeyError: 'b'", False),
+        ({"words": "no x", "rank": 3, "name": "n2"}, {"words": "no x", "rank": 61}, True),
+        ({"words": "bind 10.0.0.1:2937 failed"}, {"words": "bind 10.0.0.2:3144 failed"}, True),
+        ({"words": "'a'", "rank": 0}, {"words": "'b'", "rank": 0}, False),
+        ({"exception": "KeyError"}, {"exception": "ValueError"}, False),
+        ({"place": "train.py:3"}, {"place": "train.py:9"}, False),
+        ({"cause": "disk-full"}, {"cause": "exception"}, False),
     ],
 )
 def test_what_another_rank_says_of_the_same_failure_is_the_same(
-    first: str, second: str, same: bool
+    first: dict[str, Any], second: dict[str, Any], same: bool
 ) -> None:
     """Which of 64 ranks reports an ImportError first differs each time."""
-    again = launch(trouble(message=first), trouble(message=second))
+    told = [FailureRecord(**{"by": "rank", "status": 1, **fields}) for fields in (first, second)]
+    again = launch(*(trouble(failure=one) for one in told))
     assert isinstance(again, EndAttempt) is same
+    assert not isinstance(again, EndAttempt) or again.came_back
 
 
 def test_a_crash_starts_the_ranks_again_and_each_time_later() -> None:
@@ -86,7 +93,7 @@ def test_another_trouble_at_the_same_step_is_another_trouble() -> None:
 def test_ranks_that_tell_no_steps_are_judged_by_their_words_and_only_if_they_were_quick() -> None:
     assert isinstance(launch(trouble(lasted_s=10), trouble(lasted_s=10)), EndAttempt)
     assert isinstance(launch(trouble(lasted_s=10), trouble(lasted_s=4000)), Restart)
-    assert isinstance(launch(trouble(message="a"), trouble(message="b")), Restart)
+    assert isinstance(launch(trouble(words="a"), trouble(words="b")), Restart)
 
 
 def test_the_budget_of_restarts_is_kept_and_named() -> None:
@@ -126,12 +133,6 @@ def test_a_lost_node_is_replaced_while_there_are_spares() -> None:
 # ---- What came first
 
 
-def report(node: int, outcome: Any = "failed", **fields: Any) -> Report:
-    return Report(
-        **{"launch": 0, "node": node, "name": f"node{node + 1}", "outcome": outcome, **fields}
-    )
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -167,7 +168,7 @@ def test_a_failure_counts_more_than_ranks_that_stopped_as_asked() -> None:
 
 
 def test_of_ranks_that_hang_the_one_that_is_not_waiting_is_named() -> None:
-    waits = report(0, "hung", status=124, message=f"rank 0 made no step, {WAITING}", time_ns=1)
+    waits = report(0, "hung", status=124, level=Level.WAITED, message="waits", time_ns=1)
     hangs = report(1, "hung", status=124, message="it is at train.py:3", time_ns=2, rank=1)
     found = first_trouble([waits, hangs], [], 5.0)
     assert found is not None
@@ -199,7 +200,9 @@ def test_no_trouble_is_none() -> None:
         (75, "", "stopped"),
         (74, "the disk is full", "storage"),
         (74, "could not be written: [gloo/…] Read error: Connection reset by peer", "crash"),
-        (71, "the head node's agent does not answer any more", "node-failure"),
+        (71, "the head node's agent does not answer any more", "crash"),
+        (1, "RuntimeError: prefetch worker 3: no sign of life for 60 s", "crash"),
+        (1, "RuntimeError: rank 3 gave up waiting for other ranks to release it", "crash"),
         (78, "", "settings"),
         (65, "", "settings"),
         (2, "UsageError: no such thing", "settings"),
@@ -210,7 +213,7 @@ def test_no_trouble_is_none() -> None:
     ],
 )
 def test_a_cause_is_read_from_status_and_words(status: int, message: str, cause: str) -> None:
-    assert cause_of(status, message) == cause
+    assert cause_of(record(status, message, rank=3)) == cause
 
 
 # ---- After an attempt
@@ -230,8 +233,8 @@ def action(facts: AttemptFacts, **retry: Any) -> str:
 
 @pytest.mark.parametrize("words", ["No space left on device", "Disk quota exceeded"])
 def test_a_rank_that_has_no_room_to_write_ends_with_74_whatever_it_wrote(words: str) -> None:
-    report = Report(0, 1, "node2", "failed", 1, f"OSError: [Errno 28] {words}: 'rank-1.out'", 5, 1)
-    found = first_trouble([report], [], 9.0)
+    full = report(1, message=f"OSError: [Errno 28] {words}: 'rank-1.out'", rank=1)
+    found = first_trouble([full], [], 9.0)
     assert found is not None
     assert (found.cause, found.status) == ("storage", 74)
 

@@ -14,12 +14,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from fsdpkit.failures.ends import explain_record
 from fsdpkit.launching import pulse as module
 from fsdpkit.launching import stacks as stacks_module
 from fsdpkit.launching.blame import RankPlace, place_of, standing_out
+from fsdpkit.launching.node_failure import hang_failure
 from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.stacks import RankProcess
+from fsdpkit.runs.failures import HUNG, Level
 from fsdpkit.runs.heartbeat import (
     Beat,
     HeartbeatDir,
@@ -455,9 +456,9 @@ def test_a_gradient_that_waits_for_other_ranks_is_known_by_its_frame() -> None:
     assert place_of(f"{head}\n{hook}{rest}").kind == "own"
 
 
-@pytest.mark.parametrize("doing", module._DOING.values())
-def test_what_an_agent_says_of_a_silent_rank_is_read_as_a_hang(doing: str) -> None:
-    words = f"rank 0 {doing} for 15 s (after step 60); rank 1 is at /home/me/train.py:36 in main"
-    found = explain_record(124, words)
-    assert found is not None
-    assert found.cause == "hang"
+def test_a_rank_that_stands_out_is_the_cause_of_a_hang_and_one_that_waits_is_not() -> None:
+    found = "rank 0 made no step for 15 s (after step 60)"
+    blamed = hang_failure(found, (1, "it is at train.py:36 in main"))
+    assert (blamed.cause, blamed.rule, blamed.rank, blamed.level) == ("hang", HUNG, 1, Level.OWN)
+    waits = hang_failure(found, None)
+    assert (waits.cause, waits.rule, waits.rank, waits.level) == ("hang", HUNG, None, Level.WAITED)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.launching import worlds
-from fsdpkit.launching.policy import cause_of
 from fsdpkit.launching.sampling import Sampler
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import HeartbeatDir
@@ -89,7 +88,6 @@ def test_a_rank_in_another_world_ends_whatever_its_script_catches(
     assert found[0] == 2
     assert told in found[1]
     assert told in ended.err
-    assert cause_of(78, found[1]) == "settings"  # nothing that another start would mend
 
 
 @pytest.mark.parametrize("world", ["checked", "any"])

@@ -292,8 +292,9 @@ def test_outside_slurm_the_script_says_so_and_touches_nothing(
     ending.touch()
     done = shell.run(render_script(python=shell.python, **options))
     assert (done.returncode, done.stdout) == (78, "")
-    (said,) = done.stderr.splitlines()
+    said, record = done.stderr.splitlines()
     assert "Slurm has not started this script ($SLURM_JOB_ID is not set)" in said
+    assert record.startswith("fsdpkit: failed: settings 78 ")
     assert ending.exists()
 
 
@@ -373,6 +374,18 @@ def test_a_step_that_slurm_cannot_make_sends_the_job_back(
     assert "requeue 12345" in (shell.record / "scontrol").read_text()
 
 
+def test_a_step_that_slurm_will_never_make_ends_the_job(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    shell.environment.update(SRUN_STATUS="1", REQUEUE="1")
+    (tmp_path / "run").mkdir()
+    never = "srun: error: Unable to create step for job 12345: More processors requested than"
+    (tmp_path / "run" / "slurm-12345.log").write_text(f"{never} permitted\n")
+    shell.stubs["srun"] = "exit 1"
+    assert shell.run(render_script(python=shell.python)).returncode == 78
+    assert "requeue" not in (shell.record / "scontrol").read_text()
+
+
 def test_a_requeue_that_slurm_refuses_is_told_with_the_way_out(
     shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:
@@ -400,7 +413,14 @@ def test_a_job_whose_last_question_cannot_be_answered_ends_with_sruns_status(
     assert shell.run(render_script(python=shell.python)).returncode == 42
 
 
-FAILURES = {"3 rank 1 on node2: x": 3, "300 x": 9, "0 x": 9, "nonsense": 9, "": 9}
+RECORD = '{{"by":"rank","name":"node2","rank":1,"status":{},"words":"it\'s"}}'
+FAILURES = {
+    **{RECORD.format(status): ends for status, ends in ((3, 3), (300, 9), (0, 9), ("x", 9))},
+    "exception 4 node2 words": 4,
+    "4 rank 1 on node2: x": 9,
+    "nonsense": 9,
+    "": 9,
+}
 
 
 @pytest.mark.parametrize(("line", "status"), FAILURES.items())
@@ -410,7 +430,7 @@ def test_a23_the_first_failure_that_can_be_read_is_the_jobs_status(
     shell.environment["SRUN_STATUS"] = "137"
     failures = "$FSDPKIT_ATTEMPT_DIR/failures"
     write = f'echo {shlex.quote(line)} >"{failures}/00000000000000000001-node-1-rank-4"\n'
-    write += f'echo 9 later >"{failures}/00000000000000000002-node-0"\n'
+    write += f'echo exception 9 node1 later >"{failures}/00000000000000000002-node-0"\n'
     shell.stubs["srun"] = write + shell.stubs["srun"]
     assert shell.run(render_script(python=shell.python)).returncode == status
 

@@ -71,7 +71,7 @@ def test_a_step_that_failed_on_a_node_is_on_record_as_the_first_failure(
     assert done.returncode == 79
     (record,) = (run / "attempt-0" / "failures").iterdir()
     assert record.name.endswith("-node-1")
-    assert record.read_text().startswith("79 node2: steps.each_node ended with status 1: bash ")
+    assert record.read_text().startswith("own-step 79 node2 steps.each_node ended with status 1: ")
 
 
 def test_the_warning_before_the_end_is_heard_while_the_first_step_runs(

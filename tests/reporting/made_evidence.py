@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from fsdpkit.failures.older_words import older_record
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
 from fsdpkit.reporting.diagnosis.evidence import (
     AttemptEvidence,
@@ -30,19 +31,23 @@ def rank(
     log: str = "",
 ) -> Voice:
     """A rank that ended; two ranks a node."""
+    node = f"node{number // 2 + 1}"
     return Voice(
         kind="rank",
         rank=number,
-        node=f"node{number // 2 + 1}",
+        node=node,
         status=status,
         time_s=time_s,
         message=None if message is None else LogText(message, Path(f"failures/{number}")),
+        told=None if message is None else older_record(status, number, node, message),
         logs=(LogText(log, Path(f"rank-{number}.err")),) if log else (),
     )
 
 
 def agent(node: str, message: str, *, status: int = 78, time_s: float | None = 10.0) -> Voice:
-    return Voice(kind="agent", node=node, status=status, time_s=time_s, message=LogText(message))
+    told = older_record(status, None, node, message)
+    words = LogText(told.words)
+    return Voice(kind="agent", node=node, status=status, time_s=time_s, message=words, told=told)
 
 
 def batch(log: str) -> Voice:

@@ -88,7 +88,7 @@ def test_failures_belong_to_their_launch_and_a_lost_node_is_named_by_the_verdict
     trouble(attempt, T0_S + 99, "node2: no sign of life", "node-failure")
     told = [(b.launch, b.who, b.message.split(":")[0], b.follow_on) for b in errors(run).broken]
     assert told == [
-        (None, "node2", "check before training failed", False),
+        (None, "node2", "only 0 GB", False),
         (0, "rank 0 on node1", "exit status 3", False),
         (1, "node2", "no sign of life", False),
         (1, "rank 1 on node1", "RuntimeError", True),

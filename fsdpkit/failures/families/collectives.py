@@ -55,17 +55,6 @@ HANG = Cause(
     waited="{who} timed out waiting for another rank; which one is unknown: {words}",
     patterns=(
         pattern(
-            "waiting for other ranks",
-            "fsdpkit's agents, for a waiting rank",
-            Level.WAITED,
-            action=_LOOK_AT_ALL,
-        ),
-        pattern(
-            " (after step ",
-            "fsdpkit's agents, for a rank doing something different from the others",
-            line=r"(?:made no step|logged no step|was \w+) for \d+ s \(after step -?\d+\)",
-        ),
-        pattern(
             "monitoredBarrier",
             "gloo's monitored barrier, which names the missing rank",
             line=r"(?i)ranks?(?:\(s\))? (?P<rank>\d+)(?:, \d+)* failed to (?:pass|reach) m",

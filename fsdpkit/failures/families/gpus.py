@@ -66,18 +66,5 @@ BAD_GPU = Cause(
             line=r"amdgpu .*uncorrectable hardware error",
         ),
         pattern("system not yet initialized", "CUDA 802: the node's fabric manager is down"),
-        pattern(
-            "has a damaged row of memory and none to replace it",
-            "fsdpkit's check before training",
-        ),
-        pattern(
-            "GPUs were asked for on each node, ",
-            "fsdpkit's check before training",
-            line=r"shows \d+ here",
-        ),
-        pattern(
-            "another process holds GPU memory",
-            "fsdpkit's check before training, of what outlived its job",
-        ),
     ),
 )

@@ -74,12 +74,6 @@ HOST_OUT_OF_MEMORY = Cause(
             line=r"(?i)^(?!.*(?:cuda|\bhip|thrust|rmm))",
         ),
         pattern("memory allocation of ", "Rust", line=r"memory allocation of \d+ bytes failed"),
-        pattern(
-            "MB of memory are free, ",
-            "fsdpkit's check before training",
-            line=r"only \d+ MB",
-            action="Exclude the node: --set resources.exclude={node}",
-        ),
     ),
 )
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from fsdpkit.failures.cause import RESUME, Cause
 from fsdpkit.failures.patterns import Level, pattern
 
-HEAD_SILENT = "the head node's agent does not answer any more"
-"""What an agent says that hears nothing of the head's."""
-
 NO_INTERNET = Cause(
     "no-internet",
     "{who} could not reach a service outside the cluster: {words}",
@@ -61,12 +58,6 @@ PORT_TAKEN = Cause(
     "Submit again (another job id gives another port), or move rendezvous.port_base in the "
     "site profile.",
     patterns=(
-        pattern("is taken on the head node", "fsdpkit's check before training", line=r"port \d+"),
-        pattern("no free port outside ", "our batch shell"),
-        pattern(
-            "does not know this run's secret",
-            "fsdpkit's agents, when another program answers on the port",
-        ),
         pattern(
             _IN_USE,
             "torch's TCPStore and the kernel, of a port that a rank chose",
@@ -83,29 +74,6 @@ HEAD_ADDRESS = Cause(
     "Correct the name service, or in the site profile rendezvous.address, .prefix, .suffix "
     "or .interface.",
     patterns=(
-        pattern(
-            "the head node",
-            "fsdpkit's check before training",
-            line=r"'[^']*' (?:does not resolve|resolves to)",
-        ),
-        pattern(
-            (
-                "no IPv4 address from ",
-                "is not an IPv4 address",
-                "one interface in the site",
-            ),
-            "our batch shell",
-        ),
-        pattern("is a loopback, link-local or empty address", "our batch shell"),
-        pattern("no route to the head node's address", "the shell on each node"),
-        pattern("no network interface carries ", "the shell on each node"),
-        pattern(
-            "cannot reach the head node's port",
-            "fsdpkit's agents, when nothing answers at the address; a timeout may have other "
-            "causes",
-            Level.WAITED,
-            line="head node's port (?!.*timed out)",
-        ),
         pattern(
             "The IPv",
             "torch's TCPStore, of a name that does not resolve",
@@ -166,7 +134,6 @@ RENDEZVOUS_TIMEOUT = Cause(
     "Look at the node that did not come; if its file system was slow, raise "
     "rendezvous.join_timeout_s in the site profile. " + RESUME,
     patterns=(
-        pattern("no agent after ", "the head's agent, of nodes that did not come", Level.WAITED),
         pattern(
             ("RendezvousTimeoutError", "RendezvousConnectionError"),
             "torchrun",
@@ -177,7 +144,6 @@ RENDEZVOUS_TIMEOUT = Cause(
             "torch's TCPStore on a node that does not reach the head",
             Level.WAITED,
         ),
-        pattern("where the ranks are to meet", "our agents", Level.WAITED),
         pattern("waiting for clients", "TCPStore on the head", Level.WAITED),
         pattern("wait timeout after ", "TCPStore, of a key that nobody sets", Level.WAITED),
     ),
@@ -201,11 +167,6 @@ CONNECTION_RESET = Cause(
             ),
             "gloo, NCCL, UCX and TCPStore in ranks whose peer is gone: a follow-on error if any "
             "other failure is recorded",
-            Level.LOST_PEER,
-        ),
-        pattern(
-            HEAD_SILENT,
-            "our agents on the other nodes; the head may have failed for its own reason",
             Level.LOST_PEER,
         ),
         pattern(

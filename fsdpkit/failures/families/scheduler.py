@@ -92,9 +92,6 @@ NODE_FAILURE = Cause(
         ),
         pattern("DUE TO NODE FAILURE", "slurmstepd on a surviving node", Level.OUTSIDE),
         pattern(
-            "no sign of life", "fsdpkit's agents, for a node that stopped answering", Level.OUTSIDE
-        ),
-        pattern(
             ("hardware memory corruption", "UNCORRECTABLE MEMORY ERROR", "Fatal Machine check"),
             "the kernel and slurmstepd, of the node's memory",
             Level.OUTSIDE,

@@ -14,12 +14,7 @@ OWN_STEP = Cause(
     retry="settings",
     again="not by itself",
     statuses=frozenset({STEP_FAILED}),
-    patterns=(
-        pattern(
-            ("steps.before ended with status ", "steps.each_node ended with status "),
-            "our batch shell and the shell on each node",
-        ),
-    ),
+    patterns=(),
 )
 
 VERSION_MISMATCH = Cause(
@@ -28,11 +23,6 @@ VERSION_MISMATCH = Cause(
     "Use one environment on a file system that all nodes share, or leave {node} out: "
     "--set resources.exclude={node}",
     patterns=(
-        pattern(
-            "all nodes must see the same environment",
-            "fsdpkit's check before training, which compares each node with the first",
-            line=r"\w+ is \S+ on (?P<node>\S+) but ",
-        ),
         pattern(
             ("river/library version mismatch", "NVML/RM version mismatch"),
             "NVML, of a driver that was updated and not loaded again",
@@ -118,8 +108,6 @@ ENVIRONMENT_MISSING = Cause(
     "Compare the job's environment (fsdpkit check) with what the nodes have: module spider "
     "NAME, conda env list.",
     patterns=(
-        pattern(("cannot load the module ", "there is no 'module' command"), "our shell"),
-        pattern(("there is no 'conda' here", "info --base' failed"), "our shell"),
         pattern(("CondaError: ", "conda init"), "conda", line=r"(?i)run 'conda init'|CondaError"),
         pattern(
             "execve(): ",
@@ -137,8 +125,6 @@ ENVIRONMENT_MISSING = Cause(
             "the shell, for a script whose interpreter has moved",
             by=("agent", "batch"),
         ),
-        pattern("there is no etc/profile.d/conda.sh in ", "our shell"),
-        pattern("cannot activate the conda environment ", "our shell"),
         pattern(
             ": No such file or directory",
             "the shell, for a file that the job's prelude sources",
@@ -167,8 +153,6 @@ ENVIRONMENT_MISSING = Cause(
             "Slurm, of a plugin that sets up containers and the like",
             by=("agent", "batch"),
         ),
-        pattern("there is no Python in ", "our shell, of a virtual environment"),
-        pattern("there is no torchrun on PATH", "our shell"),
         pattern(
             ("fatal error: ", "cannot find -l"),
             "gcc, nvcc and ld, of headers and libraries that the node lacks",
@@ -211,11 +195,6 @@ SCRIPT_NOT_VISIBLE = Cause(
         pattern("can't open file '", "Python, of the script that it is to run"),
         pattern("can't find '__main__' module in ", "Python, of a directory that is empty"),
         pattern(
-            "though the head node made it",
-            "fsdpkit's check before training, of the run's directory",
-        ),
-        pattern("cannot write to the run directory ", "our batch shell"),
-        pattern(
             "ould not open std",
             "slurmstepd, of the job's own output",
             by=("agent", "batch"),
@@ -230,7 +209,6 @@ IMPORT_ERROR = Cause(
     "Install it into the environment that the job activates; if other nodes have it, this node "
     "sees a different environment.",
     patterns=(
-        pattern("torch cannot be imported by ", "fsdpkit's check before training"),
         pattern(("ModuleNotFoundError: ", "ImportError: "), "Python"),
         pattern("No module named ", "python -m, and whoever quotes Python"),
         pattern("error while loading shared libraries: ", "the dynamic linker"),

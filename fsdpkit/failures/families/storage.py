@@ -20,8 +20,6 @@ DISK_FULL = Cause(
             line=r"DataLoader worker .*Bus error",
         ),
         pattern("No usable temporary directory found", "Python's tempfile"),
-        pattern("GB are free in ", "fsdpkit's check before training", line=r"only [\d.]+ GB"),
-        pattern("the file system or your quota is full", "fsdpkit's check before training"),
     ),
 )
 

@@ -53,7 +53,6 @@ SETTINGS = Cause(
             "our trainer",
             line=r"^(?:fsdpkit\.errors\.)?(?:ConfigError|UsageError|NotFoundError): ",
         ),
-        pattern("asked for ", "our batch shell", line=r"asked for \d+ nodes.*, but \S+ has "),
     ),
 )
 
@@ -65,18 +64,7 @@ WRONG_WORLD = Cause(
     'devices="auto". For a script that starts its own workers: launch.ranks_per_node = 1.',
     retry="settings",
     again="not until the script is corrected",
-    patterns=(
-        pattern(
-            "wrong world: ",
-            "our agents, of what a rank has noted",
-            line=r"(?:^|rank \d+ on \S+: )wrong world: ",
-        ),
-        pattern(
-            ("makes a process group", "lets the ranks of ", "has made no process group"),
-            "a rank, of the call in its script",
-            line=r"^fsdpkit: .{1,200}, line \d+, (?:makes a proc|lets the ranks|trains, but the)",
-        ),
-    ),
+    patterns=(),
 )
 
 EXCEPTION = Cause(

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fsdpkit.failures.ends import STOPPED
-from fsdpkit.failures.families.network import HEAD_SILENT
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs import flight_record
+from fsdpkit.runs.failures import HEAD_SILENT
 from fsdpkit.runs.log_ends import LogText
 
 
@@ -90,7 +90,7 @@ def silent_node(attempt: AttemptEvidence) -> Iterator[Observation]:
     """A node whose agent disappeared without a message: the head if the others lost it, or the
     first whose end srun reports, if that was SIGKILL."""
     for voice in attempt.voices:
-        if voice.message is not None and HEAD_SILENT in voice.message.text:
+        if voice.told is not None and voice.told.rule == HEAD_SILENT:
             words = f"the head's agent does not answer {voice.node} any more"
             yield Observation(words, Level.WAITED, node=attempt.head, seen_in=voice.message)
     for node, place in _killed_agent(attempt) if _anybody_spoke(attempt) else ():

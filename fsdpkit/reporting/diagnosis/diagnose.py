@@ -19,6 +19,7 @@ import msgspec
 from fsdpkit.errors import NotFoundError
 from fsdpkit.failures.cause import RESUME
 from fsdpkit.failures.causes import CAUSES, page_of
+from fsdpkit.failures.older_words import came_back
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting import pending
 from fsdpkit.reporting.diagnosis.evidence import (
@@ -250,7 +251,7 @@ def _again(first: Finding, attempt: AttemptEvidence) -> str | None:
     ending, verdict = attempt.ending, attempt.verdict
     if ending is not None and ending.action == "requeue":
         return "the job was queued again"
-    if verdict is not None and "came back" in verdict.why:
+    if verdict is not None and came_back(verdict):
         return f"hardly: {verdict.why.partition(',')[0]}"
     return CAUSES[first.cause].again
 
@@ -306,10 +307,10 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
 
 
 def _surest(candidates: Sequence[Finding]) -> Finding:
-    """The first, or the first that is sure of the same cause; of a bare exception, which may be
-    any, the first."""
+    """The first; if that is not sure, the first that an agent has judged, or that is sure of the
+    same cause, unless that is a bare exception, which may be any."""
     first, *others = sorted(candidates, key=_order)
-    same = (f for f in others if f.sure and f.cause == first.cause != "exception")
+    same = (f for f in others if f.judged or (f.sure and f.cause == first.cause != "exception"))
     return first if first.sure else next(same, first)
 
 

@@ -17,13 +17,15 @@ import msgspec
 from fsdpkit.failures import exceptions, strerror
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
+from fsdpkit.failures.older_words import older_line, slurm_said
 from fsdpkit.failures.patterns import Level, Shown, Speaker
 from fsdpkit.failures.tracebacks import ended_by, last_before_silence
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
-from fsdpkit.reporting.diagnosis.sources import WHO, Voice
+from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.log_ends import LogText
-from fsdpkit.runs.outcomes import WARNING
+from fsdpkit.runs.outcomes import WARNING, Trouble
 
 _MOST_WORDS = 160
 _SHORT = 4096
@@ -50,6 +52,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     action: str | None = None
     sure: bool = True
     """Whether it is known to be how the process ended, and not only what it said last."""
+    judged: bool = False
+    """Whether an agent or a shell has judged so, and not by what the process said."""
 
 
 def findings_of(attempt: AttemptEvidence) -> list[Finding]:
@@ -58,7 +62,7 @@ def findings_of(attempt: AttemptEvidence) -> list[Finding]:
     for voice in attempt.voices:
         found += _by_voice(voice)
     if (verdict := attempt.verdict) is not None and verdict.trouble is not None:
-        told = _told_by_verdict(verdict.trouble.message, verdict.trouble.status, attempt.files[1])
+        told = _told_by_verdict(verdict.trouble, attempt.files[1])
         whose = (told.rank, told.node)
         if not any(v.message and (v.rank, v.node) == whose for v in attempt.voices):
             found += _by_voice(told)
@@ -119,17 +123,16 @@ def _by_its_words(line: str, until: str) -> str | None:
     return "data-missing" if number == errno.ENOENT and _OF_FILES.match(line) else None
 
 
-def _told_by_verdict(message: str, status: int, file: Path | None) -> Voice:
+def _told_by_verdict(trouble: Trouble, file: Path | None) -> Voice:
     """The agents' verdict as one more log source, in case their records are lost."""
-    who = WHO.match(message)
-    rank = int(who["rank"]) if who and who["rank"] else None
-    text = who["told"] if who else message
+    told = trouble.failure or older_line(trouble.status, trouble.message)
     return Voice(
-        kind="agent" if rank is None else "rank",
-        node=who["node"] if who else None,
-        rank=rank,
-        status=status,
-        message=LogText(text, file, None),
+        kind="agent" if told is None or told.rank is None else "rank",
+        node=told.name if told else None,
+        rank=told.rank if told else None,
+        status=trouble.status,
+        message=LogText(told.words if told else trouble.message, file, None),
+        told=told,
     )
 
 
@@ -152,10 +155,9 @@ def _by_ending(attempt: AttemptEvidence) -> Iterator[Finding]:
     ending = attempt.ending
     for cause in CAUSES.values():
         if ending is not None and ending.cause in cause.endings:
-            asked = "Slurm warned of the end" not in ending.why
             yield Finding(
                 cause=cause.name,
-                level=Level.OUTSIDE if asked else Level.SUMMED_UP,
+                level=Level.OUTSIDE if slurm_said(ending) else Level.SUMMED_UP,
                 words=_how_cancelled(attempt) if cause.name == "cancelled" else ending.why,
                 quote=Quote(attempt.files[0], None, ending.why),
             )
@@ -192,6 +194,10 @@ def _by_facts(attempt: AttemptEvidence) -> Iterator[Finding]:
 
 
 def _by_voice(voice: Voice) -> Iterator[Finding]:
+    told = voice.told
+    if told is not None and told.by != "rank" and told.cause in CAUSES:
+        yield _on_record(told, voice)
+        return
     if voice.kind == "rank":
         yield from _by_rank(voice)
         return
@@ -241,8 +247,27 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
         found = explain(msgspec.structs.replace(end, record=""))
     if found is None or not found.shown.sure or found.where == "status":
         found = explain(end)
-    if found is not None:
+    said = voice.told is not None and voice.told.sure and voice.told.exception
+    if voice.told is not None and said and (found is None or not found.shown.sure):
+        yield _on_record(voice.told, voice)
+    elif found is not None:
         yield _finding(found.shown, texts[found.where], voice)
+
+
+def _on_record(told: FailureRecord, voice: Voice) -> Finding:
+    """What an agent or a shell has judged."""
+    message = voice.message
+    return Finding(
+        cause=told.cause,
+        level=Level(told.level),
+        words=in_words(told.words),
+        quote=Quote(message.file, message.line, _printable(told.words)) if message else None,
+        rank=voice.rank,
+        node=voice.node,
+        time_s=voice.time_s,
+        sure=told.sure,
+        judged=told.by != "rank",
+    )
 
 
 def in_a_thread(rank: int, attempt: AttemptEvidence) -> Finding | None:
@@ -345,7 +370,7 @@ def _by_status(voice: Voice, message: LogText) -> Iterator[Finding]:
 def in_words(line: str) -> str:
     """A line of a log without the prefix naming its rank or C++ source line, and not too long."""
     text = _WHO_WROTE_IT.sub("", _printable(line))
-    text = _IN_CPP.sub("", _KIND.sub("", text)).strip()
+    text = _IN_CPP.sub("", text).strip()
     return _shortened(text, _MOST_WORDS)
 
 
@@ -354,8 +379,6 @@ def _shortened(text: str, most: int) -> str:
 
 
 _WHO_WROTE_IT = re.compile(r"^(?:\[rank\d+\]:|rank \d+:|fsdpkit: [\w.-]+:|what\(\):)\s*")
-_KIND = re.compile(r"^(?:check before training failed|wrong world): ")
-"""With which an agent begins, for what the sentence of a cause says already."""
 _IN_CPP = re.compile(r"\[/\S+\.\w+:\d+\] ")
 
 

@@ -17,6 +17,8 @@ import msgspec
 from fsdpkit.bounded import NODES_READ, RANKS_READ
 from fsdpkit.failures.ends import ProcessEnd, explain, tells_of_a_killed_child
 from fsdpkit.failures.exceptions import CHILD_KILLED
+from fsdpkit.failures.older_words import older_line
+from fsdpkit.runs.failures import FailureRecord, read_record
 from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.log_ends import LogText, end_of, newest_part, part_from, without
@@ -43,6 +45,8 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     """When it failed, Unix time by the clock of the run directory's file server."""
     message: LogText | None = None
     """Its last words: the exception that ended it, or what its agent says of its end."""
+    told: FailureRecord | None = None
+    """What its agent, or a shell, has put on record of its end."""
     traceback: LogText | None = None
     logs: tuple[LogText, ...] = ()
     stacks: LogText | None = None
@@ -116,18 +120,17 @@ def _names(attempt: Attempt) -> dict[int, str]:
     """The nodes' names by index, as far as they are recorded."""
     names = {node.number: node.name for node in attempt.nodes if node.name}
     for failure in attempt.failures:
-        if failure.node not in names and (who := WHO.match(failure.message)):
-            names[failure.node] = who["node"]
+        if (told := _record_of(failure)) is not None:
+            names.setdefault(failure.node, told.name)
     return names
 
 
-WHO = re.compile(r"(?:rank (?P<rank>\d+) on )?(?P<node>[A-Za-z0-9][\w.-]*): (?P<told>(?s:.*))")
-"""How agents and the batch shell begin a line about a failure: `rank 3 on node2: …`."""
+def _record_of(failure: Failure) -> FailureRecord | None:
+    return failure.record or older_line(failure.status, failure.message)
 
 
 def _of_failure(failure: Failure, names: Mapping[int, str], offsets: Mapping[str, object]) -> Voice:
-    who = WHO.match(failure.message)
-    text = who["told"] if who else failure.message
+    told = _record_of(failure)
     node = names.get(failure.node)
     offset_s = offsets.get(node or "")
     return Voice(
@@ -136,7 +139,8 @@ def _of_failure(failure: Failure, names: Mapping[int, str], offsets: Mapping[str
         rank=failure.rank,
         status=failure.status,
         time_s=failure.time_s - (offset_s if isinstance(offset_s, int | float) else 0.0),
-        message=LogText(text, failure.file),
+        message=LogText(told.words if told else failure.message, failure.file),
+        told=told,
     )
 
 
@@ -301,7 +305,7 @@ def _name_in(logs: Iterable[LogText]) -> str | None:
 
 _TOLD = re.compile(
     r"^fsdpkit: (?:.*?first on record: |.*?preempted; |.*?over; |.*?the end; )?"
-    r"(?P<line>(?:rank \d+ on )?(?!warning:)[A-Za-z0-9][\w.-]*: (?!ready, ).*)$",
+    r"(?P<line>(?:rank \d+ on )?(?!warning:|failed:)[A-Za-z0-9][\w.-]*: (?!ready, ).*|\{.*\})$",
     re.MULTILINE,
 )
 _GOT_OVER = "; starting the ranks again in "
@@ -310,14 +314,30 @@ _GOT_OVER = "; starting the ranks again in "
 def _told_in(log: LogText) -> Iterator[Voice]:
     """Failures reported in a log, in case nothing else could be written."""
     for match in _TOLD.finditer(log.text):
-        who = WHO.match(match["line"])
-        if who is not None and _GOT_OVER not in match["line"]:
+        line = match["line"]
+        told = read_record(line) if line.startswith("{") else _of_shell(log, match)
+        if told is not None and _GOT_OVER not in line:
+            words = msgspec.structs.replace(log.part(*match.span("line")), text=told.words)
             yield Voice(
-                kind="rank" if who["rank"] else "agent",
-                node=who["node"],
-                rank=int(who["rank"]) if who["rank"] else None,
-                message=log.part(match.start("line") + who.start("told"), match.end()),
+                kind="agent" if told.rank is None else "rank",
+                node=told.name,
+                rank=told.rank,
+                message=words,
+                told=told,
             )
+
+
+def _of_shell(log: LogText, match: re.Match[str]) -> FailureRecord | None:
+    """A line about a failure; where the shell's record follows it, with what that says."""
+    line = match["line"]
+    behind = _RECORD.match(log.text, match.end())
+    told = read_record(behind["record"]) if behind else None
+    if told is None:
+        return older_line(None, line)
+    return msgspec.structs.replace(told, words=line.removeprefix(f"{told.name}: "))
+
+
+_RECORD = re.compile(r"\nfsdpkit: failed: (?P<record>.*)")
 
 
 def _own(log: LogText) -> LogText:

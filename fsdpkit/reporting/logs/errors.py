@@ -18,7 +18,9 @@ from msgspec import structs
 from fsdpkit.bounded import QUOTED, read_end
 from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.failures.ends import follows
+from fsdpkit.failures.older_words import older_line
 from fsdpkit.reporting.logs.lines import LineReader, position_of_last, text
+from fsdpkit.runs.failures import Level
 from fsdpkit.runs.history import Attempt, Failure, Launch
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import read_json
@@ -41,6 +43,7 @@ class LoggedFailure:
     message: str
     rank: int | None = None
     time_s: float = 0.0
+    lost_a_peer: bool = False
     follow_on: bool = False
     """It only lost a peer, and there is a failure that explains it."""
     same: tuple[LoggedFailure, ...] = ()
@@ -103,13 +106,15 @@ def _places(attempt: Attempt) -> list[tuple[int | None, Launch | None]]:
 
 
 def _recorded(attempt: Attempt, failure: Failure) -> LoggedFailure:
-    """`1 rank 3 on node2: ValueError: …` as an agent wrote it into `failures/`."""
-    who, colon, message = failure.message.partition(": ")
-    if not colon:
-        who, message = "", failure.message
+    """As an agent wrote it into `failures/`."""
+    told = failure.record or older_line(failure.status, failure.message)
+    who, words = (told.who, told.words) if told else ("", failure.message)
+    lost_a_peer = follows(words) if told is None or not told.cause else told.level <= Level.WAITED
     if failure.status == STOPPED_EARLY:
-        message = _STOPPED
-    return LoggedFailure(attempt.number, None, who, message, failure.rank, failure.time_s)
+        words = _STOPPED
+    return LoggedFailure(
+        attempt.number, None, who, words, failure.rank, failure.time_s, lost_a_peer=lost_a_peer
+    )
 
 
 def _by_one_clock(attempt: Attempt, failure: Failure) -> Failure:
@@ -148,7 +153,15 @@ def _only_in_error_files(
         told = _told(attempt.paths.rank_file(rank, "error.json", launch.number))
         if told is not None:
             who = f"rank {rank} on {attempt.node_of_rank(rank, ranks_per_node, place)}"
-            yield LoggedFailure(attempt.number, None, who, told.message, rank, told.time_s)
+            yield LoggedFailure(
+                attempt.number,
+                None,
+                who,
+                told.message,
+                rank,
+                told.time_s,
+                lost_a_peer=follows(told.message),
+            )
 
 
 def _with_verdict(broken: list[LoggedFailure], message: str, time_s: float) -> list[LoggedFailure]:
@@ -168,8 +181,8 @@ def _ordered(broken: list[LoggedFailure], verdict: str, attempt: Attempt) -> lis
     """The cause first, then by time; follow-on errors last. Identical ones are merged."""
     if any(one.message != _STOPPED for one in broken):
         broken = [one for one in broken if one.message != _STOPPED]
-    own = any(not follows(one.message) for one in broken)
-    broken.sort(key=lambda b: (not _is(b, verdict), follows(b.message), b.time_s, b.rank or 0))
+    own = any(not one.lost_a_peer for one in broken)
+    broken.sort(key=lambda b: (not _is(b, verdict), b.lost_a_peer, b.time_s, b.rank or 0))
     groups: dict[str, list[LoggedFailure]] = {}
     for one in broken:
         groups.setdefault(_alike(one.message), []).append(one)
@@ -177,7 +190,7 @@ def _ordered(broken: list[LoggedFailure], verdict: str, attempt: Attempt) -> lis
     for first, *others in groups.values():
         merged = replace(
             first,
-            follow_on=own and follows(first.message),
+            follow_on=own and first.lost_a_peer,
             same=tuple(others),
         )
         found.append(merged if merged.follow_on else _with_details(merged, attempt))

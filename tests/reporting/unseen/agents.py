@@ -17,10 +17,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
+from msgspec import structs
+
 from fsdpkit.config.retry import Retry
-from fsdpkit.errors import NodeLostError
 from fsdpkit.launching import ending as batch_shell
-from fsdpkit.launching.node_failure import NodeFailure, first_failure, hang_failure, record_failure
+from fsdpkit.launching.link import HeadLostError
+from fsdpkit.launching.node_failure import (
+    first_failure,
+    hang_failure,
+    own_failure,
+    record_failure,
+)
 from fsdpkit.launching.policy import (
     EndAttempt,
     JobFacts,
@@ -31,6 +38,7 @@ from fsdpkit.launching.policy import (
 )
 from fsdpkit.launching.pulse import Pulse, RankProcess
 from fsdpkit.runs import outcomes
+from fsdpkit.runs.failures import HEAD_SILENT, FailureRecord
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending, Trouble
 from tests.reporting.unseen.case import Case, Rank
@@ -97,18 +105,9 @@ def report_of(scene: Scene, node: int) -> Report | None:
         return Report(0, node, name, "done", step=case.step)
     else:
         return Report(0, node, name, "interrupted")
+    failure = structs.replace(failure, name=name)
     record_failure(failure, scene.attempt, node, name)
-    return Report(
-        0,
-        node,
-        name,
-        cast(Any, outcome),
-        status=failure.status,
-        message=failure.message,
-        time_ns=failure.time_ns,
-        rank=failure.rank,
-        step=case.step,
-    )
+    return Report(0, node, name, cast(Any, outcome), failure, case.step)
 
 
 def verdict_of(scene: Scene, reports: list[Report]) -> AttemptVerdict | None:
@@ -145,7 +144,8 @@ def record_lost_head(scene: Scene, node: int) -> None:
     """What another node's agent puts on record when the head node's does not answer."""
     words = f"the head node's agent does not answer any more, for {RETRY.lost_s} s"
     time_ns = int((scene.first_end_s + RETRY.lost_s) * 1e9) + node
-    failure = NodeFailure(NodeLostError.exit_code, words, time_ns)
+    failure = own_failure(HeadLostError(words), HEAD_SILENT)
+    failure = structs.replace(failure, time_ns=time_ns)
     record_failure(failure, scene.attempt, node, scene.case.node_name(node))
 
 
@@ -168,7 +168,7 @@ def _all_done(case: Case) -> bool:
     return statuses == {0} or (case.slurm.startswith("COMPLETED") and statuses <= {0, None})
 
 
-def _first_failure(scene: Scene, ended: Mapping[int, Rank]) -> NodeFailure:
+def _first_failure(scene: Scene, ended: Mapping[int, Rank]) -> FailureRecord:
     """What the agent reports of the ranks that torchelastic found ended."""
     found = {rank: _process_failure(scene, rank, one) for rank, one in ended.items()}
     first_s = scene.first_end_s + min(one.after_s for one in ended.values())
@@ -192,7 +192,7 @@ def _process_failure(scene: Scene, rank: int, one: Rank) -> SimpleNamespace:
     )
 
 
-def _hang(scene: Scene, node: int, hung: list[int]) -> NodeFailure:
+def _hang(scene: Scene, node: int, hung: list[int]) -> FailureRecord:
     case = scene.case
     pulse = Pulse.__new__(Pulse)
     pulse._beats = dict(_beats(case, node))

@@ -240,10 +240,11 @@ def _write_events(scene: Scene, node: int, reports: Sequence[Report]) -> None:
 
 
 def _ended_event(report: Report) -> dict[str, Any]:
-    at_s = report.time_ns / 1e9 + 0.4 if report.time_ns else FIRST_END_S + 4.0
+    failure = report.failure
+    at_s = failure.time_ns / 1e9 + 0.4 if failure else FIRST_END_S + 4.0
     event: dict[str, Any] = {"event": f"ranks-{report.outcome}", "launch": 0, "step": report.step}
-    if report.message:
-        event |= {"rank": report.rank, "status": report.status, "message": report.message}
+    if failure is not None:
+        event |= {"rank": failure.rank, "status": failure.status, "message": failure.words}
     return {"time_s": round(at_s, 3), **event}
 
 
