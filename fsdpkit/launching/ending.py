@@ -32,13 +32,13 @@ from fsdpkit.launching.saying import say
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.exclusions import nodes_of
-from fsdpkit.runs.failures import CHECK, HEAD_SILENT, REFUSED, FailureRecord, bounded
+from fsdpkit.runs.failures import CHECK, HEAD_SILENT, REFUSED, FailureRecord, Level, bounded
 from fsdpkit.runs.history import attempt_of, failures_in
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.job_ids import ONE, id_of, job_of, task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending, Trouble
-from fsdpkit.runs.reading import read_json, read_text
+from fsdpkit.runs.reading import open_regular, read_json, read_text
 from fsdpkit.runs.record import load
 from fsdpkit.runs.saved_steps import newest_saved
 from fsdpkit.runs.shared_record import AttemptEnd, add_end
@@ -47,6 +47,7 @@ _LONGEST_S = 120
 """A file system that does not answer for so long ends this process, and the job without it."""
 _WORD_S, _LOOK_S = 40.0, 0.2
 """How long nodes that the head lost may take to say that they lost the head."""
+_LOG_BYTES = 256 << 10
 _FEW = 5
 """Starts that Slurm may refuse and that are not counted: at least ten minutes, for after each it
 holds the job back for two."""
@@ -73,7 +74,9 @@ def _answer(status: int) -> int:
     gathered = gather(status, job_told(about_job), attempt, task, retry)
     facts = _with_their_word(gathered, attempt)
     decision = after_attempt(facts, retry)
-    ending = msgspec.structs.replace(decision, step=_saved_step(task, facts.trouble))
+    ending = msgspec.structs.replace(
+        decision, step=_saved_step(task, facts.trouble), log_bytes=_log_bytes()
+    )
     left_out = None
     if ending.action == "requeue":
         left_out = _exclusions(facts, ending, run, attempt, about_nodes)
@@ -192,7 +195,7 @@ def gather(
     if verdict and trouble is None:
         status = 0  # whatever srun says, as it had to be ended because a node is gone
     elif status and trouble is None:
-        trouble = _first_recorded(attempt) or _srun_refused(attempt)
+        trouble = _told_by_srun(attempt, _first_recorded(attempt))
     if trouble is not None:
         trouble = msgspec.structs.replace(trouble, lost=_names(trouble.lost))
     request = None
@@ -257,34 +260,65 @@ def _names(nodes: Iterable[str]) -> tuple[str, ...]:
     return tuple(node for node in nodes if _NODE.fullmatch(node))
 
 
-def _srun_refused(attempt: AttemptPaths) -> Trouble | None:
-    """Slurm could not create the step, for instance because a node still holds the previous
-    attempt's; or never will, as the request asks for what the allocation has not."""
-    if list(attempt.dir.glob("node-*.events.jsonl")):
-        return None
-    log = Path(os.environ["FSDPKIT_RUN_DIR"]) / f"slurm-{this_job()}.log"
-    with contextlib.suppress(OSError):
-        told = re.findall(r"^srun: error: (Unable to create step.*)", read_text(log), re.MULTILINE)
-        if told:
-            for_good = _NEVER.search(told[-1]) is not None
-            refused = FailureRecord(
-                by="shell",
-                rule="" if for_good else REFUSED,
-                name="srun",
-                status=NodeError.exit_code if for_good else NodeLostError.exit_code,
-                cause="refused",
-                words=bounded(told[-1]),
-            )
-            return trouble_of(refused)
-    return None
+def _told_by_srun(attempt: AttemptPaths, found: Trouble | None) -> Trouble | None:
+    """What srun says of the step where no agent knows why it ended, in the job's log."""
+    if found is not None and not (found.failure and found.failure.level <= Level.KILLED):
+        return found
+    log = _new_in_log(attempt)
+    if memory := _OUT_OF_MEMORY.search(log):
+        return trouble_of(_by_srun("host-out-of-memory", memory[0], 137, memory["node"]))
+    refused = _REFUSED_LINE.findall(log)
+    if not refused or list(attempt.dir.glob("node-*.events.jsonl")):
+        return found
+    if _NEVER.search(refused[-1]):
+        return trouble_of(_by_srun("refused", refused[-1], NodeError.exit_code))
+    # A node may still hold the previous attempt's.
+    status = NodeLostError.exit_code
+    return trouble_of(_by_srun("refused", refused[-1], status, rule=REFUSED))
 
 
+def _by_srun(
+    cause: str, words: str, status: int, name: str = "srun", rule: str = ""
+) -> FailureRecord:
+    return FailureRecord(
+        by="shell",
+        rule=rule,
+        name=name,
+        cause=cause,
+        status=status,
+        level=Level.OUTSIDE,
+        words=bounded(words),
+    )
+
+
+def _new_in_log(attempt: AttemptPaths) -> str:
+    """What this attempt has added to the job's log."""
+    endings = _endings_of_job(attempt)
+    before = endings[-1].log_bytes if endings else 0
+    with contextlib.suppress(OSError), open_regular(_log()) as log:
+        log.seek(max(before, os.fstat(log.fileno()).st_size - _LOG_BYTES))
+        return log.read(_LOG_BYTES).decode(errors="replace")
+    return ""
+
+
+_OUT_OF_MEMORY = re.compile(r"^srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory", re.M)
+_REFUSED_LINE = re.compile(r"^srun: error: (Unable to create step.*)", re.M)
 _NEVER = re.compile(
     r"(?i)more processors requested|requested node configuration|memory required|not permitted|"
     r"invalid (?!job id|generic)|unable to satisfy|configuration not available"
 )
 """Of Slurm's reasons not to create a step, those that stay (slurm_errno.c of 22.05 to 26.05). That
 GPUs are missing may be said of a node which still holds the last attempt's."""
+
+
+def _log() -> Path:
+    return Path(os.environ["FSDPKIT_RUN_DIR"]) / f"slurm-{this_job()}.log"
+
+
+def _log_bytes() -> int:
+    with contextlib.suppress(OSError):
+        return _log().stat().st_size
+    return 0
 
 
 def this_job() -> str:

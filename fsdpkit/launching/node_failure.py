@@ -124,6 +124,23 @@ def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -
     )
 
 
+def with_kernels_word(failure: FailureRecord, oom_kills: int) -> FailureRecord:
+    """The failure, explained by the kernel where only a signal is known that ended the rank.
+
+    oom_kills: processes of the job that it killed for want of memory since the launch began.
+    """
+    if failure.level != Level.KILLED or oom_kills < 1:
+        return failure
+    return msgspec.structs.replace(
+        failure,
+        by="agent",
+        cause="host-out-of-memory",
+        level=Level.OWN,
+        words=f"{failure.words}; the kernel killed {oom_kills} of the job's processes for want of "
+        "memory",
+    )
+
+
 def _end_of_rank(failure: ProcessFailure, standard_error: Path) -> ProcessEnd:
     from fsdpkit.failures.ends import ProcessEnd
 

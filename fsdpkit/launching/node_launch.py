@@ -16,7 +16,7 @@ import msgspec
 
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.errors import STOPPED_EARLY, NodeError
-from fsdpkit.launching import flight, slurm_variables, worlds
+from fsdpkit.launching import flight, machine, slurm_variables, worlds
 from fsdpkit.launching.board import Meeting, Order
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.node_failure import (
@@ -25,6 +25,7 @@ from fsdpkit.launching.node_failure import (
     judged,
     own_failure,
     record_failure,
+    with_kernels_word,
 )
 from fsdpkit.launching.policy import Outcome, Report
 from fsdpkit.launching.pulse import Pulse
@@ -95,6 +96,8 @@ class NodeLaunch:
 
         order, node = self.order, self.node
         node.forks.forked = 0
+        cgroup = machine.Cgroup()
+        kills_before = cgroup.sample().get("oom_kills") or 0
         node.events.write(event="ranks-starting", launch=order.launch)
         try:
             torchrun.launch(
@@ -115,7 +118,9 @@ class NodeLaunch:
         except ChildFailedError as error:
             if found := worlds.wrong_world(self.pulse.node, self.pulse.ranks):
                 return self._report("failed", self._wrong_world(*found))
-            return self._report("failed", first_failure(error, node.attempt, order.launch))
+            first = first_failure(error, node.attempt, order.launch)
+            killed = (cgroup.sample().get("oom_kills") or 0) - kills_before
+            return self._report("failed", with_kernels_word(first, killed))
         except InterruptedLaunch as error:
             if self.hang:
                 return self._report("hung", self.hang)

@@ -86,6 +86,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Slurm itself told of a time limit, a preemption or an end; None: not known."""
     rule: str = ""
     """Of the failure that it was judged by (runs/failures.py)."""
+    log_bytes: int = 0
+    """How long the job's log was: the next attempt of the job adds to it."""
 
 
 Record = TypeVar("Record", AttemptVerdict, Ending)

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from fsdpkit.errors import PortTakenError
+from fsdpkit.failures.older_words import older_line
 from fsdpkit.launching import ending
-from fsdpkit.launching.policy import HEAD_SILENT
 from fsdpkit.runs.avoided_nodes import avoid
+from fsdpkit.runs.failures import CHECK, FailureRecord, in_a_line
 from fsdpkit.runs.job_file import DIGEST
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Trouble, write
@@ -25,7 +26,9 @@ from tests.scheduling.records import job, run_of
 
 RUNNING = "JobId=7 JobState=RUNNING Reason=None Requeue=1 Restarts=0 ExcNodeList=(null)"
 SINFO = "main*|{}|alloc|64|500000|(null)|gpu:4"
-BROKEN = "check before training failed: torch cannot be imported by python on this node"
+CHECKED = "check before training failed: "
+SILENT = "the head node's agent does not answer any more"
+BROKEN = "torch cannot be imported by python on this node"
 
 
 class Shell:
@@ -47,7 +50,10 @@ class Shell:
         self.resources: dict[str, Any] = {}
 
     def fails(self, node: int, line: str) -> None:
-        (self.attempt / "failures" / f"{node:020}-node-{node}").write_text(line + "\n")
+        status, _, told = line.partition(" ")
+        record = older_line(int(status), told)
+        assert record is not None
+        (self.attempt / "failures" / f"{node:020}-node-{node}").write_text(in_a_line(record))
 
     def ask(self, status: int) -> str:
         """The answer on standard output; `said` is what a person reads."""
@@ -83,7 +89,7 @@ def test_what_a_restart_got_over_is_not_what_the_agents_were_ended_for(shell: Sh
 
 
 def test_a_node_that_fails_its_check_is_left_out_of_the_next_attempt(shell: Shell) -> None:
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "requeue 71 node2"
     assert shell.written["cause"] == "node-failure"
     assert shell.said == f"fsdpkit: node2: {BROKEN}; queued again without node2\n"
@@ -93,7 +99,7 @@ def test_a_node_that_fails_its_check_is_left_out_of_the_next_attempt(shell: Shel
 
 def test_a_node_that_the_job_cannot_do_without_is_used_again(shell: Shell) -> None:
     shell.nodes = ["node1", "node2"]
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "requeue 71"
     assert (shell.written["avoid"], shell.written["left_out"]) == (["node2"], [])
 
@@ -120,7 +126,7 @@ def test_what_is_avoided_now_takes_the_place_of_what_was_left_out_before(shell: 
     recorded(shell, "node3")
     excludes(shell, "node3")
     noted(shell, "node3", hours=-1)  # its time is over
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "requeue 71 node2"
 
 
@@ -130,7 +136,7 @@ def test_what_a_person_excludes_stays_excluded(shell: Shell) -> None:
     shell.resources = {"exclude": "node[6-7]"}
     recorded(shell, "node7", "node8")
     excludes(shell, "node[6-9]")
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "requeue 71 node[6-7],node9,node2"
 
 
@@ -138,7 +144,7 @@ def test_nodes_that_a_person_excludes_are_not_counted_as_left(shell: Shell) -> N
     shell.resources = {"exclude": "node3"}
     recorded(shell)
     excludes(shell, "node3")
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "requeue 71"
 
 
@@ -146,7 +152,7 @@ def test_what_failed_another_run_is_left_out_too_if_enough_are_left(shell: Shell
     recorded(shell)
     noted(shell, "node1")
     shell.nodes = ["node1", "node2", "node3", "node4"]
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "requeue 71 node2,node1"
     shell.nodes.remove("node4")
     assert shell.ask(71) == "requeue 71 node2"
@@ -155,7 +161,7 @@ def test_what_failed_another_run_is_left_out_too_if_enough_are_left(shell: Shell
 @pytest.mark.parametrize("words", ["ReqNodeList=node[1-2]", "ReqNodeList=(null) Reservation=r1"])
 def test_where_the_job_says_where_to_run_nothing_is_left_out(shell: Shell, words: str) -> None:
     shell.told += f" {words}"
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "requeue 71"
 
 
@@ -163,7 +169,7 @@ def test_only_nodes_with_the_same_features_count_where_the_job_asks_for_some(
     shell: Shell,
 ) -> None:
     shell.nodes[2] = SINFO.format("node3").replace("(null)", "slow")
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "requeue 71 node2"
     shell.told += " Features=fast"
     assert shell.ask(71) == "requeue 71"
@@ -187,7 +193,7 @@ def test_a_head_node_that_the_others_lost_is_the_one_to_leave_out(
 
     def say_so_late(_: float) -> None:
         for node in (1, 2):
-            shell.fails(node, f"71 node{node + 1}: {HEAD_SILENT}, for 30 s")
+            shell.fails(node, f"71 node{node + 1}: {SILENT}, for 30 s")
 
     monkeypatch.setattr(ending.time, "sleep", say_so_late)
     assert shell.ask(137) == "requeue 71 node1"
@@ -204,8 +210,8 @@ def test_nobody_waits_for_the_lost_nodes_word_where_slurm_ends_the_job(
 
 
 def test_a_check_that_fails_on_several_nodes_is_not_their_fault(shell: Shell) -> None:
-    shell.fails(0, f"71 node1: {BROKEN}")
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(0, f"71 node1: {CHECKED}{BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "end 78"
     assert shell.written["cause"] == "preflight"
 
@@ -215,7 +221,7 @@ def test_what_the_job_wants_is_believed_as_it_was_submitted_alone(
 ) -> None:
     shell.retry = {"on_node_failure": "stop"}
     monkeypatch.setenv(DIGEST, hashlib.sha256(b'{"retry": {}}').hexdigest())
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "requeue 71 node2"
     assert "job.json is not what was submitted" in shell.said
 
@@ -234,13 +240,13 @@ def test_a_port_that_somebody_took_brings_the_job_back_and_costs_no_node(shell: 
 
 def test_where_the_policy_says_stop_a_broken_node_ends_the_job(shell: Shell) -> None:
     shell.retry = {"on_node_failure": "stop"}
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "end 71"
 
 
 def came_back(shell: Shell, message: str = "rank 1 on node2: ValueError: x") -> None:
     trouble = {"cause": "crash", "status": 1, "message": message, "step": 12}
-    verdict = {"trouble": trouble, "why": "it came back"}
+    verdict = {"trouble": trouble, "why": "it came back", "came_back": True}
     verdict["earlier"] = [{**trouble, "step": 7}, trouble, trouble]
     (shell.attempt / "verdict.json").write_text(json.dumps(verdict))
 
@@ -303,7 +309,8 @@ def test_a_record_that_cannot_be_read_does_not_change_the_end(shell: Shell) -> N
 
 
 def test_what_cannot_be_the_name_of_a_node_reaches_no_shell(shell: Shell) -> None:
-    shell.fails(1, f"71 $(reboot): {BROKEN}")
+    record = FailureRecord(by="agent", rule=CHECK, name="$(reboot)", status=71, cause="bad-gpu")
+    (shell.attempt / "failures" / "1-node-1").write_text(in_a_line(record))
     assert shell.ask(71) == "requeue 71"
 
 
@@ -324,17 +331,45 @@ def test_starts_that_slurm_refuses_are_not_counted_while_they_are_few(
 ) -> None:
     """It does so until it has noticed that a node of the attempt before is gone."""
     shell.retry = {"requeues": 1}
-    shell.fails(1, f"71 node2: {BROKEN}")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
     assert shell.ask(71) == "requeue 71 node2"
     refusal = "srun: error: Unable to create step for job 7: Invalid generic resource (gres)\n"
-    (shell.run / "slurm-7.log").write_text(refusal)
+    log = shell.run / "slurm-7.log"
+    log.touch()
     for number in range(1, 6):
+        log.write_text(log.read_text() + refusal)
         shell.attempt = begin(shell.run, number, monkeypatch)
         assert shell.ask(1) == "requeue 71", number
         assert shell.written["why"].endswith("Invalid generic resource (gres)")
+    log.write_text(log.read_text() + refusal)
     shell.attempt = begin(shell.run, 6, monkeypatch)
     assert shell.ask(1) == "end 71"
     assert "7 attempts in a row left no new checkpoint" in shell.written["why"]
+
+
+SRUN_SAYS = {
+    "srun: error: node2: task 1: Out Of Memory": ("end 137", "out-of-memory"),
+    "srun: error: Unable to create step for job 7: Memory required by task": ("end 78", "settings"),
+    "rank 0: srun: error: node2: task 1: Out Of Memory": ("requeue 137", "unknown"),
+}
+
+
+@pytest.mark.parametrize("line", SRUN_SAYS)
+def test_what_srun_says_of_a_step_without_a_verdict_is_decided_by(shell: Shell, line: str) -> None:
+    (shell.run / "slurm-7.log").write_text(f"fsdpkit: 2 nodes (node1 node2)\n{line}\n")
+    answer = shell.ask(137)
+    assert (answer, shell.written["cause"]) == SRUN_SAYS[line]
+
+
+def test_what_srun_said_of_the_attempt_before_is_not_said_of_this_one(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.retry = {"on_out_of_memory": "requeue"}
+    (shell.run / "slurm-7.log").write_text("srun: error: node2: task 1: Out Of Memory\n")
+    assert shell.ask(137) == "requeue 137"
+    shell.attempt = begin(shell.run, 1, monkeypatch)
+    shell.ask(137)
+    assert shell.written["cause"] == "unknown"
 
 
 def test_attempts_without_a_new_checkpoint_are_counted_from_the_last_one(
