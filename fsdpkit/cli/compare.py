@@ -44,7 +44,9 @@ def command(run: tuple[str, ...], runs: str | None, html: str | None, as_json: b
 
     if html is not None and as_json:
         raise UsageError("--html and --json are two forms of one answer: choose one of them")
-    opened = {(found := Run.open(name, runs=runs)).dir.resolve(): found for name in run}
+    opened = {
+        (found := Run.open(name, runs=runs, copied=True)).dir.resolve(): found for name in run
+    }
     told, sides = compare(list(opened.values()))
     if html is not None:
         _write_page(told, sides, html)

@@ -60,7 +60,7 @@ def command(
     from fsdpkit.reporting.diagnosis.evidence import MustRead, gather
     from fsdpkit.scheduling.run import Run
 
-    opened = Run.open(chosen(run, runs), runs=runs)
+    opened = Run.open(chosen(run, runs), runs=runs, copied=True)
     found = diagnose(gather(opened, MustRead(task, attempt)), attempt)
     if as_json:
         from fsdpkit.cli.json_output import print_answer

@@ -78,7 +78,7 @@ def command(
     from fsdpkit.scheduling.run import Run
 
     _refuse_what_does_not_fit(ctx)
-    opened = Run.open(chosen(run, runs), runs=runs)
+    opened = Run.open(chosen(run, runs), runs=runs, copied=True)
     task = _task(opened, task)
     if errors:
         return _print_errors(opened, task, attempt, as_json)

@@ -39,7 +39,7 @@ def command(
 
     if output == "-" and as_json:
         raise click.UsageError("-o - prints the report, --json where it is: choose one.")
-    opened = Run.open(chosen(run, runs), runs=runs)
+    opened = Run.open(chosen(run, runs), runs=runs, copied=True)
     html = page(opened, task)
     if output == "-":
         click.echo(html, nl=False)

@@ -54,7 +54,7 @@ def command(
     from fsdpkit.reporting.usage import SampleReader, frame
     from fsdpkit.scheduling.run import Run
 
-    opened = Run.open(chosen(run, runs), runs=runs)
+    opened = Run.open(chosen(run, runs), runs=runs, copied=True)
     tasks = opened.record.array_tasks
     if task is not None and task not in (tasks or []):
         raise NotFoundError(f"{opened.id} has no array task {task}")

@@ -53,7 +53,7 @@ def command(
     from fsdpkit.reporting.status.looking import Watcher, diagnosis_of
     from fsdpkit.scheduling.run import Run
 
-    opened = Run.open(chosen(run, runs), runs=runs)
+    opened = Run.open(chosen(run, runs), runs=runs, copied=True)
     tasks = opened.record.array_tasks
     if task is not None and task not in (tasks or []):
         raise NotFoundError(f"{opened.id} has no array task {task}")

@@ -55,7 +55,11 @@ class OpenRun:
 
     @classmethod
     def open(
-        cls, run: str | os.PathLike[str], *, runs: str | os.PathLike[str] | None = None
+        cls,
+        run: str | os.PathLike[str],
+        *,
+        runs: str | os.PathLike[str] | None = None,
+        copied: bool = False,
     ) -> Self:
         """The run with this path or id.
 
@@ -65,6 +69,8 @@ class OpenRun:
         Args:
             run: Its directory, its id, or a unique beginning or end of the id.
             runs: Directory of runs; None: `$FSDPKIT_RUNS`, else `./runs`.
+            copied: Whether its directory may have another name than its id, as a copy that is
+                only looked at has.
 
         Returns:
             The run as its directory has it now.
@@ -80,7 +86,8 @@ class OpenRun:
             fsdpkit.errors.NotFoundError: ...
         """
         directory = find_run(run, runs_dir(runs))
-        return cls(directory, load(directory))._confirmed()
+        found = cls(directory, load(directory, copied=copied))
+        return found._confirmed() if found.id == directory.resolve().name else found
 
     def _confirmed(self) -> Self:
         if not awaited(self.record):
@@ -252,7 +259,7 @@ class OpenRun:
             A new object; this one where the directory cannot be read.
         """
         with contextlib.suppress(StorageError, NotFoundError):
-            return self.with_record(load(self.dir))
+            return self.with_record(load(self.dir, copied=True))
         return self
 
     def newest_attempt(self, array_task: int | None = None) -> AttemptPaths:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,22 @@ def test_start_elapsed_time_and_end_are_told(tmp_path: Path, fsdpkit: Fsdpkit) -
     assert (answer["elapsed_s"], answer["ends_s"] - answer["started_s"]) == (11_100, 11_100)
     (row,) = fsdpkit("status").stdout.splitlines()[1:]
     assert row.endswith("COMPLETED  2026-01-01 10:00:00  3 h 05 min  2026-01-01 13:05:00")
+
+
+LOOKING = ("diagnose", "status", "logs", "logs --errors", "report --output r.html", "watch")
+CHANGING = ("cancel", "resume", "stacks", "track", "checkpoint save")
+
+
+def test_a_copied_run_is_looked_at_and_not_changed(tmp_path: Path, fsdpkit: Fsdpkit) -> None:
+    run = ended(tmp_path, {"7": state("COMPLETED")})
+    copy = shutil.copytree(run.dir, tmp_path / "sent by a colleague")
+    for command in LOOKING:
+        verb, *options = command.split()
+        done, own = fsdpkit(verb, str(copy), *options), fsdpkit(verb, str(run.dir), *options)
+        assert done.returncode == own.returncode != 74, command
+    for command in CHANGING:
+        done = fsdpkit(*command.split(), str(copy))
+        assert (done.returncode, ID in done.stderr) == (74, True), command
 
 
 def test_what_never_began_has_no_start(tmp_path: Path, fsdpkit: Fsdpkit) -> None:

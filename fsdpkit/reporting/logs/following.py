@@ -96,7 +96,7 @@ class _Logs:
 
     def find(self, tail: Tail = "all") -> None:
         """Take up files that have appeared."""
-        record = load(self._run.dir) if self._choice.batch else self._run.record
+        record = load(self._run.dir, copied=True) if self._choice.batch else self._run.record
         new = [
             source
             for source in sources_of(self._run.paths, record, self._choice)

@@ -204,7 +204,9 @@ class _Log:
             if path.exists():
                 return path
         with contextlib.suppress(StorageError, NotFoundError):
-            self._run = Run(self._run.dir, load(self._run.dir))  # it may have been resumed
+            self._run = Run(
+                self._run.dir, load(self._run.dir, copied=True)
+            )  # it may have been resumed
         logs = self._run.batch_logs()
         if self._task is not None:
             logs = [log for log in logs if task_of(log.stem.removeprefix("slurm-")) == self._task]
@@ -249,7 +251,7 @@ class _Scheduler:
             try:
                 record = self._run.record
                 with contextlib.suppress(StorageError, NotFoundError):
-                    record = load(self._run.dir)  # somebody may have resumed it
+                    record = load(self._run.dir, copied=True)  # somebody may have resumed it
                 standing = standings([(self._run.paths, record)])[0]
                 with self._lock:
                     self._answered = time.monotonic()
@@ -269,7 +271,7 @@ def diagnosis_of(run: Run, array_task: int | None = None) -> str:
     from fsdpkit.reporting.diagnosis.evidence import MustRead, gather
 
     try:
-        return diagnose(gather(Run.open(run.dir), MustRead(array_task))).sentence
+        return diagnose(gather(Run.open(run.dir, copied=True), MustRead(array_task))).sentence
     except FsdpkitError as error:
         return f"it could not be diagnosed: {error}"
 

@@ -112,7 +112,7 @@ def _task_steps(paths: RunPaths, states: States) -> list[int] | None:
 def one_status(directory: Path, asking: Asking | None = None) -> Status:
     """One run with all that is known of it. Raises NotFoundError, StorageError."""
     paths, asking = RunPaths(directory), asking or Asking()
-    (standing,) = asking.standings([(paths, load(directory))])
+    (standing,) = asking.standings([(paths, load(directory, copied=True))])
     status = _status(directory, standing)
     record = standing.record
     details, unread = _details(standing, status, asking)
