@@ -241,6 +241,16 @@ _WENT_ON = re.compile(
 )
 
 
+_COUNTED = re.compile(
+    r"(?im)\b(?:step|iter(?:ation)?|batch)s?\b\W{0,3}[1-9]|\b[1-9]\d*/\d+ \[[\d:]+<[^\]]*it[/s]"
+)
+
+
+def counts_a_step(text: str) -> bool:
+    """Whether a log shows a step that was done, in words or on a progress bar."""
+    return bool(_COUNTED.search(text))
+
+
 def goes_on(text: str) -> bool:
     """Whether a line is one of a process that works on: it counts a step, or tries again."""
     return bool(_WENT_ON.search(text))

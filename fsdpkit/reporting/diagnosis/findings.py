@@ -18,7 +18,7 @@ from fsdpkit.failures import exceptions, strerror
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
 from fsdpkit.failures.patterns import Level, Shown, Speaker
-from fsdpkit.failures.tracebacks import ended_by, last_before_silence
+from fsdpkit.failures.tracebacks import Frame, ended_by, last_before_silence
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import WHO, Voice
@@ -50,6 +50,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     action: str | None = None
     sure: bool = True
     """Whether it is known to be how the process ended, and not only what it said last."""
+    frames: tuple[Frame, ...] = ()
+    """The calls within which it was raised, the innermost last."""
 
 
 def findings_of(attempt: AttemptEvidence) -> list[Finding]:
@@ -308,6 +310,7 @@ def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:
         time_s=voice.time_s,
         action=shown.pattern.action,
         sure=shown.sure,
+        frames=shown.raised.frames if shown.raised else (),
     )
 
 
