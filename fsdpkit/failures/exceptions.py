@@ -170,7 +170,7 @@ def _of_one(outer: PrintedException) -> Shown:
         return msgspec.structs.replace(plain, cause=cause)
     if (by_status := _by_status(raised)) is not None:
         return msgspec.structs.replace(by_status, begin=outer.begin, end=outer.end, raised=raised)
-    if "device-side assert" in raised.message:
+    if "device-side assert triggered" in raised.message:
         return _of_an_assertion(raised, plain)
     if _of_settings(raised):
         return msgspec.structs.replace(plain, cause="settings")

@@ -258,7 +258,7 @@ def goes_on(text: str) -> bool:
 
 _BY_THE_WAY = re.compile(
     r"(?i)(?<![-/.\w])(?:info|debug|warn(?:ing)?|hint|notice|retr(?:y|ied|ying))\b(?![-/=])|"
-    r"\bif you\b|falling back|using the cached|skipp"
+    r"\bif you\b|falling back|using the (?:cached|native)|skipp|\boptional\b"
 )
 
 
