@@ -59,7 +59,9 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
     sure: bool = True
     """Whether it ended the process for certain; else it is only the last that was printed."""
     above: PrintedException | None = None
-    """The exception that was printed a few lines before it, by whomever, and did not lead to it."""
+    """The exception that was printed before it, by whomever, and did not lead to it."""
+    above_near: bool = False
+    """Whether that was but a few lines before it."""
     in_front: str = ""
     """The last lines before the traceback, which a child process may have written."""
 
@@ -313,9 +315,14 @@ def _all(lines: Sequence[TracebackLine]) -> list[_Found]:
             logged = bool(_LOGGED.match(in_front))
         near = lines[max(0, header - 12) : header]
         before = [line.text for line in near if line.begin > end]
-        above = found[-1][0] if found and near and near[0].begin <= found[-1][0].begin else None
+        above = found[-1][0] if found else None
         end = raised.end
-        raised = msgspec.structs.replace(raised, in_front="\n".join(before), above=above)
+        raised = msgspec.structs.replace(
+            raised,
+            in_front="\n".join(before),
+            above=above,
+            above_near=bool(above and near and near[0].begin <= above.begin),
+        )
         found.append((raised, lines[header].marked, own, logged))
     return found
 
@@ -414,6 +421,14 @@ def _without_traceback(lines: Sequence[TracebackLine]) -> PrintedException | Non
                 sure=False,
             )
     return None
+
+
+_OF_A_RANK = re.compile(re.escape(BEGINS) + r" \(RANK \d+\)")
+
+
+def of_a_rank(raised: PrintedException) -> PrintedException | None:
+    """The last of the exceptions that torch's distributed checkpoint collects from the ranks."""
+    return last_printed(_OF_A_RANK.sub(BEGINS, raised.message))
 
 
 def inner(raised: PrintedException) -> PrintedException:

@@ -179,7 +179,11 @@ RENDEZVOUS_TIMEOUT = Cause(
         ),
         pattern("where the ranks are to meet", "our agents", Level.WAITED),
         pattern("waiting for clients", "TCPStore on the head", Level.WAITED),
-        pattern("wait timeout after ", "TCPStore, of a key that nobody sets", Level.WAITED),
+        pattern(
+            ("wait timeout after ", "got error: Socket Timeout"),
+            "TCPStore, of a key that nobody sets",
+            Level.WAITED,
+        ),
     ),
 )
 

@@ -34,7 +34,7 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
         return None
     highest = max(finding.level for finding in findings)
     candidates = [finding for finding in findings if finding.level == highest]
-    first = _surest(candidates)
+    first = _maker(_surest(candidates), candidates)
     if _all_interrupted(candidates, attempt):
         return msgspec.structs.replace(
             first, cause="cancelled", words=": each rank was interrupted, as by Ctrl-C", rank=None
@@ -55,6 +55,45 @@ def _surest(candidates: Sequence[Finding]) -> Finding:
     first, *others = sorted(candidates, key=order)
     same = (f for f in others if f.sure and f.cause == first.cause != "exception")
     return first if first.sure else next(same, first)
+
+
+_AT_ONCE_S = 2.0
+"""Within which a clock does not say who failed first."""
+_MISSES = re.compile(
+    r"No such file|FileNotFoundError|cannot open shared object|Ran out of input|"
+    r"PytorchStreamReader|EOFError"
+)
+_MISSING = frozenset({"data-missing", "checkpoint-unreadable"})
+_MAKERS = frozenset(
+    {
+        *("disk-full", "storage", "host-out-of-memory", "no-internet"),
+        *("environment-missing", "version-mismatch"),
+    }
+)
+_COULD_NOT_MAKE = re.compile(
+    r"(?i)\b(?:building|compil\w+|linking|download\w*)\b|CalledProcessError"
+)
+
+
+def _maker(first: Finding, candidates: Sequence[Finding]) -> Finding:
+    """Of one that misses a file: who, at the same time, says why it could not be made."""
+    if not _only_misses(first):
+        return first
+    until_s = _AT_ONCE_S + (math.inf if first.time_s is None else first.time_s)
+    makers = [
+        f
+        for f in candidates
+        if (f.cause in _MAKERS or _COULD_NOT_MAKE.search(f.words))
+        and not _only_misses(f)
+        and (f.time_s is None or f.time_s <= until_s)
+    ]
+    return min(makers, key=order, default=first)
+
+
+def _only_misses(finding: Finding) -> bool:
+    if finding.cause in _MAKERS:
+        return "unexpected pos" in finding.words
+    return finding.cause in _MISSING or bool(_MISSES.search(finding.words))
 
 
 _OF_CUDA = re.compile(r"(?i)\b(?:cuda|cublas|cudnn|nccl)\w*")
