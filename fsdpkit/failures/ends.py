@@ -481,6 +481,11 @@ _NOISE = re.compile(
 )
 
 
+def is_noise(text: str) -> bool:
+    """Whether a line is one that programs print at any time, and that explains nothing."""
+    return bool(_NOISE.search(text))
+
+
 def _last_words(end: ProcessEnd) -> Explanation | None:
     """The last lines of a process that left by a status of its own: perhaps they say why. Of those
     before the very last only lines that speak of an error or of leaving do."""

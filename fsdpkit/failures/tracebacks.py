@@ -244,7 +244,8 @@ _WENT_ON = re.compile(
 
 
 _COUNTED = re.compile(
-    r"(?im)\b(?:step|iter(?:ation)?|batch)s?\b\W{0,3}[1-9]|\b[1-9]\d*/\d+ \[[\d:]+<[^\]]*it[/s]"
+    r"(?im)\b(?:step|iter(?:ation)?|batch)s?\b\W{0,3}[1-9]|\bloss\W{1,4}\d|"
+    r"\b[1-9]\d*/\d+ \[[\d:]+<[^\]]*it[/s]"
 )
 
 

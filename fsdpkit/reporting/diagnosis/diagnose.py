@@ -28,6 +28,7 @@ from fsdpkit.reporting.diagnosis.evidence import (
     TaskEvidence,
 )
 from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
+from fsdpkit.reporting.diagnosis.last_lines import STOOD, where_all_stood
 from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.standing import standing_ranks
 
@@ -228,14 +229,18 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
     if action is None and first.level == Level.KILLED:
         action = _WHO_KILLED
     also, follow_on = _others(first, findings)
+    sentence, quotes = _told(first), [*_quotes(first, findings)]
+    if first.cause in STOOD and first.rank is None and (stood := where_all_stood(attempt)):
+        sentence = f"{sentence.rstrip('.')}; {stood[0].rstrip(' .')}."
+        quotes.append(stood[1])
     return Diagnosis(
         cause=first.cause,
-        sentence=_told(first),
+        sentence=sentence,
         rank=first.rank,
         node=first.node,
         attempt=attempt.number,
         task=task.number,
-        evidence=tuple(_quotes(first, findings)),
+        evidence=tuple(quotes),
         action=_filled(action, evidence.run, first.node),
         again=_again(first, attempt),
         also=also,
