@@ -28,7 +28,7 @@ from fsdpkit.reporting.diagnosis.evidence import (
     TaskEvidence,
 )
 from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
-from fsdpkit.reporting.diagnosis.last_lines import STOOD, where_all_stood
+from fsdpkit.reporting.diagnosis.last_lines import where_all_stood
 from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.standing import standing_ranks
 
@@ -230,7 +230,7 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
         action = _WHO_KILLED
     also, follow_on = _others(first, findings)
     sentence, quotes = _told(first), [*_quotes(first, findings)]
-    if first.cause in STOOD and first.rank is None and (stood := where_all_stood(attempt)):
+    if first.rank is None and (stood := where_all_stood(attempt, first.cause)) is not None:
         sentence = f"{sentence.rstrip('.')}; {stood[0].rstrip(' .')}."
         quotes.append(stood[1])
     return Diagnosis(

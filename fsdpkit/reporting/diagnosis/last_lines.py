@@ -16,15 +16,18 @@ from fsdpkit.reporting.diagnosis.findings import Quote, in_words
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs.log_ends import LogText
 
-STOOD = frozenset({"hang", "time-limit", "cancelled"})
+_SAY_LITTLE = frozenset({"hang", "time-limit", "cancelled"})
 """Causes that say nothing of what the ranks did."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _PROGRESS = re.compile(r"\d+%\|")
 
 
-def where_all_stood(attempt: AttemptEvidence) -> tuple[str, Quote] | None:
-    """A clause, and the line that it rests on; None where the ranks made steps and said different
-    things, or nothing."""
+def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] | None:
+    """A clause, and the line that it rests on; None where the cause says enough, or the ranks made
+    steps and said different things, or nothing."""
+    stepped = _stepped(attempt)
+    if cause not in _SAY_LITTLE or (stepped and cause != "hang"):
+        return None
     ranks = [v for v in attempt.voices if v.kind == "rank" and v.logs]
     said = [(v, last) for v in ranks if (last := _last(v)) is not None]
     if not said:
@@ -33,7 +36,6 @@ def where_all_stood(attempt: AttemptEvidence) -> tuple[str, Quote] | None:
     words, count = alike.most_common(1)[0]
     voice, line = next((v, last) for v, last in said if _NUMBER.sub("#", last.text) == words)
     all_alike = 1 < count == len(ranks)
-    stepped = _stepped(attempt)
     if stepped and (not all_alike or counts_a_step(line.text)):
         return None
     whose = "every rank's" if all_alike else f"rank {voice.rank}'s"
@@ -63,8 +65,20 @@ def _last(voice: Voice) -> LogText | None:
     )
 
 
+_OF_THE_END = re.compile(
+    r"^Traceback \(|^terminate called|^\[E\d{4} |^Fatal Python error|SIGTERM|[Ss]ignal:? 15|"
+    r"^KeyboardInterrupt|^Terminated|Received signal"
+)
+"""With which a process begins to tell that it was asked to end, or gave up."""
+
+
 def _last_of(log: LogText) -> LogText | None:
-    for line in reversed(lines_of(log.text)):
-        if line.text.strip() and (_PROGRESS.search(line.text) or not is_noise(line.text)):
+    """The last line before it was ended; what it says of that is no place where it stood."""
+    lines = [line for line in lines_of(log.text) if line.text.strip()]
+    ended = [place for place, line in enumerate(lines) if _OF_THE_END.search(line.text)]
+    went_on = [place for place, line in enumerate(lines) if counts_a_step(line.text)]
+    of_the_end = [place for place in ended if place > max(went_on, default=-1)]
+    for line in reversed(lines[: of_the_end[0]] if of_the_end else lines):
+        if _PROGRESS.search(line.text) or not is_noise(line.text):
             return LogText(line.text.strip(), log.file, log.line_at(line.begin))
     return None
