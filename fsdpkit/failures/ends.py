@@ -491,19 +491,21 @@ def _last_words(end: ProcessEnd) -> Explanation | None:
     before the very last only lines that speak of an error or of leaving do."""
     for where, text in _texts(end):
         lines, offset = _last_lines(text)
+        newest = next((line for line in reversed(lines) if _tells_an_end(line.text)), None)
         for place, line in enumerate(reversed(lines)):
-            ends = _LOOKS_LIKE_AN_ERROR.search(line.text) or _LEAVES.search(line.text)
+            ends = _tells_an_end(line.text)
             if is_by_the_way(line.text) or (place > 0 and not ends):
                 continue
             raised = PrintedException(type="", message=line.text, begin=line.begin, end=line.end)
             found = exceptions.shown(raised)
             if found.cause == "nan-loss" and not ends:
                 continue
-            if found.cause not in ("exception", "hang", "connection-reset") or found.pattern.action:
+            named = found.cause not in ("exception", "hang", "connection-reset")
+            if named or (found.pattern.action and line is newest):
                 found = msgspec.structs.replace(found, raised=None, sure=False)
                 return Explanation(found.moved(offset), where)
         last = next((line for line in reversed(lines) if not is_by_the_way(line.text)), None)
-        if last is not None and _LOOKS_LIKE_AN_ERROR.search(last.text):
+        if last is not None and _tells_an_end(last.text):
             shown = Shown("exception", _LEFT, last.begin, last.end, sure=False)
             return Explanation(shown.moved(offset), where)
     return None
@@ -533,6 +535,12 @@ def _last_lines(text: str) -> tuple[list[TracebackLine], int]:
 
 
 _LEAVES = re.compile(r"(?i)\b(?:stop|exit|abort|terminat|quit|leav|giv\w+ up|diverge)")
+
+
+def _tells_an_end(text: str) -> bool:
+    return bool(_LOOKS_LIKE_AN_ERROR.search(text) or _LEAVES.search(text))
+
+
 _LOOKS_LIKE_AN_ERROR = re.compile(
     r"(?i)error|fail|fatal|abort|exception|can(?:no|')t\b|could not|invalid|denied|not found|"
     r"no such|unable|unbound|conflict|refused|exceeded|fehl(?:er|geschlagen)|erreur|impossible|"

@@ -424,7 +424,7 @@ _WAITED = Pattern((), "gRPC, of others that did not come in time", Level.WAITED)
 _REFERS_ABOVE = re.compile(
     r"(?i)\b(?:see|look at|check)\b[^.\n]{0,20}"
     r"\b(?:errors?|messages?|warnings?|logs?|output|traceback|root cause|further up)\b|"
-    r"^error building extension|"
+    r"^error building extension|\bworker .*exited unexpectedly|"
     r"(?:could not|failed to|unable to) (?:start|create|initiali[sz]e) (?:\w+ ){0,2}server\b"
 )
 """An exception that only says that something was printed before it."""

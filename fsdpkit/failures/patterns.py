@@ -31,6 +31,8 @@ class Level(IntEnum):
 
 Speaker = Literal["rank", "agent", "batch"]
 EVERYBODY: tuple[Speaker, ...] = ("rank", "agent", "batch")
+OURS: tuple[Speaker, ...] = ("agent", "batch")
+"""Who writes what only fsdpkit's agents and shells write: of a rank it proves nothing."""
 
 
 class TextPlace(NamedTuple):

@@ -261,7 +261,8 @@ def goes_on(text: str) -> bool:
 
 _BY_THE_WAY = re.compile(
     r"(?i)(?<![-/.\w])(?:info|debug|warn(?:ing)?|hint|notice|retr(?:y|ied|ying))\b(?![-/=])|"
-    r"\bif you\b|falling back|using the (?:cached|native)|skipp|\boptional\b"
+    r"\bif you\b|falling back|using the (?:cached|native)|skipp|\boptional\b|"
+    r"\b(?:default|fallback|instead)\b.{0,40}\b(?:is|are|be) used\b|\busing\b.{1,60}\binstead\b"
 )
 
 

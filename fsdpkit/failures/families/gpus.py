@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpkit.failures.cause import RESUME, Cause
-from fsdpkit.failures.patterns import Level, pattern
+from fsdpkit.failures.patterns import OURS, Level, pattern
 
 BAD_GPU = Cause(
     "bad-gpu",
@@ -69,15 +69,18 @@ BAD_GPU = Cause(
         pattern(
             "has a damaged row of memory and none to replace it",
             "fsdpkit's check before training",
+            by=OURS,
         ),
         pattern(
             "GPUs were asked for on each node, ",
             "fsdpkit's check before training",
+            by=OURS,
             line=r"shows \d+ here",
         ),
         pattern(
             "another process holds GPU memory",
             "fsdpkit's check before training, of what outlived its job",
+            by=OURS,
         ),
     ),
 )

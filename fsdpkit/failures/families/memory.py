@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpkit.failures.cause import RESUME, Cause
-from fsdpkit.failures.patterns import Level, pattern
+from fsdpkit.failures.patterns import OURS, Level, pattern
 
 _SAME_MEMORY = "no, it would need the same memory again"
 
@@ -77,6 +77,7 @@ HOST_OUT_OF_MEMORY = Cause(
         pattern(
             "MB of memory are free, ",
             "fsdpkit's check before training",
+            by=OURS,
             line=r"only \d+ MB",
             action="Exclude the node: --set resources.exclude={node}",
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpkit.failures.cause import RESUME, Cause
-from fsdpkit.failures.patterns import Level, pattern
+from fsdpkit.failures.patterns import OURS, Level, pattern
 
 HEAD_SILENT = "the head node's agent does not answer any more"
 """What an agent says that hears nothing of the head's."""
@@ -61,11 +61,17 @@ PORT_TAKEN = Cause(
     "Submit again (another job id gives another port), or move rendezvous.port_base in the "
     "site profile.",
     patterns=(
-        pattern("is taken on the head node", "fsdpkit's check before training", line=r"port \d+"),
-        pattern("no free port outside ", "our batch shell"),
+        pattern(
+            "is taken on the head node",
+            "fsdpkit's check before training",
+            by=OURS,
+            line=r"port \d+",
+        ),
+        pattern("no free port outside ", "our batch shell", by=OURS),
         pattern(
             "does not know this run's secret",
             "fsdpkit's agents, when another program answers on the port",
+            by=OURS,
         ),
         pattern(
             _IN_USE,
@@ -86,6 +92,7 @@ HEAD_ADDRESS = Cause(
         pattern(
             "the head node",
             "fsdpkit's check before training",
+            by=OURS,
             line=r"'[^']*' (?:does not resolve|resolves to)",
         ),
         pattern(
@@ -95,8 +102,9 @@ HEAD_ADDRESS = Cause(
                 "one interface in the site",
             ),
             "our batch shell",
+            by=OURS,
         ),
-        pattern("is a loopback, link-local or empty address", "our batch shell"),
+        pattern("is a loopback, link-local or empty address", "our batch shell", by=OURS),
         pattern("no route to the head node's address", "the shell on each node"),
         pattern("no network interface carries ", "the shell on each node"),
         pattern(
@@ -104,6 +112,7 @@ HEAD_ADDRESS = Cause(
             "fsdpkit's agents, when nothing answers at the address; a timeout may have other "
             "causes",
             Level.WAITED,
+            by=OURS,
             line="head node's port (?!.*timed out)",
         ),
         pattern(
@@ -166,7 +175,9 @@ RENDEZVOUS_TIMEOUT = Cause(
     "Look at the node that did not come; if its file system was slow, raise "
     "rendezvous.join_timeout_s in the site profile. " + RESUME,
     patterns=(
-        pattern("no agent after ", "the head's agent, of nodes that did not come", Level.WAITED),
+        pattern(
+            "no agent after ", "the head's agent, of nodes that did not come", Level.WAITED, by=OURS
+        ),
         pattern(
             ("RendezvousTimeoutError", "RendezvousConnectionError"),
             "torchrun",
@@ -177,7 +188,7 @@ RENDEZVOUS_TIMEOUT = Cause(
             "torch's TCPStore on a node that does not reach the head",
             Level.WAITED,
         ),
-        pattern("where the ranks are to meet", "our agents", Level.WAITED),
+        pattern("where the ranks are to meet", "our agents", Level.WAITED, by=OURS),
         pattern("waiting for clients", "TCPStore on the head", Level.WAITED),
         pattern(
             ("wait timeout after ", "got error: Socket Timeout"),
@@ -211,6 +222,7 @@ CONNECTION_RESET = Cause(
             HEAD_SILENT,
             "our agents on the other nodes; the head may have failed for its own reason",
             Level.LOST_PEER,
+            by=OURS,
         ),
         pattern(
             "] Read error [",

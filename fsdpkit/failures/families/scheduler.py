@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpkit.failures.cause import RESUME, Cause
-from fsdpkit.failures.patterns import Level, pattern
+from fsdpkit.failures.patterns import OURS, Level, pattern
 
 PREEMPTION = Cause(
     "preemption",
@@ -92,7 +92,10 @@ NODE_FAILURE = Cause(
         ),
         pattern("DUE TO NODE FAILURE", "slurmstepd on a surviving node", Level.OUTSIDE),
         pattern(
-            "no sign of life", "fsdpkit's agents, for a node that stopped answering", Level.OUTSIDE
+            "no sign of life",
+            "fsdpkit's agents, for a node that stopped answering",
+            Level.OUTSIDE,
+            by=OURS,
         ),
         pattern(
             ("hardware memory corruption", "UNCORRECTABLE MEMORY ERROR", "Fatal Machine check"),

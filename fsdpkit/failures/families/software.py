@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdpkit.errors import STEP_FAILED
 from fsdpkit.failures.cause import Cause
-from fsdpkit.failures.patterns import pattern
+from fsdpkit.failures.patterns import OURS, pattern
 
 OWN_STEP = Cause(
     "own-step",
@@ -18,6 +18,7 @@ OWN_STEP = Cause(
         pattern(
             ("steps.before ended with status ", "steps.each_node ended with status "),
             "our batch shell and the shell on each node",
+            by=OURS,
         ),
     ),
 )
@@ -31,6 +32,7 @@ VERSION_MISMATCH = Cause(
         pattern(
             "all nodes must see the same environment",
             "fsdpkit's check before training, which compares each node with the first",
+            by=OURS,
             line=r"\w+ is \S+ on (?P<node>\S+) but ",
         ),
         pattern(
@@ -213,8 +215,9 @@ SCRIPT_NOT_VISIBLE = Cause(
         pattern(
             "though the head node made it",
             "fsdpkit's check before training, of the run's directory",
+            by=OURS,
         ),
-        pattern("cannot write to the run directory ", "our batch shell"),
+        pattern("cannot write to the run directory ", "our batch shell", by=OURS),
         pattern(
             "ould not open std",
             "slurmstepd, of the job's own output",
@@ -230,7 +233,7 @@ IMPORT_ERROR = Cause(
     "Install it into the environment that the job activates; if other nodes have it, this node "
     "sees a different environment.",
     patterns=(
-        pattern("torch cannot be imported by ", "fsdpkit's check before training"),
+        pattern("torch cannot be imported by ", "fsdpkit's check before training", by=OURS),
         pattern(("ModuleNotFoundError: ", "ImportError: "), "Python"),
         pattern("No module named ", "python -m, and whoever quotes Python"),
         pattern("error while loading shared libraries: ", "the dynamic linker"),

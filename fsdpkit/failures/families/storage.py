@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpkit.failures.cause import RESUME, Cause
-from fsdpkit.failures.patterns import pattern
+from fsdpkit.failures.patterns import OURS, pattern
 
 DISK_FULL = Cause(
     "disk-full",
@@ -19,9 +19,14 @@ DISK_FULL = Cause(
             "torch's DataLoader, for a worker that found no room in /dev/shm",
             line=r"DataLoader worker .*Bus error",
         ),
+        pattern("insufficient shared memory", "the same in the worker's words"),
         pattern("No usable temporary directory found", "Python's tempfile"),
-        pattern("GB are free in ", "fsdpkit's check before training", line=r"only [\d.]+ GB"),
-        pattern("the file system or your quota is full", "fsdpkit's check before training"),
+        pattern(
+            "GB are free in ", "fsdpkit's check before training", by=OURS, line=r"only [\d.]+ GB"
+        ),
+        pattern(
+            "the file system or your quota is full", "fsdpkit's check before training", by=OURS
+        ),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdpkit.errors import ConfigError, NodeError, NotFoundError, UsageError
 from fsdpkit.failures.cause import RESUME, Cause
-from fsdpkit.failures.patterns import pattern
+from fsdpkit.failures.patterns import OURS, pattern
 
 NAN_LOSS = Cause(
     "nan-loss",
@@ -53,7 +53,9 @@ SETTINGS = Cause(
             "our trainer",
             line=r"^(?:fsdpkit\.errors\.)?(?:ConfigError|UsageError|NotFoundError): ",
         ),
-        pattern("asked for ", "our batch shell", line=r"asked for \d+ nodes.*, but \S+ has "),
+        pattern(
+            "asked for ", "our batch shell", by=OURS, line=r"asked for \d+ nodes.*, but \S+ has "
+        ),
     ),
 )
 
