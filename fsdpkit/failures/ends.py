@@ -67,6 +67,8 @@ def explain(end: ProcessEnd) -> Explanation | None:
     tells that it ended by itself."""
     if end.status in (0, STOPPED):
         return None
+    if (unflushed := _output_closed(end)) is not None:
+        return unflushed
     by_exception = _by_exception(end)
     if end.status in _CRASHED:
         if by_exception is not None and _is_marked(end):
@@ -102,6 +104,23 @@ def explain(end: ProcessEnd) -> Explanation | None:
         or _last_line(end)
         or Explanation(_status(end.status), "status")
     )
+
+
+_NOT_FLUSHED = 120
+"""Python's status where the rest of its output could not be written at the end."""
+_OUTPUT_PATTERN = Pattern((), "Python, of its own standard output", action="")
+_OUTPUT = re.compile(r"^Exception ignored .*name='<std(?:out|err)>'.*\n(.+)$", re.MULTILINE)
+
+
+def _output_closed(end: ProcessEnd) -> Explanation | None:
+    """A process that did its work, and could not write the rest of its output."""
+    told = _OUTPUT.search(end.err) if end.status == _NOT_FLUSHED else None
+    if told is None:
+        return None
+    shown = exceptions.shown(_of_record(told[1]))
+    cause = shown.cause if shown.level >= Level.OWN else "exception"
+    words = f"its standard output could not be written at its end: {told[1].strip()}"
+    return Explanation(Shown(cause, _OUTPUT_PATTERN, *told.span(1), words=words), "err")
 
 
 def _by_exception(end: ProcessEnd) -> Explanation | None:
@@ -176,8 +195,12 @@ _NO_ADDRESS = re.compile(
 
 
 def _with_name_service(shown: Shown, end: ProcessEnd) -> Shown:
-    """TCPStore's own warning, where the exception only says that it waited for the head in vain."""
-    if shown.cause not in ("rendezvous-timeout", "connection-reset"):
+    """TCPStore's own warning, where the exception only says that it could not connect to the head:
+    who had connected got over it."""
+    raised = shown.raised
+    if shown.cause not in ("rendezvous-timeout", "connection-reset") or raised is None:
+        return shown
+    if "client socket" not in raised.message:
         return shown
     if (warned := _NO_ADDRESS.search(end.err)) is None:
         return shown
@@ -232,7 +255,22 @@ def _crash(end: ProcessEnd) -> Explanation:
             at = f", at {frame[1]}:{frame[2]} in {frame[3]}" if frame else ""
             shown = Shown("exception", _TRACED, line.begin, line.end, words=words + at)
             return Explanation(shown, "err")
+    unbacked = next((line.text for line in lines if _NO_PAGE.search(line.text)), None)
+    if end.status == BUS and unbacked is not None:
+        words = f"{words}: {unbacked.strip()}"
+        memory = Shown("host-out-of-memory", _SHARED_MEMORY, 0, 0, words=words, sure=False)
+        return Explanation(memory, "status")
     return Explanation(_status(end.status), "status")
+
+
+_NO_PAGE = re.compile(r"(?i)non-?exist[ae]nt physical address")
+"""How UCX and Open MPI say that nothing was behind an address: most often /dev/shm was full."""
+_SHARED_MEMORY = Pattern(
+    (),
+    "the kernel, of memory that a file was to back",
+    action="Most often /dev/shm of the node or its container is full: a larger one (apptainer: "
+    "--bind, docker: --shm-size), fewer loader workers, or remove what other jobs left there.",
+)
 
 
 def _current_thread(lines: list[TracebackLine]) -> list[TracebackLine]:
@@ -348,7 +386,10 @@ def _hydra(end: ProcessEnd) -> Explanation | None:
     lines = [line for line in lines_of(later) if line.text.strip()]
     if not lines or not lines[-1].text.startswith(_OF_HYDRA):
         return None
-    told = [line for line in lines[:-1][-_LAST_LINES:] if not _NOISE.search(line.text)]
+    own = lines[:-1][-_LAST_LINES:]
+    by_the_way = [place for place, line in enumerate(own) if is_by_the_way(line.text)]
+    own = own[by_the_way[-1] + 1 :] if by_the_way else own
+    told = [line for line in own if not _NOISE.search(line.text)]
     first = next((line for line in told if _LOOKS_LIKE_AN_ERROR.search(line.text)), None)
     if first is None:
         return None
@@ -440,38 +481,50 @@ _NOISE = re.compile(
 )
 
 
+def is_noise(text: str) -> bool:
+    """Whether a line is one that programs print at any time, and that explains nothing."""
+    return bool(_NOISE.search(text))
+
+
 def _last_words(end: ProcessEnd) -> Explanation | None:
     """The last lines of a process that left by a status of its own: perhaps they say why. Of those
     before the very last only lines that speak of an error or of leaving do."""
     for where, text in _texts(end):
         lines, offset = _last_lines(text)
+        newest = next((line for line in reversed(lines) if _tells_an_end(line.text)), None)
         for place, line in enumerate(reversed(lines)):
-            ends = _LOOKS_LIKE_AN_ERROR.search(line.text) or _LEAVES.search(line.text)
+            ends = _tells_an_end(line.text)
             if is_by_the_way(line.text) or (place > 0 and not ends):
                 continue
             raised = PrintedException(type="", message=line.text, begin=line.begin, end=line.end)
             found = exceptions.shown(raised)
             if found.cause == "nan-loss" and not ends:
                 continue
-            if found.cause not in ("exception", "hang", "connection-reset") or found.pattern.action:
+            named = found.cause not in ("exception", "hang", "connection-reset")
+            if named or (found.pattern.action and line is newest):
                 found = msgspec.structs.replace(found, raised=None, sure=False)
                 return Explanation(found.moved(offset), where)
         last = next((line for line in reversed(lines) if not is_by_the_way(line.text)), None)
-        if last is not None and _LOOKS_LIKE_AN_ERROR.search(last.text):
+        if last is not None and _tells_an_end(last.text):
             shown = Shown("exception", _LEFT, last.begin, last.end, sure=False)
             return Explanation(shown.moved(offset), where)
     return None
 
 
 def _last_line(end: ProcessEnd) -> Explanation | None:
-    """Whatever it wrote last to standard error; it need have nothing to do with the end."""
+    """The last that it wrote to standard error and looks like an error, or whatever it wrote last;
+    that need have nothing to do with the end."""
     lines, offset = _last_lines(end.err)
-    for line in reversed(lines):
-        if not is_by_the_way(line.text):
-            words = f"{in_words_of(end.status)}; its last line: {refusals.unframed(line.text)}"
-            shown = Shown("exception", _LEFT, line.begin, line.end, words=words, sure=False)
-            return Explanation(shown.moved(offset), "err")
-    return None
+    lines = [line for line in lines if not is_by_the_way(line.text)]
+    like = [line for line in lines if _LOOKS_LIKE_AN_ERROR.search(line.text)]
+    if not lines:
+        return None
+    last = (like or lines)[-1]
+    words = f"{in_words_of(end.status)}; its last line: {refusals.unframed(last.text)}"
+    if last is not lines[-1]:
+        words = words.replace("its last line", "among its last lines")
+    shown = Shown("exception", _LEFT, last.begin, last.end, words=words, sure=False)
+    return Explanation(shown.moved(offset), "err")
 
 
 def _last_lines(text: str) -> tuple[list[TracebackLine], int]:
@@ -482,6 +535,12 @@ def _last_lines(text: str) -> tuple[list[TracebackLine], int]:
 
 
 _LEAVES = re.compile(r"(?i)\b(?:stop|exit|abort|terminat|quit|leav|giv\w+ up|diverge)")
+
+
+def _tells_an_end(text: str) -> bool:
+    return bool(_LOOKS_LIKE_AN_ERROR.search(text) or _LEAVES.search(text))
+
+
 _LOOKS_LIKE_AN_ERROR = re.compile(
     r"(?i)error|fail|fatal|abort|exception|can(?:no|')t\b|could not|invalid|denied|not found|"
     r"no such|unable|unbound|conflict|refused|exceeded|fehl(?:er|geschlagen)|erreur|impossible|"

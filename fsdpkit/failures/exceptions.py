@@ -17,7 +17,7 @@ from fsdpkit.failures.advice import BY_ERRNO, with_action
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
-from fsdpkit.failures.tracebacks import PrintedException, inner, is_by_the_way
+from fsdpkit.failures.tracebacks import PrintedException, inner, is_by_the_way, of_a_rank
 
 _ABOUT_DATA = frozenset(
     {
@@ -151,6 +151,8 @@ def _of_one(outer: PrintedException) -> Shown:
     if (number := _errno(raised)) in _BY_ERRNO and name not in _ALSO_OF_NUMBERS:
         found = msgspec.structs.replace(plain, cause=_BY_ERRNO[number])
         return with_action(found, raised, _errno(raised))
+    if number == errno.EPIPE and _of_its_output(raised):
+        return plain
     if number in _BY_ERRNO_OF_A_PEER and name not in _ALSO_OF_NUMBERS:
         return msgspec.structs.replace(plain, cause="connection-reset", pattern=_PEER)
     if number in _BY_ERRNO_OF_A_ROUTE and name not in _ALSO_OF_NUMBERS:
@@ -163,20 +165,41 @@ def _of_one(outer: PrintedException) -> Shown:
         if found.cause == "data-missing" and not _quotes_data(raised):
             continue
         found = msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
-        return with_action(found, raised, _errno(raised))
+        return with_action(_of_a_checkpoint(found, raised), raised, _errno(raised))
     if name not in _ALSO_OF_NUMBERS and _misses_a_file(raised):
         return msgspec.structs.replace(plain, cause="data-missing")
     if (cause := _memory(raised, only_first=name in _ALSO_OF_NUMBERS)) is not None:
         return msgspec.structs.replace(plain, cause=cause)
     if (by_status := _by_status(raised)) is not None:
         return msgspec.structs.replace(by_status, begin=outer.begin, end=outer.end, raised=raised)
-    if "device-side assert" in raised.message:
+    if "device-side assert triggered" in raised.message:
         return _of_an_assertion(raised, plain)
     if _of_settings(raised):
         return msgspec.structs.replace(plain, cause="settings")
     if (told := _referred_to(raised)) is not None:
         return msgspec.structs.replace(told, begin=outer.begin, end=outer.end)
     return with_action(plain, raised, _errno(raised))
+
+
+def _of_a_checkpoint(found: Shown, raised: PrintedException) -> Shown:
+    """Torch says only that ranks failed at a checkpoint; what they say of it follows, and whether
+    they read or wrote it."""
+    if raised.name != "CheckpointException" or found.cause != "checkpoint-unreadable":
+        return found
+    if (of_rank := of_a_rank(raised)) is None:
+        return found
+    wrote = any(re.search(r"save|write", frame.function) for frame in of_rank.frames)
+    cause = "exception" if wrote else found.cause
+    return msgspec.structs.replace(found, cause=cause, words=f"{raised.name}: {of_rank}")
+
+
+_WRITES = re.compile(r"/logging/__init__\.py$|/tqdm/")
+
+
+def _of_its_output(raised: PrintedException) -> bool:
+    """Whether a pipe broke into which the script, a logger or a progress bar wrote."""
+    last = raised.frames[-1] if raised.frames else None
+    return last is not None and (last is raised.own_frame or bool(_WRITES.search(last.file)))
 
 
 def _above(raised: PrintedException, causes: Container[str]) -> Shown | None:
@@ -199,9 +222,11 @@ def _referred_to(raised: PrintedException) -> Shown | None:
     if (found := _above(raised, _SAID_ABOVE)) is not None:
         return found
     found = _of_one(raised.above) if raised.above is not None else None
-    if found is None or found.cause not in _SAID_ABOVE:
+    if found is None:
         return None
-    return msgspec.structs.replace(found, sure=False)
+    near = raised.above_near and found.cause in _SAID_ABOVE
+    further_up = found.level >= Level.OWN and _FURTHER_UP.search(raised.message)
+    return msgspec.structs.replace(found, sure=False) if near or further_up else None
 
 
 _RAISED = Pattern((), "Python, as the last line of a traceback")
@@ -398,11 +423,15 @@ _WAITED = Pattern((), "gRPC, of others that did not come in time", Level.WAITED)
 
 _REFERS_ABOVE = re.compile(
     r"(?i)\b(?:see|look at|check)\b[^.\n]{0,20}"
-    r"\b(?:errors?|messages?|warnings?|logs?|output|traceback|root cause)\b|"
-    r"^error building extension|"
+    r"\b(?:errors?|messages?|warnings?|logs?|output|traceback|root cause|further up)\b|"
+    r"^error building extension|\bworker .*exited unexpectedly|"
     r"(?:could not|failed to|unable to) (?:start|create|initiali[sz]e) (?:\w+ ){0,2}server\b"
 )
 """An exception that only says that something was printed before it."""
+_FURTHER_UP = re.compile(
+    r"(?i)\bnot the (?:actual|real) error|\b(?:look|see) (?:\w+ )?(?:further up|error above)\b"
+)
+"""One that says so of whatever it was."""
 _SAID_ABOVE = frozenset({*_OF_A_CHILD, "port-taken", "bad-gpu", "network-setup", "head-address"})
 _TWO_RELEASES = re.compile(
     r"(?i)\b(?:needs?|requires?|required|expects?|expected)\b[^\n]*?\d+\.\d+[^\n]*?"

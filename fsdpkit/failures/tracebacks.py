@@ -59,7 +59,9 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
     sure: bool = True
     """Whether it ended the process for certain; else it is only the last that was printed."""
     above: PrintedException | None = None
-    """The exception that was printed a few lines before it, by whomever, and did not lead to it."""
+    """The exception that was printed before it, by whomever, and did not lead to it."""
+    above_near: bool = False
+    """Whether that was but a few lines before it."""
     in_front: str = ""
     """The last lines before the traceback, which a child process may have written."""
 
@@ -241,6 +243,17 @@ _WENT_ON = re.compile(
 )
 
 
+_COUNTED = re.compile(
+    r"(?im)\b(?:step|iter(?:ation)?|batch)s?\b\W{0,3}[1-9]|\bloss\W{1,4}\d|"
+    r"\b[1-9]\d*/\d+ \[[\d:]+<[^\]]*it[/s]"
+)
+
+
+def counts_a_step(text: str) -> bool:
+    """Whether a log shows a step that was done, in words or on a progress bar."""
+    return bool(_COUNTED.search(text))
+
+
 def goes_on(text: str) -> bool:
     """Whether a line is one of a process that works on: it counts a step, or tries again."""
     return bool(_WENT_ON.search(text))
@@ -248,7 +261,8 @@ def goes_on(text: str) -> bool:
 
 _BY_THE_WAY = re.compile(
     r"(?i)(?<![-/.\w])(?:info|debug|warn(?:ing)?|hint|notice|retr(?:y|ied|ying))\b(?![-/=])|"
-    r"\bif you\b|falling back|using the cached|skipp"
+    r"\bif you\b|falling back|using the (?:cached|native)|skipp|\boptional\b|"
+    r"\b(?:default|fallback|instead)\b.{0,40}\b(?:is|are|be) used\b|\busing\b.{1,60}\binstead\b"
 )
 
 
@@ -303,9 +317,14 @@ def _all(lines: Sequence[TracebackLine]) -> list[_Found]:
             logged = bool(_LOGGED.match(in_front))
         near = lines[max(0, header - 12) : header]
         before = [line.text for line in near if line.begin > end]
-        above = found[-1][0] if found and near and near[0].begin <= found[-1][0].begin else None
+        above = found[-1][0] if found else None
         end = raised.end
-        raised = msgspec.structs.replace(raised, in_front="\n".join(before), above=above)
+        raised = msgspec.structs.replace(
+            raised,
+            in_front="\n".join(before),
+            above=above,
+            above_near=bool(above and near and near[0].begin <= above.begin),
+        )
         found.append((raised, lines[header].marked, own, logged))
     return found
 
@@ -404,6 +423,14 @@ def _without_traceback(lines: Sequence[TracebackLine]) -> PrintedException | Non
                 sure=False,
             )
     return None
+
+
+_OF_A_RANK = re.compile(re.escape(BEGINS) + r" \(RANK \d+\)")
+
+
+def of_a_rank(raised: PrintedException) -> PrintedException | None:
+    """The last of the exceptions that torch's distributed checkpoint collects from the ranks."""
+    return last_printed(_OF_A_RANK.sub(BEGINS, raised.message))
 
 
 def inner(raised: PrintedException) -> PrintedException:

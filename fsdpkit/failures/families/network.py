@@ -145,7 +145,11 @@ RENDEZVOUS_TIMEOUT = Cause(
             Level.WAITED,
         ),
         pattern("waiting for clients", "TCPStore on the head", Level.WAITED),
-        pattern("wait timeout after ", "TCPStore, of a key that nobody sets", Level.WAITED),
+        pattern(
+            ("wait timeout after ", "got error: Socket Timeout"),
+            "TCPStore, of a key that nobody sets",
+            Level.WAITED,
+        ),
     ),
 )
 

@@ -14,7 +14,6 @@ OWN_STEP = Cause(
     retry="settings",
     again="not by itself",
     statuses=frozenset({STEP_FAILED}),
-    patterns=(),
 )
 
 VERSION_MISMATCH = Cause(

@@ -19,6 +19,7 @@ DISK_FULL = Cause(
             "torch's DataLoader, for a worker that found no room in /dev/shm",
             line=r"DataLoader worker .*Bus error",
         ),
+        pattern("insufficient shared memory", "the same in the worker's words"),
         pattern("No usable temporary directory found", "Python's tempfile"),
     ),
 )

@@ -64,7 +64,6 @@ WRONG_WORLD = Cause(
     'devices="auto". For a script that starts its own workers: launch.ranks_per_node = 1.',
     retry="settings",
     again="not until the script is corrected",
-    patterns=(),
 )
 
 EXCEPTION = Cause(

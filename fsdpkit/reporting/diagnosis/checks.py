@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from fsdpkit.failures.ends import STOPPED
@@ -229,23 +229,32 @@ def _watchdog_texts(attempt: AttemptEvidence) -> Iterator[str]:
 def _watchdogs_differ(attempt: AttemptEvidence) -> Iterator[Observation]:
     """NCCL's watchdogs gave up on different collectives with the same number; on different sizes of
     one, where there is no group but that of all ranks."""
-    seen: dict[str, dict[tuple[str, str], int]] = {}
+    seen: dict[str, dict[tuple[str, str], set[int]]] = {}
     of_all = True
     for text in _watchdog_texts(attempt):
         of_all = of_all and not _OF_A_SUBGROUP.search(text)
         for rank, number, kind, size in _WATCHDOG.findall(text):
-            seen.setdefault(number, {}).setdefault((kind, size), int(rank))
+            seen.setdefault(number, {}).setdefault((kind, size), set()).add(int(rank))
     for number, kinds in seen.items():
         names = {kind for kind, _ in kinds}
         sizes = len(kinds) > 1 and of_all and all(map(_SAME_SIZE.match, names))
         if len(names) > 1 or sizes:
             of_size = "" if len(names) > 1 else " of {} numbers"
             told = (
-                f"rank {rank} {kind}{of_size.format(size)}"
-                for (kind, size), rank in sorted(kinds.items())
+                f"rank {min(ranks)} {kind}{of_size.format(size)}"
+                for (kind, size), ranks in sorted(kinds.items())
             )
-            yield Observation(f"collective {number} is not the same everywhere: {', '.join(told)}")
+            odd = _odd_one(kinds.values())
+            node = None if odd is None else _node_of(odd, attempt)
+            words = f"collective {number} is not the same everywhere: {', '.join(told)}"
+            yield Observation(words, Level.OWN, odd, node)
             return
+
+
+def _odd_one(groups: Collection[set[int]]) -> int | None:
+    """The only rank that differs from several others."""
+    alone = [ranks for ranks in groups if len(ranks) == 1]
+    return min(alone[0]) if len(groups) == 2 and len(alone) == 1 else None
 
 
 def left_behind(attempt: AttemptEvidence) -> Iterator[Observation]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -28,8 +28,9 @@ from fsdpkit.reporting.diagnosis.evidence import (
     JobEvidence,
     TaskEvidence,
 )
-from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of, in_a_thread
-from fsdpkit.reporting.diagnosis.sources import LOST_A_CHILD, Voice
+from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
+from fsdpkit.reporting.diagnosis.last_lines import where_all_stood
+from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.standing import standing_ranks
 
 _MOST_FOLLOW_ON = 20
@@ -229,14 +230,18 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
     if action is None and first.level == Level.KILLED:
         action = _WHO_KILLED
     also, follow_on = _others(first, findings)
+    sentence, quotes = _told(first), [*_quotes(first, findings)]
+    if first.rank is None and (stood := where_all_stood(attempt, first.cause)) is not None:
+        sentence = f"{sentence.rstrip('.')}; {stood[0].rstrip(' .')}."
+        quotes.append(stood[1])
     return Diagnosis(
         cause=first.cause,
-        sentence=_told(first),
+        sentence=sentence,
         rank=first.rank,
         node=first.node,
         attempt=attempt.number,
         task=task.number,
-        evidence=tuple(_quotes(first, findings)),
+        evidence=tuple(quotes),
         action=_filled(action, evidence.run, first.node),
         again=_again(first, attempt),
         also=also,
@@ -271,222 +276,6 @@ def _unknown(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
         earlier=tuple(_earlier(attempts[:-1], evidence.run)),
         looked_at=_looked_at(attempts[-1] if attempts else AttemptEvidence(number=None), evidence),
     )
-
-
-# Which of the findings counts
-
-
-def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | None:
-    """The finding that explains the others; None if there is none at all."""
-    if _decided_by_itself(attempt):
-        # Then the scheduler's state of the job only says how it was cleaned up.
-        inside = [f for f in findings if f.level < Level.OUTSIDE or f.cause in _BREAKS]
-        if any(f.level >= Level.OWN for f in inside):
-            findings = inside
-    if attempt.verdict is not None and (trouble := attempt.verdict.trouble) and trouble.lost:
-        # All neighbours of a node that is gone report the same: they lost it.
-        others = [f for f in findings if f.cause == "node-failure" and f.node not in trouble.lost]
-        findings = [f for f in findings if f not in others] or findings
-    if not findings:
-        return None
-    highest = max(finding.level for finding in findings)
-    candidates = [finding for finding in findings if finding.level == highest]
-    first = _surest(candidates)
-    if _all_interrupted(candidates, attempt):
-        return msgspec.structs.replace(
-            first, cause="cancelled", words=": each rank was interrupted, as by Ctrl-C", rank=None
-        )
-    if LOST_A_CHILD.search(first.words):
-        of_memory = [f for f in candidates if f.cause == "host-out-of-memory" and not f.sure]
-        first = next((f for f in of_memory if f.rank == first.rank), first)
-    return (
-        _by_machine(first, attempt)
-        or _waited_for(first, findings, attempt)
-        or _with_victim(first, findings, attempt)
-    )
-
-
-def _surest(candidates: Sequence[Finding]) -> Finding:
-    """The first; if that is not sure, the first that an agent has judged, or that is sure of the
-    same cause, unless that is a bare exception, which may be any."""
-    first, *others = sorted(candidates, key=_order)
-    same = (f for f in others if f.judged or (f.sure and f.cause == first.cause != "exception"))
-    return first if first.sure else next(same, first)
-
-
-_OF_CUDA = re.compile(r"(?i)\b(?:cuda|cublas|cudnn|nccl)\w*")
-
-
-def _by_machine(first: Finding, attempt: AttemptEvidence) -> Finding | None:
-    """Where ranks only waited for others or lost them: the node whose link failed. So, too, the GPU
-    that lost bits, which may also explain an error of CUDA. Both happen without harm as well: they
-    explain no failure that has words of its own."""
-    felt = first.level <= Level.WAITED
-    machines = attempt.machines
-    lost = {node: m.lost_bits for node, m in machines.items() if m.lost_bits}
-    if first.cause == "exception" and _OF_CUDA.search(first.words) and (at := first.node) in lost:
-        told = _of_nodes("bad-gpu", first, {at: lost[at]})
-        return msgspec.structs.replace(told, rank=first.rank)
-    if not felt:
-        return None
-    if lost:
-        return _of_nodes("bad-gpu", first, lost)
-    failed = {node: m.failed_link for node, m in machines.items() if m.failed_link}
-    if failed:
-        return _of_nodes("node-failure", first, failed)
-    errors = {node: m.link_errors for node, m in machines.items() if m.link_errors}
-    if errors:
-        return msgspec.structs.replace(_of_nodes("node-failure", first, errors), sure=False)
-    return None
-
-
-def _of_nodes(cause: str, first: Finding, by_node: Mapping[str, str]) -> Finding:
-    """The finding, explained by what is known of one node, or of several."""
-    node, words = next(iter(by_node.items()))
-    several = len(by_node) > 1
-    words += f" on {node}; so did others of {_listed([*by_node][1:])}" if several else ""
-    return msgspec.structs.replace(
-        first,
-        cause=cause,
-        level=Level.OWN,
-        rank=None,
-        node=None if several else node,
-        words=words,
-        action=CAUSES["bad-gpu"].action,
-    )
-
-
-def _all_interrupted(findings: Sequence[Finding], attempt: AttemptEvidence) -> bool:
-    """Whether nothing but an interrupt ended each of several ranks: of one alone, or beside a
-    failure, it says little."""
-    interrupted = {f.rank for f in findings if f.words.startswith("KeyboardInterrupt")}
-    killed = all(f.level == Level.KILLED for f in findings)
-    return killed and attempt.ranks > 1 and interrupted == set(range(attempt.ranks))
-
-
-def _waited_for(
-    first: Finding, findings: Sequence[Finding], attempt: AttemptEvidence
-) -> Finding | None:
-    """Of a hang that only ranks which waited tell of: those few that are left, if all others waited
-    in vain and they have said nothing; of several on one node the node."""
-    ranks = set(range(attempt.ranks))
-    silent = sorted(ranks - {finding.rank for finding in findings})
-    waited = {f.rank for f in findings if (f.cause, f.level) == ("hang", Level.WAITED)}
-    if first.cause != "hang" or not silent or 2 * len(silent) > len(ranks):
-        return None
-    if not waited >= ranks - set(silent):
-        return None
-    nodes = {rank: _node_of(rank, attempt) for rank in silent}
-    node = nodes[silent[0]] if len(set(nodes.values())) == 1 else None
-    one = len(silent) == 1
-    if one and (thread := in_a_thread(silent[0], attempt)) is not None:
-        return thread
-    words = "it printed no error, and all other ranks waited for one in vain"
-    if not one:
-        words = f"ranks {_listed(silent)} printed no error, and all others waited for them in vain"
-    rank = silent[0] if one else None
-    return msgspec.structs.replace(first, level=Level.OWN, rank=rank, node=node, words=words)
-
-
-def _listed(ranks: Sequence[object]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
-
-
-def _node_of(rank: int, attempt: AttemptEvidence) -> str | None:
-    return next((voice.node for voice in attempt.voices if voice.rank == rank), None)
-
-
-_BREAKS = ("host-out-of-memory", "node-failure", "bad-gpu")
-"""Of what comes from outside, that which the agents notice as a failure."""
-_PLACES = {name: place for place, name in enumerate(CAUSES)}
-
-
-def _order(finding: Finding) -> tuple[float, float, bool, int, bool, str]:
-    by_table = _PLACES[finding.cause]
-    time_s = math.inf if finding.time_s is None else finding.time_s
-    particular = finding.level in (Level.OUTSIDE, Level.WAITED)  # then the clock says little
-    rank = -1 if finding.rank is None else finding.rank
-    return (
-        by_table if particular else time_s,
-        time_s if particular else by_table,
-        finding.node is None,
-        rank,
-        not finding.words,  # who cancelled a job is worth more than that it was
-        finding.words,
-    )
-
-
-def _decided_by_itself(attempt: AttemptEvidence) -> bool:
-    """Whether the agents had ended the attempt because of a failure before they were asked to."""
-    verdict = attempt.verdict
-    if verdict is None or verdict.trouble is None or verdict.warned:
-        return False
-    return verdict.trouble.cause not in ("done", "stopped")
-
-
-def _with_victim(first: Finding, others: Sequence[Finding], attempt: AttemptEvidence) -> Finding:
-    """With rank and node, where the finding itself has none and another of its kind has; without
-    them, where it concerns the whole job."""
-    if CAUSES[first.cause].of_job:
-        return msgspec.structs.replace(first, rank=None, node=None)
-    rank, node = first.rank, first.node
-    if node is None and rank is not None:
-        node = _node_of(rank, attempt)
-    if node is None and first.level == Level.OUTSIDE:
-        same = [f for f in others if f.cause == first.cause and f.node is not None]
-        node = min(same, key=_order).node if same else None
-    if node is None and rank is None:
-        node = where_a_task_failed(first, attempt)
-    if first.cause == "host-out-of-memory" and rank is None:
-        told = [f for f in others if f.cause == first.cause and f.rank is not None]
-        told = [f for f in told if node in (None, f.node)]
-        if told:
-            victim_told = min(told, key=_order)
-            return msgspec.structs.replace(first, rank=victim_told.rank, node=victim_told.node)
-        if victim := _killed(node, attempt):
-            rank, node = victim.rank, victim.node
-        elif parent := _left_by_child(node, others):
-            rank, node = parent.rank, parent.node
-    if first.cause == "bad-gpu" and rank is None and node is not None:
-        own = {
-            f.rank for f in others if f.node == node and f.rank is not None and f.level >= Level.OWN
-        }
-        rank = own.pop() if len(own) == 1 else None
-    return msgspec.structs.replace(first, rank=rank, node=node)
-
-
-def _killed(node: str | None, attempt: AttemptEvidence) -> Voice | None:
-    """The first rank there that a signal ended: the kernel kills by one, some daemons by another,
-    which agents send, too."""
-    here = [v for v in attempt.voices if v.kind == "rank" and node in (None, v.node)]
-    for status in (137, 143):
-        if ended := [v for v in here if v.status == status]:
-            return min(ended, key=lambda v: (v.time_s or math.inf, v.rank or 0))
-    return None
-
-
-_TASK_FAILED = re.compile(
-    r"^srun: error: ([\w.-]+): tasks? [\d,-]+: Exited with exit code ", re.MULTILINE
-)
-_OF_THE_SHELL = re.compile(r"slurm_script: |^(?:Lmod|sbatch|salloc|fsdpkit)\b|^\w+Error: ")
-
-
-def where_a_task_failed(finding: Finding, attempt: AttemptEvidence) -> str | None:
-    """The only node of which srun says that its task left by itself, of what a task printed into
-    the job's log."""
-    if finding.quote is None or _OF_THE_SHELL.search(finding.quote.text):
-        return None
-    logs = [log.text for voice in attempt.voices if voice.kind == "batch" for log in voice.logs]
-    nodes = {node for log in logs for node in _TASK_FAILED.findall(log)}
-    return nodes.pop() if len(nodes) == 1 else None
-
-
-def _left_by_child(node: str | None, findings: Sequence[Finding]) -> Finding | None:
-    """The only rank there that lost a process of its own, which was what was killed."""
-    told = [f for f in findings if f.rank is not None and LOST_A_CHILD.search(f.words)]
-    told = [f for f in told if node in (None, f.node)]
-    return told[0] if len({f.rank for f in told}) == 1 else None
 
 
 # In words
@@ -532,7 +321,7 @@ def _quotes(first: Finding, findings: Sequence[Finding]) -> Iterator[Quote]:
     same = [f for f in findings if f.cause == first.cause and f.level == first.level]
     same = [f for f in same if f.rank in (None, first.rank) and f.node in (None, first.node)]
     seen: set[Quote] = set()
-    for finding in [first, *sorted(same, key=_order)]:
+    for finding in [first, *sorted(same, key=order)]:
         quote = finding.quote
         if quote is not None and quote not in seen and len(seen) < 3:
             seen.add(quote)
@@ -555,7 +344,7 @@ def _others(first: Finding, findings: Sequence[Finding]) -> tuple[tuple[str, ...
     """Other ranks and agents that failed, a line each, in the order of their ranks and nodes: those
     with a cause of their own, and those that only followed."""
     told: dict[str, Finding] = {}
-    for finding in sorted(findings, key=lambda f: (-f.level, _order(f))):
+    for finding in sorted(findings, key=lambda f: (-f.level, order(f))):
         told.setdefault(_who(finding), finding)
     others = [f for who, f in told.items() if who not in (_who(first), first.node, "the job")]
     others.sort(key=lambda f: (math.inf if f.rank is None else f.rank, f.node or ""))

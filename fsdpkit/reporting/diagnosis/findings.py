@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,7 +19,8 @@ from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
 from fsdpkit.failures.older_words import older_line, slurm_said
 from fsdpkit.failures.patterns import Level, Shown, Speaker
-from fsdpkit.failures.tracebacks import ended_by, last_before_silence
+from fsdpkit.failures.tracebacks import Frame, ended_by, last_before_silence
+from fsdpkit.reporting.diagnosis.baseline import baseline_of, without
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
@@ -54,13 +55,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is known to be how the process ended, and not only what it said last."""
     judged: bool = False
     """Whether an agent or a shell has judged so, and not by what the process said."""
+    frames: tuple[Frame, ...] = ()
+    """The calls within which it was raised, the innermost last."""
 
 
 def findings_of(attempt: AttemptEvidence) -> list[Finding]:
     """All causes shown by the evidence of the attempt, in no order."""
     found = [*_by_scheduler(attempt), *_by_ending(attempt), *_by_facts(attempt)]
-    for voice in attempt.voices:
-        found += _by_voice(voice)
+    found += _by_voices(attempt.voices)
     if (verdict := attempt.verdict) is not None and verdict.trouble is not None:
         told = _told_by_verdict(verdict.trouble, attempt.files[1])
         whose = (told.rank, told.node)
@@ -191,6 +193,17 @@ def _by_facts(attempt: AttemptEvidence) -> Iterator[Finding]:
                 time_s=fact.time_s,
                 sure=fact.sure,
             )
+
+
+def _by_voices(voices: Sequence[Voice]) -> Iterator[Finding]:
+    """Of each; of a rank that failed by itself without what others printed, too, and got over."""
+    found = [[*_by_voice(voice)] for voice in voices]
+    struck = [any(one.level > Level.WAITED for one in of_voice) for of_voice in found]
+    ranks = [(v, hit) for v, hit in zip(voices, struck, strict=True) if v.kind == "rank"]
+    baseline = baseline_of([v for v, hit in ranks if not hit], [v for v, hit in ranks if hit])
+    for voice, of_voice, hit in zip(voices, found, struck, strict=True):
+        kept = without(voice, baseline) if hit and voice.kind == "rank" else voice
+        yield from of_voice if kept == voice else _by_voice(kept)
 
 
 def _by_voice(voice: Voice) -> Iterator[Finding]:
@@ -333,6 +346,7 @@ def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:
         time_s=voice.time_s,
         action=shown.pattern.action,
         sure=shown.sure,
+        frames=shown.raised.frames if shown.raised else (),
     )
 
 

@@ -1,0 +1,84 @@
+"""Where all ranks of a job stood when it was ended from outside, by what each printed last. Pure.
+
+A job that reached its time limit, was cancelled or hung has no exception. If no rank ever counted a
+step, or all said the same last, that is where it stood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from fsdpkit.failures.ends import is_noise
+from fsdpkit.failures.tracebacks import counts_a_step, is_by_the_way, lines_of
+from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
+from fsdpkit.reporting.diagnosis.findings import Quote, in_words
+from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs.log_ends import LogText
+
+_SAY_LITTLE = frozenset({"hang", "time-limit", "cancelled"})
+"""Causes that say nothing of what the ranks did."""
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+_PROGRESS = re.compile(r"\d+%\|")
+
+
+def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] | None:
+    """A clause, and the line that it rests on; None where the cause says enough, or the ranks made
+    steps and said different things, or nothing."""
+    stepped = _stepped(attempt)
+    if cause not in _SAY_LITTLE or (stepped and cause != "hang"):
+        return None
+    ranks = [v for v in attempt.voices if v.kind == "rank" and v.logs]
+    said = [(v, last) for v in ranks if (last := _last(v)) is not None]
+    if not said:
+        return None
+    alike = Counter(_NUMBER.sub("#", last.text) for _, last in said)
+    words, count = alike.most_common(1)[0]
+    voice, line = next((v, last) for v, last in said if _NUMBER.sub("#", last.text) == words)
+    all_alike = 1 < count == len(ranks)
+    if stepped and (not all_alike or counts_a_step(line.text)):
+        return None
+    whose = "every rank's" if all_alike else f"rank {voice.rank}'s"
+    told = f"{whose} last line was: {in_words(line.text)}"
+    quote = Quote(line.file, line.line, in_words(line.text))
+    return (told if stepped else f"no rank logged a step, and {told}"), quote
+
+
+def _stepped(attempt: AttemptEvidence) -> bool:
+    """Whether a step was made, or one may have been logged in what was not read."""
+    trouble, ending = attempt.verdict and attempt.verdict.trouble, attempt.ending
+    if (trouble and (trouble.step or 0) > 0) or (ending and ending.step):
+        return True
+    logs = [log for v in attempt.voices if v.kind == "rank" for log in v.logs]
+    return any(log.line != 1 or _counts(log.text) for log in logs)
+
+
+def _counts(text: str) -> bool:
+    """A warning that names a step counts none."""
+    return any(counts_a_step(line.text) for line in lines_of(text) if not is_by_the_way(line.text))
+
+
+def _last(voice: Voice) -> LogText | None:
+    """The last line of its standard error that says anything, else of its output."""
+    return next(
+        filter(None, map(_last_of, filter(None, (voice.log("err"), voice.log("out"))))), None
+    )
+
+
+_OF_THE_END = re.compile(
+    r"^Traceback \(|^terminate called|^\[E\d{4} |^Fatal Python error|SIGTERM|[Ss]ignal:? 15|"
+    r"^KeyboardInterrupt|^Terminated|Received signal"
+)
+"""With which a process begins to tell that it was asked to end, or gave up."""
+
+
+def _last_of(log: LogText) -> LogText | None:
+    """The last line before it was ended; what it says of that is no place where it stood."""
+    lines = [line for line in lines_of(log.text) if line.text.strip()]
+    ended = [place for place, line in enumerate(lines) if _OF_THE_END.search(line.text)]
+    went_on = [place for place, line in enumerate(lines) if counts_a_step(line.text)]
+    of_the_end = [place for place in ended if place > max(went_on, default=-1)]
+    for line in reversed(lines[: of_the_end[0]] if of_the_end else lines):
+        if _PROGRESS.search(line.text) or not is_noise(line.text):
+            return LogText(line.text.strip(), log.file, log.line_at(line.begin))
+    return None

@@ -1,0 +1,1 @@
+"""Failures of several ranks: who lost whom, and who said what first."""
