@@ -35,7 +35,7 @@ from fsdpkit.launching.program import ColdStartError, Program
 from fsdpkit.launching.rendezvous import LOOPBACK, KnownNodes, RankStore
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import HeartbeatDir
-from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.layout import AttemptPaths, raised_beside
 from fsdpkit.runs.rank_ends import RankEnd
 
 # Asks the kernel to end this process with its parent, then replaces itself with the rank: torchrun
@@ -76,7 +76,7 @@ class RunDirectoryLogs(LogsSpecs):
         self._files: list[Path] = []
 
     def keep_errors(self) -> None:
-        """Copy the error files to the attempt's directory, as far as space allows."""
+        """Copy the files about exceptions to the attempt's directory, as far as space allows."""
         for source, kept in self._errors.items():
             with suppress(OSError):
                 shutil.copyfile(source, kept)
@@ -96,7 +96,7 @@ class RunDirectoryLogs(LogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         ranks = {local: int(env["RANK"]) for local, env in envs.items()}
 
-        def file(rank: int, kind: Literal["out", "err", "error.json"]) -> Path:
+        def file(rank: int, kind: Literal["out", "err", "error.json", "raised.json"]) -> Path:
             return self._attempt.rank_file(rank, kind, self._launch)
 
         out = {i: str(file(r, "out")) for i, r in ranks.items()}
@@ -105,6 +105,8 @@ class RunDirectoryLogs(LogsSpecs):
         kept = {i: file(r, "error.json") for i, r in ranks.items()}
         errors = {i: str(self._memory / path.name) for i, path in kept.items()}
         self._errors = {errors[i]: path for i, path in kept.items()}
+        for i, rank in ranks.items():
+            self._errors[str(raised_beside(errors[i]))] = file(rank, "raised.json")
         for local, env in envs.items():
             env.update(self._variables(env))
             env["TORCHELASTIC_ERROR_FILE"] = errors[local]
