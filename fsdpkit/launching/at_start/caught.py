@@ -98,7 +98,7 @@ def watch_interpreter() -> None:
     """Record what the interpreter finds that nobody caught."""
     then = sys.excepthook
 
-    def excepthook(kind: Any, error: Any, trace: Any) -> None:
+    def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
         if _last() is error:  # else the script calls the hook, and goes on
             record(error, trace)
         then(kind, error, trace)
@@ -145,13 +145,14 @@ def record(error: BaseException, trace: Any, *, thread: str = "", ended: bool = 
         import json
         import time
 
+        steps = rank.numbers("steps-0", sys.byteorder)
         line = {
             "ended": ended,
             "status": status if ended else None,
             "pid": rank.process,
             "time_ns": time.time_ns(),
             "thread": _clean(thread, 100),
-            "steps": (rank.numbers("steps-0", sys.byteorder) or [None])[0],
+            "steps": steps[0] if steps else None,
             "heartbeat": rank.numbers("rank-" + rank.local_rank, "little"),
             "chain": _chain(error, trace, set()),
         }
