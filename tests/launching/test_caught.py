@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.runs.layout import raised_beside
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 from tests.launching.forking import Ended, Forking, started_anew
@@ -158,6 +159,7 @@ QUIET = {
     "the end": ("print()", 0),
     "sys.exit(None)": ("import sys\nsys.exit()", 0),
     "sys.exit(False)": ("import sys\nsys.exit(False)", 0),
+    "stopping as asked": (f"import sys\nsys.exit({STOPPED_EARLY})", STOPPED_EARLY),
     "a forked child": (
         "import os\nif os.fork() == 0:\n    1 / 0\nos._exit(os.wait()[1] >> 8)",
         1,

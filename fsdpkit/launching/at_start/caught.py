@@ -30,6 +30,8 @@ _MOST_EXCEPTIONS = 12
 _OUTERMOST, _INNERMOST = 8, 32
 _MOST_OF_THREADS = 16
 """Lines about exceptions that did not end the process."""
+_AS_ASKED = (0, 75)
+"""Statuses of a rank that is done, or has stopped because it was asked to (errors.py)."""
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3")
 
 
@@ -138,7 +140,7 @@ def record(error: BaseException, trace: Any, *, thread: str = "", ended: bool = 
     rank = _rank
     try:
         status = _status(error)
-        if rank is None or not status or _would_import_after_an_interrupt(error):
+        if rank is None or status in _AS_ASKED or _would_import_after_an_interrupt(error):
             return
         if not rank.may_write(ended=ended):
             return
