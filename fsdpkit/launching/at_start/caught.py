@@ -16,7 +16,6 @@ Runs in whatever Python the rank has (3.7 or later), and imports nothing before 
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import os
 import sys
 
@@ -90,9 +89,12 @@ def begin() -> None:
 
 def _print_crashes() -> None:
     try:
+        import faulthandler
+
         if not faulthandler.is_enabled():
             faulthandler.enable()
-    except (AttributeError, OSError, RuntimeError, ValueError):  # there is no standard error
+    # In a subinterpreter; without standard error.
+    except (ImportError, AttributeError, OSError, RuntimeError, ValueError):
         return
 
 
@@ -189,7 +191,8 @@ def _chain(error: BaseException, trace: Any, known: set[int]) -> list[dict[str, 
         found.append(described)
         members = getattr(link, "exceptions", None)
         if isinstance(members, tuple):
-            within = [_chain(one, one.__traceback__, known) for one in members[:_MOST_EXCEPTIONS]]
+            some = [one for one in members[:_MOST_EXCEPTIONS] if isinstance(one, BaseException)]
+            within = [_chain(one, one.__traceback__, known) for one in some]
             described["members"] = [one for one in within if one]
         described["meant"] = link.__cause__ is not None
         unsaid = link.__context__ if not link.__suppress_context__ else None
