@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -134,16 +134,14 @@ def _by_raised(
     raised: PrintedException, printed: PrintedException | None, end: ProcessEnd
 ) -> Explanation:
     """The text only adds what stands above the exception, and where it is to be seen."""
-    where: Where = "raised"
+    where: Where = "err"
     if printed is not None and _same(printed, raised):
-        where = "err"
-        raised = msgspec.structs.replace(
-            raised,
-            begin=printed.begin,
-            end=printed.end,
-            in_front=printed.in_front,
-            above=printed.above,
-        )
+        of_text = ("begin", "end", "in_front", "above")
+        added: dict[str, Any] = {name: getattr(printed, name) for name in of_text}
+    else:  # its hook prints it in another way, or nothing
+        where, lines = "raised", lines_of(end.err.rstrip())[-_LAST_LINES:]
+        added = {"in_front": "\n".join(line.text for line in lines)}
+    raised = msgspec.structs.replace(raised, **added)
     return Explanation(_with_name_service(_with_warning(exceptions.shown(raised), end), end), where)
 
 

@@ -89,9 +89,10 @@ def test_the_text_adds_what_stands_above_the_exception() -> None:
     assertion = "Loss.cu:186: f: block: [0,0,0] Assertion `t >= 0 && t < n` failed."
     raised = {"type": "RuntimeError", "message": "CUDA error: device-side assert triggered"}
     traceback = f"Traceback (most recent call last):\nRuntimeError: {raised['message']}\n"
-    found = explained(record(raised), f"{assertion}\n{traceback}")
-    assert found.where == "err"
-    assert "t < n" in (found.shown.words or "")
+    for printed, where in ((traceback, "err"), ("my own hook\n", "raised")):
+        found = explained(record(raised), f"{assertion}\n{printed}")
+        assert found.where == where
+        assert "t < n" in (found.shown.words or "")
 
 
 def test_members_of_a_group_explain_it() -> None:
