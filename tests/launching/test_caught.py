@@ -217,6 +217,15 @@ def test_a_script_s_own_crash_report_stays(rank: Rank) -> None:
     assert "Aborted" in (rank.dir / "crash").read_text()
 
 
+def test_a_library_still_finds_python_s_own_hooks_in_place(rank: Rank) -> None:
+    ended = rank.run(
+        "import sys, threading\n"
+        "print(sys.excepthook is sys.__excepthook__)\n"
+        "print(threading.excepthook is threading.__excepthook__)"
+    )
+    assert ended.out == "True\nTrue\n"
+
+
 @pytest.mark.parametrize("ending", ENDINGS.keys() - {"SIGSEGV", "abort"})
 def test_recording_changes_neither_words_nor_status(rank: Rank, ending: str) -> None:
     on, off = (rank.run(ENDINGS[ending], recorded=recorded) for recorded in (True, False))

@@ -10,7 +10,7 @@ exception to `record`. One that is started anew is called by the interpreter: it
 the script replaces that, the exception which the interpreter keeps is recorded at exit. SystemExit
 passes both, so of such a rank only its words and its status tell.
 
-Runs in whatever Python the rank has (3.7 or later), and imports nothing before something fails.
+Runs in whatever Python the rank has (3.7 or later), and imports little before something fails.
 """
 
 from __future__ import annotations
@@ -113,12 +113,20 @@ def watch_interpreter() -> None:
             record(error, error.__traceback__)
 
     if _rank is not None:
-        sys.excepthook = excepthook
+        _replace_hook(sys, then, excepthook)
         atexit.register(at_exit)
 
 
+def _replace_hook(module: Any, then: Any, hook: Any) -> None:
+    """Libraries look whether the hook is still Python's own, and put up theirs only then."""
+    if getattr(module, "__excepthook__", None) is then:
+        module.__excepthook__ = hook
+    module.excepthook = hook
+
+
 def _last() -> BaseException | None:
-    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    """What nobody caught, as the interpreter keeps it before it calls the hook."""
+    return getattr(sys, "last_value", None)
 
 
 def watch_threads(threading: Any) -> None:
@@ -134,7 +142,7 @@ def watch_threads(threading: Any) -> None:
             record(args.exc_value, args.exc_traceback, thread=name, ended=False)
         then(args)
 
-    threading.excepthook = excepthook
+    _replace_hook(threading, then, excepthook)
 
 
 def record(error: BaseException, trace: Any, *, thread: str = "", ended: bool = True) -> None:
