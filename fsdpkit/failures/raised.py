@@ -15,7 +15,7 @@ _EXIT = "SystemExit"
 def exception_of(record: RaisedRecord | None) -> PrintedException | None:
     """What ended the process; None if it left by a number, while it handled no exception."""
     chain = list(_with_members(record.chain)) if record is not None else []
-    if chain and chain[0].type == _EXIT and not chain[0].message:
+    while chain and chain[0].type == _EXIT and not chain[0].message:
         del chain[0]
     found: PrintedException | None = None
     for raised in reversed(chain):

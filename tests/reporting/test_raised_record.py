@@ -111,7 +111,8 @@ def test_leaving_with_words_is_told_by_them() -> None:
 
 
 def test_leaving_with_a_number_is_told_with_its_place() -> None:
-    found = explained(record({"type": "SystemExit"}, status=3), status=3)
+    left = {"type": "SystemExit"}
+    found = explained(record(left, left, status=3), status=3)
     assert (found.where, found.shown.words) == (
         "status",
         "exit status 3, left by /home/ada/train.py:9 in save",
