@@ -220,8 +220,9 @@ def _described(error: BaseException, trace: Any) -> dict[str, Any]:
         described["errno"] = error.errno if isinstance(error.errno, int) else None
         if isinstance(error.filename, (str, bytes)):
             described["filename"] = _clean(os.fsdecode(error.filename), 1000)
-    if isinstance(error, SyntaxError) and isinstance(error.filename, str):
-        own = [_clean(error.filename, 1000), error.lineno or 0, "<module>"]
+    place = error.filename if isinstance(error, SyntaxError) else None
+    if isinstance(error, SyntaxError) and isinstance(place, str) and place[:1] != "<":
+        own = [_clean(place, 1000), error.lineno or 0, "<module>"]
         source = error.text or ""
         frames.append(own)
     described.update(frames=frames, own=own, source=_clean(source.strip(), 300))

@@ -74,7 +74,8 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
         message, err = (text.text if text else "" for text in (self.message, self.log("err")))
         if not tells_of_a_killed_child(f"{message}\n{err[-_LAST_WORDS:]}"):
             return False
-        found = explain(ProcessEnd(status=self.status, err=err or message))
+        end = ProcessEnd(status=self.status, raised=self.raised, err=err or message)
+        found = explain(end)
         return found is not None and found.shown.pattern is CHILD_KILLED
 
 
