@@ -2,7 +2,7 @@
 
 What it prints may be cut off by a full disk, drawn by a hook of the script's own, or mixed with
 what others print. Here the exception itself is kept: types, messages, error numbers, calls, and
-what led to it. The agent copies the file (ranks.py); runs/raised.py reads it. What a process
+what led to it. The agent copies the file (rank_files.py); runs/raised.py reads it. What a process
 prints, its exit status and the order in which it ends remain as they are.
 
 A script that is forked from the fork server is called by program.py, which passes its last
