@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -136,13 +136,28 @@ def _by_raised(
     """The text only adds what stands above the exception, and where it is to be seen."""
     where: Where = "err"
     if printed is not None and _same(printed, raised):
-        of_text = ("begin", "end", "in_front", "above")
-        added: dict[str, Any] = {name: getattr(printed, name) for name in of_text}
+        raised = _placed(raised, printed, printed)
     else:  # its hook prints it in another way, or nothing
         where, lines = "raised", lines_of(end.err.rstrip())[-_LAST_LINES:]
-        added = {"in_front": "\n".join(line.text for line in lines)}
-    raised = msgspec.structs.replace(raised, **added)
+        above = "\n".join(line.text for line in lines)
+        raised = msgspec.structs.replace(raised, in_front=above)
     return Explanation(_with_name_service(_with_warning(exceptions.shown(raised), end), end), where)
+
+
+def _placed(
+    raised: PrintedException, printed: PrintedException | None, newer: PrintedException
+) -> PrintedException:
+    """With the places of a chain in the text; of what was not printed, where `newer` stands."""
+    found = printed if printed is not None and _same(printed, raised) else None
+    at, before = found or newer, raised.before
+    return msgspec.structs.replace(
+        raised,
+        begin=at.begin,
+        end=at.end,
+        in_front=found.in_front if found else "",
+        above=found.above if found else None,
+        before=_placed(before, found and found.before, at) if before is not None else None,
+    )
 
 
 def _printed(err: str) -> PrintedException | None:

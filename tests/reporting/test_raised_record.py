@@ -11,6 +11,7 @@ import pytest
 
 from fsdpkit.bounded import LINE_BYTES
 from fsdpkit.failures.ends import Explanation, ProcessEnd, explain
+from fsdpkit.failures.tracebacks import _EXPLICIT
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 from tests.reporting.made_run import T0
 from tests.reporting.test_evidence import diagnosed, fails, log, run_with_an_attempt
@@ -93,6 +94,14 @@ def test_the_text_adds_what_stands_above_the_exception() -> None:
         found = explained(record(raised), f"{assertion}\n{printed}")
         assert found.where == where
         assert "t < n" in (found.shown.words or "")
+
+
+def test_what_led_to_it_is_shown_where_it_was_printed() -> None:
+    first = f"Traceback (most recent call last):\nOSError: {FULL['message']}\n\n"
+    second = "Traceback (most recent call last):\nValueError: broken\n"
+    err = f"{first}{_EXPLICIT}\n\n{second}"
+    shown = explained(record({**BROKEN, "meant": True}, FULL), err).shown
+    assert err[shown.begin : shown.end].startswith("OSError: ")
 
 
 def test_members_of_a_group_explain_it() -> None:
