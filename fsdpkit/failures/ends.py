@@ -17,6 +17,7 @@ import msgspec
 
 from fsdpkit.failures import exceptions, languages, nccl, refusals, strerror
 from fsdpkit.failures.patterns import Level, Pattern, Shown
+from fsdpkit.failures.raised import exception_of, left_at
 from fsdpkit.failures.tracebacks import (
     BEGINS,
     PrintedException,
@@ -28,6 +29,7 @@ from fsdpkit.failures.tracebacks import (
     last_of_its_own,
     lines_of,
 )
+from fsdpkit.runs.raised import RaisedRecord
 
 SEGV, BUS, ILL, FPE, ABRT, KILL, TERM = 139, 135, 132, 136, 134, 137, 143
 STOPPED = 75
@@ -47,12 +49,14 @@ class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The exception in torchelastic's error file."""
     callstack: str = ""
     """Its traceback there."""
+    raised: RaisedRecord | None = None
+    """The exception that ended it, as it recorded that itself: then no text is asked for one."""
     err: str = ""
     """The end of its standard error."""
     out: str = ""
 
 
-Where = Literal["record", "callstack", "err", "out", "status"]
+Where = Literal["raised", "record", "callstack", "err", "out", "status"]
 
 
 class Explanation(NamedTuple):
@@ -102,7 +106,7 @@ def explain(end: ProcessEnd) -> Explanation | None:
         or _last_words(end)
         or _logged(end)
         or _last_line(end)
-        or Explanation(_status(end.status), "status")
+        or Explanation(_left(end), "status")
     )
 
 
@@ -125,6 +129,8 @@ def _output_closed(end: ProcessEnd) -> Explanation | None:
 
 def _by_exception(end: ProcessEnd) -> Explanation | None:
     printed = _printed(end.err)
+    if (caught := exception_of(end.raised)) is not None:
+        return _by_raised(caught, printed, end)
     told = _of_record(end.record) if end.record else None
     if told is not None and (printed is None or not _same(printed, told)):
         printed = None
@@ -141,6 +147,36 @@ def _by_exception(end: ProcessEnd) -> Explanation | None:
         return None
     shown = _with_name_service(_with_warning(exceptions.shown(printed), end), end)
     return Explanation(msgspec.structs.replace(shown, sure=printed.sure and shown.sure), "err")
+
+
+def _by_raised(
+    raised: PrintedException, printed: PrintedException | None, end: ProcessEnd
+) -> Explanation:
+    """The text only adds what stands above the exception, and where it is to be seen."""
+    where: Where = "err"
+    if printed is not None and _same(printed, raised):
+        raised = _placed(raised, printed, printed)
+    else:  # its hook prints it in another way, or nothing
+        where, lines = "raised", lines_of(end.err.rstrip())[-_LAST_LINES:]
+        above = "\n".join(line.text for line in lines)
+        raised = msgspec.structs.replace(raised, in_front=above)
+    return Explanation(_with_name_service(_with_warning(exceptions.shown(raised), end), end), where)
+
+
+def _placed(
+    raised: PrintedException, printed: PrintedException | None, newer: PrintedException
+) -> PrintedException:
+    """With the places of a chain in the text; of what was not printed, where `newer` stands."""
+    found = printed if printed is not None and _same(printed, raised) else None
+    at, before = found or newer, raised.before
+    return msgspec.structs.replace(
+        raised,
+        begin=at.begin,
+        end=at.end,
+        in_front=found.in_front if found else "",
+        above=found.above if found else None,
+        before=_placed(before, found and found.before, at) if before is not None else None,
+    )
 
 
 def _printed(err: str) -> PrintedException | None:
@@ -173,7 +209,8 @@ def _of_record(text: str) -> PrintedException:
 
 
 def _is_marked(end: ProcessEnd) -> bool:
-    return bool(end.record) or any(line.marked for line in lines_of(end.err))
+    recorded = end.raised is not None or bool(end.record)
+    return recorded or any(line.marked for line in lines_of(end.err))
 
 
 def _with_warning(shown: Shown, end: ProcessEnd) -> Shown:
@@ -227,8 +264,8 @@ _SIGNALS = {
 _BY_SIGNAL = Pattern(
     (),
     "the kernel",
-    action="Native code crashed: --set environment.variables.PYTHONFAULTHANDLER=1 makes the next "
-    "run print at which line of Python. Often a library was built for another torch, CUDA or CPU.",
+    action="Native code crashed. Often a library was built for another torch, CUDA or CPU "
+    "(python -m torch.utils.collect_env).",
 )
 _TRACED = Pattern(
     (),
@@ -273,6 +310,12 @@ _SHARED_MEMORY = Pattern(
 )
 
 
+def _before_a_dump(lines: list[TracebackLine]) -> list[TracebackLine]:
+    """Without the stacks that faulthandler writes behind the last words of who aborted."""
+    dumps = [place for place, line in enumerate(lines) if _FATAL.match(line.text)]
+    return lines[: dumps[-1] + 1] if dumps else lines
+
+
 def _current_thread(lines: list[TracebackLine]) -> list[TracebackLine]:
     starts = [i for i, line in enumerate(lines) if line.text.startswith("Current thread ")]
     return lines[starts[0] :] if starts else lines
@@ -297,7 +340,7 @@ _WATCHED = re.compile(
 
 def _abort(end: ProcessEnd) -> Explanation | None:
     """The last words before abort(3): of a C++ exception, of glibc, of a watchdog."""
-    lines = lines_of(end.err)[-_ABORT_LINES:]
+    lines = _before_a_dump(lines_of(end.err))[-_ABORT_LINES:]
     candidates: list[Shown] = []
     for place, line in enumerate(lines):
         if match := _WHAT.match(line.text):
@@ -520,7 +563,7 @@ def _last_line(end: ProcessEnd) -> Explanation | None:
     if not lines:
         return None
     last = (like or lines)[-1]
-    words = f"{in_words_of(end.status)}; its last line: {refusals.unframed(last.text)}"
+    words = f"{_left(end).words}; its last line: {refusals.unframed(last.text)}"
     if last is not lines[-1]:
         words = words.replace("its last line", "among its last lines")
     shown = Shown("exception", _LEFT, last.begin, last.end, words=words, sure=False)
@@ -573,6 +616,12 @@ def _status(status: int | None, cause: str = "exception", level: Level = Level.O
     if cause == "exception" and status is not None:
         place = _BY_SIGNAL if 128 < status <= _LAST_SIGNAL else _LEFT
     return Shown(cause, place, 0, 0, words=in_words_of(status))
+
+
+def _left(end: ProcessEnd) -> Shown:
+    """By its status, and where its script called sys.exit."""
+    shown = _status(end.status)
+    return msgspec.structs.replace(shown, words=f"{shown.words}{left_at(end.raised)}")
 
 
 def in_words_of(status: int | None) -> str:

@@ -324,6 +324,8 @@ def _masked(quoted: re.Match[str]) -> str:
 
 
 def _errno(raised: PrintedException) -> int | None:
+    if raised.errno is not None:
+        return raised.errno
     if match := _ERRNO.search(raised.message):
         return int(next(filter(None, match.groups())))
     for words, number in _WITHOUT_NUMBER:

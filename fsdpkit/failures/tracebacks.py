@@ -64,6 +64,8 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
     """Whether that was but a few lines before it."""
     in_front: str = ""
     """The last lines before the traceback, which a child process may have written."""
+    errno: int | None = None
+    """Where the process itself recorded it; else the message may say it."""
 
     @property
     def name(self) -> str:
@@ -94,6 +96,13 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
 
 _OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
 _UNSEEN = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
+
+
+def without_controls(text: str) -> str:
+    """Without colours, and without what else a terminal would not show but obey."""
+    return _UNSEEN.sub("", text)
+
+
 _RANK_MARK = re.compile(r" ?\[rank\d+\]: ?")
 
 
@@ -104,7 +113,7 @@ def lines_of(text: str) -> list[TracebackLine]:
     prefix = _prefix_of_lines(text)
     for raw in text.split("\n"):
         end = begin + len(raw)
-        shown = _UNSEEN.sub("", raw.rstrip("\r").rpartition("\r")[2])
+        shown = without_controls(raw.rstrip("\r").rpartition("\r")[2])
         if prefix is not None and (in_front := prefix.match(shown)):
             shown = shown[in_front.end() :]
         mark = _RANK_MARK.match(shown)
@@ -125,9 +134,9 @@ def _prefix_of_lines(text: str) -> re.Pattern[str] | None:
     at = text.find(BEGINS)
     while at >= 0:
         prefix = re.sub(r" ?\[rank\d+\]: ?$", "", text[text.rfind("\n", 0, at) + 1 : at])
-        prefix = _UNSEEN.sub("", prefix)
+        prefix = without_controls(prefix)
         nearby = text[at : at + 4 * _LONGEST_PREFIX]  # the whole rest, each time, would be slow
-        following = _UNSEEN.sub("", nearby.partition("\n")[2].partition("\n")[0])
+        following = without_controls(nearby.partition("\n")[2].partition("\n")[0])
         if prefix.strip(" |+") and len(prefix) <= _LONGEST_PREFIX:
             words = re.escape(prefix)
             for pattern in (words, re.sub(r"\d+", r"\\d+", words)):

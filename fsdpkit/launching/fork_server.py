@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from typing import Any
 
 from fsdpkit.launching import fork_safety, kernel, python_path
 from fsdpkit.launching.anew import RankStart
-from fsdpkit.launching.at_start import in_rank
+from fsdpkit.launching.at_start import caught, in_rank
 from fsdpkit.launching.at_start.sitecustomize import WARNINGS, pass_over_warnings
 from fsdpkit.launching.destructors import skip_destructors
 from fsdpkit.launching.program import ColdStartError, Program, ServerLostError, take_over
@@ -283,6 +284,8 @@ class _Server:
             self._introduce(talk)
         pass_over_warnings()
         take_over(program, environ, files)
+        caught.begin()
+        caught.watch_threads(threading)
         in_rank.begin(watch=False)
         in_rank.before_ranks_meet.append(self.aside.before_ranks_meet)
         self.aside.start = RankStart.now(request["anew"], environ, request["directory"])

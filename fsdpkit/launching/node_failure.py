@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,8 +12,9 @@ import msgspec
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NotMetError
 from fsdpkit.launching.saying import say
 from fsdpkit.runs.failures import HUNG, FailureRecord, Level, bounded, in_a_line
-from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.layout import AttemptPaths, raised_beside
 from fsdpkit.runs.log_ends import end_of
+from fsdpkit.runs.raised import RaisedRecord, read_raised
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -91,19 +91,19 @@ def hang_failure(found: str, blamed: tuple[int, str] | None) -> FailureRecord:
 def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -> FailureRecord:
     """The failure that explains the others among this node's ranks; of several, the first.
 
-    torchelastic keeps whole seconds; the error file's own time is finer. A rank that ended without
-    a file did so at most one look before now.
+    torchelastic keeps whole seconds; the rank's own record and the error file's time are finer. A
+    rank that ended without either did so at most one look before now.
     """
     from fsdpkit.failures.ends import explain, told  # 130 regular expressions: only on failure
 
     now_ns = time.time_ns()
     found = []
     for rank, failure in error.failures.items():
-        end = _end_of_rank(failure, attempt.rank_file(rank, "err", launch))
+        end = _end_of_rank(failure, attempt, rank, launch)
         explained = explain(end)
         shown = explained.shown if explained else None
         level = shown.level if shown else Level.LOST_PEER
-        found.append((-level, _ended_ns(failure, now_ns), rank, end, shown))
+        found.append((-level, _ended_ns(failure, end.raised, now_ns), rank, end, shown))
     _, time_ns, rank, end, shown = min(found, key=lambda one: one[:3])
     words = told(end)
     if end.status == STOPPED_EARLY:
@@ -141,19 +141,26 @@ def with_kernels_word(failure: FailureRecord, oom_kills: int) -> FailureRecord:
     )
 
 
-def _end_of_rank(failure: ProcessFailure, standard_error: Path) -> ProcessEnd:
+def _end_of_rank(
+    failure: ProcessFailure, attempt: AttemptPaths, rank: int, launch: int
+) -> ProcessEnd:
     from fsdpkit.failures.ends import ProcessEnd
 
-    text = end_of(standard_error, _LAST_BYTES)
+    text = end_of(attempt.rank_file(rank, "err", launch), _LAST_BYTES)
     code = failure.exitcode
+    own = attempt.rank_file(rank, "raised.json", launch)
     return ProcessEnd(
         status=128 - code if code < 0 else code,
         record=_told_by_rank(failure) or "",
+        # The disk may have been too full for a copy.
+        raised=read_raised(raised_beside(failure.error_file)) or read_raised(own),
         err=text.text if text else "",
     )
 
 
-def _ended_ns(failure: ProcessFailure, now_ns: int) -> int:
+def _ended_ns(failure: ProcessFailure, raised: RaisedRecord | None, now_ns: int) -> int:
+    if raised is not None and raised.time_ns:
+        return raised.time_ns
     try:
         return os.stat(failure.error_file).st_mtime_ns
     except OSError:

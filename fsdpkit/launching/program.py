@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
 from fsdpkit.launching import kernel
+from fsdpkit.launching.at_start import caught
 from fsdpkit.launching.python_path import search_path
 from fsdpkit.launching.set_aside import SetAside
 from fsdpkit.runs.heartbeat import HeartbeatDir
@@ -109,7 +110,8 @@ class Program:
                 with open(path, "rb") as file:
                     code = compile(file.read(), path, "exec", dont_inherit=True)
                 exec(code, vars(main))
-        except SystemExit:
+        except SystemExit as left:
+            caught.record(left, _without_own_frame(left))
             raise
         except BaseException as error:
             uncaught = error
@@ -127,6 +129,7 @@ def _report(error: BaseException) -> NoReturn:
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error
+    caught.record(error, error.__traceback__)
     _call_hook(error)
     if isinstance(error, KeyboardInterrupt):
         # The interpreter cleans up and then ends by the signal, so that the parent sees it.

@@ -1,9 +1,9 @@
 """torchrun's elastic agent, run in this process with our paths for the ranks' output.
 
 The arguments are torchrun's own, parsed by torchrun's own parser. We add: where logs and error
-files go; forking ranks where that is safe (launching/fork_server.py); a rank dies when this process
-does, and the scheduler's signals do not reach it; a launch can be ended from outside. No other file
-uses torchelastic's private interfaces.
+files go (launching/rank_files.py); forking ranks where that is safe (launching/fork_server.py); a
+rank dies when this process does, and the scheduler's signals do not reach it; a launch can be ended
+from outside. No other file uses torchelastic's private interfaces.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import psutil
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 from torch.distributed.launcher.api import LaunchConfig
@@ -32,6 +31,8 @@ from torch.distributed.run import config_from_args, get_args_parser
 from fsdpkit.errors import NodeError
 from fsdpkit.launching.fork_server import ForkedRank, ForkServer
 from fsdpkit.launching.program import ColdStartError, Program
+from fsdpkit.launching.rank_files import RankVariables as RankVariables
+from fsdpkit.launching.rank_files import RunDirectoryLogs
 from fsdpkit.launching.rendezvous import LOOPBACK, KnownNodes, RankStore
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import HeartbeatDir
@@ -52,73 +53,8 @@ _SHIELD = (
     "os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, path)); "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
-RankVariables = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Of torchrun's variables of a rank: what else its environment has, or has otherwise."""
 _SHIELDED = (sys.executable, "-I", "-S", "-c", _SHIELD)
 """What a rank's command begins with when it is started anew."""
-
-
-class RunDirectoryLogs(LogsSpecs):
-    """Every rank's stdout, stderr and error file in the attempt's directory, by global rank.
-
-    Global rank 0 is also copied to this process's own output, so that the job's log shows the
-    training. Error files are written into the node's memory and copied by `keep_errors`: a rank
-    that fails because the disk is full shall be able to say so.
-    """
-
-    def __init__(
-        self, attempt: AttemptPaths, launch: int, memory: Path, variables: RankVariables
-    ) -> None:
-        super().__init__()
-        self._variables = variables
-        self._attempt, self._launch, self._memory = attempt, launch, memory
-        self._errors: dict[str, Path] = {}
-        self._files: list[Path] = []
-
-    def keep_errors(self) -> None:
-        """Copy the error files to the attempt's directory, as far as space allows."""
-        for source, kept in self._errors.items():
-            with suppress(OSError):
-                shutil.copyfile(source, kept)
-
-    def drop_empty(self) -> None:
-        """Remove files that stayed empty: they count on a shared file system, and most ranks print
-        nothing."""
-        for file in self._files:
-            with suppress(OSError):
-                if file.stat().st_size == 0:
-                    file.unlink()
-
-    @property
-    def root_log_dir(self) -> str:
-        return str(self._attempt.dir)
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        ranks = {local: int(env["RANK"]) for local, env in envs.items()}
-
-        def file(rank: int, kind: Literal["out", "err", "error.json"]) -> Path:
-            return self._attempt.rank_file(rank, kind, self._launch)
-
-        out = {i: str(file(r, "out")) for i, r in ranks.items()}
-        err = {i: str(file(r, "err")) for i, r in ranks.items()}
-        self._files = [Path(path) for path in (*out.values(), *err.values())]
-        kept = {i: file(r, "error.json") for i, r in ranks.items()}
-        errors = {i: str(self._memory / path.name) for i, path in kept.items()}
-        self._errors = {errors[i]: path for i, path in kept.items()}
-        for local, env in envs.items():
-            env.update(self._variables(env))
-            env["TORCHELASTIC_ERROR_FILE"] = errors[local]
-            env["TORCHELASTIC_RESTART_COUNT"] = str(self._launch)
-        shown = {local for local, rank in ranks.items() if rank == 0}
-        return LogsDest(
-            stdouts=out,
-            stderrs=err,
-            tee_stdouts={i: p for i, p in out.items() if i in shown},
-            tee_stderrs={i: p for i, p in err.items() if i in shown},
-            error_files=errors,
-            filtered_stdout=os.devnull,
-            filtered_stderr=os.devnull,
-        )
 
 
 class InterruptedLaunch(Exception):

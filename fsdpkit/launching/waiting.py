@@ -19,8 +19,9 @@ from fsdpkit.runs.reading import open_regular
 from fsdpkit.runs.stacks import Why
 
 _TIME_OUT = re.compile(r"tim(?:ed|e)[ -]?out", re.IGNORECASE)
-_LAST_BYTES = 8 << 10
-"""Of what a rank printed: an exception of C++, with its frames, comes after the words."""
+_LAST_BYTES, _WITH_STACKS = 8 << 10, 64 << 10
+"""Of what a rank printed: an exception of C++, with its frames, comes after the words; where it
+aborts, so do the stacks of all threads."""
 _ABORTED = 128 + 6
 
 
@@ -46,6 +47,8 @@ def why_superseded(order: Order) -> Why | None:
 
 def _says_so(err: Path) -> bool:
     with contextlib.suppress(OSError), open_regular(err) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
-        return bool(_TIME_OUT.search(file.read(_LAST_BYTES).decode(errors="replace")))
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _WITH_STACKS))
+        said = file.read(_WITH_STACKS)
+        said = (said.rpartition(b"Fatal Python error: ")[0] or said)[-_LAST_BYTES:]
+        return bool(_TIME_OUT.search(said.decode(errors="replace")))
     return False

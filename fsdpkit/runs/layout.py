@@ -26,6 +26,7 @@
             node-<i>.still.json     where they are, while they do nothing (runs/standing.py)
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
             rank-<r>.error.json     torchelastic's error file
+            rank-<r>.raised.json    the exceptions that nobody caught in it (runs/raised.py)
             rank-<r>.stacks         where its threads were when it, or who waited for it, was ended
             software.json           the first node's versions, which all others must have
             failures/               one file a failure, named so that the first sorts first
@@ -97,7 +98,10 @@ class AttemptPaths:
         return self.dir / f"node-{node}.still.json"
 
     def rank_file(
-        self, rank: int, kind: Literal["out", "err", "error.json", "stacks"], restart: int
+        self,
+        rank: int,
+        kind: Literal["out", "err", "error.json", "raised.json", "stacks"],
+        restart: int,
     ) -> Path:
         """A rank's file in the n-th start by torchrun within this attempt (0: the first)."""
         again = f".restart-{restart}" if restart else ""
@@ -291,6 +295,12 @@ class RunPaths:
         """Array tasks that have started, in order."""
         names = (p.name.removeprefix("task-") for p in self.dir.glob("task-*"))
         return sorted(int(n) for n in names if n.isdecimal())
+
+
+def raised_beside(error_file: str) -> Path:
+    """In the node's memory, what a rank whose $TORCHELASTIC_ERROR_FILE this is writes of its
+    exceptions (launching/at_start/caught.py)."""
+    return Path(f"{error_file}.raised")
 
 
 SUBMISSION_PICKLE = "submission.pkl"

@@ -15,7 +15,7 @@ from fsdpkit.launching.node_failure import first_failure, record_failure
 from fsdpkit.launching.policy import cause_of
 from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.history import failures_in
-from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.layout import AttemptPaths, raised_beside
 from tests.launching.made_reports import record
 
 pytestmark = pytest.mark.torch
@@ -102,6 +102,19 @@ def test_a_script_that_records_nothing_is_judged_by_what_ended_it(tmp_path: Path
         "KeyError: 'oxide Xid 79'",
         "crash",
     )
+
+
+def test_a_rank_s_own_record_in_memory_tells_what_ended_it_and_when(tmp_path: Path) -> None:
+    """The run's directory is full: neither a traceback nor a copy of the record is there."""
+    ranks = [failed(local, 1, tmp_path / f"rank-{local}.error.json") for local in (0, 1)]
+    for local, message in enumerate(("[Errno 28] voll", "broken")):
+        chain = [{"type": "OSError", "message": message, "errno": 28 - 20 * local}]
+        at_ns = int((NOW_S - 9 + local) * 1e9)
+        text = json.dumps({"ended": True, "status": 1, "time_ns": at_ns, "chain": chain})
+        raised_beside(str(tmp_path / f"rank-{local}.error.json")).write_text(text)
+    found = first((4, ranks[0]), (5, ranks[1]), attempt=tmp_path / "gone")
+    assert (found.rank, found.time_ns) == (4, int((NOW_S - 9) * 1e9))
+    assert "voll" in found.message
 
 
 def test_who_only_lost_its_peer_comes_behind_whoever_raised(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.launching.ranks import RunDirectoryLogs
-from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.launching.rank_files import RunDirectoryLogs
+from fsdpkit.runs.layout import AttemptPaths, raised_beside
 
 pytestmark = pytest.mark.torch
 
@@ -26,3 +26,17 @@ def test_files_that_nobody_wrote_to_do_not_stay(tmp_path: Path) -> None:
     attempt.rank_file(5, "err", 2).write_text("ValueError\n")
     logs.drop_empty()
     assert sorted(tmp_path.iterdir()) == [other, attempt.rank_file(5, "err", 2)]
+
+
+def test_what_ranks_tell_of_exceptions_is_kept_as_far_as_there_is_room(tmp_path: Path) -> None:
+    attempt, memory = AttemptPaths(tmp_path / "attempt-0"), tmp_path / "memory"
+    memory.mkdir()
+    attempt.dir.mkdir()
+    logs = RunDirectoryLogs(attempt, 1, memory, lambda _: {})
+    environ = {"RANK": "6"}
+    logs.reify({0: environ})
+    raised_beside(environ["TORCHELASTIC_ERROR_FILE"]).write_text("{}\n")
+    logs.keep_errors()
+    assert [*attempt.dir.iterdir()] == [attempt.rank_file(6, "raised.json", 1)]
+    attempt.dir.rename(tmp_path / "gone")
+    logs.keep_errors()

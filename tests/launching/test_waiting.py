@@ -22,6 +22,7 @@ NCCL = (
     + "frame #3: c10d::ProcessGroupNCCL::Watchdog::run() + 0x135 (0x7f in /x/libtorch_cuda.so)\n"
     * 20
 )
+STACKS = "Fatal Python error: Aborted\n\n" + '  File "/x/train.py", line 7 in step\n' * 400
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,7 @@ NCCL = (
     [
         (GLOO, FAILED, True),
         (NCCL, RankEnd(status=134, time_s=0.0), True),
+        (NCCL + STACKS, RankEnd(status=134, time_s=0.0), True),
         ("x" * 9000 + GLOO, FAILED, True),
         (GLOO + "and then it trained on\n" * 1000, FAILED, False),
         ("ValueError: a sample\n", FAILED, False),

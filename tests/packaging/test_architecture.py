@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT_TORCH_AT_ONCE = ("training", "planning")
 # Run in the job's own process tree only, and are imported there inside a function.
-ALSO_TORCH = ("launching/ranks.py", "launching/rendezvous.py")
+ALSO_TORCH = ("launching/ranks.py", "launching/rank_files.py", "launching/rendezvous.py")
 
 
 @dataclass(frozen=True)

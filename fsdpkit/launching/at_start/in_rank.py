@@ -129,7 +129,7 @@ class _Finder:
 def watch_imports() -> None:
     """Act on modules that are loaded, and on the others when they are. Is idempotent."""
     waiting = {}
-    for name, act in _ACTIONS.items():
+    for name, act in ACTIONS.items():
         module = sys.modules.get(name)
         if module is None:
             waiting[name] = act
@@ -351,8 +351,9 @@ def _end(given: _Given, why: str) -> NoReturn:
         os._exit(WRONG_WORLD)
 
 
-_ACTIONS: dict[str, Callable[[Any], None]] = {
+ACTIONS: dict[str, Callable[[Any], None]] = {
     "argparse": _give_local_rank,
     "torch.distributed.distributed_c10d": _look_at_groups,
     "torch.optim.optimizer": _look_at_steps,
 }
+"""What is done with a module as soon as it is loaded, by its name."""

@@ -115,10 +115,14 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 def _begin() -> None:
     if "FSDPKIT_HEARTBEAT_DIR" in os.environ:
-        import in_rank  # type: ignore  # this directory is still on the path
+        import caught  # type: ignore  # this directory is still on the path
+        import in_rank  # type: ignore
 
+        caught.begin()
+        caught.watch_interpreter()
+        in_rank.ACTIONS["threading"] = caught.watch_threads
         in_rank.begin()
-        del sys.modules["in_rank"]
+        del sys.modules["in_rank"], sys.modules["caught"]
     sys.path[:] = [place for place in sys.path if place != _HERE]
     sys.path_importer_cache.pop(_HERE, None)
     first, more, others = os.environ.get("PYTHONPATH", "").partition(os.pathsep)

@@ -241,6 +241,7 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
     told = voice.message
     recorded = told is not None and not VAGUE.match(told.text)
     texts: dict[Where, LogText | None] = {
+        "raised": voice.raised_text,
         "record": told if recorded else None,
         "callstack": voice.traceback,
         "err": voice.log("err"),
@@ -252,6 +253,7 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
         status=voice.status,
         record=words.get("record", ""),
         callstack=words.get("callstack", ""),
+        raised=voice.raised,
         err=words.get("err", ""),
         out=words.get("out", ""),
     )

@@ -18,10 +18,12 @@ from fsdpkit.bounded import NODES_READ, RANKS_READ
 from fsdpkit.failures.ends import ProcessEnd, explain, tells_of_a_killed_child
 from fsdpkit.failures.exceptions import CHILD_KILLED
 from fsdpkit.failures.older_words import older_line
+from fsdpkit.failures.raised import exception_of
 from fsdpkit.runs.failures import FailureRecord, read_record
 from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.log_ends import LogText, end_of, newest_part, part_from, without
+from fsdpkit.runs.raised import RaisedRecord, read_raised
 from fsdpkit.runs.rank_ends import RankEnd, read_rank_ends
 from fsdpkit.runs.reading import parsed
 
@@ -48,6 +50,10 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     told: FailureRecord | None = None
     """What its agent, or a shell, has put on record of its end."""
     traceback: LogText | None = None
+    raised: RaisedRecord | None = None
+    """The exception that ended it, as it recorded that itself."""
+    raised_text: LogText | None = None
+    """The same in words."""
     logs: tuple[LogText, ...] = ()
     stacks: LogText | None = None
     """Where its threads were when it made no step any more."""
@@ -72,7 +78,8 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
         message, err = (text.text if text else "" for text in (self.message, self.log("err")))
         if not tells_of_a_killed_child(f"{message}\n{err[-_LAST_WORDS:]}"):
             return False
-        found = explain(ProcessEnd(status=self.status, err=err or message))
+        end = ProcessEnd(status=self.status, raised=self.raised, err=err or message)
+        found = explain(end)
         return found is not None and found.shown.pattern is CHILD_KILLED
 
 
@@ -94,7 +101,7 @@ def voices_of(
     names = _names(attempt)
     offsets = {n.name: n.findings.get("clock_offset_s") for n in attempt.nodes}
     found = [_of_failure(failure, names, offsets) for failure in attempt.standing_failures]
-    found = _with_files(found, attempt, number, ranks_per_node)
+    found = _with_files(found, attempt, number, offsets, ranks_per_node)
     found = _with_ends(found, attempt, number, offsets, ranks_per_node)
     if newest and attempt.job_id is not None:
         for voice in [*_of_nodes(run, attempt.job_id, names), *batch_voices(run, attempt.job_id)]:
@@ -145,17 +152,22 @@ def _of_failure(failure: Failure, names: Mapping[int, str], offsets: Mapping[str
 
 
 def _with_files(
-    found: list[Voice], attempt: Attempt, launch: int, ranks_per_node: int
+    found: list[Voice],
+    attempt: Attempt,
+    launch: int,
+    offsets: Mapping[str, object],
+    ranks_per_node: int,
 ) -> list[Voice]:
     """The same with what the ranks' own files hold, and the ranks of which only files speak."""
     known = {voice.rank: place for place, voice in enumerate(found) if voice.rank is not None}
     files = _rank_files(attempt.dir, launch)
-    order = sorted(files, key=lambda r: (r not in known, "error.json" not in files[r], r))
+    order = sorted(files, key=lambda r: (r not in known, not _TELL.intersection(files[r]), r))
     order = order[:RANKS_READ]
     most = min(_LOG_BYTES, _ALL_BYTES // max(1, 2 * len(order)))
     for rank in order:
         node = attempt.node_of_rank(rank, ranks_per_node) if ranks_per_node else None
         voice = found[known[rank]] if rank in known else Voice(kind="rank", rank=rank, node=node)
+        voice = _with_raised(voice, files[rank].get("raised.json"), offsets)
         voice = _with_error_file(voice, files[rank].get("error.json"))
         logs = (files[rank].get(kind) for kind in ("err", "out"))
         ends = (_end(log, most, failed=rank in known) for log in logs if log is not None)
@@ -203,9 +215,8 @@ def _with_ends(
         end = ends.get(-1 if voice.rank is None else voice.rank)
         if voice.kind != "rank" or voice.status is not None or end is None or end.killed:
             return voice
-        offset_s = offsets.get(voice.node or "")
-        offset_s = offset_s if isinstance(offset_s, int | float) else 0.0
-        return msgspec.structs.replace(voice, status=end.status, time_s=end.time_s - offset_s)
+        time_s = end.time_s - _offset_s(voice, offsets)
+        return msgspec.structs.replace(voice, status=end.status, time_s=time_s)
 
     known = {voice.rank for voice in found}
     silent = [
@@ -220,7 +231,11 @@ def _with_ends(
     return [with_end(voice) for voice in (*found, *silent)]
 
 
-_RANK_FILE = re.compile(r"rank-(\d+)(?:\.restart-(\d+))?\.(err|out|error\.json|stacks)")
+_RANK_FILE = re.compile(
+    r"rank-(\d+)(?:\.restart-(\d+))?\.(err|out|error\.json|raised\.json|stacks)"
+)
+_TELL = {"error.json", "raised.json"}
+"""Files that only ranks with an exception have."""
 
 
 def _rank_files(directory: Path, launch: int) -> dict[int, dict[str, Path]]:
@@ -231,6 +246,31 @@ def _rank_files(directory: Path, launch: int) -> dict[int, dict[str, Path]]:
         if match and int(match[2] or 0) == launch:
             found.setdefault(int(match[1]), {})[match[3]] = path
     return found
+
+
+def _with_raised(voice: Voice, file: Path | None, offsets: Mapping[str, object]) -> Voice:
+    """The exception by which the rank says that it ended, and when."""
+    record = read_raised(file) if file is not None else None
+    raised = exception_of(record)
+    if record is None:
+        return voice
+    text = LogText(str(raised), file) if raised is not None else None
+    return msgspec.structs.replace(
+        voice,
+        status=record.status if voice.status is None else voice.status,
+        time_s=record.time_ns / 1e9 - _offset_s(voice, offsets)
+        if voice.time_s is None
+        else voice.time_s,
+        message=text if voice.message is None else voice.message,
+        raised=record,
+        raised_text=text,
+    )
+
+
+def _offset_s(voice: Voice, offsets: Mapping[str, object]) -> float:
+    """How far the clock of its node is ahead."""
+    offset_s = offsets.get(voice.node or "")
+    return offset_s if isinstance(offset_s, int | float) else 0.0
 
 
 def _with_error_file(voice: Voice, file: Path | None) -> Voice:

@@ -1,0 +1,83 @@
+"""Where torchelastic's ranks write: their output into the run's directory, what they tell of an
+exception into the node's memory first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+
+from fsdpkit.runs.layout import AttemptPaths, raised_beside
+
+RankVariables = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Of torchrun's variables of a rank: what else its environment has, or has otherwise."""
+
+
+class RunDirectoryLogs(LogsSpecs):
+    """Every rank's stdout, stderr and error file in the attempt's directory, by global rank.
+
+    Global rank 0 is also copied to this process's own output, so that the job's log shows the
+    training. Error files are written into the node's memory and copied by `keep_errors`: a rank
+    that fails because the disk is full shall be able to say so.
+    """
+
+    def __init__(
+        self, attempt: AttemptPaths, launch: int, memory: Path, variables: RankVariables
+    ) -> None:
+        super().__init__()
+        self._variables = variables
+        self._attempt, self._launch, self._memory = attempt, launch, memory
+        self._errors: dict[str, Path] = {}
+        self._files: list[Path] = []
+
+    def keep_errors(self) -> None:
+        """Copy the files about exceptions to the attempt's directory, as far as space allows."""
+        for source, kept in self._errors.items():
+            with suppress(OSError):
+                shutil.copyfile(source, kept)
+
+    def drop_empty(self) -> None:
+        """Remove files that stayed empty: they count on a shared file system, and most ranks print
+        nothing."""
+        for file in self._files:
+            with suppress(OSError):
+                if file.stat().st_size == 0:
+                    file.unlink()
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._attempt.dir)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        ranks = {local: int(env["RANK"]) for local, env in envs.items()}
+
+        def file(rank: int, kind: Literal["out", "err", "error.json", "raised.json"]) -> Path:
+            return self._attempt.rank_file(rank, kind, self._launch)
+
+        out = {i: str(file(r, "out")) for i, r in ranks.items()}
+        err = {i: str(file(r, "err")) for i, r in ranks.items()}
+        self._files = [Path(path) for path in (*out.values(), *err.values())]
+        kept = {i: file(r, "error.json") for i, r in ranks.items()}
+        errors = {i: str(self._memory / path.name) for i, path in kept.items()}
+        self._errors = {errors[i]: path for i, path in kept.items()}
+        for i, rank in ranks.items():
+            self._errors[str(raised_beside(errors[i]))] = file(rank, "raised.json")
+        for local, env in envs.items():
+            env.update(self._variables(env))
+            env["TORCHELASTIC_ERROR_FILE"] = errors[local]
+            env["TORCHELASTIC_RESTART_COUNT"] = str(self._launch)
+        shown = {local for local, rank in ranks.items() if rank == 0}
+        return LogsDest(
+            stdouts=out,
+            stderrs=err,
+            tee_stdouts={i: p for i, p in out.items() if i in shown},
+            tee_stderrs={i: p for i, p in err.items() if i in shown},
+            error_files=errors,
+            filtered_stdout=os.devnull,
+            filtered_stderr=os.devnull,
+        )
