@@ -8,8 +8,10 @@ process printed before that is no evidence, whatever words it has.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import signal
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -36,6 +38,8 @@ STOPPED = 75
 _LAST_SIGNAL = 128 + 64
 """Above it a status is one that the program chose, such as 247 of `exit(-9)`."""
 _CRASHED = (SEGV, BUS, ILL, FPE)
+_SENT = (KILL, TERM, *(128 + one for one in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)))
+"""Somebody sent it; no process ends by it for a failure of its own."""
 _LAST_LINES = 15
 _ABORT_LINES = 120
 
@@ -84,7 +88,7 @@ def explain(end: ProcessEnd) -> Explanation | None:
         and by_exception.shown.level == Level.OWN
     ):
         return by_exception
-    if end.status in (KILL, TERM):
+    if end.status in _SENT:
         return Explanation(_status(end.status, "unknown", Level.KILLED), "status")
     by_abort = _abort(end) if end.status in (ABRT, None) else None
     if by_abort is not None and (
@@ -252,15 +256,6 @@ def _with_name_service(shown: Shown, end: ProcessEnd) -> Shown:
 
 _FATAL = re.compile(r"^Fatal Python error: (.+)")
 _INNERMOST = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)')
-_SIGNALS = {
-    SEGV: "ended by signal 11 (SIGSEGV)",
-    BUS: "ended by signal 7 (SIGBUS)",
-    ILL: "ended by signal 4 (SIGILL)",
-    FPE: "ended by signal 8 (SIGFPE)",
-    ABRT: "ended by signal 6 (SIGABRT)",
-    KILL: "ended by signal 9 (SIGKILL)",
-    TERM: "ended by signal 15 (SIGTERM)",
-}
 _BY_SIGNAL = Pattern(
     (),
     "the kernel",
@@ -629,7 +624,10 @@ def in_words_of(status: int | None) -> str:
     if status is None:
         return "nobody says how it ended"
     if 128 < status <= _LAST_SIGNAL:
-        return _SIGNALS.get(status, f"ended by signal {status - 128}")
+        number = status - 128
+        with contextlib.suppress(ValueError):
+            return f"ended by signal {number} ({signal.Signals(number).name})"
+        return f"ended by signal {number}"
     return f"exit status {status}"
 
 

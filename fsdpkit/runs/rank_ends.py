@@ -10,6 +10,7 @@ which of them the agent ended because another one had failed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,18 @@ def read_rank_ends(events: Path, launch: int) -> dict[int, RankEnd]:
 
 
 def rank_ends(records: Iterable[Mapping[str, Any]], launch: int) -> dict[int, RankEnd]:
-    """The same from the records of the file; malformed ones are skipped."""
+    """The same from the records of the file; malformed ones are skipped. A node whose ranks all
+    ended well says so in one word."""
     found: dict[int, RankEnd] = {}
+    started: list[int] = []
     for record in records:
+        if record.get("launch") == launch and record.get("event") == "ranks-started":
+            pids = record.get("pids")
+            started = [int(r) for r in pids if r.isdecimal()] if isinstance(pids, dict) else []
+        if record.get("launch") == launch and record.get("event") == "ranks-done":
+            with contextlib.suppress(msgspec.ValidationError):
+                well = msgspec.convert({"status": 0, "time_s": record.get("time_s")}, RankEnd)
+                found.update(dict.fromkeys(started[:_MOST_RANKS], well))
         ranks = record.get("ranks")
         if record.get("event") != EVENT or record.get("launch") != launch:
             continue

@@ -63,3 +63,15 @@ def test_who_ended_by_itself_is_told_from_who_was_ended(
     ends: dict[int, RankEnd], said: str | None
 ) -> None:
     assert in_words(ends) == said
+
+
+def test_ranks_of_a_node_that_all_ended_well_are_known_by_their_start() -> None:
+    """What a rank on another node waited for may have left early."""
+    lines = [
+        {"event": "ranks-started", "launch": 0, "pids": {"2": 70, "3": 71}},
+        {"event": "ranks-done", "launch": 0, "time_s": 9.5},
+        {"event": "ranks-started", "launch": 1, "pids": {"2": 80, "3": 81}},
+    ]
+    well = RankEnd(status=0, time_s=9.5)
+    assert rank_ends(lines, 0) == {2: well, 3: well}
+    assert rank_ends(lines, 1) == {}
