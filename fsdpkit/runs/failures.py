@@ -87,6 +87,8 @@ def in_a_line(record: FailureRecord) -> str:
     return msgspec.json.encode(record).decode() + "\n"
 
 
+SHELLS_MARK = "fsdpkit: failed: "
+"""With which a shell begins the record in its log; what it says to people stands in front."""
 SHELLS_LINE = re.compile(
     r"(?P<cause>[a-z]+(?:-[a-z]+)*) (?P<status>\d{1,3}) (?P<name>[\w.-]+)(?: (?P<words>.*))?", re.A
 )

@@ -24,6 +24,7 @@ from fsdpkit.config.trust import forbidden, items_of, strangers
 from fsdpkit.errors import FsdpkitError, SchedulerError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs import file_system
+from fsdpkit.runs.failures import SHELLS_MARK
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling import submission
 from fsdpkit.scheduling.answers import accounts_of, answer
@@ -275,7 +276,8 @@ def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -
         told = f"it did not import torch within {_IMPORT_S:.0f} s"
         return CheckResult("environment", "failed", told, "put it on a faster file system")
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        lines = [s for s in done.stderr.splitlines() if s.strip() and not s.startswith(SHELLS_MARK)]
+        lines = lines or [f"exit status {done.returncode}"]
         remedy = "see environment in the job, [environment] in the site profile"
         return CheckResult("environment", "failed", lines[-1].removeprefix("fsdpkit: "), remedy)
     seconds = time.monotonic() - started

@@ -19,7 +19,7 @@ from fsdpkit.failures.ends import ProcessEnd, explain, tells_of_a_killed_child
 from fsdpkit.failures.exceptions import CHILD_KILLED
 from fsdpkit.failures.older_words import older_line
 from fsdpkit.failures.raised import exception_of
-from fsdpkit.runs.failures import FailureRecord, read_record
+from fsdpkit.runs.failures import SHELLS_MARK, FailureRecord, read_record
 from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.log_ends import LogText, end_of, newest_part, part_from, without
@@ -377,7 +377,7 @@ def _of_shell(log: LogText, match: re.Match[str]) -> FailureRecord | None:
     return msgspec.structs.replace(told, words=line.removeprefix(f"{told.name}: "))
 
 
-_RECORD = re.compile(r"\nfsdpkit: failed: (?P<record>.*)")
+_RECORD = re.compile(rf"\n{SHELLS_MARK}(?P<record>.*)")
 
 
 def _own(log: LogText) -> LogText:
