@@ -164,7 +164,25 @@ def _by_raised(
         where, lines = "raised", lines_of(end.err.rstrip())[-_LAST_LINES:]
         above = "\n".join(line.text for line in lines)
         raised = msgspec.structs.replace(raised, in_front=above)
-    return Explanation(_with_name_service(_with_warning(exceptions.shown(raised), end), end), where)
+    shown = _with_name_service(_with_warning(exceptions.shown(raised), end), end)
+    if shown.cause == "exception" and shown.raised is not None:
+        shown = _unexplained(shown, shown.raised, where, end)
+    return Explanation(shown, where)
+
+
+_RECORDED = Pattern(
+    (),
+    "the rank's own record of its end",
+    action="The calls that led there are in its own record, below.",
+)
+
+
+def _unexplained(shown: Shown, raised: PrintedException, where: Where, end: ProcessEnd) -> Shown:
+    """A group is told with its first member; where no traceback was printed, none is to be read."""
+    if end.raised is not None and end.raised.chain[0].members and raised.before is not None:
+        return msgspec.structs.replace(shown, words=f"{raised}: {raised.before}")
+    unread = where == "raised" and shown.pattern.action is None
+    return msgspec.structs.replace(shown, pattern=_RECORDED) if unread else shown
 
 
 def _placed(

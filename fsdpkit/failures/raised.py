@@ -41,10 +41,9 @@ def _with_members(chain: Sequence[RaisedException]) -> Iterator[RaisedException]
 
 
 def _printed(raised: RaisedException, before: PrintedException | None) -> PrintedException:
-    members = "".join(f"\n{one[0].type}: {one[0].message}" for one in raised.members if one)
     return PrintedException(
         type="" if raised.type == _EXIT else without_controls(raised.type),
-        message=without_controls(f"{raised.message}{members}").strip(),
+        message=without_controls(raised.message).strip(),
         frames=tuple(
             Frame(without_controls(file), line, without_controls(function))
             for file, line, function in raised.frames

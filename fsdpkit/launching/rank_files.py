@@ -38,8 +38,11 @@ class RunDirectoryLogs(LogsSpecs):
     def keep_errors(self) -> None:
         """Copy the files about exceptions to the attempt's directory, as far as space allows."""
         for source, kept in self._errors.items():
-            with suppress(OSError):
+            try:
                 shutil.copyfile(source, kept)
+            except OSError:  # most ranks have none; of one that did not fit, nothing stays
+                with suppress(OSError):
+                    kept.unlink()
 
     def drop_empty(self) -> None:
         """Remove files that stayed empty: they count on a shared file system, and most ranks print

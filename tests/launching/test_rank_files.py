@@ -28,7 +28,9 @@ def test_files_that_nobody_wrote_to_do_not_stay(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [other, attempt.rank_file(5, "err", 2)]
 
 
-def test_what_ranks_tell_of_exceptions_is_kept_as_far_as_there_is_room(tmp_path: Path) -> None:
+def test_what_ranks_tell_of_exceptions_is_kept_as_far_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempt, memory = AttemptPaths(tmp_path / "attempt-0"), tmp_path / "memory"
     memory.mkdir()
     attempt.dir.mkdir()
@@ -38,5 +40,11 @@ def test_what_ranks_tell_of_exceptions_is_kept_as_far_as_there_is_room(tmp_path:
     raised_beside(environ["TORCHELASTIC_ERROR_FILE"]).write_text("{}\n")
     logs.keep_errors()
     assert [*attempt.dir.iterdir()] == [attempt.rank_file(6, "raised.json", 1)]
-    attempt.dir.rename(tmp_path / "gone")
+
+    def full(_: str, kept: Path) -> None:
+        kept.write_text("{")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
     logs.keep_errors()
+    assert [*attempt.dir.iterdir()] == []

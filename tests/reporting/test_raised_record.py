@@ -106,7 +106,11 @@ def test_what_led_to_it_is_shown_where_it_was_printed() -> None:
 
 def test_members_of_a_group_explain_it() -> None:
     group = {"type": "ExceptionGroup", "message": "2 failed", "members": [[BROKEN], [FULL]]}
-    assert explained(record(group)).shown.cause == "disk-full"
+    shown = explained(record(group)).shown
+    assert shown.cause == "disk-full"
+    assert "voll" in str(shown.raised)
+    shown = explained(record({**group, "members": [[BROKEN]]})).shown
+    assert "broken" in (shown.words or "")
 
 
 def test_leaving_while_an_exception_is_handled_is_ended_by_that_exception() -> None:
@@ -117,6 +121,7 @@ def test_leaving_while_an_exception_is_handled_is_ended_by_that_exception() -> N
 def test_leaving_with_words_is_told_by_them() -> None:
     found = explained(record({"type": "SystemExit", "message": "no data: /x"}, BROKEN))
     assert str(found.shown.raised) == "no data: /x"
+    assert "traceback" not in (found.shown.pattern.action or "traceback")
 
 
 def test_leaving_with_a_number_is_told_with_its_place() -> None:
