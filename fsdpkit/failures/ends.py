@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from fsdpkit.failures import exceptions, languages, nccl, refusals, strerror
+from fsdpkit.failures import exceptions, mpi, nccl, refusals
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import (
     BEGINS,
@@ -144,9 +144,8 @@ def _by_exception(end: ProcessEnd) -> Explanation | None:
 
 
 def _printed(err: str) -> PrintedException | None:
-    """What ended the process by its standard error: of Python, or of another language if that
-    stands behind it."""
-    python, other = ended_by(err), languages.ended_by(err)
+    """What ended the process by its standard error: of Python, or of MPI if that stands behind."""
+    python, other = ended_by(err), mpi.ended_by(err)
     if python is None or (other is not None and other.begin > python.begin):
         return other or python
     return python
@@ -542,7 +541,7 @@ def _tells_an_end(text: str) -> bool:
 
 
 _LOOKS_LIKE_AN_ERROR = re.compile(
-    r"(?i)error|fail|fatal|abort|exception|can(?:no|')t\b|could not|invalid|denied|not found|"
+    r"(?i)error|fail|fatal|abort|panic|exception|can(?:no|')t\b|could not|invalid|denied|not found|"
     r"no such|unable|unbound|conflict|refused|exceeded|fehl(?:er|geschlagen)|erreur|impossible|"
     r"verweigert|refusé"
 )
@@ -556,8 +555,7 @@ def last_error(text: str, *, like_one: bool = True) -> TracebackLine | None:
     lines = [line for line in lines_of(text) if not _NOISE.search(line.text)]
     lines = [line for line in lines if not is_by_the_way(line.text)][-_LAST_LINES:]
     for line in reversed(lines):
-        like = _LOOKS_LIKE_AN_ERROR.search(line.text) or strerror.number_in(line.text)
-        if like and not _FOLLOWED.search(line.text):
+        if _LOOKS_LIKE_AN_ERROR.search(line.text) and not _FOLLOWED.search(line.text):
             return line
     return lines[-1] if lines and not like_one else None
 

@@ -6,7 +6,6 @@ shell and Slurm's daemons by the lines that they are known to write.
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.failures import exceptions, strerror
+from fsdpkit.failures import exceptions
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
 from fsdpkit.failures.patterns import Level, Shown, Speaker
@@ -115,10 +114,10 @@ def _by_its_words(line: str, until: str) -> str | None:
     """The cause that a line of the prelude shows by itself, or with the lines before it."""
     if exceptions.outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:])):
         return "no-internet"
-    number = strerror.number_in(line)
-    if number in (errno.ENOSPC, errno.EDQUOT):
+    if "no space left on device" in line.lower() or "quota exceeded" in line.lower():
         return "disk-full"
-    return "data-missing" if number == errno.ENOENT and _OF_FILES.match(line) else None
+    missed = "No such file or directory" in line and _OF_FILES.match(line)
+    return "data-missing" if missed else None
 
 
 def _told_by_verdict(message: str, status: int, file: Path | None) -> Voice:

@@ -268,24 +268,6 @@ LIBRARIES = [
 
 PRELUDES = [
     before(
-        "cp-in-polish",
-        "coreutils, pl",
-        "data-missing",
-        "cp: nie można wykonać stat na '/data/imagenet.tar': Nie ma takiego pliku ani katalogu\n",
-    ),
-    before(
-        "rsync-quota-in-japanese",
-        "coreutils, ja",
-        "disk-full",
-        "cp: '/localscratch/a' の書き込みエラー: ディスク使用量制限を超過しました\n",
-    ),
-    before(
-        "dd-in-turkish",
-        "coreutils, tr",
-        "disk-full",
-        "dd: '/localscratch/a' yazma hatası: Aygıt üzerinde boş yer yok\n",
-    ),
-    before(
         "cargo-out-of-reach",
         "cargo",
         "no-internet",

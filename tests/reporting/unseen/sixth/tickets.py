@@ -147,16 +147,6 @@ GPUS = [
 
 MEMORY = [
     failing(
-        "julia-host-is-full",
-        "julia",
-        "host-out-of-memory",
-        "ERROR: LoadError: OutOfMemoryError()\n" + JULIA,
-        "-",
-        rank=1,
-        prefix="",
-        forbid="GPU",
-    ),
-    failing(
         "r-cannot-allocate-a-vector",
         "R memory.c",
         "host-out-of-memory",
@@ -333,15 +323,6 @@ SOFTWARE = [
         everyone=True,
         prefix="",
     ),
-    failing(
-        "r-package-of-a-newer-system",
-        "R dyn.load",
-        "version-mismatch",
-        "Error: package or namespace load failed for ‘arrow’ in dyn.load(file, DLLpath = DLLpath, ...):\n unable to load shared object '/home/k.meyer/R/4.3/arrow/libs/arrow.so':\n  /lib64/libm.so.6: version `GLIBC_2.29' not found (required by /home/k.meyer/R/4.3/arrow/libs/arrow.so)\nExecution halted",
-        "-",
-        everyone=True,
-        prefix="",
-    ),
     before(
         "lmod-exists-but-cannot-be-loaded",
         "lmod",
@@ -377,15 +358,6 @@ STORAGE = [
         + JULIA,
         "-",
         rank=6,
-        prefix="",
-    ),
-    failing(
-        "r-finds-no-file",
-        "R",
-        "data-missing",
-        "Error in gzfile(file, \"rb\") : cannot open the connection\nCalls: readRDS -> gzfile\nIn addition: Warning message:\nIn gzfile(file, \"rb\") :\n  cannot open compressed file '/scratch/ada/set/train.rds', probable reason 'No such file or directory'\nExecution halted",
-        "-",
-        rank=0,
         prefix="",
     ),
     failing(
@@ -466,18 +438,6 @@ STORAGE = [
         "zstd",
         "disk-full",
         "zstd: error 70 : Write error : cannot write block : Disk quota exceeded \n",
-    ),
-    before(
-        "cat-in-russian",
-        "coreutils, ru",
-        "data-missing",
-        "cat: /data/train/index.txt: Нет такого файла или каталога\n",
-    ),
-    before(
-        "tar-in-chinese",
-        "tar, zh",
-        "disk-full",
-        "tar: train/shard-7.bin：无法 write: 设备上没有空间\ntar: 由于前次错误，将以上次的错误状态退出\n",
     ),
     before(
         "stdout-file-cannot-be-opened",
