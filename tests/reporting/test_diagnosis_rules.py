@@ -147,20 +147,6 @@ def test_memory_that_was_short_is_the_nodes_unless_a_gpu_is_named(last: str, cau
 @pytest.mark.parametrize(
     ("last", "cause"),
     [
-        ("XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]", "rendezvous-timeout"),
-        ("XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: sync_12", "hang"),
-        ("XlaRuntimeError: UNAVAILABLE: Socket closed", "connection-reset"),
-        ("ValueError: NOT_FOUND: Metadata at '/scratch/a/.zarray' does not exist", "data-missing"),
-        ("ValueError: NOT_FOUND: token '<eoc>'", "exception"),
-    ],
-)
-def test_the_status_that_stands_in_front_of_a_message_decides(last: str, cause: str) -> None:
-    assert cause_of(f"{TOP}{last}\n") == cause
-
-
-@pytest.mark.parametrize(
-    ("last", "cause"),
-    [
         ("ImportError: /env/a.so: undefined symbol: _ZN3c10", "version-mismatch"),
         ("ImportError: Numba needs NumPy 2.1 or less. Got NumPy 2.3.", "version-mismatch"),
         ("ImportError: cannot import name 'step' from 'proj'", "import-error"),

@@ -18,6 +18,7 @@ from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
 from fsdpkit.failures.patterns import Level, Shown, Speaker
 from fsdpkit.failures.tracebacks import Frame, ended_by, last_before_silence
+from fsdpkit.failures.wording import outside_not_reached
 from fsdpkit.reporting.diagnosis.baseline import baseline_of, without
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
@@ -112,7 +113,7 @@ _OF_FILES = re.compile(
 
 def _by_its_words(line: str, until: str) -> str | None:
     """The cause that a line of the prelude shows by itself, or with the lines before it."""
-    if exceptions.outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:])):
+    if outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:])):
         return "no-internet"
     if "no space left on device" in line.lower() or "quota exceeded" in line.lower():
         return "disk-full"
@@ -296,7 +297,7 @@ def _search(text: str, speaker: Speaker) -> Iterator[Shown]:
 
 def _of_a_service(until: str) -> bool:
     """Whether the name that does not resolve is, by the lines up to it, one outside the cluster."""
-    return exceptions.outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:]))
+    return outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:]))
 
 
 def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:

@@ -125,15 +125,6 @@ GPUS = [
         },
     ),
     failing(
-        "jax-sees-no-card",
-        "jax xla_bridge",
-        "bad-gpu|settings|environment-missing|version-mismatch",
-        "RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform CUDA (you may need to uninstall the failing plugin package, or set JAX_PLATFORMS=cpu to skip this backend.)",
-        *JAX,
-        rank=4,
-        prefix="",
-    ),
-    failing(
         "julia-driver-and-library-disagree",
         "CUDA.jl",
         "version-mismatch|bad-gpu",
@@ -304,25 +295,6 @@ SOFTWARE = [
         prefix="",
         before="E1122 00:16:02.114 4102 cuda_dnn.cc:407] Loaded runtime CuDNN library: 8.5.0 but source was compiled with: 8.6.0.  CuDNN library needs to have matching major version and equal or higher minor version.\n",
     ),
-    failing(
-        "julia-package-not-installed",
-        "julia",
-        "import-error|environment-missing",
-        'ERROR: LoadError: ArgumentError: Package Flux not found in current path.\n- Run `import Pkg; Pkg.add("Flux")` to install the Flux package.\n'
-        + JULIA,
-        "-",
-        everyone=True,
-        prefix="",
-    ),
-    failing(
-        "r-package-not-installed",
-        "R",
-        "import-error|environment-missing",
-        "Error in library(torch) : there is no package called ‘torch’\nExecution halted",
-        "-",
-        everyone=True,
-        prefix="",
-    ),
     before(
         "lmod-exists-but-cannot-be-loaded",
         "lmod",
@@ -406,15 +378,6 @@ STORAGE = [
         rank=1,
     ),
     failing(
-        "orbax-finds-no-metadata",
-        "tensorstore",
-        "checkpoint-unreadable|data-missing",
-        'ValueError: NOT_FOUND: Error opening "zarr" driver: Metadata at local file "/scratch/ada/ckpt/400/state.params.encoder/.zarray" does not exist',
-        *JAX,
-        everyone=True,
-        prefix="",
-    ),
-    failing(
         "lightning-checkpoint-has-the-model-only",
         "lightning",
         "checkpoint-unreadable|exception|settings",
@@ -448,15 +411,6 @@ STORAGE = [
 ]
 
 NETWORK = [
-    failing(
-        "jax-tasks-do-not-register",
-        "jax distributed",
-        "rendezvous-timeout",
-        "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0. This usually happens because a task triggered the barrier too early or too slowly. Please look at the task logs (both timed out and first task) to debug further.\n# of tasks that reached the barrier: 6/8.\nThe first task at the barrier: /job:jax_worker/replica:0/task:0.",
-        *JAX_INIT,
-        everyone=True,
-        prefix="",
-    ),
     Case(
         name="jax-peers-of-a-task-that-raised",
         source="jax distributed",
