@@ -15,7 +15,8 @@ import msgspec
 
 from fsdpkit.failures import exceptions
 from fsdpkit.failures.causes import CAUSES
-from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
+from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain
+from fsdpkit.failures.last_words import last_error
 from fsdpkit.failures.patterns import Level, Shown, Speaker
 from fsdpkit.failures.tracebacks import Frame, ended_by, last_before_silence
 from fsdpkit.failures.wording import outside_not_reached
