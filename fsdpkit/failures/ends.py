@@ -8,7 +8,6 @@ process printed before that is no evidence, whatever words it has.
 
 from __future__ import annotations
 
-import json
 import re
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -17,6 +16,7 @@ import msgspec
 
 from fsdpkit.failures import exceptions, mpi, nccl, refusals
 from fsdpkit.failures.aborts import aborted_by
+from fsdpkit.failures.json_lines import logged_as_json
 from fsdpkit.failures.last_words import (
     LAST_LINES,
     is_noise,
@@ -26,7 +26,6 @@ from fsdpkit.failures.last_words import (
 )
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import (
-    BEGINS,
     PrintedException,
     TracebackLine,
     behind_tracebacks,
@@ -359,28 +358,10 @@ def tells_of_a_killed_child(words: str) -> bool:
 
 
 def _by_json_line(end: ProcessEnd) -> Explanation | None:
-    """The exception in the last record of a logger that writes a JSON object a line."""
     for where, text in _texts(end):
-        lines = [line for line in lines_of(text) if line.text.strip()][-LAST_LINES:]
-        last = next((one for one in reversed(lines) if one.text.lstrip().startswith("{")), None)
-        if last is None:
-            continue
-        try:
-            record = json.loads(last.text)
-        except (ValueError, RecursionError):
-            continue
-        if str(record.get("level", record.get("levelname", "error"))).lower() not in _BAD_LEVELS:
-            continue
-        for value in record.values():
-            raised = ended_by(value) if isinstance(value, str) and BEGINS in value else None
-            if raised is not None:
-                shown = exceptions.shown(raised)
-                shown = msgspec.structs.replace(shown, begin=last.begin, end=last.end, sure=False)
-                return Explanation(shown, where)
+        if (shown := logged_as_json(text)) is not None:
+            return Explanation(shown, where)
     return None
-
-
-_BAD_LEVELS = frozenset({"error", "critical", "fatal", "exception"})
 
 
 def _printed_to_out(end: ProcessEnd) -> Explanation | None:
