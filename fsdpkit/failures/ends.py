@@ -9,7 +9,6 @@ process printed before that is no evidence, whatever words it has.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import signal
 from functools import lru_cache
@@ -17,11 +16,19 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from fsdpkit.failures import exceptions, languages, nccl, refusals, strerror
+from fsdpkit.failures import exceptions, mpi, nccl, refusals
+from fsdpkit.failures.aborts import aborted_by
+from fsdpkit.failures.json_lines import logged_as_json
+from fsdpkit.failures.last_words import (
+    LAST_LINES,
+    is_noise,
+    last_line,
+    last_words,
+    looks_like_an_error,
+)
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.raised import exception_of, left_at
 from fsdpkit.failures.tracebacks import (
-    BEGINS,
     PrintedException,
     TracebackLine,
     behind_tracebacks,
@@ -40,8 +47,6 @@ _LAST_SIGNAL = 128 + 64
 _CRASHED = (SEGV, BUS, ILL, FPE)
 _SENT = (KILL, TERM, *(128 + one for one in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)))
 """Somebody sent it; no process ends by it for a failure of its own."""
-_LAST_LINES = 15
-_ABORT_LINES = 120
 
 
 class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +95,7 @@ def explain(end: ProcessEnd) -> Explanation | None:
         return by_exception
     if end.status in _SENT:
         return Explanation(_status(end.status, "unknown", Level.KILLED), "status")
-    by_abort = _abort(end) if end.status in (ABRT, None) else None
+    by_abort = _abort(end)
     if by_abort is not None and (
         by_exception is None or by_abort.shown.level > by_exception.shown.level
     ):
@@ -161,7 +166,7 @@ def _by_raised(
     if printed is not None and _same(printed, raised):
         raised = _placed(raised, printed, printed)
     else:  # its hook prints it in another way, or nothing
-        where, lines = "raised", lines_of(end.err.rstrip())[-_LAST_LINES:]
+        where, lines = "raised", lines_of(end.err.rstrip())[-LAST_LINES:]
         above = "\n".join(line.text for line in lines)
         raised = msgspec.structs.replace(raised, in_front=above)
     shown = _with_name_service(_with_warning(exceptions.shown(raised), end), end)
@@ -202,9 +207,8 @@ def _placed(
 
 
 def _printed(err: str) -> PrintedException | None:
-    """What ended the process by its standard error: of Python, or of another language if that
-    stands behind it."""
-    python, other = ended_by(err), languages.ended_by(err)
+    """What ended the process by its standard error: of Python, or of MPI if that stands behind."""
+    python, other = ended_by(err), mpi.ended_by(err)
     if python is None or (other is not None and other.begin > python.begin):
         return other or python
     return python
@@ -323,87 +327,17 @@ _SHARED_MEMORY = Pattern(
 )
 
 
-def _before_a_dump(lines: list[TracebackLine]) -> list[TracebackLine]:
-    """Without the stacks that faulthandler writes behind the last words of who aborted."""
-    dumps = [place for place, line in enumerate(lines) if _FATAL.match(line.text)]
-    return lines[: dumps[-1] + 1] if dumps else lines
-
-
 def _current_thread(lines: list[TracebackLine]) -> list[TracebackLine]:
     starts = [i for i, line in enumerate(lines) if line.text.startswith("Current thread ")]
     return lines[starts[0] :] if starts else lines
 
 
-_WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
-_THROWN = re.compile(r"^terminate called after throwing an instance of '([^']+)'")
-_ABORTED = re.compile(
-    r"free\(\): |double free|malloc\(\): |malloc_consolidate|corrupted |realloc\(\): |"
-    r"munmap_chunk\(\)|stack smashing detected|buffer overflow detected|Assertion [`'].*failed|"
-    r"Assertion failed|^Fatal Python error: (?!Aborted)|LLVM ERROR|Check failed: |"
-    r"terminate called without an active exception|pure virtual method called|"
-    r"memory allocation of \d+ bytes failed|Received a dump signal|"
-    r"^\[\S+:\d+ *:\d+:\d+\] +\w+\.c(?:c|pp)?:\d+ "
-)
-_WATCHED = re.compile(
-    r"Watchdog caught collective operation timeout|watchdog thread terminated with exception|"
-    r"Exception \(either an error or timeout\) detected|heartbeat|watchdog (?:got )?stuck|"
-    r"watchdog hang"
-)
-
-
 def _abort(end: ProcessEnd) -> Explanation | None:
-    """The last words before abort(3): of a C++ exception, of glibc, of a watchdog."""
-    lines = _before_a_dump(lines_of(end.err))[-_ABORT_LINES:]
-    candidates: list[Shown] = []
-    for place, line in enumerate(lines):
-        if match := _WHAT.match(line.text):
-            more = "\n".join(later.text for later in lines[place + 1 : place + 12])
-            thrown = next(
-                (
-                    t[1]
-                    for before in lines[max(0, place - 2) : place]
-                    if (t := _THROWN.match(before.text))
-                ),
-                "",
-            )
-            candidates.append(_of_cpp(thrown, f"{match[1]}\n{more}", line))
-        elif (match := _THROWN.match(line.text)) and not any(
-            _WHAT.match(later.text) for later in lines[place + 1 : place + 3]
-        ):
-            if "c10::Dist" in match[1]:
-                warned = "\n".join(re.findall(r"^.*NCCL WARN .*$", end.err, re.MULTILINE))
-                candidates.append(_of_cpp(match[1], warned or "ncclRemoteError", line))
-        elif _WATCHED.search(line.text):
-            for found in exceptions.said(line.text) if "NCCL error" not in line.text else ():
-                candidates.append(found.moved(line.begin))
-                break
-            else:
-                thread = line.text.partition("terminated with exception: ")[2]
-                if thread:
-                    more = "\n".join(later.text for later in lines[place + 1 : place + 12])
-                    candidates.append(_of_cpp("", f"{thread}\n{more}", line))
-        elif end.status == ABRT and _ABORTED.search(line.text):
-            particular = next(exceptions.said(line.text), None)
-            plain = Shown("exception", _BY_SIGNAL, line.begin, line.end)
-            candidates.append(particular.moved(line.begin) if particular else plain)
-    if end.status is None:
-        candidates = [one for one in candidates if one.cause == "hang"]
-    if not candidates:
+    if end.status not in (ABRT, None):
         return None
-    candidates = [one for one in candidates if one.cause != "exception"] or candidates
-    highest = max(one.level for one in candidates)
-    return Explanation(next(one for one in candidates if one.level == highest), "err")
-
-
-_OF_GPU = re.compile(r"(?i)cuda|\bhip|thrust|rmm")
-
-
-def _of_cpp(thrown: str, text: str, line: TracebackLine) -> Shown:
-    of_gpu = _OF_GPU.search(f"{thrown} {text.partition(chr(10))[0]}")
-    kind = "MemoryError" if "bad_alloc" in thrown + text and not of_gpu else "RuntimeError"
-    raised = PrintedException(type=kind, message=text, begin=line.begin, end=line.end)
-    found = exceptions.shown(raised)
-    return msgspec.structs.replace(found, raised=None, begin=line.begin, end=line.end)
+    ended, by_abort = end.status is not None, end.status == ABRT
+    shown = aborted_by(end.err, _BY_SIGNAL, ended=ended, by_abort=by_abort)
+    return Explanation(shown, "err") if shown is not None else None
 
 
 # Processes that left in order, and those of which only a number is known
@@ -442,11 +376,11 @@ def _hydra(end: ProcessEnd) -> Explanation | None:
     lines = [line for line in lines_of(later) if line.text.strip()]
     if not lines or not lines[-1].text.startswith(_OF_HYDRA):
         return None
-    own = lines[:-1][-_LAST_LINES:]
+    own = lines[:-1][-LAST_LINES:]
     by_the_way = [place for place, line in enumerate(own) if is_by_the_way(line.text)]
     own = own[by_the_way[-1] + 1 :] if by_the_way else own
-    told = [line for line in own if not _NOISE.search(line.text)]
-    first = next((line for line in told if _LOOKS_LIKE_AN_ERROR.search(line.text)), None)
+    told = [line for line in own if not is_noise(line.text)]
+    first = next((line for line in told if looks_like_an_error(line.text)), None)
     if first is None:
         return None
     shown = Shown("settings", _HYDRA_PATTERN, first.begin, first.end)
@@ -474,28 +408,10 @@ def tells_of_a_killed_child(words: str) -> bool:
 
 
 def _by_json_line(end: ProcessEnd) -> Explanation | None:
-    """The exception in the last record of a logger that writes a JSON object a line."""
     for where, text in _texts(end):
-        lines = [line for line in lines_of(text) if line.text.strip()][-_LAST_LINES:]
-        last = next((one for one in reversed(lines) if one.text.lstrip().startswith("{")), None)
-        if last is None:
-            continue
-        try:
-            record = json.loads(last.text)
-        except (ValueError, RecursionError):
-            continue
-        if str(record.get("level", record.get("levelname", "error"))).lower() not in _BAD_LEVELS:
-            continue
-        for value in record.values():
-            raised = ended_by(value) if isinstance(value, str) and BEGINS in value else None
-            if raised is not None:
-                shown = exceptions.shown(raised)
-                shown = msgspec.structs.replace(shown, begin=last.begin, end=last.end, sure=False)
-                return Explanation(shown, where)
+        if (shown := logged_as_json(text)) is not None:
+            return Explanation(shown, where)
     return None
-
-
-_BAD_LEVELS = frozenset({"error", "critical", "fatal", "exception"})
 
 
 def _printed_to_out(end: ProcessEnd) -> Explanation | None:
@@ -530,98 +446,21 @@ def _not_run(end: ProcessEnd) -> Explanation | None:
     return Explanation(shown, "err")
 
 
-_NOISE = re.compile(
-    r"Warning\b|^\[W\d|^W\d{4} |resource_tracker|^wandb: |NCCL INFO|^\W*$|^  warnings\.warn|\d+%\||"
-    r"destroy_process_group|^Exception ignored|leaked semaphore|^\s{2,}\S|^\[I\d|^I\d{4} |"
-    r"^nanobind: |^ - (?:leaked|\.\.\. skipped) |^See https?://"
-)
-
-
-def is_noise(text: str) -> bool:
-    """Whether a line is one that programs print at any time, and that explains nothing."""
-    return bool(_NOISE.search(text))
-
-
 def _last_words(end: ProcessEnd) -> Explanation | None:
-    """The last lines of a process that left by a status of its own: perhaps they say why. Of those
-    before the very last only lines that speak of an error or of leaving do."""
     for where, text in _texts(end):
-        lines, offset = _last_lines(text)
-        newest = next((line for line in reversed(lines) if _tells_an_end(line.text)), None)
-        for place, line in enumerate(reversed(lines)):
-            ends = _tells_an_end(line.text)
-            if is_by_the_way(line.text) or (place > 0 and not ends):
-                continue
-            raised = PrintedException(type="", message=line.text, begin=line.begin, end=line.end)
-            found = exceptions.shown(raised)
-            if found.cause == "nan-loss" and not ends:
-                continue
-            named = found.cause not in ("exception", "hang", "connection-reset")
-            if named or (found.pattern.action and line is newest):
-                found = msgspec.structs.replace(found, raised=None, sure=False)
-                return Explanation(found.moved(offset), where)
-        last = next((line for line in reversed(lines) if not is_by_the_way(line.text)), None)
-        if last is not None and _tells_an_end(last.text):
-            shown = Shown("exception", _LEFT, last.begin, last.end, sure=False)
-            return Explanation(shown.moved(offset), where)
+        if (shown := last_words(text, _LEFT)) is not None:
+            return Explanation(shown, where)
     return None
 
 
 def _last_line(end: ProcessEnd) -> Explanation | None:
-    """The last that it wrote to standard error and looks like an error, or whatever it wrote last;
-    that need have nothing to do with the end."""
-    lines, offset = _last_lines(end.err)
-    lines = [line for line in lines if not is_by_the_way(line.text)]
-    like = [line for line in lines if _LOOKS_LIKE_AN_ERROR.search(line.text)]
-    if not lines:
+    if (found := last_line(end.err)) is None:
         return None
-    last = (like or lines)[-1]
-    words = f"{_left(end).words}; its last line: {refusals.unframed(last.text)}"
-    if last is not lines[-1]:
-        words = words.replace("its last line", "among its last lines")
-    shown = Shown("exception", _LEFT, last.begin, last.end, words=words, sure=False)
+    line, offset, is_last = found
+    which = "its last line" if is_last else "among its last lines"
+    words = f"{_left(end).words}; {which}: {refusals.unframed(line.text)}"
+    shown = Shown("exception", _LEFT, line.begin, line.end, words=words, sure=False)
     return Explanation(shown.moved(offset), "err")
-
-
-def _last_lines(text: str) -> tuple[list[TracebackLine], int]:
-    """Those behind all tracebacks, without noise, and where in the text they begin."""
-    later = behind_tracebacks(text)
-    lines = [line for line in lines_of(later) if not _NOISE.search(line.text)]
-    return lines[-_LAST_LINES:], len(text) - len(later)
-
-
-_LEAVES = re.compile(r"(?i)\b(?:stop|exit|abort|terminat|quit|leav|giv\w+ up|diverge)")
-
-
-def _tells_an_end(text: str) -> bool:
-    return bool(_LOOKS_LIKE_AN_ERROR.search(text) or _LEAVES.search(text))
-
-
-_LOOKS_LIKE_AN_ERROR = re.compile(
-    r"(?i)error|fail|fatal|abort|exception|can(?:no|')t\b|could not|invalid|denied|not found|"
-    r"no such|unable|unbound|conflict|refused|exceeded|fehl(?:er|geschlagen)|erreur|impossible|"
-    r"verweigert|refusé"
-)
-
-
-def last_error(text: str, *, like_one: bool = True) -> TracebackLine | None:
-    """The last line of a text that looks like an error and not like what followed from one.
-
-    like_one: False for the very last line, if none looks like one.
-    """
-    lines = [line for line in lines_of(text) if not _NOISE.search(line.text)]
-    lines = [line for line in lines if not is_by_the_way(line.text)][-_LAST_LINES:]
-    for line in reversed(lines):
-        like = _LOOKS_LIKE_AN_ERROR.search(line.text) or strerror.number_in(line.text)
-        if like and not _FOLLOWED.search(line.text):
-            return line
-    return lines[-1] if lines and not like_one else None
-
-
-_FOLLOWED = re.compile(
-    r"(?i)^\W*(?:to \w+ |try |run |you can |consider )|"
-    r"previous errors?\b|vorheriger Fehler|erreurs? précédente"
-)
 
 
 def _status(status: int | None, cause: str = "exception", level: Level = Level.OWN) -> Shown:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
@@ -18,6 +18,15 @@ from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import PrintedException, inner, is_by_the_way, of_a_rank
+from fsdpkit.failures.wording import (
+    is_no_internet,
+    is_of_data,
+    is_of_gpu,
+    memory_short,
+    misses_a_file,
+    quotes_data,
+    without_quotes,
+)
 
 _ABOUT_DATA = frozenset(
     {
@@ -90,7 +99,6 @@ _WITHOUT_NUMBER = (
 """Words of libraries that leave the number out."""
 _TIMED_OUT_ON_A_FILE = re.compile(r"\[Errno 110\] [^\n:]*: ['\"]/")
 _OF_HDF5 = re.compile(r"Unable to (?:\w+ )*open file .*errno = 2\b")
-_QUOTED = re.compile(r"(?<![A-Za-z0-9])(['\"`])(?!\s)[^'\"`\n]{1,400}\1(?![A-Za-z])")
 
 
 def shown(raised: PrintedException) -> Shown:
@@ -114,71 +122,115 @@ def shown(raised: PrintedException) -> Shown:
 
 
 def _of_one(outer: PrintedException) -> Shown:
+    """What one exception shows, without those that led to it: the first judge that knows."""
     raised = inner(outer)
-    name = raised.name
     plain = Shown("exception", _RAISED, outer.begin, outer.end, raised=raised)
-    if name in _INTERRUPTS:
-        return _of_an_interrupt(raised, plain)
-    if _SHADOWS.search(raised.message):
-        return msgspec.structs.replace(plain, cause="import-error", pattern=_SHADOWED)
-    if name in _CHILDREN_FAILED and (of_child := _of_a_child(raised, plain)) is not None:
-        return of_child
-    if name in _ABOUT_DATA or (name == "FileNotFoundError" and not _of_data(raised)):
-        return plain
-    if name in ("OutOfMemoryError", "ResourceExhaustedError") and not _of_a_kernel(raised.message):
-        gpu = raised.type.startswith("torch") or _is_of_gpu(raised) or not raised.message
-        return msgspec.structs.replace(plain, cause=f"{'gpu' if gpu else 'host'}-out-of-memory")
-    if name == "UnpicklingError" and raised.message.startswith("Weights only load failed"):
+    for judge in _JUDGES:
+        if (found := judge(raised, plain)) is not None:
+            return msgspec.structs.replace(found, begin=outer.begin, end=outer.end)
+    return with_action(plain, raised, _errno(raised))
+
+
+def _named(plain: Shown, cause: str, pattern: Pattern | None = None) -> Shown:
+    return msgspec.structs.replace(plain, cause=cause, pattern=pattern or plain.pattern)
+
+
+def _shadowed(raised: PrintedException, plain: Shown) -> Shown | None:
+    return _named(plain, "import-error", _SHADOWED) if _SHADOWS.search(raised.message) else None
+
+
+def _only_data(raised: PrintedException, plain: Shown) -> Shown | None:
+    about = raised.name in _ABOUT_DATA
+    return (
+        plain if about or (raised.name == "FileNotFoundError" and not is_of_data(raised)) else None
+    )
+
+
+def _out_of_memory(raised: PrintedException, plain: Shown) -> Shown | None:
+    if raised.name not in ("OutOfMemoryError", "ResourceExhaustedError"):
+        return None
+    if "out of resource" in raised.message:  # of a multiprocessor: Triton calls that so, too
+        return None
+    gpu = raised.type.startswith("torch") or is_of_gpu(raised) or not raised.message
+    return _named(plain, f"{'gpu' if gpu else 'host'}-out-of-memory")
+
+
+def _by_type(raised: PrintedException, plain: Shown) -> Shown | None:
+    if raised.name == "UnpicklingError" and raised.message.startswith("Weights only load failed"):
         return with_action(plain, raised, _errno(raised))
-    if name == "ImportError" and (another := _other_release(raised)) is not None:
-        return msgspec.structs.replace(another, begin=outer.begin, end=outer.end, raised=raised)
-    if (cause := _BY_TYPE.get(name)) is not None and _errno(raised) not in _BY_ERRNO:
-        if cause == "host-out-of-memory" and _is_of_gpu(raised):
-            cause = "gpu-out-of-memory"
-        return msgspec.structs.replace(plain, cause=cause)
-    if name == "EOFError" and "Ran out of input" in raised.message:  # pickle, of a file cut short
-        return msgspec.structs.replace(plain, cause="checkpoint-unreadable")
-    if _no_internet(raised):
-        return msgspec.structs.replace(plain, cause="no-internet")
-    if name == "gaierror":
-        return msgspec.structs.replace(plain, cause="head-address")
-    if _TIMED_OUT_ON_A_FILE.search(raised.message):
-        return msgspec.structs.replace(plain, cause="storage")
+    if raised.name == "ImportError" and (another := _other_release(raised)) is not None:
+        return msgspec.structs.replace(another, raised=raised)
+    if raised.name == "EOFError" and "Ran out of input" in raised.message:
+        return _named(plain, "checkpoint-unreadable")  # pickle, of a file cut short
+    cause = _BY_TYPE.get(raised.name)
+    if cause is None or _errno(raised) in _BY_ERRNO:
+        return None
+    if cause == "host-out-of-memory" and is_of_gpu(raised):
+        cause = "gpu-out-of-memory"
+    return _named(plain, cause)
+
+
+def _by_place(raised: PrintedException, plain: Shown) -> Shown | None:
+    """By what could not be reached, found or resolved."""
+    if is_no_internet(raised):
+        return _named(plain, "no-internet")
+    if raised.name == "gaierror":
+        return _named(plain, "head-address")
     if raised.type.partition(".")[0] in ("ucp", "ucxx", "mpi4py"):
-        return msgspec.structs.replace(plain, cause="network-setup")
-    if _OF_HDF5.search(raised.message):
-        return msgspec.structs.replace(plain, cause="data-missing")
-    if (number := _errno(raised)) in _BY_ERRNO and name not in _ALSO_OF_NUMBERS:
-        found = msgspec.structs.replace(plain, cause=_BY_ERRNO[number])
-        return with_action(found, raised, _errno(raised))
+        return _named(plain, "network-setup")
+    if _TIMED_OUT_ON_A_FILE.search(raised.message):
+        return _named(plain, "storage")
+    return _named(plain, "data-missing") if _OF_HDF5.search(raised.message) else None
+
+
+def _by_errno(raised: PrintedException, plain: Shown) -> Shown | None:
+    number = _errno(raised)
+    if raised.name in _ALSO_OF_NUMBERS:
+        return None
+    if number in _BY_ERRNO:
+        return with_action(_named(plain, _BY_ERRNO[number]), raised, number)
     if number == errno.EPIPE and _of_its_output(raised):
         return plain
-    if number in _BY_ERRNO_OF_A_PEER and name not in _ALSO_OF_NUMBERS:
-        return msgspec.structs.replace(plain, cause="connection-reset", pattern=_PEER)
-    if number in _BY_ERRNO_OF_A_ROUTE and name not in _ALSO_OF_NUMBERS:
-        return msgspec.structs.replace(plain, cause="head-address", pattern=_NO_ROUTE)
-    if (answer := by_nccl(raised.message)) is not None:
-        return msgspec.structs.replace(answer, begin=outer.begin, end=outer.end, raised=raised)
+    if number in _BY_ERRNO_OF_A_PEER:
+        return _named(plain, "connection-reset", _PEER)
+    if number in _BY_ERRNO_OF_A_ROUTE:
+        return _named(plain, "head-address", _NO_ROUTE)
+    return None
+
+
+def _of_nccl(raised: PrintedException, _: Shown) -> Shown | None:
+    answer = by_nccl(raised.message)
+    return None if answer is None else msgspec.structs.replace(answer, raised=raised)
+
+
+def _by_pattern(raised: PrintedException, _: Shown) -> Shown | None:
+    """By the patterns of the causes (families/), in their order."""
     for found in said(f"{raised.type}: {raised.message}" if raised.type else raised.message):
-        if name in _ALSO_OF_NUMBERS and found.cause not in _IN_ANY_TYPE:
+        if raised.name in _ALSO_OF_NUMBERS and found.cause not in _IN_ANY_TYPE:
             continue
-        if found.cause == "data-missing" and not _quotes_data(raised):
+        if found.cause == "data-missing" and not quotes_data(raised):
             continue
-        found = msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
-        return with_action(_of_a_checkpoint(found, raised), raised, _errno(raised))
-    if name not in _ALSO_OF_NUMBERS and _misses_a_file(raised):
-        return msgspec.structs.replace(plain, cause="data-missing")
-    if (cause := _memory(raised, only_first=name in _ALSO_OF_NUMBERS)) is not None:
-        return msgspec.structs.replace(plain, cause=cause)
-    if (by_status := _by_status(raised)) is not None:
-        return msgspec.structs.replace(by_status, begin=outer.begin, end=outer.end, raised=raised)
-    if "device-side assert triggered" in raised.message:
-        return _of_an_assertion(raised, plain)
-    if _of_settings(raised):
-        return msgspec.structs.replace(plain, cause="settings")
-    if (told := _referred_to(raised)) is not None:
-        return msgspec.structs.replace(told, begin=outer.begin, end=outer.end)
-    return with_action(plain, raised, _errno(raised))
+        found = _of_a_checkpoint(msgspec.structs.replace(found, raised=raised), raised)
+        return with_action(found, raised, _errno(raised))
+    return None
+
+
+def _by_wording(raised: PrintedException, plain: Shown) -> Shown | None:
+    of_numbers = raised.name in _ALSO_OF_NUMBERS
+    if not of_numbers and misses_a_file(raised):
+        return _named(plain, "data-missing")
+    cause = memory_short(raised, only_first=of_numbers)
+    return None if cause is None else _named(plain, cause)
+
+
+def _of_settings(raised: PrintedException, plain: Shown) -> Shown | None:
+    """A parser of arguments or of a configuration raised it, of what it was given; Hydra wraps what
+    the program raises while it is put together."""
+    if raised.name == "InstantiationException":
+        return None
+    of_parser = bool(raised.frames) and _PARSERS.search(raised.frames[-1].file) is not None
+    known = of_parser or raised.type.startswith(("omegaconf.", "hydra."))
+    return _named(plain, "settings") if known else None
 
 
 def _of_a_checkpoint(found: Shown, raised: PrintedException) -> Shown:
@@ -215,7 +267,7 @@ def _above(raised: PrintedException, causes: Container[str]) -> Shown | None:
     return None
 
 
-def _referred_to(raised: PrintedException) -> Shown | None:
+def _referred_to(raised: PrintedException, _: Shown) -> Shown | None:
     """What was printed above an exception that points there."""
     if not _REFERS_ABOVE.search(raised.message):
         return None
@@ -251,8 +303,10 @@ _OF_THE_MACHINE = frozenset(
 """What fails in a handler of one of these follows from it, where it only misses a file."""
 
 
-def _of_an_interrupt(raised: PrintedException, plain: Shown) -> Shown:
+def _of_an_interrupt(raised: PrintedException, plain: Shown) -> Shown | None:
     """OpenBLAS interrupts its own process where it gets no threads."""
+    if raised.name not in _INTERRUPTS:
+        return None
     told = _NO_THREAD.search(raised.in_front)
     if told is None:
         return msgspec.structs.replace(plain, pattern=_ASKED)
@@ -271,8 +325,10 @@ _ON_GPU = Pattern(
 )
 
 
-def _of_an_assertion(raised: PrintedException, plain: Shown) -> Shown:
+def _of_an_assertion(raised: PrintedException, plain: Shown) -> Shown | None:
     """What the kernel asserted in vain stands above, once for each of its threads."""
+    if "device-side assert triggered" not in raised.message:
+        return None
     if not (told := _ASSERTED.findall(raised.in_front)):
         return msgspec.structs.replace(plain, pattern=_ON_GPU)
     cause = "nan-loss" if _NO_NUMBER.search(told[-1]) else "exception"
@@ -288,39 +344,16 @@ _PARSERS = re.compile(
 )
 
 
-def _of_settings(raised: PrintedException) -> bool:
-    """Whether a parser of arguments or of a configuration raised it, of what it was given; Hydra
-    wraps what the program raises while it is put together."""
-    if raised.name == "InstantiationException":
-        return False
-    of_parser = bool(raised.frames) and _PARSERS.search(raised.frames[-1].file) is not None
-    return of_parser or raised.type.startswith(("omegaconf.", "hydra."))
-
-
-def _of_a_kernel(text: str) -> bool:
-    """Whether it is a multiprocessor that has too little of its own: Triton calls that so, too."""
-    return "out of resource" in text
-
-
 def said(text: str) -> Iterator[Shown]:
     """The causes that a process's own last words show, the more particular first. What Slurm and
     the driver do to it is theirs to tell."""
-    masked = _QUOTED.sub(_masked, text)
+    masked = without_quotes(text)
     for cause in CAUSES.values():
         for pattern in cause.patterns:
             own = "rank" in pattern.by and pattern.level < Level.OUTSIDE
             if own and (place := pattern.found_in(text if pattern.quoted else masked)):
                 yield Shown(cause.name, pattern, place.begin, place.end, place.node, place.rank)
                 break
-
-
-def _masked(quoted: re.Match[str]) -> str:
-    """What is quoted is data, but for a line that stands in quotation marks as a whole."""
-    before = quoted.string[: quoted.start()][-1:]
-    behind = quoted.string[quoted.end() :][:1]
-    if before in ("", "\n") and behind in ("", "\n"):
-        return quoted[0]
-    return quoted[1] + "·" * (len(quoted[0]) - 2) + quoted[1]
 
 
 def _errno(raised: PrintedException) -> int | None:
@@ -333,7 +366,7 @@ def _errno(raised: PrintedException) -> int | None:
             return number
     last = _LAST_WORDS.search(raised.message.partition("\n")[0])
     number = _NUMBERS.get(last[1].lower(), 0) if last else 0
-    return None if not number or (number == errno.ENOMEM and _is_of_gpu(raised)) else number
+    return None if not number or (number == errno.ENOMEM and is_of_gpu(raised)) else number
 
 
 _LAST_WORDS = re.compile(r": ([A-Za-z][A-Za-z/ -]+)\.?$")
@@ -355,6 +388,8 @@ _OF_A_SIGNAL = re.compile(
 
 
 def _of_a_child(raised: PrintedException, plain: Shown) -> Shown | None:
+    if raised.name not in _CHILDREN_FAILED:
+        return None
     signalled = _OF_A_SIGNAL.search(raised.message)
     words = signalled[0].strip() if signalled else None
     if signalled is not None and "SIGKILL" in signalled.groups():
@@ -363,61 +398,6 @@ def _of_a_child(raised: PrintedException, plain: Shown) -> Shown | None:
     if called and (found := _above(raised, _OF_A_CHILD)) is not None:
         return msgspec.structs.replace(found, begin=plain.begin, end=plain.end)
     return None if words is None else msgspec.structs.replace(plain, words=words)
-
-
-# Memory
-
-
-_SHORT_OF_MEMORY = re.compile(
-    r"(?i)\bout of (?:\w+ )?memory\b|\bno (?:available|free) memory\b|\bmemory exhausted\b|"
-    r"\b(?:can ?not|can't|could not|unable to|failed to) allocate\b[^\n]{0,60}?"
-    r"(?:\bmemory\b|\bbytes?\b|\bblock\b|\bvector of size\b|\d ?[KMGT]i?B\b)"
-)
-_OF_A_GPU = re.compile(
-    r"(?i)\bcuda|\bcu(?:py|blas|dnn|fft)|\bhip|gpu|\bxpu|\brocm|\brmm\b|thrust|"
-    r"device (?:ordinal|memory)"
-)
-
-
-def _is_of_gpu(raised: PrintedException) -> bool:
-    return _OF_A_GPU.search(f"{raised.type} {raised.message}") is not None
-
-
-def _memory(raised: PrintedException, *, only_first: bool) -> str | None:
-    """The memory that a message says was not enough, in whatever program's words: of the node,
-    unless something of a GPU is named.
-
-    only_first: only where the message begins with it.
-    """
-    text = _QUOTED.sub(_masked, raised.message)
-    match = _SHORT_OF_MEMORY.search(text)
-    if match is None or (only_first and match.start()):
-        return None
-    return "gpu-out-of-memory" if _is_of_gpu(raised) else "host-out-of-memory"
-
-
-# Statuses of gRPC and Abseil, which JAX, TensorFlow and TensorStore put in front
-
-
-_STATUS = re.compile(r"^(NOT_FOUND|DATA_LOSS|UNAVAILABLE|DEADLINE_EXCEEDED): ")
-_OF_THE_START = re.compile(r"(?i)\binit|connect|register")
-
-
-def _by_status(raised: PrintedException) -> Shown | None:
-    if (match := _STATUS.match(raised.message)) is None:
-        return None
-    if match[1] == "NOT_FOUND":
-        missed = re.search(r"['\"]/[^'\"\n]+['\"]", raised.message)
-        return Shown("data-missing", _RAISED, 0, 0) if missed else None
-    if match[1] == "DATA_LOSS":
-        return Shown("checkpoint-unreadable", _RAISED, 0, 0)
-    if match[1] == "UNAVAILABLE":
-        return Shown("connection-reset", _PEER, 0, 0)
-    cause = "rendezvous-timeout" if _OF_THE_START.search(raised.message) else "hang"
-    return Shown(cause, _WAITED, 0, 0)
-
-
-_WAITED = Pattern((), "gRPC, of others that did not come in time", Level.WAITED)
 
 
 # What stands above, and other releases
@@ -449,103 +429,20 @@ def _other_release(raised: PrintedException) -> Shown | None:
     return next(said_so, Shown("version-mismatch", _RAISED, 0, 0) if two else None)
 
 
-# Files that are not there
-
-
-_PATH = re.compile(r"'([^'\n]+)'")
-_OF_A_TOOL = re.compile(
-    r"triton|torchinductor|inductor|torch_extensions|/__pycache__/|\.lock$|/proc/"
+_JUDGES: tuple[Callable[[PrintedException, Shown], Shown | None], ...] = (
+    _of_an_interrupt,
+    _shadowed,
+    _of_a_child,
+    _only_data,
+    _out_of_memory,
+    _by_type,
+    _by_place,
+    _by_errno,
+    _of_nccl,
+    _by_pattern,
+    _by_wording,
+    _of_an_assertion,
+    _of_settings,
+    _referred_to,
 )
-
-
-def _of_data(raised: PrintedException) -> bool:
-    """Whether the file is one that a person would have put there: a name without a directory is a
-    program that was to be run, two are a rename that another process was faster with, and the
-    caches of compilers belong to nobody."""
-    paths = _PATH.findall(raised.message)
-    if " -> " in raised.message or any(_OF_A_TOOL.search(path) for path in paths):
-        return False
-    return not (paths and re.fullmatch(r"[\w.+-]+", paths[0]) and "." not in paths[0])
-
-
-_FOUND_NO_FILE = re.compile(r"FileNotFoundError: (.*)")
-
-
-def _quotes_data(raised: PrintedException) -> bool:
-    """The same of a FileNotFoundError that another exception quotes."""
-    quoted = _FOUND_NO_FILE.search(raised.message)
-    return quoted is None or _of_data(PrintedException(type="", message=quoted[1]))
-
-
-_NO_SUCH_FILE = re.compile(
-    r"['\"<]/[^'\"<>\n]+['\">][^\n]*: No such file or directory\b|"
-    r"^No such file or directory \(os error 2\)|"
-    r"'/[^'\n]+', (?:probable )?reason 'No such file or directory'|\bOs \{ code: 2,|"
-    r"(?i:\bno (?:\w+ )?files? (?:named|found|in|at|under|match)\b[^\n]* /\S|"
-    r"/\S+['\"]? (?:doesn't|does not|contains no|holds no)(?: contain any)? (?:\w+ )?files?\b)"
-)
-_OF_NO_PERSON = re.compile(
-    r"shared memory|\.so\b|\.sock\b|['\"<]/(?:tmp|dev|proc|run|sys|var)/|exec|NCCL|nccl"
-)
-
-
-def _misses_a_file(raised: PrintedException) -> bool:
-    """Whether any other type of exception says so: libraries in C++ and Rust have types of their
-    own. Not of libraries, sockets and what programs put down for themselves."""
-    text = raised.message
-    missed = _NO_SUCH_FILE.search(text) is not None
-    return missed and not _OF_NO_PERSON.search(text) and not _OF_A_TOOL.search(text)
-
-
-# Out of reach
-
-
-_CLIENTS = (
-    "requests|urllib3|httpx|httpcore|aiohttp|botocore|boto3|aiobotocore|s3fs|gcsfs|fsspec|"
-    "huggingface_hub|wandb|mlflow|comet_ml|neptune|google|azure|swanlab|clearml"
-)
-_BY_CLIENT = re.compile(
-    rf"^(?:{_CLIENTS})\.|(?:^|\.)(?:URLError|EndpointConnectionError|NewConnectionError|MaxRetryError|"
-    r"ConnectTimeout|ClientConnectorError|ProxyError|CommError|LocalEntryNotFoundError)$"
-)
-_IN_CLIENT = re.compile(rf"-packages/(?:{_CLIENTS})/|/urllib/request\.py|/http/client\.py")
-_OUT_OF_REACH = re.compile(
-    r"(?i)connect|resol(?:ve|ution)|name or service not known|unreachable|timed?[ -]?out|"
-    r"max retries|offline|no route|network|no such host|dial tcp"
-)
-_ELSEWHERE = re.compile(
-    r"https?://(?!localhost|127\.|10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.|\[?::1)[\w.-]+|"
-    r"host='(?!localhost|127\.|10\.)[\w.-]+'|\b[\w-]+(?:\.[\w-]+)*\.(?:com|org|co|io|ai|net):\d+"
-)
-_REFUSED_BY_SERVER = re.compile(
-    r"\b(?:40[0-9]|429|5\d\d)\b[^\n]*(?:Error|Forbidden|Unauthorized|for url)"
-)
-
-
-_PATH_OF_A_URL = re.compile(r"(\w+://[^/\s'\"]+)[^\s'\"]*")
-
-
-def not_reached(text: str) -> bool:
-    """Whether the text says that something could not be reached, and no server that refused."""
-    said_itself = _PATH_OF_A_URL.sub(r"\1", text)
-    if not _OUT_OF_REACH.search(said_itself) or _REFUSED_BY_SERVER.search(text):
-        return False
-    return not re.search(r"TCPStore|c10d|gloo/|NCCL|nccl", text)
-
-
-def outside_not_reached(text: str) -> bool:
-    """Whether what could not be reached is a service that the text names, outside the cluster."""
-    return not_reached(text) and _ELSEWHERE.search(text) is not None
-
-
-def _no_internet(raised: PrintedException) -> bool:
-    """Whether a program tried to reach a service outside, and could not."""
-    first = "\n".join(raised.message.split("\n")[:4])
-    if raised.name == "FileNotFoundError" and re.match(r"\w+://", first):
-        return not_reached(raised.in_front)  # a stream of a remote file, after it tried again
-    if not not_reached(f"{raised.name} {first}"):
-        return False
-    by_client = bool(_BY_CLIENT.match(raised.type))
-    through_client = any(_IN_CLIENT.search(frame.file) for frame in raised.frames)
-    local = re.search(r"localhost|127\.0\.0\.1", first)
-    return bool(_ELSEWHERE.search(first) or ((by_client or through_client) and not local))
+"""The order of the rules for one exception."""

@@ -126,44 +126,6 @@ def test_a_part_of_a_file_begins_with_the_last_line_that_has_the_words(tmp_path:
     assert part_from(tmp_path / "none", b"x", 60, 30) is None
 
 
-GO = "panic: open /a/b: {}\n\ngoroutine 1 [running]:\nmain.main()\n\t/home/ada/main.go:4 +0x1d\n"
-RUST = "thread 'main' panicked at src/main.rs:4:2:\n{}\nnote: run with `RUST_BACKTRACE=1`\n"
-JULIA = (
-    "ERROR: LoadError: {}\nStacktrace:\n [1] top-level scope\nin expression starting at a.jl:1\n"
-)
-R = "Error in f(x) : {}\nCalls: f\nExecution halted\n"
-
-
-@pytest.mark.parametrize(
-    ("form", "words", "cause"),
-    [
-        (GO, "no space left on device", "disk-full"),
-        (GO, "permission denied", "exception"),
-        (RUST, "Os { code: 122, kind: QuotaExceeded }", "disk-full"),
-        (RUST, "index out of bounds: the len is 3 but the index is 7", "exception"),
-        (JULIA, "OutOfMemoryError()", "host-out-of-memory"),
-        (JULIA, "Out of GPU memory trying to allocate 4 GiB", "gpu-out-of-memory"),
-        (JULIA, "ArgumentError: Package Flux not found in current path.", "import-error"),
-        (R, "there is no package called ‘torch’", "import-error"),
-        (R, "object 'disk' not found", "exception"),
-    ],
-)
-def test_errors_of_other_languages_are_judged_as_pythons_are(
-    form: str, words: str, cause: str
-) -> None:
-    end = form.format(words)
-    answer = explain(ProcessEnd(status=1, err=f"step 1\n{end}"))
-    assert answer is not None
-    assert (answer.shown.cause, answer.shown.sure) == (cause, True)
-    went_on = f"{end}step 2 loss 1.0\nstep 3 loss 1.0\n{TOP}KeyError: 'mask'\n"
-    assert cause_of(went_on) == "exception"
-
-
-def test_an_error_of_another_language_that_a_process_got_over_proves_nothing() -> None:
-    end = GO.format("no space left on device")
-    assert cause_of(f"{end}step 2 loss 1.0\nlost my way\n", status=3) == "exception"
-
-
 @pytest.mark.parametrize(
     ("last", "cause"),
     [
@@ -179,20 +141,6 @@ def test_an_error_of_another_language_that_a_process_got_over_proves_nothing() -
     ],
 )
 def test_memory_that_was_short_is_the_nodes_unless_a_gpu_is_named(last: str, cause: str) -> None:
-    assert cause_of(f"{TOP}{last}\n") == cause
-
-
-@pytest.mark.parametrize(
-    ("last", "cause"),
-    [
-        ("XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]", "rendezvous-timeout"),
-        ("XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: sync_12", "hang"),
-        ("XlaRuntimeError: UNAVAILABLE: Socket closed", "connection-reset"),
-        ("ValueError: NOT_FOUND: Metadata at '/scratch/a/.zarray' does not exist", "data-missing"),
-        ("ValueError: NOT_FOUND: token '<eoc>'", "exception"),
-    ],
-)
-def test_the_status_that_stands_in_front_of_a_message_decides(last: str, cause: str) -> None:
     assert cause_of(f"{TOP}{last}\n") == cause
 
 
@@ -243,14 +191,14 @@ def test_a_status_above_all_signals_is_told_as_a_status() -> None:
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ("cat: /data/a.txt: Нет такого файла или каталога", "data-missing"),
-        ("tar: a.bin：无法 write: 设备上没有空间", "disk-full"),
-        ("cp: 'a' yazma hatası: Disk kotası aşıldı", "disk-full"),
-        ("stage: /data/a.txt: Нет такого файла или каталога", "environment-missing"),
+        ("cat: /data/a.txt: No such file or directory", "data-missing"),
+        ("tar: a.bin: Cannot write: No space left on device", "disk-full"),
+        ("cp: error writing 'a': Disk quota exceeded", "disk-full"),
+        ("stage: /data/a.txt: No such file or directory", "environment-missing"),
         ("sbatch: error: Batch job submission failed: Unspecified error", "refused"),
     ],
 )
-def test_a_prelude_may_fail_in_any_language(line: str, cause: str) -> None:
+def test_a_prelude_may_fail_at_what_its_words_name(line: str, cause: str) -> None:
     told = found(batch(f"fsdpkit: one node (node1)\n{line}\nstage: bye\n"))
     assert (told.cause, told.evidence[0].text) == (cause, line)
 

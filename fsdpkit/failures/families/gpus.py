@@ -54,11 +54,6 @@ BAD_GPU = Cause(
         ),
         pattern(("no CUDA-capable device", "no ROCm-capable device"), "CUDA and HIP"),
         pattern(
-            "no supported devices found for platform ",
-            "XLA",
-            line=r"platform (?:CUDA|ROCM|GPU)",
-        ),
-        pattern(
             ("uncorrectable hardware error", "hardware errors detected in"),
             "AMD's driver",
             Level.OUTSIDE,

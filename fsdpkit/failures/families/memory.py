@@ -73,7 +73,7 @@ HOST_OUT_OF_MEMORY = Cause(
             "the kernel's ENOMEM, of fork(2) or mmap(2); C++, but for its libraries for GPUs",
             line=r"(?i)^(?!.*(?:cuda|\bhip|thrust|rmm))",
         ),
-        pattern("memory allocation of ", "Rust", line=r"memory allocation of \d+ bytes failed"),
+        pattern("memory allocation of ", "Rust"),
     ),
 )
 
@@ -92,7 +92,6 @@ GPU_OUT_OF_MEMORY = Cause(
             "torch",
             line=r"^(?!.*\bout of resource)",  # so Triton calls what one kernel wants too much
         ),
-        pattern("ut of GPU memory", "CUDA.jl"),
         pattern(
             ("ut of memory", "cudaErrorMemoryAllocation", "RESOURCE_EXHAUSTED"),
             "CUDA, HIP, XLA; extensions, which name their own source",

@@ -219,11 +219,5 @@ IMPORT_ERROR = Cause(
             r"(?:\blib[\w+-]+\.so\b|symbol \w+)",
         ),
         pattern("Failed to import ", "transformers, of one of its own modules"),
-        pattern(
-            ("there is no package called ", "not found in current path", "Can't locate "),
-            "R, Julia and Perl",
-            line=r"no package called |Package \S+ not found in current path|"
-            r"Can't locate \S+\.pm in @INC",
-        ),
     ),
 )

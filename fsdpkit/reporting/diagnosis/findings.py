@@ -6,7 +6,6 @@ shell and Slurm's daemons by the lines that they are known to write.
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -14,12 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.failures import exceptions, strerror
+from fsdpkit.failures import exceptions
 from fsdpkit.failures.causes import CAUSES
-from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
+from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain
+from fsdpkit.failures.last_words import last_error
 from fsdpkit.failures.older_words import older_line, slurm_said
 from fsdpkit.failures.patterns import Level, Shown, Speaker
 from fsdpkit.failures.tracebacks import Frame, ended_by, last_before_silence
+from fsdpkit.failures.wording import outside_not_reached
 from fsdpkit.reporting.diagnosis.baseline import baseline_of, without
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
@@ -117,12 +118,12 @@ _OF_FILES = re.compile(
 
 def _by_its_words(line: str, until: str) -> str | None:
     """The cause that a line of the prelude shows by itself, or with the lines before it."""
-    if exceptions.outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:])):
+    if outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:])):
         return "no-internet"
-    number = strerror.number_in(line)
-    if number in (errno.ENOSPC, errno.EDQUOT):
+    if "no space left on device" in line.lower() or "quota exceeded" in line.lower():
         return "disk-full"
-    return "data-missing" if number == errno.ENOENT and _OF_FILES.match(line) else None
+    missed = "No such file or directory" in line and _OF_FILES.match(line)
+    return "data-missing" if missed else None
 
 
 def _told_by_verdict(trouble: Trouble, file: Path | None) -> Voice:
@@ -324,7 +325,7 @@ def _search(text: str, speaker: Speaker) -> Iterator[Shown]:
 
 def _of_a_service(until: str) -> bool:
     """Whether the name that does not resolve is, by the lines up to it, one outside the cluster."""
-    return exceptions.outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:]))
+    return outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:]))
 
 
 def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from fsdpkit.failures.ends import is_noise
+from fsdpkit.failures.last_words import is_noise
 from fsdpkit.failures.tracebacks import counts_a_step, is_by_the_way, lines_of
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.findings import Quote, in_words

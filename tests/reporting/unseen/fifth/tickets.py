@@ -514,18 +514,6 @@ SOFTWARE = [
 ]
 
 STORAGE = [
-    before(
-        "espace-disponible",
-        "strerror(3), fr",
-        "disk-full",
-        "cp: erreur d'écriture de '/localscratch/4711/imagenet.tar': Aucun espace disponible sur le périphérique\n",
-    ),
-    before(
-        "plattenplatz-ueberschritten",
-        "strerror(3), de",
-        "disk-full",
-        "tar: ./train/shard-0412.bin: Funktion write fehlgeschlagen: Der zugewiesene Plattenplatz (Quota) ist überschritten\ntar: Beende mit Fehlerstatus aufgrund vorheriger Fehler\n",
-    ),
     failing(
         "home-read-only-on-nodes",
         "strerror(3)",

@@ -102,15 +102,6 @@ LANGUAGES = [
         forbid="GPU",
     ),
     failing(
-        "r-message-on-a-line-of-its-own",
-        "R",
-        "import-error|environment-missing",
-        "Error in loadNamespace(x) : there is no package called ‘data.table’\nCalls: loadNamespace -> withRestarts -> withOneRestart -> doWithOneRestart\nExecution halted",
-        "-",
-        everyone=True,
-        prefix="",
-    ),
-    failing(
         "java-without-a-class",
         "java",
         "exception|import-error|environment-missing",
@@ -134,30 +125,12 @@ LANGUAGES = [
 
 LIBRARIES = [
     failing(
-        "jax-barrier-in-the-middle",
-        "jax",
-        "hang|rendezvous-timeout",
-        "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: multihost_sync_12. Timed out task names:\n/job:jax_worker/replica:0/task:3",
-        *JAX,
-        everyone=True,
-        prefix="",
-    ),
-    failing(
         "tensorflow-corrupt-record",
         "tensorflow",
         "checkpoint-unreadable|data-missing|storage|exception",
         "tensorflow.python.framework.errors_impl.DataLossError: corrupted record at 1024",
         *STEP,
         rank=2,
-        prefix="",
-    ),
-    failing(
-        "tensorstore-misses-a-file",
-        "tensorstore",
-        "data-missing|checkpoint-unreadable",
-        "ValueError: NOT_FOUND: Error opening \"zarr3\" driver: Metadata at local file '/scratch/ada/ckpt/900/zarr.json' does not exist",
-        *JAX,
-        everyone=True,
         prefix="",
     ),
     failing(
@@ -267,24 +240,6 @@ LIBRARIES = [
 ]
 
 PRELUDES = [
-    before(
-        "cp-in-polish",
-        "coreutils, pl",
-        "data-missing",
-        "cp: nie można wykonać stat na '/data/imagenet.tar': Nie ma takiego pliku ani katalogu\n",
-    ),
-    before(
-        "rsync-quota-in-japanese",
-        "coreutils, ja",
-        "disk-full",
-        "cp: '/localscratch/a' の書き込みエラー: ディスク使用量制限を超過しました\n",
-    ),
-    before(
-        "dd-in-turkish",
-        "coreutils, tr",
-        "disk-full",
-        "dd: '/localscratch/a' yazma hatası: Aygıt üzerinde boş yer yok\n",
-    ),
     before(
         "cargo-out-of-reach",
         "cargo",

@@ -125,15 +125,6 @@ GPUS = [
         },
     ),
     failing(
-        "jax-sees-no-card",
-        "jax xla_bridge",
-        "bad-gpu|settings|environment-missing|version-mismatch",
-        "RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform CUDA (you may need to uninstall the failing plugin package, or set JAX_PLATFORMS=cpu to skip this backend.)",
-        *JAX,
-        rank=4,
-        prefix="",
-    ),
-    failing(
         "julia-driver-and-library-disagree",
         "CUDA.jl",
         "version-mismatch|bad-gpu",
@@ -146,16 +137,6 @@ GPUS = [
 ]
 
 MEMORY = [
-    failing(
-        "julia-host-is-full",
-        "julia",
-        "host-out-of-memory",
-        "ERROR: LoadError: OutOfMemoryError()\n" + JULIA,
-        "-",
-        rank=1,
-        prefix="",
-        forbid="GPU",
-    ),
     failing(
         "r-cannot-allocate-a-vector",
         "R memory.c",
@@ -314,34 +295,6 @@ SOFTWARE = [
         prefix="",
         before="E1122 00:16:02.114 4102 cuda_dnn.cc:407] Loaded runtime CuDNN library: 8.5.0 but source was compiled with: 8.6.0.  CuDNN library needs to have matching major version and equal or higher minor version.\n",
     ),
-    failing(
-        "julia-package-not-installed",
-        "julia",
-        "import-error|environment-missing",
-        'ERROR: LoadError: ArgumentError: Package Flux not found in current path.\n- Run `import Pkg; Pkg.add("Flux")` to install the Flux package.\n'
-        + JULIA,
-        "-",
-        everyone=True,
-        prefix="",
-    ),
-    failing(
-        "r-package-not-installed",
-        "R",
-        "import-error|environment-missing",
-        "Error in library(torch) : there is no package called ‘torch’\nExecution halted",
-        "-",
-        everyone=True,
-        prefix="",
-    ),
-    failing(
-        "r-package-of-a-newer-system",
-        "R dyn.load",
-        "version-mismatch",
-        "Error: package or namespace load failed for ‘arrow’ in dyn.load(file, DLLpath = DLLpath, ...):\n unable to load shared object '/home/k.meyer/R/4.3/arrow/libs/arrow.so':\n  /lib64/libm.so.6: version `GLIBC_2.29' not found (required by /home/k.meyer/R/4.3/arrow/libs/arrow.so)\nExecution halted",
-        "-",
-        everyone=True,
-        prefix="",
-    ),
     before(
         "lmod-exists-but-cannot-be-loaded",
         "lmod",
@@ -377,15 +330,6 @@ STORAGE = [
         + JULIA,
         "-",
         rank=6,
-        prefix="",
-    ),
-    failing(
-        "r-finds-no-file",
-        "R",
-        "data-missing",
-        "Error in gzfile(file, \"rb\") : cannot open the connection\nCalls: readRDS -> gzfile\nIn addition: Warning message:\nIn gzfile(file, \"rb\") :\n  cannot open compressed file '/scratch/ada/set/train.rds', probable reason 'No such file or directory'\nExecution halted",
-        "-",
-        rank=0,
         prefix="",
     ),
     failing(
@@ -434,15 +378,6 @@ STORAGE = [
         rank=1,
     ),
     failing(
-        "orbax-finds-no-metadata",
-        "tensorstore",
-        "checkpoint-unreadable|data-missing",
-        'ValueError: NOT_FOUND: Error opening "zarr" driver: Metadata at local file "/scratch/ada/ckpt/400/state.params.encoder/.zarray" does not exist',
-        *JAX,
-        everyone=True,
-        prefix="",
-    ),
-    failing(
         "lightning-checkpoint-has-the-model-only",
         "lightning",
         "checkpoint-unreadable|exception|settings",
@@ -468,18 +403,6 @@ STORAGE = [
         "zstd: error 70 : Write error : cannot write block : Disk quota exceeded \n",
     ),
     before(
-        "cat-in-russian",
-        "coreutils, ru",
-        "data-missing",
-        "cat: /data/train/index.txt: Нет такого файла или каталога\n",
-    ),
-    before(
-        "tar-in-chinese",
-        "tar, zh",
-        "disk-full",
-        "tar: train/shard-7.bin：无法 write: 设备上没有空间\ntar: 由于前次错误，将以上次的错误状态退出\n",
-    ),
-    before(
         "stdout-file-cannot-be-opened",
         "slurmstepd",
         "script-not-visible|storage|settings|data-missing",
@@ -488,15 +411,6 @@ STORAGE = [
 ]
 
 NETWORK = [
-    failing(
-        "jax-tasks-do-not-register",
-        "jax distributed",
-        "rendezvous-timeout",
-        "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0. This usually happens because a task triggered the barrier too early or too slowly. Please look at the task logs (both timed out and first task) to debug further.\n# of tasks that reached the barrier: 6/8.\nThe first task at the barrier: /job:jax_worker/replica:0/task:0.",
-        *JAX_INIT,
-        everyone=True,
-        prefix="",
-    ),
     Case(
         name="jax-peers-of-a-task-that-raised",
         source="jax distributed",
