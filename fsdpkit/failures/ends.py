@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from fsdpkit.failures import exceptions, languages, nccl, refusals, strerror
+from fsdpkit.failures.advice.table import knows
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import (
     BEGINS,
@@ -201,24 +202,9 @@ _SIGNALS = {
     KILL: "ended by signal 9 (SIGKILL)",
     TERM: "ended by signal 15 (SIGTERM)",
 }
-_BY_SIGNAL = Pattern(
-    (),
-    "the kernel",
-    action="Native code crashed: --set environment.variables.PYTHONFAULTHANDLER=1 makes the next "
-    "run print at which line of Python. Often a library was built for another torch, CUDA or CPU.",
-)
-_TRACED = Pattern(
-    (),
-    "faulthandler, of a signal",
-    action="Native code crashed below that line. Often a library was built for another torch, CUDA "
-    "or CPU (python -m torch.utils.collect_env). All threads: fsdpkit logs {run} --errors",
-)
-_LEFT = Pattern(
-    (),
-    "its exit status",
-    action="It printed no exception. See the last lines of each rank: fsdpkit logs {run} --all "
-    "--tail 20; and look in the script for what leaves, such as sys.exit.",
-)
+_BY_SIGNAL = Pattern((), "the kernel")
+_TRACED = Pattern((), "faulthandler, of a signal")
+_LEFT = Pattern((), "its exit status")
 
 
 def _crash(end: ProcessEnd) -> Explanation:
@@ -320,12 +306,7 @@ def _refused(end: ProcessEnd) -> Explanation | None:
     return Explanation(shown, "err") if shown is not None else None
 
 
-_CUT = Pattern(
-    (),
-    "Python, of a log that ends too early",
-    action="The exception itself was not written: see whether the file system is full, and what "
-    "the other ranks say: fsdpkit logs {run} --errors",
-)
+_CUT = Pattern((), "Python, of a log that ends too early")
 
 
 def _cut_off(end: ProcessEnd) -> Explanation | None:
@@ -453,7 +434,7 @@ def _last_words(end: ProcessEnd) -> Explanation | None:
             found = exceptions.shown(raised)
             if found.cause == "nan-loss" and not ends:
                 continue
-            if found.cause not in ("exception", "hang", "connection-reset") or found.pattern.action:
+            if found.cause not in ("exception", "hang", "connection-reset") or knows(line.text):
                 found = msgspec.structs.replace(found, raised=None, sure=False)
                 return Explanation(found.moved(offset), where)
         last = next((line for line in reversed(lines) if not is_by_the_way(line.text)), None)

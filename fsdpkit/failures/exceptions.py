@@ -13,7 +13,6 @@ from collections.abc import Container, Iterator
 
 import msgspec
 
-from fsdpkit.failures.advice import BY_ERRNO, with_action
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
@@ -129,7 +128,7 @@ def _of_one(outer: PrintedException) -> Shown:
         gpu = raised.type.startswith("torch") or _is_of_gpu(raised) or not raised.message
         return msgspec.structs.replace(plain, cause=f"{'gpu' if gpu else 'host'}-out-of-memory")
     if name == "UnpicklingError" and raised.message.startswith("Weights only load failed"):
-        return with_action(plain, raised, _errno(raised))
+        return plain
     if name == "ImportError" and (another := _other_release(raised)) is not None:
         return msgspec.structs.replace(another, begin=outer.begin, end=outer.end, raised=raised)
     if (cause := _BY_TYPE.get(name)) is not None and _errno(raised) not in _BY_ERRNO:
@@ -149,8 +148,7 @@ def _of_one(outer: PrintedException) -> Shown:
     if _OF_HDF5.search(raised.message):
         return msgspec.structs.replace(plain, cause="data-missing")
     if (number := _errno(raised)) in _BY_ERRNO and name not in _ALSO_OF_NUMBERS:
-        found = msgspec.structs.replace(plain, cause=_BY_ERRNO[number])
-        return with_action(found, raised, _errno(raised))
+        return msgspec.structs.replace(plain, cause=_BY_ERRNO[number])
     if number in _BY_ERRNO_OF_A_PEER and name not in _ALSO_OF_NUMBERS:
         return msgspec.structs.replace(plain, cause="connection-reset", pattern=_PEER)
     if number in _BY_ERRNO_OF_A_ROUTE and name not in _ALSO_OF_NUMBERS:
@@ -162,8 +160,7 @@ def _of_one(outer: PrintedException) -> Shown:
             continue
         if found.cause == "data-missing" and not _quotes_data(raised):
             continue
-        found = msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
-        return with_action(found, raised, _errno(raised))
+        return msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
     if name not in _ALSO_OF_NUMBERS and _misses_a_file(raised):
         return msgspec.structs.replace(plain, cause="data-missing")
     if (cause := _memory(raised, only_first=name in _ALSO_OF_NUMBERS)) is not None:
@@ -176,7 +173,7 @@ def _of_one(outer: PrintedException) -> Shown:
         return msgspec.structs.replace(plain, cause="settings")
     if (told := _referred_to(raised)) is not None:
         return msgspec.structs.replace(told, begin=outer.begin, end=outer.end)
-    return with_action(plain, raised, _errno(raised))
+    return plain
 
 
 def _above(raised: PrintedException, causes: Container[str]) -> Shown | None:
@@ -214,11 +211,7 @@ _INTERRUPTS = frozenset({"KeyboardInterrupt", "SignalException"})
 _NO_THREAD = re.compile(r"^.*(?:pthread_create failed|hread creation failed).*$", re.MULTILINE)
 _SHADOWS = re.compile(r"\bpartially initialized module\b|\bsince it has the same name as the ")
 _SHADOWED = Pattern(
-    (),
-    "Python, of a module that it finds in place of another, or that is not loaded to its end",
-    action="A file of your own has the name of a module that is imported, or two of your modules "
-    "import each other: the path in the message says which. Rename the file (and remove its "
-    "__pycache__), or import within the function.",
+    (), "Python, of a module that it finds in place of another, or that is not loaded to its end"
 )
 _OF_THE_MACHINE = frozenset(
     {"disk-full", "storage", "gpu-out-of-memory", "host-out-of-memory", "bad-gpu"}
@@ -231,19 +224,12 @@ def _of_an_interrupt(raised: PrintedException, plain: Shown) -> Shown:
     told = _NO_THREAD.search(raised.in_front)
     if told is None:
         return msgspec.structs.replace(plain, pattern=_ASKED)
-    limited = _RAISED._replace(action=BY_ERRNO[errno.EAGAIN])
-    return msgspec.structs.replace(plain, pattern=limited, raised=None, words=told[0].strip())
+    return msgspec.structs.replace(plain, raised=None, words=told[0].strip())
 
 
 _ASSERTED = re.compile(r"^\S+\.(?:cuh?|hip|h):\d+: .*Assertion [`'](.+?)['`]? failed", re.MULTILINE)
 _NO_NUMBER = re.compile(r"(?i)\b(?:nan|inf)\b|isfinite")
-_ON_GPU = Pattern(
-    (),
-    "a kernel's assertion, which CUDA prints before the exception",
-    action="A value on the GPU is out of range, most often a token or a label that is not below "
-    "the size of the embedding or the number of classes. CUDA_LAUNCH_BLOCKING=1 (--set "
-    "environment.variables.CUDA_LAUNCH_BLOCKING=1) makes the traceback end at the operation.",
-)
+_ON_GPU = Pattern((), "a kernel's assertion, which CUDA prints before the exception")
 
 
 def _of_an_assertion(raised: PrintedException, plain: Shown) -> Shown:

@@ -17,10 +17,12 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.errors import NotFoundError
-from fsdpkit.failures.cause import RESUME
+from fsdpkit.failures.advice.facts import Facts
+from fsdpkit.failures.advice.table import advise
 from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting import pending
+from fsdpkit.reporting.diagnosis.advising import facts_of
 from fsdpkit.reporting.diagnosis.evidence import (
     AttemptEvidence,
     Evidence,
@@ -32,11 +34,6 @@ from fsdpkit.reporting.diagnosis.sources import LOST_A_CHILD, Voice
 from fsdpkit.reporting.diagnosis.standing import standing_ranks
 
 _MOST_FOLLOW_ON = 20
-_WHO_KILLED = (
-    "Find out who sent that signal: compare MaxRSS with ReqMem (sacct -o State,MaxRSS,ReqMem -j "
-    "JOB), and ask the centre what the node's kernel log says of that minute. " + RESUME
-)
-"""Where only the signal is known that ended a process."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +180,7 @@ def _standing_still(
         rank=told.rank,
         node=told.node,
         evidence=tuple(Quote(None, None, words) for words in told.others),
-        action=_filled(told.action, evidence.run),
+        action=told.action.replace("{run}", evidence.run),
     )
 
 
@@ -203,6 +200,7 @@ def _pending(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
     if _REFUSED.search(told.reason or ""):
         cause = "refused"
     said = [f"Slurm's reason: {told.reason}"] if told.reason else []
+    facts = Facts(cause=cause, run=evidence.run, said=told.reason or "")
     if job is not None and job.left_out:
         said.append(f"without {job.left_out}")
     return Diagnosis(
@@ -210,7 +208,8 @@ def _pending(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
         sentence=_sentence(CAUSES[cause].sentence, "the job", answer.words),
         task=task.number,
         evidence=tuple(Quote(None, None, words) for words in said),
-        action=answer.action or _filled(CAUSES[cause].action, evidence.run),
+        action=answer.action
+        or advise(Facts(cause=cause, run=evidence.run, said=told.reason or "")),
         earlier=tuple(_earlier(task.attempts or (), evidence.run)),
         looked_at=evidence.unread,
     )
@@ -222,11 +221,6 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
     before = (task.attempts or ())[:-1]
     if first is None:
         return _unknown(task, evidence)
-    cause = CAUSES[first.cause]
-    elsewhere = None if evidence.reads_training else cause.elsewhere
-    action = first.action or elsewhere or cause.action
-    if action is None and first.level == Level.KILLED:
-        action = _WHO_KILLED
     also, follow_on = _others(first, findings)
     return Diagnosis(
         cause=first.cause,
@@ -236,7 +230,7 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
         attempt=attempt.number,
         task=task.number,
         evidence=tuple(_quotes(first, findings)),
-        action=_filled(action, evidence.run, first.node),
+        action=advise(facts_of(first, findings, attempt, evidence)),
         again=_again(first, attempt),
         also=also,
         follow_on=follow_on,
@@ -351,7 +345,8 @@ def _of_nodes(cause: str, first: Finding, by_node: Mapping[str, str]) -> Finding
         rank=None,
         node=None if several else node,
         words=words,
-        action=CAUSES["bad-gpu"].action,
+        said="",
+        raised=None,
     )
 
 
@@ -517,13 +512,6 @@ def _sentence(text: str, who: str, words: str) -> str:
     text = re.sub(r"[\s.:]+$", "", text)
     text += "" if text.endswith("…") else "."
     return text[0].upper() + text[1:] if text.startswith(("rank ", f"{_THE_JOB} ")) else text
-
-
-def _filled(action: str | None, run: str, node: str | None = None) -> str | None:
-    """What to do, with the names filled in; None if a needed name is unknown."""
-    if action is None or ("{node}" in action and node is None):
-        return None
-    return action.replace("{run}", run).replace("{node}", node or "")
 
 
 def _quotes(first: Finding, findings: Sequence[Finding]) -> Iterator[Quote]:

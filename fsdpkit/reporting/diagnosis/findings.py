@@ -18,7 +18,7 @@ from fsdpkit.failures import exceptions, strerror
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
 from fsdpkit.failures.patterns import Level, Shown, Speaker
-from fsdpkit.failures.tracebacks import ended_by, last_before_silence
+from fsdpkit.failures.tracebacks import PrintedException, ended_by, last_before_silence
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import WHO, Voice
@@ -47,7 +47,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     node: str | None = None
     time_s: float | None = None
-    action: str | None = None
+    said: str = ""
+    """Where `words` are cut: all of them."""
+    raised: PrintedException | None = None
+    speaker: Speaker = "rank"
     sure: bool = True
     """Whether it is known to be how the process ended, and not only what it said last."""
 
@@ -93,15 +96,12 @@ def _by_prelude(attempt: AttemptEvidence) -> Iterator[Finding]:
                 level=Level.OWN,
                 words=in_words(line.text),
                 quote=Quote(log.file, number, _printable(line.text)),
-                action=_NOT_STARTED if cause == "refused" else None,
+                speaker="batch",
                 sure=False,
             )
             return
 
 
-_NOT_STARTED = (
-    "Slurm did not start the program. Submit again; if it recurs, send this message to the centre."
-)
 _BLOCK_LINES = 8
 _OF_FILES = re.compile(
     r"^(?:cp|mv|ln|cat|tar|rsync|dd|scp|gzip|pigz|unzip|zstd|xz|head|tail|ls|find): "
@@ -306,7 +306,9 @@ def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:
         rank=shown.rank if other else voice.rank,
         node=None if other else shown.node or voice.node,
         time_s=voice.time_s,
-        action=shown.pattern.action,
+        said=shown.words or line,
+        raised=shown.raised,
+        speaker=voice.kind,
         sure=shown.sure,
     )
 
@@ -339,6 +341,7 @@ def _by_status(voice: Voice, message: LogText) -> Iterator[Finding]:
         rank=voice.rank,
         node=voice.node,
         time_s=voice.time_s,
+        speaker=voice.kind,
     )
 
 
