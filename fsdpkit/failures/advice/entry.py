@@ -15,7 +15,8 @@ class Advice(NamedTuple):
     (facts.py), without which the sentence is left out; `{set:KEY=VALUE}`: the option, unless the
     job has it."""
     words: tuple[str, ...] = ()
-    """In small letters; any of them must stand in what was said, with anything for `…`."""
+    """In small letters; any of them must stand in what was said, with anything for `…`, after
+    `^` at its beginning."""
     causes: tuple[str, ...] = ()
     """Empty: any."""
     scopes: tuple[Scope, ...] = ()

@@ -11,19 +11,25 @@ import msgspec
 from fsdpkit.failures.tracebacks import Frame
 
 Scope = Literal["rank", "node", "all", "only-node", "job"]
-"""Who failed like this: one rank of those on its node; one node of several; several nodes alike;
-the only node that there is; nobody in particular."""
+"""Who failed like this: a rank; all ranks of one node of several, or the node itself; several nodes
+alike; the only node that there is; nobody in particular."""
 Phase = Literal["loading", "saving"]
 
-_PATH = re.compile(r"['\"<`(=\s](/[\w.@+~-]+(?:/[\w.@+~:-]*[\w@+~-])+)")
-_PORT = re.compile(r"(?i)\bport[:= ]+(\d{2,5})\b|[\]\w.]:(\d{4,5})\b")
-_MODULE = re.compile(r"No module named ['\"]?([\w.]+)")
-_LIBRARY = re.compile(r"\b(lib[\w+-]+\.so[\w.]*\b)|cannot find -l([\w+-]+)")
-_REPOSITORY = re.compile(r"huggingface\.co/((?!api/)[\w.-]+/[\w.-]*\w)")
-_OF_ENVIRONMENT = re.compile(r"^KeyError: '([A-Z][A-Z0-9_]+)'")
-_LOCK = re.compile(r"(/\S*(?:\.lock|torch_extensions/\S*\w))")
+_IN_WORDS = {
+    "path": (re.compile(r"['\"<`(=\s](/[\w.@+~-]+(?:/[\w.@+~:-]*[\w@+~-])+)"), "said"),
+    "port": (re.compile(r"(?i)\bport[:= ]+(\d{2,5})\b|[\]\w.]:(\d{4,5})\b"), "said"),
+    "module": (re.compile(r"No module named ['\"]?([\w.]+)"), "said"),
+    "library": (re.compile(r"\b(lib[\w+-]+\.so[\w.]*\b)|cannot find -l([\w+-]+)"), "said"),
+    "repository": (re.compile(r"huggingface\.co/((?!api/)[\w.-]+/[\w.-]*\w)"), "said"),
+    "lock": (
+        re.compile(r"(/[^\s'\"]{1,256}\.lock\b|/[^\s'\"]{1,256}/torch_extensions/[\w./-]*\w)"),
+        "around",
+    ),
+}
+"""Names that stand in what was said, or in the lines around it."""
+_MISSED_KEY = re.compile(r"^KeyError: '([A-Z][A-Z0-9_]+)'")
+_OF_OS = re.compile(r"\bos(?:\.py)?>?$")
 _PEER = re.compile(r"(?i)\brank (\d+)\b")
-_SIZE = re.compile(r"Tried to allocate ([\d.]+ [KMGT]iB)")
 _FUNCTIONS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
     ("saving", re.compile(r"^_*(?:async_)?(?:save|dump|write)(?:_|$)|_save(?:_|$)")),
     ("loading", re.compile(r"^_*(?:load|resume|restore)(?:_|$)|_load(?:_|$)")),
@@ -44,6 +50,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     killed: bool = False
     """Whether only the signal is known that ended it."""
     scope: Scope = "job"
+    apart: bool = False
+    """Whether ranks of other nodes are known to have come further."""
     rank: int | None = None
     node: str | None = None
     frames: tuple[Frame, ...] = ()
@@ -68,7 +76,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def may_exclude(self) -> bool:
         """Whether the job may go without the node: others of it did not fail like this."""
-        return self.node is not None and self.scope in ("rank", "node")
+        hardware = self.cause in ("bad-gpu", "node-failure")
+        one = self.scope == "node" or (self.scope == "rank" and (self.apart or hardware))
+        return self.node is not None and one
 
     @property
     def phase(self) -> Phase | None:
@@ -79,31 +89,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
                     return phase
         return None
 
-    @property
-    def names(self) -> dict[str, str | None]:
-        """What a sentence of an advice may name."""
-        path = _first(_PATH, self.said)
-        of_environment = any(re.search(r"\bos(?:\.py)?>?$", f.file) for f in self.frames[-1:])
-        return {
-            "run": self.run,
-            "node": self.node,
-            "rank": None if self.rank is None else str(self.rank),
-            "source": self.source,
-            "exclude": f"--set resources.exclude={self.node}" if self.may_exclude else None,
-            "path": path,
-            "directory": path and path.rpartition("/")[0],
-            "lock": _first(_LOCK, self.around),
-            "peer": next((n for n in _PEER.findall(self.said) if n != str(self.rank)), None),
-            "earlier": self.earlier,
-            "silent": self.silent,
-            "port": _first(_PORT, self.said),
-            "module": _first(_MODULE, self.said),
-            "library": _first(_LIBRARY, self.said) or _first(_LIBRARY, self.around),
-            "repository": _first(_REPOSITORY, self.said),
-            "variable": _first(_OF_ENVIRONMENT, self.said) if of_environment else None,
-            "size": _first(_SIZE, self.said),
-            "place": self.place,
-        }
+    def name(self, name: str) -> str | None:
+        """What a sentence of an advice names so; None where it is not known."""
+        if name in _IN_WORDS:
+            words, place = _IN_WORDS[name]
+            return _first(words, getattr(self, place))
+        if name in ("node", "run", "place", "earlier", "silent", "source"):
+            known: str | None = getattr(self, name)
+            return known
+        if name == "exclude":
+            return f"--set resources.exclude={self.node}" if self.may_exclude else None
+        if name == "directory":
+            return (self.name("path") or "").rpartition("/")[0] or None
+        if name == "variable":
+            of_environment = any(_OF_OS.search(frame.file) for frame in self.frames[-1:])
+            return _first(_MISSED_KEY, self.said) if of_environment else None
+        if name == "peer":
+            return next((n for n in _PEER.findall(self.said) if n != str(self.rank)), None)
+        assert name == "rank", name
+        return None if self.rank is None else str(self.rank)
 
 
 def _first(words: re.Pattern[str], text: str) -> str | None:

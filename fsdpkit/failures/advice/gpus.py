@@ -171,9 +171,10 @@ ENTRIES = (
     Advice(
         "No process sees a GPU",
         (
-            "[container] The container shows no GPU: it must be started with the driver's "
+            "[apart one] Leave the node out ({exclude}) and tell the centre.",
+            "[else] [container] The container shows no GPU: it must be started with the driver's "
             "libraries (--nv, --rocm), and its torch must be built for CUDA or ROCm.",
-            "[host] No process sees a GPU: compare python -c 'import torch; "
+            "[else] [host] No process sees a GPU: compare python -c 'import torch; "
             "print(torch.version.cuda)' in the job's environment, CUDA_VISIBLE_DEVICES and "
             "nvidia-smi on such a node.",
         ),
@@ -181,7 +182,6 @@ ENTRIES = (
             *("gpus are available", "no nvidia driver", "no cuda-capable", "no rocm-capable"),
             *("cuda_error_no_device", "hiperrornodevice", "no supported devices found"),
         ),
-        scopes=("all", "only-node"),
     ),
     Advice(
         "Another process uses the GPU",

@@ -46,6 +46,16 @@ ENTRIES = (
         causes=("exception", "host-out-of-memory", "unknown"),
     ),
     Advice(
+        "A loader worker is gone without a word",
+        (
+            "A worker of the DataLoader crashed or was killed. num_workers=0 shows its own error; "
+            "if it was killed, compare the memory with what was requested (fsdpkit logs {run} "
+            "--batch, sacct -o MaxRSS,ReqMem).",
+        ),
+        ("exited unexpectedly", "brokenprocesspool", "terminated abruptly", "abruptly died"),
+        causes=("exception", "unknown"),
+    ),
+    Advice(
         "Too many open files",
         (
             "Keep fewer files open at once (fewer loader workers, torch.multiprocessing."

@@ -62,18 +62,21 @@ ENTRIES = (
             "downloading, building a cache), do it once before the job, or wait longer: "
             "init_process_group(timeout=…), or ddp_timeout in transformers.",
         ),
-        ("store->get", "wait timeout after", "socket timeout", "waiting for clients", "barrier"),
-        causes=_WAITING,
+        (
+            *("store->get…time", "wait timeout after", "socket timeout", "waiting for clients"),
+            *("store based barrier", "monitoredbarrier"),
+        ),
+        causes=(*_WAITING, "exception"),
     ),
     Advice(
         "A port that the script chose is taken",
         (
-            "Port {port} is taken there by another process. The script, or a library that it "
-            "uses, chose it: leave MASTER_ADDR and MASTER_PORT as they are (each launch has a "
+            "[rank] Port {port} is taken there by another process. The script, or a library that "
+            "it uses, chose it: leave MASTER_ADDR and MASTER_PORT as they are (each launch has a "
             "port of its own) and call init_process_group() without init_method; of anything "
             "else, let it take a free one (port 0).",
-            "[else] If the ranks are to meet there, leave MASTER_ADDR and MASTER_PORT as they are; "
-            "else let it take a free port (0).",
+            "[else] [rank] If the ranks are to meet there, leave MASTER_ADDR and MASTER_PORT as "
+            "they are; else let it take a free port (0).",
         ),
         ("failed to listen", "eaddrinuse", "address already in use", "errno 98"),
         causes=("port-taken", "exception"),
@@ -87,6 +90,31 @@ ENTRIES = (
         ),
         ("keyerror: '",),
         causes=("exception",),
+    ),
+    Advice(
+        "A process group is wanted without the launcher's variables",
+        (
+            "That process does not have the launcher's variables (RANK, LOCAL_RANK, WORLD_SIZE, "
+            "MASTER_ADDR, MASTER_PORT): one that the script starts itself must get them, and "
+            "nothing may take them from the environment.",
+        ),
+        ("expected, but not set",),
+    ),
+    Advice(
+        "The process group is used before it is made",
+        (
+            "Call torch.distributed.init_process_group() before that line, in this very process, "
+            "and not after destroy_process_group().",
+        ),
+        ("default process group has not been initialized",),
+    ),
+    Advice(
+        "A server limits how often it is asked",
+        (
+            "All ranks ask the server at once: download once before the job, on the login node "
+            "or in steps.before, and set HF_HUB_OFFLINE=1 in environment.variables.",
+        ),
+        ("429 client error", "too many requests"),
     ),
     Advice(
         "A proxy refused, or there is none",

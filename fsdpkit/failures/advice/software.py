@@ -103,6 +103,7 @@ ENTRIES = (
                 "ninja is required",
             ),
             *("error building extension", "torch_extensions", "unsupported gnu version"),
+            *("/gcc', ", "/g++', ", "/nvcc', ", "/cc', ", "['ninja',"),
         ),
         causes=_BUILD,
         around=True,
@@ -115,7 +116,7 @@ ENTRIES = (
         ),
         (
             *("numpy.core.multiarray", "numpy.dtype size changed", "numpy is not available"),
-            *("numpy._core", "module compiled against abi"),
+            *("numpy._core", "module compiled against abi", "module 'numpy' has no attribute"),
         ),
     ),
     Advice(
@@ -157,6 +158,15 @@ ENTRIES = (
         ),
     ),
     Advice(
+        "The C++ library is older than a package",
+        (
+            "The loader takes the system's libstdc++, which is older: put the directory of a "
+            "newer one first with environment.prepend (LD_LIBRARY_PATH), such as the "
+            "environment's own lib.",
+        ),
+        ("glibcxx_…not found", "cxxabi_…not found"),
+    ),
+    Advice(
         "The C library is older than a package",
         (
             "That was built on a newer system than the node has: install a build for an older one "
@@ -165,7 +175,15 @@ ENTRIES = (
             "[else] That was built for a newer system than the image has: take a newer base "
             "image, or install a build for an older one.",
         ),
-        ("glibc_…not found", "glibcxx_…not found", "cxxabi_…not found"),
+        ("glibc_…not found",),
+    ),
+    Advice(
+        "protobuf is newer than what was made with it",
+        (
+            "A package was made for an older protobuf: a newer release of that package, or pip "
+            "install 'protobuf<4'.",
+        ),
+        ("descriptors cannot be created directly",),
     ),
     Advice(
         "A file of one's own stands before a package",
@@ -188,8 +206,8 @@ ENTRIES = (
     Advice(
         "A package is missing on one node",
         (
-            "{node} sees another environment than the others, which have `{module}`: put it on a "
-            "file system that all nodes share.",
+            "[apart] {node} sees another environment than the others, which have `{module}`: put "
+            "it on a file system that all nodes share.",
         ),
         ("no module named",),
         causes=("import-error",),
@@ -226,7 +244,7 @@ ENTRIES = (
             'environment.pass = ["WANDB_API_KEY"], or '
             "write offline ({set:environment.variables.WANDB_MODE=offline}).",
         ),
-        ("api_key not configured", "wandb…api key", "wandb login", "wandb.login"),
+        ("api_key not configured", "wandb…api key", "wandb login", "wandb.login", "wandb…401"),
     ),
     Advice(
         "A certificate could not be verified",
@@ -288,7 +306,7 @@ ENTRIES = (
             "It printed no exception. See the last lines of each rank: fsdpkit logs {run} --all "
             "--tail 20; and look in the script for what leaves, such as sys.exit.",
         ),
-        ("exit status ",),
+        ("^exit status ",),
         causes=("exception",),
     ),
     Advice(

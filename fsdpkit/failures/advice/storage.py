@@ -93,7 +93,7 @@ ENTRIES = (
         ("mdb_readers_full", "maxreaders"),
     ),
     Advice(
-        "A kernel of the network's file system is asked for a ticket",
+        "A file system asks for a ticket",
         (
             "The ticket or key for this file system is missing or has run out in the job: renew "
             "it (kinit, aklog), and ask the centre how jobs longer than a ticket keep one.",
@@ -176,10 +176,10 @@ ENTRIES = (
         ),
     ),
     Advice(
-        "A mixture of ranks writes a file that is there",
+        "What is to be made is there already",
         (
-            "Several ranks made {path} at once: os.makedirs(…, exist_ok=True), or only rank 0 "
-            "with a barrier behind it.",
+            "{path} is there already: an earlier run left it, or several ranks made it at once. "
+            "Let rank 0 make it with a barrier behind it, or os.makedirs(…, exist_ok=True).",
         ),
         ("fileexistserror",),
     ),
@@ -257,8 +257,8 @@ ENTRIES = (
     Advice(
         "A file is missing on some nodes",
         (
-            "{node} does not see {path}, or not yet: other nodes did not fail at it. Put it on a "
-            "file system that every node shares; what rank 0 makes (an index, a cache) belongs "
+            "[apart] {node} does not see {path}, or not yet: other nodes did not fail at it. Put "
+            "it on a file system that every node shares; what rank 0 makes (an index, a cache) belongs "
             "there, too.",
         ),
         causes=("data-missing",),

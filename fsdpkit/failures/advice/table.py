@@ -78,7 +78,10 @@ def entries_for(facts: Facts) -> Iterator[Advice]:
 
 
 def _stands_in(text: str, words: str) -> bool:
-    """Whether each part of the words, which `…` parts, follows the one before it."""
+    """Whether each part of the words, which `…` parts, follows the one before it; `^`: whether the
+    text begins so."""
+    if words.startswith("^"):
+        return text.startswith(words[1:])
     at = 0
     for part in words.split("…"):
         at = text.find(part, at)
@@ -108,10 +111,9 @@ def filled(sentence: str, facts: Facts) -> str | None:
         return None
     if facts.container and _OF_A_HOST.search(sentence):
         return None
-    names = facts.names
     for blank in _BLANK.finditer(sentence):
         name, key, value = blank.groups()
-        known = _proposed(key, value, facts) if key else names[name]
+        known = _proposed(key, value, facts) if key else facts.name(name)
         if known is None:
             return None
         sentence = sentence.replace(blank[0], known)
@@ -126,6 +128,7 @@ def _holds(condition: str, facts: Facts) -> bool:
         "script": not facts.reads_training,
         "alike": not facts.may_exclude,
         "one": facts.may_exclude,
+        "apart": facts.apart,
         "agent": facts.speaker != "rank",
         "rank": facts.speaker == "rank",
     }

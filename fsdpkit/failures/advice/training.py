@@ -68,7 +68,10 @@ ENTRIES = (
             "Two operands have different types, often of a model in bfloat16 and values made in "
             "float32: cast one (.to(x.dtype)), or compute within torch.autocast.",
         ),
-        ("expected dtype…got dtype", "must have the same dtype", "expected scalar type"),
+        (
+            *("expected dtype…got dtype", "must have the same dtype", "expected scalar type"),
+            *("only support fp16 and bf16", "only supports fp16 and bf16"),
+        ),
     ),
     Advice(
         "Tensors are on different devices",
@@ -101,6 +104,61 @@ ENTRIES = (
             "in place of a lambda or a local one, and no open file, lock or generator in it.",
         ),
         ("can't pickle", "cannot pickle", "can't get local object"),
+    ),
+    Advice(
+        "The batch size of DeepSpeed does not fit the ranks",
+        (
+            "train_batch_size is micro batch times accumulation times ranks: with another number "
+            'of ranks leave one of the three out ("auto" in transformers).',
+        ),
+        ("train_batch_size is not equal",),
+    ),
+    Advice(
+        "An embedding has no such row",
+        (
+            "A token, position or label is not below the size of its table: compare the "
+            "tokenizer's size with the model's (resize_token_embeddings) and lengths with the "
+            "number of positions.",
+        ),
+        ("index out of range in self",),
+    ),
+    Advice(
+        "Nothing in the loss wants gradients",
+        (
+            "No parameter is trained, or checkpointing cuts the graph where the first layers are "
+            "frozen: model.enable_input_require_grads(), or use_reentrant=False.",
+        ),
+        ("does not require grad and does not have a grad_fn",),
+    ),
+    Advice(
+        "A model in float16 meets a gradient scaler",
+        (
+            "The scaler wants float32 weights: load the model in float32 and let autocast "
+            "compute in float16, or use bfloat16 without a scaler.",
+        ),
+        ("unscale fp16 gradients",),
+    ),
+    Advice(
+        "A tokenizer cannot pad",
+        ("Give it a token to pad with: tokenizer.pad_token = tokenizer.eos_token.",),
+        ("does not have a padding token",),
+    ),
+    Advice(
+        "Tied weights are saved twice",
+        (
+            "Weights that share memory do not go into safetensors as they are: "
+            "safetensors.torch.save_model, or safe_serialization=False.",
+        ),
+        ("tensors share memory",),
+    ),
+    Advice(
+        "Lightning takes the job for one whose ranks Slurm starts",
+        (
+            "Let Lightning follow torchrun, which starts the ranks here: "
+            'Trainer(plugins=[TorchElasticEnvironment()]), devices="auto" and num_nodes as in '
+            "the job.",
+        ),
+        ("in your slurm bash script", "tasks per node configured in slurm"),
     ),
     Advice(
         "A value of Hydra's configuration is missing",
@@ -159,8 +217,10 @@ ENTRIES = (
     ),
     Advice(
         "Arguments or settings are refused",
-        ("Correct it where the job has it (args, [training]), and submit again.",),
-        ("error: ", "argument", "option"),
+        (
+            "[trainer] Correct it where the job has it (args, [training]), and submit again.",
+            "[script] Correct it where the job has it (args), and submit again.",
+        ),
         causes=("settings",),
     ),
     Advice(

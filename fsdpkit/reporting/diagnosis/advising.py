@@ -40,6 +40,7 @@ def facts_of(
         speaker=first.speaker,
         killed=first.level == Level.KILLED,
         scope=_scope(first, findings, attempt, evidence.settings.get("resources.nodes")),
+        apart=_apart(first, findings),
         rank=first.rank,
         node=first.node,
         frames=raised.frames if raised is not None else (),
@@ -105,7 +106,16 @@ def _scope(
         return "all"
     ranks = {f.rank for f in alike if f.node == first.node}
     others = {v.rank for v in attempt.voices if v.kind == "rank" and v.node == first.node}
-    return "rank" if first.rank is not None and len(ranks) < len(others) else "node"
+    return "rank" if first.rank is not None and not 1 < len(ranks) == len(others) else "node"
+
+
+def _apart(first: Finding, findings: Sequence[Finding]) -> bool:
+    """Whether ranks elsewhere came further: they lost peers or waited. Whoever starts all nodes
+    hears of each that fails."""
+    if first.speaker != "rank":
+        return True
+    elsewhere = (f for f in findings if f.node not in (None, first.node))
+    return any(f.level <= Level.WAITED for f in elsewhere)
 
 
 def _silent(first: Finding, findings: Sequence[Finding], attempt: AttemptEvidence) -> str | None:
@@ -136,7 +146,7 @@ def _earlier(said: str, voice: Voice | None) -> str | None:
 def _source(raised: PrintedException | None, voice: Voice | None) -> str | None:
     """The line of the script that raised it, as the traceback prints it."""
     err = voice.log("err") if voice is not None else None
-    if raised is None or not raised.frames or err is None:
+    if raised is None or not raised.frames or err is None or raised.message:
         return None
     frame = raised.frames[-1]
     _, _, behind = err.text.rpartition(f'File "{frame.file}", line {frame.line}, in ')

@@ -208,8 +208,7 @@ def _pending(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
         sentence=_sentence(CAUSES[cause].sentence, "the job", answer.words),
         task=task.number,
         evidence=tuple(Quote(None, None, words) for words in said),
-        action=answer.action
-        or advise(Facts(cause=cause, run=evidence.run, said=told.reason or "")),
+        action=answer.action or advise(facts),
         earlier=tuple(_earlier(task.attempts or (), evidence.run)),
         looked_at=evidence.unread,
     )
