@@ -16,10 +16,10 @@ alike; the only node that there is; nobody in particular."""
 Phase = Literal["loading", "saving"]
 
 _IN_WORDS = {
-    "path": (re.compile(r"['\"<`(=\s](/[\w.@+~-]+(?:/[\w.@+~:-]*[\w@+~-])+)"), "said"),
-    "port": (re.compile(r"(?i)\bport[:= ]+(\d{2,5})\b|[\]\w.]:(\d{4,5})\b"), "said"),
+    "path": (re.compile(r"(?<!File )['\"<`(=\s](/[\w.@+~-]+(?:/[\w.@+~:-]*[\w@+~-])+)"), "said"),
+    "port": (re.compile(r"(?i)\bport[:= ]+(\d{2,5})\b|[\]\d\s]:(\d{4,5})\b"), "said"),
     "module": (re.compile(r"No module named ['\"]?([\w.]+)"), "said"),
-    "library": (re.compile(r"\b(lib[\w+-]+\.so[\w.]*\b)|cannot find -l([\w+-]+)"), "said"),
+    "library": (re.compile(r"\b(lib[\w.+-]+?\.so[\w.]*\b)|cannot find -l([\w+-]+)"), "said"),
     "repository": (re.compile(r"huggingface\.co/((?!api/)[\w.-]+/[\w.-]*\w)"), "said"),
     "lock": (
         re.compile(r"(/[^\s'\"]{1,256}\.lock\b|/[^\s'\"]{1,256}/torch_extensions/[\w./-]*\w)"),

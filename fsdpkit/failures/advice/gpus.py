@@ -84,6 +84,7 @@ ENTRIES = (
             *("device-side assert triggered", "device-side assertion failed"),
             *("srcindex < srcselectdimsize", "index out of bounds", "cur_target"),
         ),
+        causes=("exception", "bad-gpu"),
     ),
     Advice(
         "A kernel accessed memory that is not its own",
@@ -92,7 +93,7 @@ ENTRIES = (
             *("illegal memory access", "unspecified launch failure", "misaligned address"),
             *("memory access fault by gpu", "an illegal instruction was encountered"),
         ),
-        causes=("exception", "bad-gpu"),
+        causes=("exception",),
     ),
     Advice(
         "The GPU lacks a data type",

@@ -12,10 +12,7 @@ ENTRIES = (
             "centre's to raise for Slurm's daemons (LimitMEMLOCK=infinity, "
             "PropagateResourceLimitsExcept=MEMLOCK).",
         ),
-        (
-            *("max locked memory", "memlock", "ibv_create_cq", "ibv_reg_mr", "memory lock"),
-            *("ibv_create_qp", "ibv_alloc_pd", "ibv_…cannot allocate"),
-        ),
+        (*("max locked memory", "memlock", "ibv_…cannot allocate memory"),),
         causes=("exception", "network-setup", "host-out-of-memory", "connection-reset"),
         around=True,
     ),

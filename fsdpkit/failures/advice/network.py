@@ -52,7 +52,7 @@ ENTRIES = (
             "nodes, a scanner, or ranks with another NCCL. Compare the releases (software.json of "
             "the attempt), and restrict NCCL_SOCKET_IFNAME to the network of the job.",
         ),
-        ("wrong type", "bad magic", "invalid magic", "message has wrong magic"),
+        ("nccl…wrong type", "nccl…magic"),
         causes=("exception", *_BETWEEN),
     ),
     Advice(
@@ -132,7 +132,20 @@ ENTRIES = (
             "Submit again (another job id gives another port), or move rendezvous.port_base in "
             "the site profile.",
         ),
+        (
+            *("on the head node", "no free port outside", "run's secret"),
+            *("address already in use", "eaddrinuse"),
+        ),
         causes=("port-taken",),
+    ),
+    Advice(
+        "No way leads to the head node's address",
+        (
+            "No way leads from there to the head node's address, which is one of another network: "
+            "name the right one in the site profile (rendezvous.interface, .suffix or .prefix).",
+        ),
+        ("no route to host", "network is unreachable", "[errno 113]", "[errno 101]"),
+        causes=("head-address",),
     ),
     Advice(
         "The head node's name has no address that others can use",

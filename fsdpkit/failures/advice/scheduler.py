@@ -24,7 +24,7 @@ ENTRIES = (
         (
             *("layout tasks on given cpus", "more processors requested", "task layout"),
             *("requested node configuration", "memory required by task", "unable to satisfy"),
-            "cpu count per node can not be satisfied",
+            *("cpu count per node can not be satisfied", "invalid generic resource"),
         ),
         causes=("refused", "node-failure", "settings"),
     ),
@@ -34,7 +34,7 @@ ENTRIES = (
             "A node may still hold the attempt before. If it comes back, ask for what the "
             "allocation has (scontrol show job): nodes, cores, memory, GPUs.",
         ),
-        ("unable to create step",),
+        ("nodes are busy", "already completing"),
         causes=("refused",),
     ),
     Advice(
@@ -43,10 +43,7 @@ ENTRIES = (
             "Submit within what is allowed; yours: sacctmgr -nP show assoc user=$USER "
             "format=account,partition,qos",
         ),
-        (
-            "batch job submission failed",
-            "unable to allocate resources",
-        ),
+        (*("invalid account", "job violates", "invalid qos"),),
         causes=("refused",),
     ),
     Advice(
@@ -55,8 +52,26 @@ ENTRIES = (
             "Cancel it (fsdpkit cancel {run}) and submit it within what is allowed; yours: "
             "sacctmgr -nP show assoc user=$USER format=account,partition,qos",
         ),
-        ("invalid", "notallowed", "not allowed", "not permitted", "maxmemperlimit"),
+        (
+            *("invalidaccount", "invalidqos", "notallowed", "not permitted to use"),
+            *("maxmemperlimit", "is not valid"),
+        ),
         causes=("refused",),
+    ),
+    Advice(
+        "Memory is requested in two ways",
+        (
+            "Memory is requested in two ways, one of them inherited from the job in which this "
+            "one was submitted: unset SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU and "
+            "SLURM_MEM_PER_NODE there, and keep resources.memory.",
+        ),
+        ("mutually exclusive",),
+        causes=("refused",),
+    ),
+    Advice(
+        "srun has no such plugin for MPI",
+        ("Choose one that srun --mpi=list shows: SLURM_MPI_TYPE, or [slurm] and the script.",),
+        ("invalid mpi type",),
     ),
     Advice(
         "Slurm did not start the program",

@@ -5,6 +5,12 @@ from __future__ import annotations
 from fsdpkit.failures.advice.entry import Advice
 
 _START = ("environment-missing", "refused", "version-mismatch", "node-failure")
+_TOOLS = (
+    "Name the modules that bring what it is built with (a compiler, cuda for nvcc and libraries "
+    "such as libcurand) in environment.modules, or build it before the job.",
+    "[container] Build it into the image, or take one for development (-devel), which has the "
+    "compiler and CUDA's libraries.",
+)
 _BUILD = ("environment-missing", "import-error", "version-mismatch", "exception", "data-missing")
 
 ENTRIES = (
@@ -29,7 +35,7 @@ ENTRIES = (
             "(mkdir), have the engine make it (apptainer: enable underlay or overlay), or leave "
             "that mount out.",
         ),
-        ("doesn't exist in container", "mount hook function failure", "mount point does not"),
+        ("doesn't exist in container", "mount point does not"),
         causes=_START,
     ),
     Advice(
@@ -54,6 +60,7 @@ ENTRIES = (
         "A container engine may not write on the node",
         (
             "The container engine is not set up for you on that node ({path}): tell the centre.",
+            "[else] The container engine is not set up for you on that node: tell the centre.",
             "[one] Until then leave the node out ({exclude}).",
         ),
         ("pyxis: …permission denied", "enroot…permission denied", "user namespace"),
@@ -72,8 +79,8 @@ ENTRIES = (
     Advice(
         "A container could not be started",
         (
-            "Start the image by hand in a short job to see it. Check its name, that the nodes see "
-            "it and what is mounted into it.",
+            "Check on a node that the image is there and whole, and so is what is mounted into it: "
+            "starting it by hand in a short job shows the same.",
         ),
         ("pyxis: ", "fatal:   container", "fatal:   while", "fatal:   could not open", "enroot"),
         causes=("environment-missing",),
@@ -88,12 +95,7 @@ ENTRIES = (
     ),
     Advice(
         "The node's tools of a build are missing",
-        (
-            "Name the modules that bring what it is built with (a compiler, cuda for nvcc and "
-            "libraries such as libcurand) in environment.modules, or build it before the job.",
-            "[container] Build it into the image, or take one for development (-devel), which has "
-            "the compiler and CUDA's libraries.",
-        ),
+        _TOOLS,
         (
             *(
                 "cannot find -l",
@@ -106,6 +108,12 @@ ENTRIES = (
             *("/gcc', ", "/g++', ", "/nvcc', ", "/cc', ", "['ninja',"),
         ),
         causes=_BUILD,
+    ),
+    Advice(
+        "An extension was not built, for the lines before say what was missing",
+        _TOOLS,
+        ("cannot find -l", "fatal error: ", "error building extension"),
+        causes=("import-error", "environment-missing"),
         around=True,
     ),
     Advice(
@@ -116,8 +124,9 @@ ENTRIES = (
         ),
         (
             *("numpy.core.multiarray", "numpy.dtype size changed", "numpy is not available"),
-            *("numpy._core", "module compiled against abi", "module 'numpy' has no attribute"),
+            *("numpy._core.multiarray", "compiled against abi", "module 'numpy' has no attribute"),
         ),
+        causes=("import-error", "version-mismatch", "exception"),
     ),
     Advice(
         "A package was built for another release of torch",
@@ -150,11 +159,12 @@ ENTRIES = (
             "{library} is not where the loader looks: ldd of what needs it shows more. If a "
             "package brings it, install that in the job's environment; else name its directory in "
             "environment.prepend (LD_LIBRARY_PATH).",
-            "The modules that bring it belong into environment.modules.",
+            "[else] The library is not where the loader looks: install it in the job's "
+            "environment, or name its directory in environment.prepend (LD_LIBRARY_PATH).",
         ),
         (
             *("cannot open shared object file", "error while loading shared libraries"),
-            *("could not load library lib", "unable to load lib", "cannot load lib"),
+            *("could not load library lib", "failed to open lib", "cannot load lib"),
         ),
     ),
     Advice(
@@ -200,8 +210,31 @@ ENTRIES = (
             "Two packages do not fit together: pip check in the job's environment, and install "
             "the release that the message asks for.",
         ),
-        ("cannot import name", "requires…but", "is required for a normal functioning", "outdated"),
+        (
+            "cannot import name…-packages/",
+            "requires…but",
+            "is required for a normal functioning",
+            "outdated",
+        ),
         causes=("import-error", "version-mismatch"),
+    ),
+    Advice(
+        "Python was built without a part of itself",
+        (
+            "This Python was built without that part, for a library was missing then: take "
+            "another Python (conda-forge's, a newer module of the site), or build it anew.",
+            "[else] The image's Python was built without that part: take another image.",
+        ),
+        ("no module named '_",),
+    ),
+    Advice(
+        "Python is older than the code",
+        (
+            "Python's own library does not have that name: the job starts an older Python than "
+            "the code wants, which fsdpkit check shows.",
+        ),
+        ("cannot import name…(/usr/lib",),
+        causes=("import-error",),
     ),
     Advice(
         "A package is missing on one node",
@@ -233,9 +266,18 @@ ENTRIES = (
             '["HF_TOKEN"], or hf auth login with HF_HOME where the nodes see it.',
         ),
         (
-            *("gated repo", "401 client error…huggingface", "is not a valid model identifier"),
-            *("repositorynotfounderror", "huggingface…401 client error"),
+            *("gated repo", "401 client error…huggingface", "huggingface…401 client error"),
+            "repositorynotfounderror",
         ),
+    ),
+    Advice(
+        "A model is neither a directory nor a name of the hub",
+        (
+            "Of a directory: it is not there, as seen from where the job runs. Of a name of the "
+            "hub: check how it is spelt; a private one wants a token (environment.pass = "
+            '["HF_TOKEN"]).',
+        ),
+        ("is not a valid model identifier", "incorrect path_or_model_id"),
     ),
     Advice(
         "Weights & Biases wants a key",
@@ -292,7 +334,7 @@ ENTRIES = (
             "Native code crashed. {set:environment.variables.PYTHONFAULTHANDLER=1} makes the next "
             "run print at which line of Python.",
             "Often a library was built for another torch, CUDA or CPU (python -m "
-            "torch.utils.collect_env), or the order of two imports matters.",
+            "torch.utils.collect_env).",
         ),
         (
             *("signal 11", "signal 4 (", "signal 8 (", "signal 6 (", "segmentation fault"),
@@ -333,15 +375,65 @@ ENTRIES = (
             "{node} does not see what other nodes do: put the environment on a file system that "
             "all nodes share, or leave the node out ({exclude}) and tell the centre.",
         ),
+        ("no such file", "not found"),
         causes=("environment-missing",),
         scopes=("node", "rank"),
     ),
     Advice(
-        "The environment could not be set up",
+        "Line ends of Windows",
+        ("The file has line ends of Windows: dos2unix FILE, or sed -i 's/\\r$//' FILE.",),
+        ("sh^m: bad interpreter", "python3^m: ", "env^m: ", "$'\\r': command not found"),
+    ),
+    Advice(
+        "A program is for another kind of processor",
+        ("That program is for another kind of processor: install it on a node of that kind.",),
+        ("exec format error", "cannot execute binary file"),
+    ),
+    Advice(
+        "A program may not be executed",
         (
-            "Compare the job's environment (fsdpkit check) with what the nodes have: module "
-            "spider NAME, conda env list.",
+            "It may not be executed there: ls -l of it, chmod +x, and mount for a file system "
+            "without execution (noexec).",
         ),
+        ("permission denied",),
+        causes=("environment-missing",),
+    ),
+    Advice(
+        "A variable of the prelude is not set",
+        ("The shell stops at variables that are not set (set -u): set it, or write ${NAME:-}.",),
+        ("unbound variable",),
+    ),
+    Advice(
+        "conda does not know the environment, or is not set up",
+        (
+            "Give the whole path in environment.conda (conda env list shows it): fsdpkit "
+            "activates it by itself, and conda activate needs conda init, which a batch shell "
+            "does not read.",
+        ),
+        ("conda",),
+        causes=("environment-missing",),
+    ),
+    Advice(
+        "There is no command for modules",
+        (
+            "A batch shell does not have the command `module` by itself: name modules in "
+            "environment.modules, for which fsdpkit sets it up, or source the site's profile.",
+        ),
+        ("module: ", "module : ", "'module' command"),
+        causes=("environment-missing",),
+    ),
+    Advice(
+        "What the environment consists of is not there",
+        (
+            "See on a node whether {path} is there: what lies on scratch may have been purged, "
+            "and an environment that was moved has to be made anew.",
+        ),
+        ("no such file", "cannot execute: required", "bad interpreter"),
+        causes=("environment-missing",),
+    ),
+    Advice(
+        "The environment could not be set up",
+        ("What the job's shell printed: fsdpkit logs {run} --batch",),
         causes=("environment-missing",),
     ),
     Advice(

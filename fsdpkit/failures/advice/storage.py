@@ -5,34 +5,57 @@ from __future__ import annotations
 from fsdpkit.failures.advice.entry import Advice
 
 _MISSING = ("data-missing", "exception", "checkpoint-unreadable", "storage")
+_SHM = (
+    "[trainer] /dev/shm of the node is full: fewer loader workers "
+    "(training.data.workers) keep fewer batches there.",
+    "[script] /dev/shm of the node is full, where loader workers, NCCL and UCX keep what "
+    "they hand over: fewer workers, smaller batches in flight (prefetch_factor).",
+    "[container] A container may have a small one of its own: give it more (--shm-size), "
+    "or the node's (--bind /dev/shm).",
+    "[host] See what other jobs left there: df -h /dev/shm.",
+)
 
 ENTRIES = (
     Advice(
-        "`/dev/shm` is full",
+        "A mapped file changed under a process",
         (
-            "[trainer] /dev/shm of the node is full: fewer loader workers "
-            "(training.data.workers) keep fewer batches there.",
-            "[script] /dev/shm of the node is full, where loader workers, NCCL and UCX keep what "
-            "they hand over: fewer workers, smaller batches in flight (prefetch_factor).",
-            "[container] A container may have a small one of its own: give it more (--shm-size), "
-            "or the node's (--bind /dev/shm).",
-            "[host] See what other jobs left there: df -h /dev/shm.",
+            "A file that is mapped became shorter, or its file system failed, while it was read: "
+            "see whether something writes it anew, and copy it to the node's own disk.",
         ),
+        ("sigbus…memmap", "sigbus…mmap.py", "sigbus…safetensors"),
+    ),
+    Advice(
+        "`/dev/shm` is full",
+        _SHM,
         (
-            *("/dev/shm", "bus error", "sigbus", "shared memory", "posix_fallocate"),
-            *("unable to mmap", "unable to open shared memory", "shmget"),
+            *("/dev/shm", "bus error", "sigbus", "out of shared memory", "posix_fallocate"),
+            *("insufficient shared memory", "shared memory segment"),
         ),
         causes=("disk-full", "exception", "unknown", "host-out-of-memory", "storage"),
     ),
     Advice(
-        "A directory of caches belongs to another user",
+        "Shared memory cannot be mapped",
+        _SHM,
+        ("shared memory", "shmget", "unable to mmap"),
+        causes=("disk-full",),
+    ),
+    Advice(
+        "A directory of Triton's belongs to another user",
         (
-            "{directory} belongs to another user of that node. Give the job a directory of its own "
+            "{directory} may be of another user of that node. Give the job a directory of its own "
             "({set:environment.variables.TRITON_CACHE_DIR=DIRECTORY}).",
-            "[else] {directory} belongs to another user of that node: choose another.",
+            "[else] {directory} may be of another user of that node: choose another.",
         ),
-        ("permission denied…/triton", "permission denied…torchinductor"),
-        causes=("exception", "storage"),
+        ("permission denied: '/tmp/triton", "permission denied: '/var/tmp/triton"),
+    ),
+    Advice(
+        "A directory of torch.compile's belongs to another user",
+        (
+            "{directory} may be of another user of that node. Give the job a directory of its own "
+            "({set:environment.variables.TORCHINDUCTOR_CACHE_DIR=DIRECTORY}).",
+            "[else] {directory} may be of another user of that node: choose another.",
+        ),
+        ("permission denied: '/tmp/torchinductor",),
     ),
     Advice(
         "What compilers keep was removed or written by two at once",
@@ -54,20 +77,21 @@ ENTRIES = (
             "step before the training (steps.before) or on rank 0 with a barrier behind it, and "
             "remove what is incomplete.",
         ),
-        (".incomplete", "datasets.builder.datasetgenerationerror", "arrow…no such file"),
+        (".incomplete", "datasetgenerationerror…no such file"),
         causes=(*_MISSING, "no-internet"),
     ),
     Advice(
         "A lock file that nobody gives back",
         (
             "The ranks waited for a lock of a process that may long be gone, and more time does "
-            "not help.",
-            "If no other job works there, remove {lock} (of torch's extensions the files named "
-            "`lock` below it), and fill that cache once before the ranks start.",
+            "not help. If no other job works there, remove {lock} (of torch's extensions the "
+            "files named `lock` below it), and fill that cache once before the ranks start.",
+            "[else] The ranks waited for a lock of a process that may long be gone, and more time "
+            "does not help: remove the lock file of that cache, and fill it once before.",
         ),
         (
             *("waiting to acquire lock", "waiting for lock", "as pytorch extensions root"),
-            *("blocked on lock", "attempting to acquire lock"),
+            *("blocked on lock", "attempting to acquire lock", "/filelock/", "filebaton"),
         ),
         causes=("time-limit", "hang", "cancelled"),
         around=True,
@@ -107,9 +131,10 @@ ENTRIES = (
     Advice(
         "A checkpoint was saved by another number of ranks",
         (
-            "Resume with as many ranks as it was saved with, which the names of its files show, "
-            "or load it in a way that reshards (torch.distributed.checkpoint; DeepSpeed's "
-            "universal checkpoint): optimizer, loader and random states are saved for each rank.",
+            "Optimizer, loader and random states are saved for each rank. With another number of "
+            "ranks than it was saved with, resume with as many, or load it in a way that reshards "
+            "(torch.distributed.checkpoint; DeepSpeed's universal checkpoint); with as many, that "
+            "checkpoint is not complete: take an older one.",
         ),
         (
             *("dp_rank_", "model_world_size", "world_size_", "random_states_", "rng_state_"),
@@ -127,9 +152,8 @@ ENTRIES = (
             "[trainer] Which are whole: fsdpkit checkpoint verify {run}",
         ),
         (
-            *("trainer_state.json", "assert metadata is not none", "/.metadata", "metadata…none"),
+            *("trainer_state.json", "assert metadata is not none", "/.metadata'"),
             *("latest_checkpointed_iteration", "incomplete checkpoint", "no checkpoint is whole"),
-            *("assertionerror…load_state_dict", "meta.pt'"),
         ),
         causes=("checkpoint-unreadable", "data-missing"),
         around=True,
@@ -150,7 +174,7 @@ ENTRIES = (
             "told otherwise (since 2.6): if you trust the file, weights_only=False or "
             "torch.serialization.add_safe_globals; or a release of the library that does so.",
         ),
-        ("weights only load failed", "weights_only"),
+        ("weights only load failed",),
     ),
     Advice(
         "A file is the pointer of Git LFS",
@@ -197,6 +221,15 @@ ENTRIES = (
         causes=("exception", "storage", "data-missing"),
     ),
     Advice(
+        "The disk on which Slurm itself works is full",
+        (
+            "The node's own disk is full, on which Slurm works: tell the centre.",
+            "[one] Until then leave the node out ({exclude}).",
+        ),
+        ("/var/spool/",),
+        causes=("disk-full",),
+    ),
+    Advice(
         "No directory for temporary files",
         (
             "The node's own disk is full: set TMPDIR to a place with room.",
@@ -229,8 +262,10 @@ ENTRIES = (
         (
             "[trainer] Make room (df -h, quota -s, du), keep fewer checkpoints "
             "(training.checkpoint.keep_last), or choose another place with --runs.",
-            "[script] Make room where {path} lies (df -h, quota -s, du), or choose another place.",
-            "On Lustre a single target may be full: lfs df -h.",
+            "[script] Make room where {path} lies (df -h, on Lustre lfs df -h, quota -s, du), or "
+            "choose another place.",
+            "[else] Make room where it writes (df -h, on Lustre lfs df -h, quota -s, du), or "
+            "choose another place.",
         ),
         causes=("disk-full",),
     ),
@@ -258,8 +293,8 @@ ENTRIES = (
         "A file is missing on some nodes",
         (
             "[apart] {node} does not see {path}, or not yet: other nodes did not fail at it. Put "
-            "it on a file system that every node shares; what rank 0 makes (an index, a cache) belongs "
-            "there, too.",
+            "it on a file system that every node shares; what rank 0 makes (an index, a cache) "
+            "belongs there, too.",
         ),
         causes=("data-missing",),
         scopes=("node",),
@@ -277,7 +312,8 @@ ENTRIES = (
     Advice(
         "A file of the run or the script is not seen by a node",
         (
-            "Put the script and the runs (--runs) on a file system that all nodes share.",
+            "Check how the path is spelt, and put the script and the runs (--runs) on a file "
+            "system that all nodes share.",
             "[container] The container sees only what is mounted into it.",
         ),
         causes=("script-not-visible",),
