@@ -40,10 +40,10 @@ _GO_ON = frozenset(
 )
 """Causes after which the work that is saved can be gone on with."""
 RESUME = "To go on: fsdpkit resume {run}"
-_ELSE = "[else] "
+ELSE = "[else] "
 """Of a sentence that is for where none before it suits."""
-_BLANK = re.compile(r"\{(\w+)(?::([\w.-]+)=([^}]*))?\}")
-_CONDITIONS = re.compile(r"^\[([a-z ]+)\] ")
+BLANK = re.compile(r"\{(\w+)(?::([\w.-]+)=([^}]*))?\}")
+CONDITIONS = re.compile(r"^\[([a-z ]+)\] ")
 _OF_A_HOST = re.compile(r"\bmodules\b|\bconda\b")
 
 
@@ -94,7 +94,7 @@ def _stands_in(text: str, words: str) -> bool:
 def _told(one: Advice, facts: Facts) -> str:
     told: list[str] = []
     for sentence in one.say:
-        otherwise = sentence.removeprefix(_ELSE)
+        otherwise = sentence.removeprefix(ELSE)
         if (told and otherwise != sentence) or (text := filled(otherwise, facts)) is None:
             continue
         told.append(text)
@@ -103,7 +103,7 @@ def _told(one: Advice, facts: Facts) -> str:
 
 def filled(sentence: str, facts: Facts) -> str | None:
     """The sentence with its names; None where it does not suit the facts."""
-    if conditions := _CONDITIONS.match(sentence):
+    if conditions := CONDITIONS.match(sentence):
         sentence = sentence[conditions.end() :]
         if not all(_holds(condition, facts) for condition in conditions[1].split()):
             return None
@@ -111,7 +111,7 @@ def filled(sentence: str, facts: Facts) -> str | None:
         return None
     if facts.container and _OF_A_HOST.search(sentence):
         return None
-    for blank in _BLANK.finditer(sentence):
+    for blank in BLANK.finditer(sentence):
         name, key, value = blank.groups()
         known = _proposed(key, value, facts) if key else facts.name(name)
         if known is None:
