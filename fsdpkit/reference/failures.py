@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.failures.advice.entry import Advice
-from fsdpkit.failures.advice.table import BLANK, CONDITIONS, ELSE, TABLE
+from fsdpkit.failures.advice.table import BLANK, CONDITIONS, ELSE, table
 from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.reference import markdown
@@ -113,12 +113,12 @@ def _follows(cause: Cause) -> str:
 
 
 def general_advice(cause: Cause) -> list[Advice]:
-    return [one for one in TABLE if not one.words and cause.name in one.causes]
+    return [one for one in table() if not one.words and cause.name in one.causes]
 
 
 def _particular(cause: Cause) -> Iterator[str]:
     """What to do where the words say more than the cause, on the page of the likeliest cause."""
-    on_page = [one for one in TABLE if one.words and (*one.causes, "exception")[0] == cause.name]
+    on_page = [one for one in table() if one.words and (*one.causes, "exception")[0] == cause.name]
     told = {one.say: one for one in reversed(on_page)}
     if told:
         yield from ("## In particular", "")

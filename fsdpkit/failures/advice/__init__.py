@@ -1,1 +1,1 @@
-"""What to do about a failure: a table by cause, scope and phase (table.py), one file a family."""
+"""What to do about a failure: by cause, scope, phase and words (table.py), in a file a family."""

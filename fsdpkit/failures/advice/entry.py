@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from fsdpkit.failures.advice.facts import Phase, Scope
 
 
-class Advice(NamedTuple):
+class Advice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of failure, and what to do about it; the files *.toml hold them."""
+
     about: str
     """What has happened, for the page on the cause."""
     say: tuple[str, ...]

@@ -31,8 +31,8 @@ _MISSED_KEY = re.compile(r"^KeyError: '([A-Z][A-Z0-9_]+)'")
 _OF_OS = re.compile(r"\bos(?:\.py)?>?$")
 _PEER = re.compile(r"(?i)\brank (\d+)\b")
 _FUNCTIONS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
-    ("saving", re.compile(r"^_*(?:async_)?(?:save|dump|write)(?:_|$)|_save(?:_|$)")),
-    ("loading", re.compile(r"^_*(?:load|resume|restore)(?:_|$)|_load(?:_|$)")),
+    ("saving", re.compile(r"^_*(?:async_)?save(?:_|$)")),
+    ("loading", re.compile(r"^_*(?:load_(?:state|checkpoint|ckpt)\w*|(?:resume|restore)\w*)$")),
 )
 
 

@@ -9,28 +9,38 @@ left is the advice; a failure for which none has any gets none.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
 
-from fsdpkit.failures.advice import (
-    gpus,
-    memory,
-    network,
-    scheduler,
-    software,
-    storage,
-    training,
-)
+import msgspec
+
 from fsdpkit.failures.advice.entry import Advice
 from fsdpkit.failures.advice.facts import Facts
 
-_FAMILIES = (gpus, memory, storage, software, network, scheduler, training)
-_ENTRIES = tuple(entry for family in _FAMILIES for entry in family.ENTRIES)
-TABLE: tuple[Advice, ...] = (
-    *(entry for entry in _ENTRIES if entry.words),
-    *(entry for entry in _ENTRIES if not entry.words),
-)
-"""The more particular first: what the words say goes before what is true of a cause in general."""
+_FAMILIES = ("gpus", "memory", "storage", "software", "network", "scheduler", "training")
+
+
+class _Family(msgspec.Struct, forbid_unknown_fields=True):
+    """What a file of the table holds."""
+
+    advice: tuple[Advice, ...]
+
+
+@lru_cache
+def table() -> tuple[Advice, ...]:
+    """The more particular first: what the words say goes before what is true of a cause in general.
+    Without what cannot be read, for the file system may be what failed."""
+    entries: list[Advice] = []
+    for name in _FAMILIES:
+        with contextlib.suppress(OSError):
+            text = (Path(__file__).parent / f"{name}.toml").read_bytes()
+            entries += msgspec.toml.decode(text, type=_Family).advice
+    return tuple(sorted(entries, key=lambda one: not one.words))
+
+
 _GO_ON = frozenset(
     {
         *("bad-gpu", "hang", "host-out-of-memory", "rendezvous-timeout", "connection-reset"),
@@ -63,7 +73,7 @@ def knows(said: str) -> bool:
 
 def entries_for(facts: Facts) -> Iterator[Advice]:
     said, around = facts.said.lower(), facts.around.lower()
-    for one in TABLE:
+    for one in table():
         if one.causes and facts.cause not in one.causes:
             continue
         if one.scopes and facts.scope not in one.scopes:
