@@ -17,6 +17,7 @@ from fsdpkit.failures.tracebacks import PrintedException
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence, Evidence
 from fsdpkit.reporting.diagnosis.findings import Finding
 from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.reporting.printable import one_line
 
 _LINES_BEFORE = 40
 _LAST_LINES = 3
@@ -64,7 +65,8 @@ def _said(first: Finding) -> str:
     chain = [first.raised]
     while chain[-1].meant and chain[-1].before is not None:
         chain.append(chain[-1].before)
-    return "\n".join([*(f"{one.type}: {one.message}" for one in chain), first.words])
+    told = (f"{one.type}: {one.message}".removeprefix(": ") for one in chain)
+    return "\n".join([*told, first.words])
 
 
 def _around(first: Finding, voice: Voice | None, attempt: AttemptEvidence) -> str:
@@ -129,7 +131,7 @@ def _silent(first: Finding, findings: Sequence[Finding], attempt: AttemptEvidenc
     lines = [log.text.rstrip().rpartition("\n")[2].strip() for log in reversed(quiet[0].logs)]
     last = next(filter(None, lines), None)
     who = f"Rank {quiet[0].rank} on {quiet[0].node}" if quiet[0].node else f"Rank {quiet[0].rank}"
-    return f"{who} (its last line: {last[:_MOST_QUOTED]})" if last else who
+    return f"{who} (its last line: {one_line(last)[:_MOST_QUOTED]})" if last else who
 
 
 _RAISED = re.compile(
@@ -140,7 +142,7 @@ _RAISED = re.compile(
 def _earlier(said: str, voice: Voice | None) -> str | None:
     err = voice.log("err") if voice is not None else None
     told = [words for words in _RAISED.findall(err.text) if words not in said] if err else []
-    return told[-1].strip() if told else None
+    return one_line(told[-1]).strip() if told else None
 
 
 def _source(raised: PrintedException | None, voice: Voice | None) -> str | None:
@@ -150,5 +152,7 @@ def _source(raised: PrintedException | None, voice: Voice | None) -> str | None:
         return None
     frame = raised.frames[-1]
     _, _, behind = err.text.rpartition(f'File "{frame.file}", line {frame.line}, in ')
-    lines = behind.split("\n")
-    return re.sub(r"^ ?\[rank\d+\]: ?", "", lines[1]).strip() or None if len(lines) > 1 else None
+    lines = behind.split("\n", 2)
+    if len(lines) < 2:
+        return None
+    return one_line(re.sub(r"^ ?\[rank\d+\]: ?", "", lines[1])).strip() or None
