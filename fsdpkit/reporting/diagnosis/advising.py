@@ -72,8 +72,9 @@ def _said(first: Finding) -> str:
 def _around(first: Finding, voice: Voice | None, attempt: AttemptEvidence) -> str:
     """The last lines of whoever said it, or those with which most ranks ended."""
     if voice is not None:
+        most = _LAST_LINES if first.cause == "hang" else _LINES_BEFORE
         logs = [log for log in (voice.log("err"), voice.log("out")) if log is not None]
-        return "\n".join(line for log in logs for line in log.text.split("\n")[-_LINES_BEFORE:])
+        return "\n".join(line for log in logs for line in log.text.rstrip().split("\n")[-most:])
     if first.speaker == "rank" and first.level != Level.OUTSIDE:
         return first.raised.in_front if first.raised is not None else ""
     batch = [log for v in attempt.voices if v.kind == "batch" for log in v.logs]
