@@ -16,11 +16,6 @@ class Cause:
     sentence: str
     """With {who} (a rank and its node, a node, or `the job`) and {words} (the line that shows it).
     """
-    action: str | None = None
-    """With {run} and {node}; None where nobody can say in general. It is not given where {node} is
-    in it and not known."""
-    elsewhere: str | None = None
-    """What to do where the script reads no `[training]`: none of its keys may be advised then."""
     patterns: tuple[Pattern, ...] = ()
     statuses: frozenset[int] = frozenset()
     states: frozenset[str] = frozenset()
@@ -35,6 +30,3 @@ class Cause:
     """The sentence, if nobody more than a process that waited for another tells of it."""
     of_job: bool = False
     """Whether it concerns the whole job, so that no rank and no node is named."""
-
-
-RESUME = "To go on: fsdpkit resume {run}"

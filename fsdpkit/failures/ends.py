@@ -121,7 +121,7 @@ def explain(end: ProcessEnd) -> Explanation | None:
 
 _NOT_FLUSHED = 120
 """Python's status where the rest of its output could not be written at the end."""
-_OUTPUT_PATTERN = Pattern((), "Python, of its own standard output", action="")
+_OUTPUT_PATTERN = Pattern((), "Python, of its own standard output")
 _OUTPUT = re.compile(r"^Exception ignored .*name='<std(?:out|err)>'.*\n(.+)$", re.MULTILINE)
 
 
@@ -171,23 +171,15 @@ def _by_raised(
         raised = msgspec.structs.replace(raised, in_front=above)
     shown = _with_name_service(_with_warning(exceptions.shown(raised), end), end)
     if shown.cause == "exception" and shown.raised is not None:
-        shown = _unexplained(shown, shown.raised, where, end)
+        shown = _of_a_group(shown, shown.raised, end)
     return Explanation(shown, where)
 
 
-_RECORDED = Pattern(
-    (),
-    "the rank's own record of its end",
-    action="The calls that led there are in its own record, below.",
-)
-
-
-def _unexplained(shown: Shown, raised: PrintedException, where: Where, end: ProcessEnd) -> Shown:
-    """A group is told with its first member; where no traceback was printed, none is to be read."""
+def _of_a_group(shown: Shown, raised: PrintedException, end: ProcessEnd) -> Shown:
+    """A group is told with its first member."""
     if end.raised is not None and end.raised.chain[0].members and raised.before is not None:
         return msgspec.structs.replace(shown, words=f"{raised}: {raised.before}")
-    unread = where == "raised" and shown.pattern.action is None
-    return msgspec.structs.replace(shown, pattern=_RECORDED) if unread else shown
+    return shown
 
 
 def _placed(
@@ -278,24 +270,9 @@ def _with_name_service(shown: Shown, end: ProcessEnd) -> Shown:
 
 _FATAL = re.compile(r"^Fatal Python error: (.+)")
 _INNERMOST = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)')
-_BY_SIGNAL = Pattern(
-    (),
-    "the kernel",
-    action="Native code crashed. Often a library was built for another torch, CUDA or CPU "
-    "(python -m torch.utils.collect_env).",
-)
-_TRACED = Pattern(
-    (),
-    "faulthandler, of a signal",
-    action="Native code crashed below that line. Often a library was built for another torch, CUDA "
-    "or CPU (python -m torch.utils.collect_env). All threads: fsdpkit logs {run} --errors",
-)
-_LEFT = Pattern(
-    (),
-    "its exit status",
-    action="It printed no exception. See the last lines of each rank: fsdpkit logs {run} --all "
-    "--tail 20; and look in the script for what leaves, such as sys.exit.",
-)
+_BY_SIGNAL = Pattern((), "the kernel")
+_TRACED = Pattern((), "faulthandler, of a signal")
+_LEFT = Pattern((), "its exit status")
 
 
 def _crash(end: ProcessEnd) -> Explanation:
@@ -319,12 +296,7 @@ def _crash(end: ProcessEnd) -> Explanation:
 
 _NO_PAGE = re.compile(r"(?i)non-?exist[ae]nt physical address")
 """How UCX and Open MPI say that nothing was behind an address: most often /dev/shm was full."""
-_SHARED_MEMORY = Pattern(
-    (),
-    "the kernel, of memory that a file was to back",
-    action="Most often /dev/shm of the node or its container is full: a larger one (apptainer: "
-    "--bind, docker: --shm-size), fewer loader workers, or remove what other jobs left there.",
-)
+_SHARED_MEMORY = Pattern((), "the kernel, of memory that a file was to back")
 
 
 def _current_thread(lines: list[TracebackLine]) -> list[TracebackLine]:
@@ -348,12 +320,7 @@ def _refused(end: ProcessEnd) -> Explanation | None:
     return Explanation(shown, "err") if shown is not None else None
 
 
-_CUT = Pattern(
-    (),
-    "Python, of a log that ends too early",
-    action="The exception itself was not written: see whether the file system is full, and what "
-    "the other ranks say: fsdpkit logs {run} --errors",
-)
+_CUT = Pattern((), "Python, of a log that ends too early")
 
 
 def _cut_off(end: ProcessEnd) -> Explanation | None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
-from fsdpkit.failures.advice import BY_ERRNO, with_action
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
@@ -128,7 +127,7 @@ def _of_one(outer: PrintedException) -> Shown:
     for judge in _JUDGES:
         if (found := judge(raised, plain)) is not None:
             return msgspec.structs.replace(found, begin=outer.begin, end=outer.end)
-    return with_action(plain, raised, _errno(raised))
+    return plain
 
 
 def _named(plain: Shown, cause: str, pattern: Pattern | None = None) -> Shown:
@@ -157,7 +156,7 @@ def _out_of_memory(raised: PrintedException, plain: Shown) -> Shown | None:
 
 def _by_type(raised: PrintedException, plain: Shown) -> Shown | None:
     if raised.name == "UnpicklingError" and raised.message.startswith("Weights only load failed"):
-        return with_action(plain, raised, _errno(raised))
+        return plain
     if raised.name == "ImportError" and (another := _other_release(raised)) is not None:
         return msgspec.structs.replace(another, raised=raised)
     if raised.name == "EOFError" and "Ran out of input" in raised.message:
@@ -188,7 +187,7 @@ def _by_errno(raised: PrintedException, plain: Shown) -> Shown | None:
     if raised.name in _ALSO_OF_NUMBERS:
         return None
     if number in _BY_ERRNO:
-        return with_action(_named(plain, _BY_ERRNO[number]), raised, number)
+        return _named(plain, _BY_ERRNO[number])
     if number == errno.EPIPE and _of_its_output(raised):
         return plain
     if number in _BY_ERRNO_OF_A_PEER:
@@ -210,8 +209,7 @@ def _by_pattern(raised: PrintedException, _: Shown) -> Shown | None:
             continue
         if found.cause == "data-missing" and not quotes_data(raised):
             continue
-        found = _of_a_checkpoint(msgspec.structs.replace(found, raised=raised), raised)
-        return with_action(found, raised, _errno(raised))
+        return _of_a_checkpoint(msgspec.structs.replace(found, raised=raised), raised)
     return None
 
 
@@ -291,11 +289,7 @@ _INTERRUPTS = frozenset({"KeyboardInterrupt", "SignalException"})
 _NO_THREAD = re.compile(r"^.*(?:pthread_create failed|hread creation failed).*$", re.MULTILINE)
 _SHADOWS = re.compile(r"\bpartially initialized module\b|\bsince it has the same name as the ")
 _SHADOWED = Pattern(
-    (),
-    "Python, of a module that it finds in place of another, or that is not loaded to its end",
-    action="A file of your own has the name of a module that is imported, or two of your modules "
-    "import each other: the path in the message says which. Rename the file (and remove its "
-    "__pycache__), or import within the function.",
+    (), "Python, of a module that it finds in place of another, or that is not loaded to its end"
 )
 _OF_THE_MACHINE = frozenset(
     {"disk-full", "storage", "gpu-out-of-memory", "host-out-of-memory", "bad-gpu"}
@@ -310,19 +304,12 @@ def _of_an_interrupt(raised: PrintedException, plain: Shown) -> Shown | None:
     told = _NO_THREAD.search(raised.in_front)
     if told is None:
         return msgspec.structs.replace(plain, pattern=_ASKED)
-    limited = _RAISED._replace(action=BY_ERRNO[errno.EAGAIN])
-    return msgspec.structs.replace(plain, pattern=limited, raised=None, words=told[0].strip())
+    return msgspec.structs.replace(plain, raised=None, words=told[0].strip())
 
 
 _ASSERTED = re.compile(r"^\S+\.(?:cuh?|hip|h):\d+: .*Assertion [`'](.+?)['`]? failed", re.MULTILINE)
 _NO_NUMBER = re.compile(r"(?i)\b(?:nan|inf)\b|isfinite")
-_ON_GPU = Pattern(
-    (),
-    "a kernel's assertion, which CUDA prints before the exception",
-    action="A value on the GPU is out of range, most often a token or a label that is not below "
-    "the size of the embedding or the number of classes. CUDA_LAUNCH_BLOCKING=1 (--set "
-    "environment.variables.CUDA_LAUNCH_BLOCKING=1) makes the traceback end at the operation.",
-)
+_ON_GPU = Pattern((), "a kernel's assertion, which CUDA prints before the exception")
 
 
 def _of_an_assertion(raised: PrintedException, plain: Shown) -> Shown | None:

@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from fsdpkit.failures import exceptions
+from fsdpkit.failures.advice.table import knows
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.tracebacks import (
     PrintedException,
@@ -54,7 +55,7 @@ def _shown(line: TracebackLine, *, newest: bool, last: bool) -> Shown | None:
     if found.cause == "nan-loss" and not ends:
         return None
     named = found.cause not in ("exception", "hang", "connection-reset")
-    if named or (found.pattern.action and newest):
+    if named or (newest and knows(line.text)):
         return msgspec.structs.replace(found, raised=None, sure=False)
     return None
 

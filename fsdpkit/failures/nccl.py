@@ -17,58 +17,47 @@ _OWN_WORDS = re.compile(
     r"\bnccl(?:\w+Error|InvalidUsage|InvalidArgument)\b|NCCL [Ee]rror|\bNCCL WARN |^NCCL: "
 )
 
-_CAUSES: tuple[tuple[str, str, Level, str | None], ...] = (
-    # (cause, regular expression, level, what to do)
+_CAUSES: tuple[tuple[str, str, Level], ...] = (
+    # (cause, regular expression, level)
     (
         "disk-full",
         r"(?i)(?:/dev/shm|shared memory|shm|posix_fallocate|fallocate).*|No space left on device",
         Level.OWN,
-        "/dev/shm of the node is too small for NCCL: a larger one for the container "
-        "(apptainer: --bind, docker: --shm-size), or remove what other jobs left there.",
     ),
     (
         "gpu-out-of-memory",
         r"(?i)cuda failure (?:\d+ )?'?out of memory|cudaErrorMemoryAllocation|"
         r"failed to cuda (?:host )?(?:calloc|malloc)|cuMem(?:Create|Alloc)\w*.*out of memory",
         Level.OWN,
-        "Leave NCCL some memory: a smaller batch, or "
-        "PYTORCH_ALLOC_CONF=expandable_segments:True (environment.variables).",
     ),
     (
         "bad-gpu",
         r"(?i)uncorrectable|fallen off the bus|GPU is lost|NVLink error|hardware error|"
         r"system not yet initialized|Nvlink SHARP .*fatal",
         Level.OWN,
-        None,
     ),
     (
         "version-mismatch",
         r"(?i)version mismatch|mismatched? .*version|versions? .*(?:differ|do not match)|"
         r"incompatible .*version|driver version is insufficient",
         Level.OWN,
-        None,
     ),
     (
         "collective-mismatch",
         r"(?i)collective mismatch|mismatched collective|message truncated|"
         r"(?:sizes?|types?|counts?) (?:mismatch|differ)",
         Level.OWN,
-        None,
     ),
     (
         "network-setup",
         r"(?i)duplicate GPU",
         Level.OWN,
-        "Each rank must choose its own GPU before it joins: "
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])).',
     ),
     (
         "network-setup",
         r"(?i)ibv_\w+.*(?:cannot allocate|memory)|memlock|max locked memory|memory lock|"
         r"ibv_(?:reg_mr|create_cq|create_qp|alloc_pd)\w* ",
         Level.OWN,
-        "The node lets a process lock too little memory for InfiniBand (ulimit -l): it is the "
-        "centre's to raise for Slurm's daemons (PropagateResourceLimitsExcept=MEMLOCK).",
     ),
     (
         "network-setup",
@@ -79,7 +68,6 @@ _CAUSES: tuple[tuple[str, str, Level, str | None], ...] = (
         r"cannot find .*(?:HCA|network)|Failed to (?:initialize|find) any NET|"
         r"No route to host|Network is unreachable|libfabric|ncclNet\w*",
         Level.OWN,
-        None,
     ),
     (
         "connection-reset",
@@ -87,18 +75,15 @@ _CAUSES: tuple[tuple[str, str, Level, str | None], ...] = (
         r"peer .*(?:exit|gone|closed)|connection refused|socketProgress|"
         r"socket (?:recv|send|poll)|recv(?:ed)? 0 bytes|Got completion |proxy ?call|abort",
         Level.LOST_PEER,
-        None,
     ),
     (
         "network-setup",
         r"(?i)connect(?:ion)? (?:to .* )?(?:failed|timed out)|timed out",
         Level.WAITED,
-        None,
     ),
 )
 _COMPILED = tuple(
-    (cause, re.compile(words), Pattern((), "NCCL", level, action=action))
-    for cause, words, level, action in _CAUSES
+    (cause, re.compile(words), Pattern((), "NCCL", level)) for cause, words, level in _CAUSES
 )
 _GENERAL: tuple[tuple[str, str, Pattern], ...] = (
     ("connection-reset", "ncclRemoteError", pattern("ncclRemoteError", "NCCL", Level.LOST_PEER)),

@@ -39,8 +39,6 @@ class Pattern(NamedTuple):
     line: re.Pattern[str] | None = None
     """What the line must look like besides, where the words alone say too little. Named groups
     `node` and `rank` in it say whom it is about."""
-    action: str | None = None
-    """What to do, where it is something else than for the cause in general."""
     quoted: bool = False
     """Whether the words may stand in quotation marks, which else hold data."""
 
@@ -72,12 +70,11 @@ def pattern(
     *,
     by: tuple[Speaker, ...] = EVERYBODY,
     line: str | None = None,
-    action: str | None = None,
     quoted: bool = False,
 ) -> Pattern:
     """A pattern; `line` is a regular expression."""
     several = (words,) if isinstance(words, str) else words
-    return Pattern(several, why, level, by, re.compile(line) if line else None, action, quoted)
+    return Pattern(several, why, level, by, re.compile(line) if line else None, quoted)
 
 
 class Shown(msgspec.Struct, frozen=True):

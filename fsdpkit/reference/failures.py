@@ -5,10 +5,12 @@ that `fsdpkit diagnose` goes by. What a person adds to a page stands outside of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fsdpkit.config.retry import Retry
+from fsdpkit.failures.advice.entry import Advice
+from fsdpkit.failures.advice.table import BLANK, CONDITIONS, ELSE, table
 from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.reference import markdown
@@ -26,9 +28,14 @@ _ENDS: Mapping[str, str] = {
     "settings": "The job ends: another start would meet the same settings.",
 }
 _BY_CAUSE: Mapping[str, str] = {"preemption": "on_preemption", "time-limit": "on_time_limit"}
-_INTRODUCED = (
-    "Any of these shows it. The first letter is omitted where programs differ in its case."
-)
+_ONLY_IF: Mapping[str, str] = {
+    "container": "In a container: ",
+    "trainer": "With `[training]`: ",
+    "script": "In a script that reads no `[training]`: ",
+    "one": "On one node only: ",
+    "alike": "On all nodes: ",
+}
+"""How a page puts the conditions of a sentence."""
 _NOTHING = frozenset({"cancelled", "refused", "pending", "pending-forever", "unknown"})
 _ACTIONS = {
     "restart": "all ranks restart in the same allocation, from the newest whole checkpoint",
@@ -65,8 +72,7 @@ def _lines(cause: Cause) -> Iterator[str]:
     for sentence in filter(None, (cause.sentence, cause.waited)):
         yield from (*markdown.folded(_filled(sentence), "> ", "> "), "")
     for label, text in (
-        ("What to do.", _filled(cause.action or "")),
-        ("In a script that reads no `[training]`.", _filled(cause.elsewhere or "")),
+        ("What to do.", " ".join(map(_advised, general_advice(cause)))),
         ("Would a restart help?", _sentence(cause.again or "")),
         ("What happens automatically.", _follows(cause)),
     ):
@@ -106,18 +112,40 @@ def _follows(cause: Cause) -> str:
     return told[0].upper() + told[1:]
 
 
+def general_advice(cause: Cause) -> list[Advice]:
+    return [one for one in table() if not one.words and cause.name in one.causes]
+
+
 def _particular(cause: Cause) -> Iterator[str]:
-    """Remedies of single lines, where they differ from the cause's own."""
-    told: dict[tuple[str, str], list[str]] = {}
-    for pattern in cause.patterns:
-        if pattern.action is not None:
-            whose = "a rank's" if pattern.by == ("rank",) else "the"
-            told.setdefault((whose, pattern.action), []).extend(pattern.words)
-    for (whose, action), words in told.items():
-        line = f"If {whose} message contains {_shown(words)}: {_filled(action)}"
-        yield from markdown.folded(line, "- ", "  ")
+    """What to do where the words say more than the cause, on the page of the likeliest cause."""
+    on_page = [one for one in table() if one.words and (*one.causes, "exception")[0] == cause.name]
+    told = {one.say: one for one in reversed(on_page)}
+    if told:
+        yield from ("## In particular", "")
+    for one in reversed(told.values()):
+        yield from markdown.folded(f"{one.about}: {_advised(one)}", "- ", "  ")
     if told:
         yield ""
+
+
+def _advised(one: Advice) -> str:
+    """Its sentences, with what stands for names; without those that stand in for others."""
+    return " ".join(map(_sentence_of, (text for text in one.say if not text.startswith(ELSE))))
+
+
+def _sentence_of(text: str) -> str:
+    found = CONDITIONS.match(text)
+    if found is None:
+        return _filled(BLANK.sub(_stands_for, text))
+    only_if = next((_ONLY_IF[name] for name in found[1].split() if name in _ONLY_IF), "")
+    return only_if + _filled(BLANK.sub(_stands_for, text[found.end() :]))
+
+
+def _stands_for(blank: re.Match[str]) -> str:
+    name, key, value = blank.groups()
+    if key:
+        return f"--set {key}={value}"
+    return "--set resources.exclude=NODE" if name == "exclude" else name.upper()
 
 
 def _recognised(cause: Cause) -> Iterator[str]:
@@ -126,11 +154,9 @@ def _recognised(cause: Cause) -> Iterator[str]:
         told.append(f"Slurm's state of the job: {_listed(cause.states)}")
     if cause.statuses:
         told.append(f"the exit status: {_listed(map(str, cause.statuses))}")
-    told += [f"{_author(p.why)}: {_shown(p.words)}" for p in cause.patterns]
+    told += dict.fromkeys(f"words of {_author(p.why)}" for p in cause.patterns)
     if told:
         yield from ("## How it is recognised", "")
-        yield from markdown.folded(_INTRODUCED)
-        yield ""
     for line in told:
         yield from markdown.folded(line, "- ", "  ")
 
@@ -141,10 +167,6 @@ def _author(why: str) -> str:
 
 def _listed(words: frozenset[str] | map[str]) -> str:
     return ", ".join(f"`{word}`" for word in sorted(words))
-
-
-def _shown(words: Iterable[str]) -> str:
-    return ", ".join(markdown.code(one.strip()) for one in dict.fromkeys(words))
 
 
 def overview(titles: Mapping[Path, str]) -> str:

@@ -46,7 +46,7 @@ def test_the_sentence_comes_first_and_nothing_is_wider_than_80_columns(
     assert max(map(len, lines)) <= 80
     text = " ".join(done.stdout.split())
     assert text.startswith("Rank 2 on node2 had no space left to write")
-    assert "what to do Free some space" in text
+    assert "what to do Make room" in text
     assert "where attempt 1, rank 2, node2" in text
     assert re.search(r"seen in attempt-1/failures/\d+-node-1-rank-2:1 OSError", text)
     assert "followed rank 0 on node1: RuntimeError: [gloo" in text

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.patterns import Level, pattern
-
-_LOOK_AT_ALL = (
-    "See each rank's last output: fsdpkit logs {run}. NCCL's flight-recorder analysis is in "
-    "flight.json of the attempt. " + RESUME
-)
 
 COLLECTIVE_MISMATCH = Cause(
     "collective-mismatch",
     "The ranks called different collectives, or with different shapes: {words}",
-    "Look for what only some ranks do: a branch on the rank, batches of different length, "
-    "an early return. TORCH_DISTRIBUTED_DEBUG=DETAIL names the calls.",
     waited="{who} left while other ranks still waited for it: {words}",
     patterns=(
         pattern(
@@ -40,8 +33,6 @@ COLLECTIVE_MISMATCH = Cause(
             by=("rank",),
             line=r"differs? across (?:all )?ranks|same model across all ranks, but |"
             r"not to match (?:sizes|strides) of the same param in process",
-            action="The ranks built different models, or went through them in another order: look "
-            "for what depends on the rank, on a file that only some see, or on a random seed.",
         ),
     ),
 )
@@ -49,7 +40,6 @@ COLLECTIVE_MISMATCH = Cause(
 HANG = Cause(
     "hang",
     "{who} stopped making progress: {words}",
-    "Its stacks are in rank-*.stacks of the attempt's directory. " + RESUME,
     statuses=frozenset({124}),
     retry="hang",
     waited="{who} timed out waiting for another rank; which one is unknown: {words}",
@@ -78,13 +68,11 @@ HANG = Cause(
             "NCCL's watchdog and gloo, in a rank waiting for another",
             Level.WAITED,
             line=r"(?i)waiting \d+ms|watchdog|heartbeat|barrier|collective|NCCL work",
-            action=_LOOK_AT_ALL,
         ),
         pattern(
             "failed to pass monitoredBarrier",
             "torch, on rank 0",
             Level.WAITED,
-            action=_LOOK_AT_ALL,
         ),
     ),
 )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.patterns import Level, pattern
 
 BAD_GPU = Cause(
     "bad-gpu",
     "A GPU of {who} is broken or cannot be used: {words}",
-    "Leave the node out (--set resources.exclude={node}) and tell the centre. " + RESUME,
     retry="node-failure",
     again="yes, without that node",
     patterns=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.patterns import Level, pattern
 
 _SAME_MEMORY = "no, it would need the same memory again"
@@ -10,10 +10,6 @@ _SAME_MEMORY = "no, it would need the same memory again"
 HOST_OUT_OF_MEMORY = Cause(
     "host-out-of-memory",
     "{who} ran out of host memory, the node's or the job's share of it: {words}",
-    "Request more memory (--set resources.memory=…), or use less: fewer loader workers "
-    "(training.data.workers), a smaller batch. " + RESUME,
-    elsewhere="Request more memory (--set resources.memory=…), or use less: fewer workers of the "
-    "DataLoader, a smaller batch. " + RESUME,
     retry="out-of-memory",
     again=_SAME_MEMORY,
     states=frozenset({"OUT_OF_MEMORY"}),
@@ -80,10 +76,6 @@ HOST_OUT_OF_MEMORY = Cause(
 GPU_OUT_OF_MEMORY = Cause(
     "gpu-out-of-memory",
     "{who} ran out of GPU memory: {words}",
-    "Use less: a smaller training.batch_size, training.micro_batch=auto, activation "
-    "checkpointing (training.sharding.activation_checkpointing), or more GPUs.",
-    elsewhere="Use less: a smaller batch, activation checkpointing (torch.utils.checkpoint), FSDP "
-    "instead of DDP, or more GPUs.",
     retry="out-of-memory",
     again=_SAME_MEMORY,
     patterns=(

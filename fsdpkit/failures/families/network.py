@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.patterns import Level, pattern
 
 NO_INTERNET = Cause(
     "no-internet",
     "{who} could not reach a service outside the cluster: {words}",
-    "Compute nodes often have no internet access: download it on the login node first (for Hugging "
-    "Face into HF_HOME on a shared file system, then HF_HUB_OFFLINE=1; for Weights & "
-    "Biases WANDB_MODE=offline), or set the centre's proxy.",
     again="no, while the nodes have no internet access",
     patterns=(
         pattern(
@@ -45,24 +42,15 @@ NO_INTERNET = Cause(
     ),
 )
 
-OWN_PORT = (
-    "The script, or a library that it uses, chose this port itself: if the ranks are to meet "
-    "there, leave MASTER_ADDR and MASTER_PORT as they are (each launch has a port of its own) and "
-    "call init_process_group() without init_method; else let it take another one, or any that is "
-    "free (port 0)."
-)
 _IN_USE = ("server socket has failed to listen", "EADDRINUSE", "Address already in use")
 PORT_TAKEN = Cause(
     "port-taken",
     "A port was taken on {who}: {words}",
-    "Submit again (another job id gives another port), or move rendezvous.port_base in the "
-    "site profile.",
     patterns=(
         pattern(
             _IN_USE,
             "torch's TCPStore and the kernel, of a port that a rank chose",
             by=("rank",),
-            action=OWN_PORT,
         ),
         pattern(_IN_USE, "the same of an agent or the batch shell", by=("agent", "batch")),
     ),
@@ -71,8 +59,6 @@ PORT_TAKEN = Cause(
 HEAD_ADDRESS = Cause(
     "head-address",
     "{who} could not find the head node by its address: {words}",
-    "Correct the name service, or in the site profile rendezvous.address, .prefix, .suffix "
-    "or .interface.",
     patterns=(
         pattern(
             "The IPv",
@@ -94,9 +80,6 @@ HEAD_ADDRESS = Cause(
 NETWORK_SETUP = Cause(
     "network-setup",
     "{who} could not set up the network between the GPUs: {words}",
-    "Compare what the node has (ip -br address, ibv_devinfo, nvidia-smi topo -m) with what "
-    "NCCL_SOCKET_IFNAME, NCCL_IB_HCA or GLOO_SOCKET_IFNAME ask for; NCCL_DEBUG=INFO says "
-    "what was tried.",
     again="not until the network setup changes",
     patterns=(
         pattern(
@@ -107,8 +90,6 @@ NETWORK_SETUP = Cause(
             "connectFullMesh failed",
             "gloo, which listened on an address that others cannot reach",
             line=r"\[?(?:127\.|::1)",
-            action="A node's own name means its loopback address there: name the interface "
-            "by GLOO_SOCKET_IFNAME, or in the site profile rendezvous.interface.",
         ),
         pattern(
             "connectFullMesh failed",
@@ -131,8 +112,6 @@ NETWORK_SETUP = Cause(
 RENDEZVOUS_TIMEOUT = Cause(
     "rendezvous-timeout",
     "The nodes did not meet in time: {who}: {words}",
-    "Look at the node that did not come; if its file system was slow, raise "
-    "rendezvous.join_timeout_s in the site profile. " + RESUME,
     patterns=(
         pattern(
             ("RendezvousTimeoutError", "RendezvousConnectionError"),
@@ -156,7 +135,6 @@ RENDEZVOUS_TIMEOUT = Cause(
 CONNECTION_RESET = Cause(
     "connection-reset",
     "{who} lost the connection to another rank; the cause is unknown: {words}",
-    "Look for what happened on the other side: the node's own log, sinfo -R. " + RESUME,
     patterns=(
         pattern(
             (

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.patterns import Level, pattern
 
 PREEMPTION = Cause(
     "preemption",
     "Slurm preempted the job for one with a higher priority.",
-    "Requeue it automatically (--set retry.on_preemption=requeue), or choose a QOS or "
-    "partition that is not preemptible. " + RESUME,
     states=frozenset({"PREEMPTED"}),
     endings=frozenset({"preemption"}),
     of_job=True,
@@ -27,8 +25,6 @@ PREEMPTION = Cause(
 TIME_LIMIT = Cause(
     "time-limit",
     "The job reached its time limit.",
-    "Request more time (--time), or requeue automatically: --set retry.on_time_limit=requeue. "
-    + RESUME,
     states=frozenset({"TIMEOUT", "DEADLINE"}),
     endings=frozenset({"time-limit"}),
     of_job=True,
@@ -52,7 +48,6 @@ TIME_LIMIT = Cause(
 CANCELLED = Cause(
     "cancelled",
     "The job was cancelled{words}.",
-    RESUME,
     states=frozenset({"CANCELLED", "REVOKED"}),
     endings=frozenset({"cancelled"}),
     of_job=True,
@@ -78,8 +73,6 @@ CANCELLED = Cause(
 NODE_FAILURE = Cause(
     "node-failure",
     "A node failed: {who}: {words}",
-    "Resume; a lost node is excluded: fsdpkit resume {run}. A run with standby nodes "
-    "(resources.spare) survives this.",
     retry="node-failure",
     again="yes, without that node",
     states=frozenset({"NODE_FAIL", "BOOT_FAIL"}),
@@ -120,8 +113,6 @@ NODE_FAILURE = Cause(
 REFUSED = Cause(
     "refused",
     "Slurm will not run the job: {words}.",
-    "Cancel it (fsdpkit cancel {run}) and submit again within what is allowed; yours: "
-    "sacctmgr -nP show assoc user=$USER format=account,partition,qos",
     retry="node-failure",
     patterns=(
         pattern("srun: fatal: ", "srun", by=("agent", "batch")),
@@ -136,8 +127,6 @@ REFUSED = Cause(
             "srun; usually a node that still holds the previous attempt",
             by=("agent", "batch"),
             line=r"srun: error: Unable to create step",
-            action="Submit again; if it comes back, ask for what the allocation has "
-            "(scontrol show job): nodes, cores, memory, GPUs. " + RESUME,
         ),
         pattern(
             (
@@ -152,8 +141,6 @@ REFUSED = Cause(
             "srun and slurmd, of a step that was not started",
             by=("agent", "batch"),
             line=r"^(?:srun|slurmstepd\S*|slurmd): ",
-            action="Slurm refused the job step; the program did not start. Submit again; if it "
-            "recurs, send this message to the centre.",
         ),
     ),
 )

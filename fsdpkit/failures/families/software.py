@@ -9,8 +9,6 @@ from fsdpkit.failures.patterns import pattern
 OWN_STEP = Cause(
     "own-step",
     "A step of the job's own failed before the training began: {who}: {words}",
-    "What it printed is in the job's log (fsdpkit logs {run} --batch) or, of each_node, in the "
-    "node's log below submitit/. Correct the file that [steps] names, and submit again.",
     retry="settings",
     again="not by itself",
     statuses=frozenset({STEP_FAILED}),
@@ -19,14 +17,10 @@ OWN_STEP = Cause(
 VERSION_MISMATCH = Cause(
     "version-mismatch",
     "Parts of the software do not fit together on {who}: {words}",
-    "Use one environment on a file system that all nodes share, or leave {node} out: "
-    "--set resources.exclude={node}",
     patterns=(
         pattern(
             ("river/library version mismatch", "NVML/RM version mismatch"),
             "NVML, of a driver that was updated and not loaded again",
-            action="Leave {node} out (--set resources.exclude={node}) and tell the centre: its "
-            "driver was updated and has to be loaded again.",
         ),
         pattern(
             (
@@ -50,7 +44,6 @@ VERSION_MISMATCH = Cause(
         pattern(
             ("unsupported GNU version", "nsupported gpu architecture"),
             "nvcc, of a compiler or a GPU newer than itself",
-            action="Load a CUDA that knows them, or an older compiler: environment.modules.",
         ),
         pattern(
             ("out of date", "outdated", "too old"),
@@ -58,8 +51,6 @@ VERSION_MISMATCH = Cause(
             by=("rank",),
             line=r"(?i)\b(?:version|release)\b(?: of \S+)? (?:is|seems) "
             r"(?:out of date|outdated|too old)",
-            action="Update it in the environment that the job activates (pip list, conda list), or "
-            "take a model or a file of the time of that release.",
         ),
         pattern(
             ("apability ", "GPUs or newer"),
@@ -67,15 +58,11 @@ VERSION_MISMATCH = Cause(
             by=("rank",),
             line=r"(?i)only support\w* .{0,40}\bGPUs or newer|"
             r"\b(?:compute|cuda) capability (?:of )?(?:at least|>=|≥|greater|or higher)",
-            action="Ask for newer GPUs (resources.constraint, --partition), or choose what these "
-            "can compute: another attention, float16 in place of bfloat16.",
         ),
         pattern(
             ("' not found (required by", "undefined symbol: ", "symbol lookup error: "),
             "the dynamic linker, of a library of another release, whatever exception carries it",
             quoted=True,
-            action="Build or install it for the libraries that the job loads: compare the modules, "
-            "LD_LIBRARY_PATH and the environment it was built in.",
         ),
         pattern(
             (
@@ -94,9 +81,6 @@ VERSION_MISMATCH = Cause(
                 ),
             ),
             "CUDA, HIP and NVML, of a driver or a GPU that this build is not for",
-            action="Install a build for that driver and GPU (nvidia-smi; python -m "
-            "torch.utils.collect_env). If only some nodes lag behind, name others "
-            "(resources.constraint, resources.exclude) and tell the centre.",
         ),
     ),
 )
@@ -104,8 +88,6 @@ VERSION_MISMATCH = Cause(
 ENVIRONMENT_MISSING = Cause(
     "environment-missing",
     "The environment could not be set up on {who}: {words}",
-    "Compare the job's environment (fsdpkit check) with what the nodes have: module spider "
-    "NAME, conda env list.",
     patterns=(
         pattern(("CondaError: ", "conda init"), "conda", line=r"(?i)run 'conda init'|CondaError"),
         pattern(
@@ -156,8 +138,6 @@ ENVIRONMENT_MISSING = Cause(
             ("fatal error: ", "cannot find -l"),
             "gcc, nvcc and ld, of headers and libraries that the node lacks",
             line=r": fatal error: \S+\.h(?:pp)?: |\bld: cannot find -l",
-            action="Name the modules that bring them (a compiler, cuda, python's headers) in the "
-            "job: environment.modules; or do not compile there.",
         ),
         pattern(
             (
@@ -165,8 +145,6 @@ ENVIRONMENT_MISSING = Cause(
                 *("Ninja is required to load C++ extensions", "Cannot find CUDA_HOME"),
             ),
             "Triton and torch's builder of extensions, of tools that the node lacks",
-            action="Name the modules that have a compiler (and nvcc, ninja) in the job: "
-            'environment.modules = ["gcc", "cuda"]; or do not compile there.',
         ),
         pattern("The following module(s) are unknown", "Lmod"),
         pattern("Unable to locate a modulefile for", "Environment Modules"),
@@ -189,7 +167,6 @@ ENVIRONMENT_MISSING = Cause(
 SCRIPT_NOT_VISIBLE = Cause(
     "script-not-visible",
     "{who} cannot see a file that the job needs: {words}",
-    "Put the script and the runs (--runs) on a file system that all nodes share.",
     patterns=(
         pattern("can't open file '", "Python, of the script that it is to run"),
         pattern("can't find '__main__' module in ", "Python, of a directory that is empty"),
@@ -205,8 +182,6 @@ SCRIPT_NOT_VISIBLE = Cause(
 IMPORT_ERROR = Cause(
     "import-error",
     "{who} could not import a module: {words}",
-    "Install it into the environment that the job activates; if other nodes have it, this node "
-    "sees a different environment.",
     patterns=(
         pattern(("ModuleNotFoundError: ", "ImportError: "), "Python"),
         pattern("No module named ", "python -m, and whoever quotes Python"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.patterns import pattern
 
 DISK_FULL = Cause(
     "disk-full",
     "{who} had no space left to write: {words}",
-    "Free some space (df -h, du), or choose another place with --runs. " + RESUME,
     retry="storage",
     again="not until there is space",
     patterns=(
@@ -27,8 +26,6 @@ DISK_FULL = Cause(
 STORAGE = Cause(
     "storage",
     "A file system failed {who}: {words}",
-    "Check whether the path is readable on that node now; if not, report it to the centre. "
-    + RESUME,
     retry="storage",
     again="perhaps, once the file system has recovered",
     patterns=(
@@ -49,8 +46,6 @@ STORAGE = Cause(
 CHECKPOINT_UNREADABLE = Cause(
     "checkpoint-unreadable",
     "{who} could not read a checkpoint or another saved file: {words}",
-    "Find a whole checkpoint: fsdpkit checkpoint verify {run}; resume from an older one, or "
-    "start from its weights: training.checkpoint.start",
     patterns=(
         pattern("No checkpoint is whole", "our trainer, listing what is wrong with each"),
         pattern(("its index cannot be read", "is not the index of a checkpoint"), "our trainer"),
@@ -66,7 +61,6 @@ CHECKPOINT_UNREADABLE = Cause(
 DATA_MISSING = Cause(
     "data-missing",
     "{who} did not find a file that it needs: {words}",
-    "Check that every node sees the path, and how it is spelt.",
     again="not until the file exists",
     patterns=(
         pattern(": no such file", "our readers of data and tokenizers"),

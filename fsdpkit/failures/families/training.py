@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from fsdpkit.errors import ConfigError, NodeError, NotFoundError, UsageError
-from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.patterns import pattern
 
 NAN_LOSS = Cause(
     "nan-loss",
     "{who} computed NaN or infinite values: {words}",
-    "Lower training.optimizer.lr, look at the data of that step, or skip such steps: --set "
-    "training.non_finite=skip. " + RESUME,
-    elsewhere="Lower the learning rate, clip the gradients (torch.nn.utils.clip_grad_norm_), or "
-    "look at the data of that step. " + RESUME,
     again="no, the same data gives the same result",
     patterns=(
         pattern(("is not finite, ", "is not finite in "), "our trainer, on a GPU as well"),
@@ -41,7 +37,6 @@ NAN_LOSS = Cause(
 SETTINGS = Cause(
     "settings",
     "The settings do not fit: {who}: {words}",
-    "Correct them and submit again.",
     retry="settings",
     again="not until they are corrected",
     statuses=frozenset(
@@ -59,9 +54,6 @@ SETTINGS = Cause(
 WRONG_WORLD = Cause(
     "wrong-world",
     "The ranks did not train together: {who}: {words}",
-    "Let the script take rank, size and address from the variables that torchrun sets: "
-    "init_process_group() without them; in Lightning, devices and num_nodes of the job, or "
-    'devices="auto". For a script that starts its own workers: launch.ranks_per_node = 1.',
     retry="settings",
     again="not until the script is corrected",
 )
@@ -69,5 +61,4 @@ WRONG_WORLD = Cause(
 EXCEPTION = Cause(
     "exception",
     "{who} failed: {words}",
-    "Read the traceback: fsdpkit logs {run} --errors",
 )

@@ -17,11 +17,13 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.errors import NotFoundError
-from fsdpkit.failures.cause import RESUME
+from fsdpkit.failures.advice.facts import Facts
+from fsdpkit.failures.advice.table import advise
 from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.failures.older_words import came_back
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting import pending
+from fsdpkit.reporting.diagnosis.advising import facts_of
 from fsdpkit.reporting.diagnosis.evidence import (
     AttemptEvidence,
     Evidence,
@@ -34,11 +36,6 @@ from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.standing import standing_ranks
 
 _MOST_FOLLOW_ON = 20
-_WHO_KILLED = (
-    "Find out who sent that signal: compare MaxRSS with ReqMem (sacct -o State,MaxRSS,ReqMem -j "
-    "JOB), and ask the centre what the node's kernel log says of that minute. " + RESUME
-)
-"""Where only the signal is known that ended a process."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +182,7 @@ def _standing_still(
         rank=told.rank,
         node=told.node,
         evidence=tuple(Quote(None, None, words) for words in told.others),
-        action=_filled(told.action, evidence.run),
+        action=told.action.replace("{run}", evidence.run),
     )
 
 
@@ -205,6 +202,7 @@ def _pending(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
     if _REFUSED.search(told.reason or ""):
         cause = "refused"
     said = [f"Slurm's reason: {told.reason}"] if told.reason else []
+    facts = Facts(cause=cause, run=evidence.run, said=told.reason or "")
     if job is not None and job.left_out:
         said.append(f"without {job.left_out}")
     return Diagnosis(
@@ -212,7 +210,7 @@ def _pending(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
         sentence=_sentence(CAUSES[cause].sentence, "the job", answer.words),
         task=task.number,
         evidence=tuple(Quote(None, None, words) for words in said),
-        action=answer.action or _filled(CAUSES[cause].action, evidence.run),
+        action=answer.action or advise(facts),
         earlier=tuple(_earlier(task.attempts or (), evidence.run)),
         looked_at=evidence.unread,
     )
@@ -224,11 +222,6 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
     before = (task.attempts or ())[:-1]
     if first is None:
         return _unknown(task, evidence)
-    cause = CAUSES[first.cause]
-    elsewhere = None if evidence.reads_training else cause.elsewhere
-    action = first.action or elsewhere or cause.action
-    if action is None and first.level == Level.KILLED:
-        action = _WHO_KILLED
     also, follow_on = _others(first, findings)
     sentence, quotes = _told(first), [*_quotes(first, findings)]
     if first.rank is None and (stood := where_all_stood(attempt, first.cause)) is not None:
@@ -242,7 +235,7 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
         attempt=attempt.number,
         task=task.number,
         evidence=tuple(quotes),
-        action=_filled(action, evidence.run, first.node),
+        action=advise(facts_of(first, findings, attempt, evidence)),
         again=_again(first, attempt),
         also=also,
         follow_on=follow_on,
@@ -307,13 +300,6 @@ def _sentence(text: str, who: str, words: str) -> str:
     text = re.sub(r"[\s.:]+$", "", text)
     text += "" if text.endswith("…") else "."
     return text[0].upper() + text[1:] if text.startswith(("rank ", f"{_THE_JOB} ")) else text
-
-
-def _filled(action: str | None, run: str, node: str | None = None) -> str | None:
-    """What to do, with the names filled in; None if a needed name is unknown."""
-    if action is None or ("{node}" in action and node is None):
-        return None
-    return action.replace("{run}", run).replace("{node}", node or "")
 
 
 def _quotes(first: Finding, findings: Sequence[Finding]) -> Iterator[Quote]:

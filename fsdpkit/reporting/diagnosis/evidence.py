@@ -79,6 +79,8 @@ class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """None: the job ended before it could make a directory."""
     ranks: int = 0
     """How many the last launch had; 0: it came to none."""
+    nodes: int = 0
+    """On how many nodes; 0: not known."""
     voices: tuple[Voice, ...] = ()
     """Who said what: ranks of the last launch, agents, the batch shell."""
     job: JobEvidence | None = None
@@ -128,6 +130,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Sources that gave no answer, a clause each."""
     reads_training: bool = True
     """False: the job has no `[training]`, as its script reads none."""
+    settings: Mapping[str, object] = {}
+    """The job's own, by dotted keys."""
 
 
 class MustRead(msgspec.Struct, frozen=True):
@@ -230,6 +234,7 @@ def _evidence(
         tasks=tuple(tasks),
         unread=tuple(unread),
         reads_training=not given or "training" in given,
+        settings=dict(_flat(given)),
     )
 
 
@@ -240,6 +245,14 @@ def _job(paths: RunPaths) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return job if isinstance(job, dict) else {}
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield before + key, value
 
 
 def _left_out(
@@ -288,6 +301,7 @@ def _attempt(
     return AttemptEvidence(
         number=past.number,
         ranks=len(past.launches[-1].nodes) * ranks_per_node if past.launches else 0,
+        nodes=len(past.launches[-1].nodes if past.launches else past.nodes),
         voices=tuple(voices),
         job=job,
         ending=past.ending,

@@ -19,7 +19,7 @@ from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, expla
 from fsdpkit.failures.last_words import last_error
 from fsdpkit.failures.older_words import older_line, slurm_said
 from fsdpkit.failures.patterns import Level, Shown, Speaker
-from fsdpkit.failures.tracebacks import Frame, ended_by, last_before_silence
+from fsdpkit.failures.tracebacks import Frame, PrintedException, ended_by, last_before_silence
 from fsdpkit.failures.wording import outside_not_reached
 from fsdpkit.reporting.diagnosis.baseline import baseline_of, without
 from fsdpkit.reporting.diagnosis.checks import CHECKS
@@ -51,7 +51,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     node: str | None = None
     time_s: float | None = None
-    action: str | None = None
+    said: str = ""
+    """Where `words` are cut: all of them."""
+    raised: PrintedException | None = None
+    speaker: Speaker = "rank"
     sure: bool = True
     """Whether it is known to be how the process ended, and not only what it said last."""
     judged: bool = False
@@ -100,15 +103,12 @@ def _by_prelude(attempt: AttemptEvidence) -> Iterator[Finding]:
                 level=Level.OWN,
                 words=in_words(line.text),
                 quote=Quote(log.file, number, _printable(line.text)),
-                action=_NOT_STARTED if cause == "refused" else None,
+                speaker="batch",
                 sure=False,
             )
             return
 
 
-_NOT_STARTED = (
-    "Slurm did not start the program. Submit again; if it recurs, send this message to the centre."
-)
 _BLOCK_LINES = 8
 _OF_FILES = re.compile(
     r"^(?:cp|mv|ln|cat|tar|rsync|dd|scp|gzip|pigz|unzip|zstd|xz|head|tail|ls|find): "
@@ -347,7 +347,9 @@ def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:
         rank=shown.rank if other else voice.rank,
         node=None if other else shown.node or voice.node,
         time_s=voice.time_s,
-        action=shown.pattern.action,
+        said=shown.words or line,
+        raised=shown.raised,
+        speaker=voice.kind,
         sure=shown.sure,
         frames=shown.raised.frames if shown.raised else (),
     )
@@ -381,6 +383,7 @@ def _by_status(voice: Voice, message: LogText) -> Iterator[Finding]:
         rank=voice.rank,
         node=voice.node,
         time_s=voice.time_s,
+        speaker=voice.kind,
     )
 
 

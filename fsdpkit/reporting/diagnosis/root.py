@@ -134,7 +134,8 @@ def _of_nodes(cause: str, first: Finding, by_node: Mapping[str, str]) -> Finding
         rank=None,
         node=None if several else node,
         words=words,
-        action=CAUSES["bad-gpu"].action,
+        said="",
+        raised=None,
     )
 
 

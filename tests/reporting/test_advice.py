@@ -1,0 +1,181 @@
+"""What to do about a failure: the rules that every advice obeys, and what it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsdpkit.config.job import Environment, Resources
+from fsdpkit.config.retry import Retry
+from fsdpkit.config.training import TrainingSettings
+from fsdpkit.failures.advice.facts import Facts
+from fsdpkit.failures.advice.table import BLANK, ELSE, advise, filled, table
+from fsdpkit.failures.causes import CAUSES
+from fsdpkit.reporting.diagnosis.diagnose import diagnose
+from fsdpkit.scheduling.states import JobState
+from tests.reporting.made_evidence import RESET, attempt, found, of, rank
+
+JUDGED = Path(__file__).with_name("advice_judged.toml")
+SENTENCES = [sentence for one in table() for sentence in one.say]
+WORDS = [words.strip("^").replace("…", " ") for one in table() for words in one.words]
+KEYS = sorted({blank[1] for text in SENTENCES for blank in BLANK.findall(text) if blank[1]})
+
+FACTS = st.builds(
+    Facts,
+    cause=st.sampled_from(sorted(CAUSES)),
+    run=st.just("t5-1"),
+    said=st.lists(st.sampled_from([*WORDS, "'/data/a/b.bin' port: 29500"]), max_size=2).map(
+        "\n".join
+    ),
+    around=st.sampled_from(["", *WORDS]),
+    speaker=st.sampled_from(["rank", "agent", "batch"]),
+    killed=st.booleans(),
+    scope=st.sampled_from(["rank", "node", "all", "only-node", "job"]),
+    apart=st.booleans(),
+    rank=st.sampled_from([None, 3]),
+    node=st.sampled_from([None, "node2"]),
+    settings=st.dictionaries(
+        st.sampled_from([*KEYS, "environment.container"]), st.just("set already")
+    ),
+    reads_training=st.booleans(),
+)
+
+
+@given(FACTS)
+def test_an_advice_never_proposes_what_cannot_help(facts: Facts) -> None:
+    advice = advise(facts) or ""
+    assert "{" not in advice
+    if "resources.exclude" in advice:
+        assert facts.scope in ("rank", "node")
+        assert facts.node is not None
+    for key in facts.settings:
+        assert f"--set {key}=" not in advice
+    if "environment.container" in facts.settings:
+        assert not re.search(r"\bmodules\b|\bconda\b", advice)
+    if not facts.reads_training:
+        assert "training." not in advice
+    if "Submit again" in advice:
+        assert facts.cause == "port-taken"
+
+
+def test_the_table_holds_nothing_that_is_never_said() -> None:
+    facts = Facts(cause="unknown", run="t5-1")
+    for one in table():
+        assert set(one.causes) <= CAUSES.keys(), one.about
+        assert all(words == words.lower() for words in one.words), one.about
+        assert one.words or one.causes, one.about
+        for sentence in one.say:
+            text = sentence.removeprefix(ELSE)
+            filled(text, facts)  # raises for a condition that there is not
+            for name, key, _ in BLANK.findall(text):
+                assert key or facts.name(name) is None or name == "run"
+    assert len({one.about for one in table()}) == len(table())
+
+
+def test_the_settings_that_are_advised_exist() -> None:
+    tables = {
+        "training": TrainingSettings,
+        "resources": Resources,
+        "retry": Retry,
+        "environment": Environment,
+    }
+    told = re.findall(rf"(?:{'|'.join(tables)})\.[\w.]+\w", "\n".join(SENTENCES))
+    assert len(set(told)) > 8
+    for key in set(told):
+        first, *names = key.split(".")
+        kind: type = tables[first]
+        for name in names:
+            fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+            assert name in fields, key
+            kind = fields[name]
+            if not issubclass(type(kind), type):
+                break  # a dictionary, whose keys are the user's
+
+
+@pytest.mark.parametrize(
+    ("message", "noun"),
+    [
+        ("RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use …", "spawn"),
+        ("RuntimeError: Expected to have finished reduction in the prior iteration", "find_unused"),
+        ('RuntimeError: Missing key(s) in state_dict: "_orig_mod.wte.weight".', "prefix"),
+        ("ValueError: used a DP world size of 16 but the current world size is 8", "as many"),
+        ("AssertionError: train_batch_size is not equal to micro_batch_per_gpu", "accumulation"),
+        ("RuntimeError: received 0 items of ancdata", "RLIMIT_NOFILE"),
+        ("ImportError: libcudart.so.11.0: cannot open shared object file: No such", "libcudart.so"),
+        ("ImportError: /lib64/libstdc++.so.6: version `GLIBCXX_3.4.29' not found", "prepend"),
+        ("RuntimeError: DataLoader worker (pid(s) 3112) exited unexpectedly", "num_workers=0"),
+        ("OSError: [Errno 28] No space left on device: '/tmp/tmpabc/x'", "TMPDIR"),
+        ("ValueError: environment variable MASTER_ADDR expected, but not set", "RANK"),
+        ("_pickle.UnpicklingError: Weights only load failed. This file can", "weights_only"),
+        ("ValueError: the tokenizer does not have a padding token. Please", "pad_token"),
+        ("IndexError: index out of range in self", "tokenizer"),
+        (
+            "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn",
+            "frozen",
+        ),
+        ("CalledProcessError: Command '['/usr/bin/gcc', '-lcuda']' returned 1.", "compiler"),
+        ("ModuleNotFoundError: No module named 'flash_attn'", "flash_attn"),
+        ("PermissionError: [Errno 13] Permission denied: '/scratch/other/data.bin'", "data.bin"),
+        ("FileExistsError: [Errno 17] File exists: '/scratch/ada/out'", "exist_ok"),
+        ("HfHubHTTPError: 429 Client Error: Too Many Requests for url: x", "HF_HUB_OFFLINE"),
+        ("ValueError: You set `--ntasks=8` in your SLURM bash script", "TorchElastic"),
+        ("ValueError: Attempting to unscale FP16 gradients.", "float32"),
+        ("TypeError: Descriptors cannot be created directly.", "protobuf"),
+        ("RuntimeError: Some tensors share memory, this will lead to", "save_model"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "LOCAL_RANK"),
+        ("RuntimeError: Default process group has not been initialized", "init_process_group"),
+        ("DistStoreError: Timed out after 1801 seconds waiting for clients.", "ddp_timeout"),
+        ("UnicodeEncodeError: 'ascii' codec can't encode characters", "PYTHONUTF8"),
+        ("_pickle.UnpicklingError: invalid load key, '<'.", "HTML"),
+        ("OSError: You are trying to access a gated repo.", "HF_TOKEN"),
+    ],
+)
+def test_a_known_kind_of_failure_gets_an_advice_of_its_own(message: str, noun: str) -> None:
+    evidence = msgspec.structs.replace(of(attempt(rank(1, message))), reads_training=False)
+    assert noun in (diagnose(evidence).action or "")
+
+
+def test_an_unknown_failure_gets_its_words_and_no_remedy() -> None:
+    assert (
+        found(rank(0, "ValueError: odd")).action
+        == "All that it printed: fsdpkit logs t5-1 --errors"
+    )
+
+
+def test_a_node_is_left_out_only_where_others_came_further() -> None:
+    old = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."
+    alone = found(rank(2, old), nodes=2)
+    all_alike = found(rank(0, old), rank(2, old), nodes=2)
+    others_lived = found(rank(2, old), rank(0, RESET, time_s=20.0), nodes=2)
+    assert "exclude" not in f"{alone.action}{all_alike.action}"
+    assert "exclude=node2" in (others_lived.action or "")
+
+
+def test_the_rank_that_said_nothing_is_named_where_all_others_lost_it() -> None:
+    silent = rank(3, None, status=None, log="\x1b[2Jnothing to do\n")
+    lost = [rank(number, RESET) for number in range(3)]
+    action = found(*lost, silent, ranks=4).action or ""
+    assert "ank 3" in action
+    assert "nothing to do" in action
+    assert "\x1b" not in action
+
+
+def test_a_lock_that_all_ranks_wait_for_is_named_where_the_time_was_over() -> None:
+    waits = "Still waiting to acquire lock on /hub/.locks/t5.lock (elapsed: {} seconds)\n"
+    waiting = [rank(n, None, status=None, log=waits.format(n)) for n in range(2)]
+    told = found(*waiting, state=JobState("TIMEOUT", "sacct"))
+    assert "/hub/.locks/t5.lock" in (told.action or "")
+
+
+def test_the_judgements_are_complete_and_few_are_misled() -> None:
+    judged = msgspec.toml.decode(JUDGED.read_bytes(), type=dict[str, tuple[str, str]])
+    marks = [mark for mark, reason in judged.values() if reason]
+    assert set(marks) == {"helped", "silent", "misled"}
+    assert len(marks) == len(judged)
+    assert marks.count("misled") <= 0.03 * len(marks)
+    assert marks.count("helped") >= 0.65 * len(marks)
