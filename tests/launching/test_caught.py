@@ -226,7 +226,7 @@ def test_a_library_still_finds_python_s_own_hooks_in_place(rank: Rank) -> None:
     assert ended.out == "True\nTrue\n"
 
 
-@pytest.mark.parametrize("ending", ENDINGS.keys() - {"SIGSEGV", "abort"})
+@pytest.mark.parametrize("ending", sorted(ENDINGS.keys() - {"SIGSEGV", "abort"}))
 def test_recording_changes_neither_words_nor_status(rank: Rank, ending: str) -> None:
     on, off = (rank.run(ENDINGS[ending], recorded=recorded) for recorded in (True, False))
     assert (on.status, on.out, said(on)) == (off.status, off.out, said(off))
