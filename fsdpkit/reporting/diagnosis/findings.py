@@ -19,7 +19,7 @@ from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, expla
 from fsdpkit.failures.last_words import last_error
 from fsdpkit.failures.older_words import older_line, slurm_said
 from fsdpkit.failures.patterns import Level, Shown, Speaker
-from fsdpkit.failures.tracebacks import Frame, PrintedException, ended_by, last_before_silence
+from fsdpkit.failures.tracebacks import PrintedException, ended_by, last_before_silence
 from fsdpkit.failures.wording import outside_not_reached
 from fsdpkit.reporting.diagnosis.baseline import baseline_of, without
 from fsdpkit.reporting.diagnosis.checks import CHECKS
@@ -59,8 +59,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is known to be how the process ended, and not only what it said last."""
     judged: bool = False
     """Whether an agent or a shell has judged so, and not by what the process said."""
-    frames: tuple[Frame, ...] = ()
-    """The calls within which it was raised, the innermost last."""
 
 
 def findings_of(attempt: AttemptEvidence) -> list[Finding]:
@@ -283,6 +281,7 @@ def _on_record(told: FailureRecord, voice: Voice) -> Finding:
         time_s=voice.time_s,
         sure=told.sure,
         judged=told.by != "rank",
+        speaker=voice.kind,
     )
 
 
@@ -351,7 +350,6 @@ def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:
         raised=shown.raised,
         speaker=voice.kind,
         sure=shown.sure,
-        frames=shown.raised.frames if shown.raised else (),
     )
 
 
