@@ -60,40 +60,31 @@ def _surest(candidates: Sequence[Finding]) -> Finding:
 _AT_ONCE_S = 2.0
 """Within which a clock does not say who failed first."""
 _MISSES = re.compile(
-    r"No such file|FileNotFoundError|cannot open shared object|Ran out of input|"
-    r"PytorchStreamReader|EOFError"
+    r"No such file|FileNotFoundError|cannot open shared object|Ran out of input|EOFError"
 )
 _MISSING = frozenset({"data-missing", "checkpoint-unreadable"})
-_MAKERS = frozenset(
-    {
-        *("disk-full", "storage", "host-out-of-memory", "no-internet"),
-        *("environment-missing", "version-mismatch"),
-    }
-)
-_COULD_NOT_MAKE = re.compile(
-    r"(?i)\b(?:building|compil\w+|linking|download\w*)\b|CalledProcessError"
-)
 
 
 def _maker(first: Finding, candidates: Sequence[Finding]) -> Finding:
-    """Of one that misses a file: who, at the same time, says why it could not be made."""
+    """Of one that only misses a file: who, at the same time, says why it could not be made."""
     if not _only_misses(first):
         return first
     until_s = _AT_ONCE_S + (math.inf if first.time_s is None else first.time_s)
     makers = [
         f
         for f in candidates
-        if (f.cause in _MAKERS or _COULD_NOT_MAKE.search(f.words))
-        and not _only_misses(f)
+        if not _only_misses(f)
+        and (f.sure or f.cause != "exception")
         and (f.time_s is None or f.time_s <= until_s)
     ]
     return min(makers, key=order, default=first)
 
 
 def _only_misses(finding: Finding) -> bool:
-    if finding.cause in _MAKERS:
-        return "unexpected pos" in finding.words
-    return finding.cause in _MISSING or bool(_MISSES.search(finding.words))
+    if "unexpected pos" in finding.words:  # of a file that another rank could not write
+        return True
+    quoted = finding.cause in ("exception", "import-error") and _MISSES.search(finding.words)
+    return finding.cause in _MISSING or bool(quoted)
 
 
 _OF_CUDA = re.compile(r"(?i)\b(?:cuda|cublas|cudnn|nccl)\w*")
