@@ -60,9 +60,14 @@ def _counts(text: str) -> bool:
 
 def _last(voice: Voice) -> LogText | None:
     """The last line of its standard error that says anything, else of its output."""
-    return next(
-        filter(None, map(_last_of, filter(None, (voice.log("err"), voice.log("out"))))), None
-    )
+    logs = filter(None, (voice.log("err"), voice.log("out")))
+    return next(filter(None, map(_last_of, logs)), None)
+
+
+def last_line_of(voice: Voice) -> LogText | None:
+    """Of one rank beside others: of its output, for standard error holds what all print."""
+    logs = filter(None, (voice.log("out"), voice.log("err")))
+    return next(filter(None, map(_last_of, logs)), None)
 
 
 _OF_THE_END = re.compile(
