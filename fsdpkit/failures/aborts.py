@@ -10,6 +10,7 @@ import msgspec
 from fsdpkit.failures import exceptions
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.tracebacks import PrintedException, TracebackLine, lines_of
+from fsdpkit.failures.wording import is_of_gpu
 
 _ABORT_LINES = 120
 _WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
@@ -85,11 +86,8 @@ def _more(lines: Sequence[TracebackLine], place: int) -> str:
     return "\n".join(later.text for later in lines[place + 1 : place + 12])
 
 
-_OF_GPU = re.compile(r"(?i)cuda|\bhip|thrust|rmm")
-
-
 def _of_cpp(thrown: str, text: str, line: TracebackLine) -> Shown:
-    of_gpu = _OF_GPU.search(f"{thrown} {text.partition(chr(10))[0]}")
+    of_gpu = is_of_gpu(PrintedException(type=thrown, message=text.partition("\n")[0]))
     kind = "MemoryError" if "bad_alloc" in thrown + text and not of_gpu else "RuntimeError"
     raised = PrintedException(type=kind, message=text, begin=line.begin, end=line.end)
     found = exceptions.shown(raised)

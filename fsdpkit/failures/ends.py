@@ -423,11 +423,12 @@ def _last_words(end: ProcessEnd) -> Explanation | None:
 def _last_line(end: ProcessEnd) -> Explanation | None:
     if (found := last_line(end.err)) is None:
         return None
-    line, offset, is_last = found
-    which = "its last line" if is_last else "among its last lines"
-    words = f"{_left(end).words}; {which}: {refusals.unframed(line.text)}"
+    line, like_an_error = found
+    words = f"{_left(end).words}; its last line: {refusals.unframed(line.text)}"
+    if like_an_error is not None:
+        words += f" (before it: {refusals.unframed(like_an_error.text)})"
     shown = Shown("exception", _LEFT, line.begin, line.end, words=words, sure=False)
-    return Explanation(shown.moved(offset), "err")
+    return Explanation(shown, "err")
 
 
 def _status(status: int | None, cause: str = "exception", level: Level = Level.OWN) -> Shown:

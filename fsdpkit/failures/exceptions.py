@@ -97,7 +97,6 @@ _WITHOUT_NUMBER = (
 )
 """Words of libraries that leave the number out."""
 _TIMED_OUT_ON_A_FILE = re.compile(r"\[Errno 110\] [^\n:]*: ['\"]/")
-_OF_HDF5 = re.compile(r"Unable to (?:\w+ )*open file .*errno = 2\b")
 
 
 def shown(raised: PrintedException) -> Shown:
@@ -179,7 +178,8 @@ def _by_place(raised: PrintedException, plain: Shown) -> Shown | None:
         return _named(plain, "network-setup")
     if _TIMED_OUT_ON_A_FILE.search(raised.message):
         return _named(plain, "storage")
-    return _named(plain, "data-missing") if _OF_HDF5.search(raised.message) else None
+    missed = "Unable to" in raised.message and "errno = 2," in raised.message  # HDF5
+    return _named(plain, "data-missing") if missed else None
 
 
 def _by_errno(raised: PrintedException, plain: Shown) -> Shown | None:

@@ -39,7 +39,7 @@ def last_words(text: str, left: Pattern) -> Shown | None:
     said = [line for line in reversed(lines) if not is_by_the_way(line.text)]
     newest = next((line for line in said if tells_an_end(line.text)), None)
     for line in said:
-        if (found := _shown(line, newest=line is newest, last=line is lines[-1])) is not None:
+        if (found := _shown(line, newest=line is said[0], last=line is lines[-1])) is not None:
             return found.moved(offset)
     if said and newest is said[0]:
         return Shown("exception", left, newest.begin, newest.end, sure=False).moved(offset)
@@ -60,16 +60,19 @@ def _shown(line: TracebackLine, *, newest: bool, last: bool) -> Shown | None:
     return None
 
 
-def last_line(text: str) -> tuple[TracebackLine, int, bool] | None:
-    """The last line that looks like an error, or whatever was written last; how far to move its
-    place; whether it is the very last. It need have nothing to do with the end."""
+def last_line(text: str) -> tuple[TracebackLine, TracebackLine | None] | None:
+    """Whatever was written last, and the last that looks like an error, if that is another; they
+    need have nothing to do with the end."""
     lines, offset = _last_lines(text)
-    lines = [line for line in lines if not is_by_the_way(line.text)]
+    lines = [
+        msgspec.structs.replace(line, begin=line.begin + offset, end=line.end + offset)
+        for line in lines
+        if not is_by_the_way(line.text)
+    ]
     like = [line for line in lines if looks_like_an_error(line.text)]
     if not lines:
         return None
-    last = (like or lines)[-1]
-    return last, offset, last is lines[-1]
+    return lines[-1], like[-1] if like and like[-1] is not lines[-1] else None
 
 
 def _last_lines(text: str) -> tuple[list[TracebackLine], int]:

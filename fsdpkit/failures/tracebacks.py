@@ -124,6 +124,14 @@ def lines_of(text: str) -> list[TracebackLine]:
     return found
 
 
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+def without_numbers(line: str) -> str:
+    """A line as all ranks print it alike."""
+    return _NUMBER.sub("#", line.strip())
+
+
 BEGINS = "Traceback (most recent call last):"
 _LONGEST_PREFIX = 80
 
@@ -189,7 +197,7 @@ def ended_by(text: str) -> PrintedException | None:
         behind = [line for line in lines if line.begin > raised.end]
         said = [line.text for line in behind if line.text.strip()]
         ordinary = [text for text in said if not _AFTERMATH.search(text)]
-        steps = sum(bool(_STEP.search(text)) for text in ordinary)
+        steps = sum("INFO" in text or goes_on(text) for text in ordinary)
         most = _MOST_BEHIND_A_LOGGED if logged else _MOST_BEHIND
         if len(ordinary) > most or steps > _MOST_STEPS_BEHIND:
             return _without_traceback(behind)
@@ -280,7 +288,6 @@ def is_by_the_way(text: str) -> bool:
     return bool(_BY_THE_WAY.search(text))
 
 
-_STEP = re.compile(r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W{0,3}\d|\bINFO\b|\bloss\W{1,3}\d")
 _AFTERMATH = re.compile(
     r"^\s|^Exception ignored|^Traceback|Warning\b|^wandb:|^\[[WEI]\d*|resource_tracker|"
     r"^terminate called|^frame #|^\*\*\*|^Aborted|^Segmentation fault|NCCL (?:INFO|WARN)|"

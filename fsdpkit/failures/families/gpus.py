@@ -51,6 +51,7 @@ BAD_GPU = Cause(
             "torch, of a driver",
             line=r"unknown error|no NVIDIA|No (?:\w+ )?GPUs are available|NoDevice",
         ),
+        pattern("CUDA driver initialization failed", "torch"),
         pattern(("no CUDA-capable device", "no ROCm-capable device"), "CUDA and HIP"),
         pattern(
             ("uncorrectable hardware error", "hardware errors detected in"),

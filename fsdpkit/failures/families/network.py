@@ -125,7 +125,7 @@ RENDEZVOUS_TIMEOUT = Cause(
         ),
         pattern("waiting for clients", "TCPStore on the head", Level.WAITED),
         pattern(
-            ("wait timeout after ", "got error: Socket Timeout"),
+            ("wait timeout after ", "got error: Socket Timeout", "in store based barrier"),
             "TCPStore, of a key that nobody sets",
             Level.WAITED,
         ),

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from fsdpkit.failures.ends import STOPPED, TERM
-from fsdpkit.failures.tracebacks import TracebackLine, lines_of
+from fsdpkit.failures.tracebacks import TracebackLine, lines_of, without_numbers
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs.log_ends import LogText
 
-_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _SILENT = (None, TERM, STOPPED)
 
 
@@ -27,7 +26,7 @@ def baseline_of(bystanders: Sequence[Voice], failed: Sequence[Voice]) -> frozens
     one that failed said the same last."""
     last_words = {_last(log) for voice in failed for log in voice.logs}
     return frozenset(
-        _alike(line.text)
+        without_numbers(line.text)
         for voice in bystanders
         for log in voice.logs
         if voice.status not in _SILENT or _last(log) not in last_words
@@ -36,7 +35,9 @@ def baseline_of(bystanders: Sequence[Voice], failed: Sequence[Voice]) -> frozens
 
 
 def _last(log: LogText) -> str:
-    return next((_alike(text) for text in reversed(log.text.split("\n")) if text.strip()), "")
+    return next(
+        (without_numbers(text) for text in reversed(log.text.split("\n")) if text.strip()), ""
+    )
 
 
 _IN_THE_END = re.compile(r"^Traceback \(|^terminate called|^\[E\d{4} |^Fatal Python error")
@@ -55,10 +56,6 @@ def _is_plain(line: TracebackLine) -> bool:
     return not line.marked and bool(line.text.strip()) and not line.text[0].isspace()
 
 
-def _alike(text: str) -> str:
-    return _NUMBER.sub("#", text.strip())
-
-
 def without(voice: Voice, baseline: frozenset[str]) -> Voice:
     """The same rank with blanks in place of such lines, so that all others stay where they are."""
     logs = tuple(msgspec.structs.replace(log, text=_blanked(log, baseline)) for log in voice.logs)
@@ -68,7 +65,7 @@ def without(voice: Voice, baseline: frozenset[str]) -> Voice:
 def _blanked(log: LogText, baseline: frozenset[str]) -> str:
     parts, end = [], 0
     for line in lines_of(log.text):
-        if _is_plain(line) and _alike(line.text) in baseline:
+        if _is_plain(line) and without_numbers(line.text) in baseline:
             parts += [log.text[end : line.begin], " " * (line.end - line.begin)]
             end = line.end
     return "".join([*parts, log.text[end:]])

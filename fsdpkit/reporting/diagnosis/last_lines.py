@@ -10,7 +10,7 @@ import re
 from collections import Counter
 
 from fsdpkit.failures.last_words import is_noise
-from fsdpkit.failures.tracebacks import counts_a_step, is_by_the_way, lines_of
+from fsdpkit.failures.tracebacks import counts_a_step, is_by_the_way, lines_of, without_numbers
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.findings import Quote, in_words
 from fsdpkit.reporting.diagnosis.sources import Voice
@@ -18,7 +18,6 @@ from fsdpkit.runs.log_ends import LogText
 
 _SAY_LITTLE = frozenset({"hang", "time-limit", "cancelled"})
 """Causes that say nothing of what the ranks did."""
-_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _PROGRESS = re.compile(r"\d+%\|")
 
 
@@ -32,9 +31,9 @@ def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] |
     said = [(v, last) for v in ranks if (last := _last(v)) is not None]
     if not said:
         return None
-    alike = Counter(_NUMBER.sub("#", last.text) for _, last in said)
+    alike = Counter(without_numbers(last.text) for _, last in said)
     words, count = alike.most_common(1)[0]
-    voice, line = next((v, last) for v, last in said if _NUMBER.sub("#", last.text) == words)
+    voice, line = next((v, last) for v, last in said if without_numbers(last.text) == words)
     all_alike = 1 < count == len(ranks)
     if stepped and (not all_alike or counts_a_step(line.text)):
         return None
@@ -60,9 +59,14 @@ def _counts(text: str) -> bool:
 
 def _last(voice: Voice) -> LogText | None:
     """The last line of its standard error that says anything, else of its output."""
-    return next(
-        filter(None, map(_last_of, filter(None, (voice.log("err"), voice.log("out"))))), None
-    )
+    logs = filter(None, (voice.log("err"), voice.log("out")))
+    return next(filter(None, map(_last_of, logs)), None)
+
+
+def last_line_of(voice: Voice) -> LogText | None:
+    """Of one rank beside others: of its output, for standard error holds what all print."""
+    logs = filter(None, (voice.log("out"), voice.log("err")))
+    return next(filter(None, map(_last_of, logs)), None)
 
 
 _OF_THE_END = re.compile(

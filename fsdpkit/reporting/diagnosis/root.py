@@ -15,7 +15,8 @@ import msgspec
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
-from fsdpkit.reporting.diagnosis.findings import Finding, in_a_thread
+from fsdpkit.reporting.diagnosis.findings import Finding, in_a_thread, in_words
+from fsdpkit.reporting.diagnosis.last_lines import last_line_of
 from fsdpkit.reporting.diagnosis.sources import LOST_A_CHILD, Voice
 
 
@@ -60,40 +61,31 @@ def _surest(candidates: Sequence[Finding]) -> Finding:
 _AT_ONCE_S = 2.0
 """Within which a clock does not say who failed first."""
 _MISSES = re.compile(
-    r"No such file|FileNotFoundError|cannot open shared object|Ran out of input|"
-    r"PytorchStreamReader|EOFError"
+    r"No such file|FileNotFoundError|cannot open shared object|Ran out of input|EOFError"
 )
 _MISSING = frozenset({"data-missing", "checkpoint-unreadable"})
-_MAKERS = frozenset(
-    {
-        *("disk-full", "storage", "host-out-of-memory", "no-internet"),
-        *("environment-missing", "version-mismatch"),
-    }
-)
-_COULD_NOT_MAKE = re.compile(
-    r"(?i)\b(?:building|compil\w+|linking|download\w*)\b|CalledProcessError"
-)
 
 
 def _maker(first: Finding, candidates: Sequence[Finding]) -> Finding:
-    """Of one that misses a file: who, at the same time, says why it could not be made."""
+    """Of one that only misses a file: who, at the same time, says why it could not be made."""
     if not _only_misses(first):
         return first
     until_s = _AT_ONCE_S + (math.inf if first.time_s is None else first.time_s)
     makers = [
         f
         for f in candidates
-        if (f.cause in _MAKERS or _COULD_NOT_MAKE.search(f.words))
-        and not _only_misses(f)
+        if not _only_misses(f)
+        and (f.sure or f.cause != "exception")
         and (f.time_s is None or f.time_s <= until_s)
     ]
     return min(makers, key=order, default=first)
 
 
 def _only_misses(finding: Finding) -> bool:
-    if finding.cause in _MAKERS:
-        return "unexpected pos" in finding.words
-    return finding.cause in _MISSING or bool(_MISSES.search(finding.words))
+    if "unexpected pos" in finding.words:  # of a file that another rank could not write
+        return True
+    quoted = finding.cause in ("exception", "import-error") and _MISSES.search(finding.words)
+    return finding.cause in _MISSING or bool(quoted)
 
 
 _OF_CUDA = re.compile(r"(?i)\b(?:cuda|cublas|cudnn|nccl)\w*")
@@ -150,25 +142,49 @@ def _all_interrupted(findings: Sequence[Finding], attempt: AttemptEvidence) -> b
 def _waited_for(
     first: Finding, findings: Sequence[Finding], attempt: AttemptEvidence
 ) -> Finding | None:
-    """Of a hang that only ranks which waited tell of: those few that are left, if all others waited
-    in vain and they have said nothing; of several on one node the node."""
+    """Of what only ranks tell that waited or lost a peer: those few that are left, if all others
+    waited in vain and they have said nothing; of several on one node the node."""
     ranks = set(range(attempt.ranks))
     silent = sorted(ranks - {finding.rank for finding in findings})
-    waited = {f.rank for f in findings if (f.cause, f.level) == ("hang", Level.WAITED)}
-    if first.cause != "hang" or not silent or 2 * len(silent) > len(ranks):
+    if not silent or 2 * len(silent) > len(ranks) or first.level > Level.WAITED:
         return None
-    if not waited >= ranks - set(silent):
+    if first.cause == "connection-reset":
+        return _lost_by_all(silent, first, attempt)
+    waited = {f.rank for f in findings if (f.cause, f.level) == ("hang", Level.WAITED)}
+    if first.cause != "hang" or not waited >= ranks - set(silent):
         return None
     nodes = {rank: _node_of(rank, attempt) for rank in silent}
     node = nodes[silent[0]] if len(set(nodes.values())) == 1 else None
     one = len(silent) == 1
     if one and (thread := in_a_thread(silent[0], attempt)) is not None:
         return thread
-    words = "it printed no error, and all other ranks waited for one in vain"
+    words = (
+        f"it printed no error, and all other ranks waited for one in vain{_last(silent, attempt)}"
+    )
     if not one:
         words = f"ranks {_listed(silent)} printed no error, and all others waited for them in vain"
     rank = silent[0] if one else None
     return msgspec.structs.replace(first, level=Level.OWN, rank=rank, node=node, words=words)
+
+
+def _lost_by_all(silent: Sequence[int], first: Finding, attempt: AttemptEvidence) -> Finding | None:
+    """The only rank that said nothing, while all others lost a peer: perhaps it left."""
+    if len(silent) > 1 or attempt.ranks <= _FEW:
+        return None
+    rank = silent[0]
+    words = f"it printed no error, and all other ranks lost a peer{_last(silent, attempt)}"
+    node = _node_of(rank, attempt) or None
+    told = msgspec.structs.replace(first, cause="exception", level=Level.OWN, words=words)
+    return msgspec.structs.replace(told, rank=rank, node=node, said="", raised=None, sure=False)
+
+
+_FEW = 2
+
+
+def _last(silent: Sequence[int], attempt: AttemptEvidence) -> str:
+    voice = next((v for v in attempt.voices if v.kind == "rank" and v.rank == silent[0]), None)
+    line = last_line_of(voice) if voice is not None else None
+    return f"; its last line was: {in_words(line.text)}" if line is not None else ""
 
 
 def _listed(ranks: Sequence[object]) -> str:

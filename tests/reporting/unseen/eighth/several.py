@@ -457,4 +457,59 @@ CASES = [
         },
         rank=0,
     ),
+    several(
+        "download-refused-to-rank-0",
+        "requests",
+        "exception|no-internet|settings",
+        {
+            0: ended(
+                0,
+                "requests.exceptions.HTTPError: 403 Client Error: Forbidden for url: https://huggingface.co/x/resolve/main/model.bin",
+                after_s=0.05,
+            ),
+            **{r: ended(r, MISS) for r in (1, 2, 3)},
+        },
+        rank=0,
+    ),
+    several(
+        "one-rank-short-at-the-barrier",
+        "torch",
+        "rendezvous-timeout|hang",
+        {
+            r: ended(
+                r,
+                f"RuntimeError: Timed out initializing process group in store based barrier on rank: {r}, for key: store_based_barrier_key:1 (world_size=8, worker_count=7, timeout=0:30:00)",
+                after_s=0.01 * r,
+            )
+            for r in (0, 1, 2, 4, 5, 6, 7)
+        },
+        forbid="IPv6",
+    ),
+    several(
+        "driver-of-a-node-does-not-start",
+        "torch",
+        "bad-gpu|version-mismatch",
+        {
+            r: ended(
+                r,
+                "RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",
+                after_s=0.01 * r,
+            )
+            for r in range(4, 8)
+        },
+        node="node2",
+    ),
+    several(
+        "time-limit-of-a-good-run",
+        "Slurm",
+        "time-limit",
+        {},
+        others=Rank(
+            err=BASE
+            + "  8%|8| 410/5000 [12:01<2:14:37,  1.76s/it]{'loss': 1.6231, 'epoch': 0.16}\n"
+        ),
+        slurm="TIMEOUT|0:0",
+        batch="slurmstepd-node1: error: *** JOB 4711 ON node1 CANCELLED AT 2026-11-22T06:24:44 DUE TO TIME LIMIT ***\n",
+        forbid="no rank logged",
+    ),
 ]
