@@ -175,7 +175,7 @@ def test_a_lock_that_all_ranks_wait_for_is_named_where_the_time_was_over() -> No
 def test_the_judgements_are_complete_and_few_are_misled() -> None:
     judged = msgspec.toml.decode(JUDGED.read_bytes(), type=dict[str, tuple[str, str]])
     marks = [mark for mark, reason in judged.values() if reason]
-    assert set(marks) == {"helped", "silent", "misled"}
+    assert set(marks) <= {"helped", "silent", "misled"}
     assert len(marks) == len(judged)
     assert marks.count("misled") <= 0.03 * len(marks)
     assert marks.count("helped") >= 0.65 * len(marks)
