@@ -46,6 +46,8 @@ COLLECTIVE_MISMATCH = Cause(
     ),
 )
 
+_STOOD = r"^(?:rank \d+ (?:on \S+: )?)?(?:made no step|logged no step|was \w+)\b"
+"""At the beginning: within what an exception says, it is a rank's own words."""
 HANG = Cause(
     "hang",
     "{who} stopped making progress: {words}",
@@ -58,12 +60,13 @@ HANG = Cause(
             "waiting for other ranks",
             "fsdpkit's agents, for a waiting rank",
             Level.WAITED,
+            line=_STOOD + r".*waiting for other ranks",
             action=_LOOK_AT_ALL,
         ),
         pattern(
             " (after step ",
             "fsdpkit's agents, for a rank doing something different from the others",
-            line=r"(?:made no step|logged no step|was \w+) for \d+ s \(after step -?\d+\)",
+            line=_STOOD + r" for \d+ s \(after step -?\d+\)",
         ),
         pattern(
             "monitoredBarrier",
