@@ -156,15 +156,6 @@ def test_a_node_is_left_out_only_where_others_came_further() -> None:
     assert "exclude=node2" in (others_lived.action or "")
 
 
-def test_the_rank_that_said_nothing_is_named_where_all_others_lost_it() -> None:
-    silent = rank(3, None, status=None, log="\x1b[2Jnothing to do\n")
-    lost = [rank(number, RESET) for number in range(3)]
-    action = found(*lost, silent, ranks=4).action or ""
-    assert "ank 3" in action
-    assert "nothing to do" in action
-    assert "\x1b" not in action
-
-
 def test_a_lock_that_all_ranks_wait_for_is_named_where_the_time_was_over() -> None:
     waits = "Still waiting to acquire lock on /hub/.locks/t5.lock (elapsed: {} seconds)\n"
     waiting = [rank(n, None, status=None, log=waits.format(n)) for n in range(2)]

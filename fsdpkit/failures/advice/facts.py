@@ -57,8 +57,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     frames: tuple[Frame, ...] = ()
     place: str | None = None
     """File and line of the script where it arose."""
-    silent: str | None = None
-    """The rank, of those that only lost others or waited for them, that said nothing."""
     earlier: str | None = None
     """The last exception that the process, or one of its own, printed before."""
     source: str | None = None
@@ -94,7 +92,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         if name in _IN_WORDS:
             words, place = _IN_WORDS[name]
             return _first(words, getattr(self, place))
-        if name in ("node", "run", "place", "earlier", "silent", "source"):
+        if name in ("node", "run", "place", "earlier", "source"):
             known: str | None = getattr(self, name)
             return known
         if name == "exclude":

@@ -37,6 +37,8 @@ COLLECTIVE_MISMATCH = Cause(
     ),
 )
 
+_STOOD = r"^(?:rank \d+ (?:on \S+: )?)?(?:made no step|logged no step|was \w+)\b"
+"""At the beginning: within what an exception says, it is a rank's own words."""
 HANG = Cause(
     "hang",
     "{who} stopped making progress: {words}",

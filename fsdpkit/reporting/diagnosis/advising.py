@@ -46,7 +46,6 @@ def facts_of(
         node=first.node,
         frames=raised.frames if raised is not None else (),
         place=str(own).partition(" in ")[0] if own is not None else None,
-        silent=_silent(first, findings, attempt),
         earlier=_earlier(said, voice),
         source=_source(raised, voice),
         settings=_defaults() | dict(evidence.settings),
@@ -119,20 +118,6 @@ def _apart(first: Finding, findings: Sequence[Finding]) -> bool:
         return True
     elsewhere = (f for f in findings if f.node not in (None, first.node))
     return any(f.level <= Level.WAITED for f in elsewhere)
-
-
-def _silent(first: Finding, findings: Sequence[Finding], attempt: AttemptEvidence) -> str | None:
-    """The only rank without a finding where all others lost a peer, with its last line."""
-    if first.level > Level.WAITED:
-        return None
-    told = {finding.rank for finding in findings}
-    quiet = [v for v in attempt.voices if v.kind == "rank" and v.rank not in told]
-    if len(quiet) != 1 or len(told) < 2:
-        return None
-    lines = [log.text.rstrip().rpartition("\n")[2].strip() for log in reversed(quiet[0].logs)]
-    last = next(filter(None, lines), None)
-    who = f"Rank {quiet[0].rank} on {quiet[0].node}" if quiet[0].node else f"Rank {quiet[0].rank}"
-    return f"{who} (its last line: {one_line(last)[:_MOST_QUOTED]})" if last else who
 
 
 _RAISED = re.compile(
