@@ -33,6 +33,8 @@ __all__ = ["browser"]  # a fixture of all rooms
 
 Completed = subprocess.CompletedProcess[str]
 ROOT = Path(__file__).resolve().parent.parent
+COLD = ("--set", "launch.warm=off")
+"""For ranks without torch, which a process that has imported it would only delay."""
 
 # The same examples every time, so that only a change can make a test fail; however long they take
 # on a busy machine. HYPOTHESIS_PROFILE=search looks for new ones (and for more, where a test does

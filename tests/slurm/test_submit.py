@@ -20,11 +20,10 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit import submit as submit_from_python
-from tests.conftest import Completed, answer_of
+from tests.conftest import COLD, Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import (
     ACCOUNT,
-    COLD,
     WHO,
     Finished,
     Person,
