@@ -42,8 +42,8 @@ SLURM_ROOT := .slurm$(if $(SLURM),-$(SLURM))
 export FSDPKIT_TEST_SLURM := $(SLURM)
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-# Three more than there are cores: so many lanes mostly wait for Slurm, while others compute.
-WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 3 : 11)))
+# Four more than there are cores: so many lanes mostly wait for Slurm, while others compute.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 4 : 12)))
 IN_LANES = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 BENCH_ARGS ?=
 

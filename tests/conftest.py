@@ -11,6 +11,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ __all__ = ["browser"]  # a fixture of all rooms
 
 Completed = subprocess.CompletedProcess[str]
 ROOT = Path(__file__).resolve().parent.parent
+COLD = ("--set", "launch.warm=off")
+"""For ranks without torch, which a process that has imported it would only delay."""
 
 # The same examples every time, so that only a change can make a test fail; however long they take
 # on a busy machine. HYPOTHESIS_PROFILE=search looks for new ones (and for more, where a test does
@@ -54,12 +57,20 @@ point_at_roots()  # before a test gets an XDG_CACHE_HOME of its own
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST_FIRST = ("slurm", "other-slurm", "lost-nodes", "faults", "ordinary-users", "t5-on-slurm")
+"""Lanes on a real cluster, each of which takes minutes."""
+AT_ONCE = 3
+"""How many of them start first: half of the workers that a small machine has."""
+OTHER_SLURM = "tests/slurm/test_s[cilu]*"
+"""Files of half of the tests that would otherwise be in the lane `slurm`."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Divide the tests into lanes for `--dist loadgroup`; those that take longest start first.
+    """Divide the tests into lanes for `--dist loadgroup`, in the order in which workers take them.
 
     One worker runs all tests of a lane, in order. `pytest.mark.xdist_group` names the lane. Without
-    it tests on the cluster share one, because a worker has one cluster, and the tests of a file
+    it tests on the cluster share two, because a worker has one cluster, and the tests of a file
     share one, because its fixtures are expensive.
     """
     if not hasattr(config, "workerinput"):
@@ -71,11 +82,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for name in ("slurm", "newest_slurm", "torch", "local")
         )
         if item.get_closest_marker("xdist_group") is None:
-            lane = "slurm" if slurm else item.nodeid.partition("::")[0]
-            item.add_marker(pytest.mark.xdist_group(lane))
+            file = item.nodeid.partition("::")[0]
+            on_cluster = "other-slurm" if fnmatch(file, OTHER_SLURM) else "slurm"
+            item.add_marker(pytest.mark.xdist_group(on_cluster if slurm else file))
         turn = 0 if slurm or newest else 1 if torch or local else 2
         turns[lane_of(item)] = min(turn, turns.get(lane_of(item), turn))
-    items.sort(key=lambda item: turns[lane_of(item)])
+    places = {lane: place for place, lane in enumerate(in_order(turns))}
+    items.sort(key=lambda item: places[lane_of(item)])
+
+
+def in_order(turns: Mapping[str, int]) -> list[str]:
+    """The lanes as workers take them, by their turns: those that wait for Slurm (0) spread over
+    those that start ranks (1), so that at any time some wait while others compute; then the rest.
+    """
+    rank = {lane: number for number, lane in enumerate(LONGEST_FIRST)}
+    waiting = sorted((w for w in turns if turns[w] == 0), key=lambda w: rank.get(w, len(rank)))
+    computing = sorted((c for c in turns if turns[c]), key=turns.__getitem__)
+    found, later = waiting[:AT_ONCE], waiting[AT_ONCE:]
+    between = max(1, [*turns.values()].count(1) // (len(later) + 1))
+    for number, lane in enumerate(computing, start=1):
+        found.append(lane)
+        if later and number % between == 0:
+            found.append(later.pop(0))
+    return [*found, *later]
 
 
 def pytest_collection_finish() -> None:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from fsdpkit.cli.main import COMMANDS
+from fsdpkit.cli.main import fsdpkit as commands
 from tests.conftest import Completed
 
 Fsdpkit = Callable[..., Completed]
@@ -25,7 +27,7 @@ def test_help_lists_every_command_and_each_command_s_help_opens_with_an_example(
     assert top.returncode == 0
     for name in COMMANDS:
         assert f"  {name} " in top.stdout
-        text = fsdpkit(name, "--help").stdout
+        text = CliRunner().invoke(commands, [name, "--help"], prog_name="fsdpkit").output
         before_options = text.split("Options:")[0]
         assert f"    fsdpkit {name}" in before_options or f"(fsdpkit {name}" in before_options
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.runs.layout import RunPaths
-from tests.conftest import Completed, answer_of
+from tests.conftest import COLD, Completed, answer_of
 from tests.reporting.made_run import T0, launches, made_run, starts
 from tests.reporting.test_evidence import fails
 
@@ -133,7 +133,8 @@ def test_a_run_of_the_local_cluster_is_diagnosed_with_what_it_really_left(
             import a_module_that_is_not_there
         """,
     )
-    words = ["--cluster", "local", "--nodes", "1", "--gpus", "2", "--set", "retry.on_crash=stop"]
+    words = ["--cluster", "local", "--nodes", "1", "--gpus", "2"]
+    words += [*COLD, "--set", "retry.on_crash=stop"]
     done = fsdpkit("submit", str(script), *words, "--runs", str(tmp_path / "runs"), "--wait")
     assert done.returncode == 1, done.stderr
     run = next((tmp_path / "runs").glob("*/run.json")).parent

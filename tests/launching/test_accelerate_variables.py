@@ -15,7 +15,7 @@ from fsdpkit.config.accelerate_file import unused_of
 from fsdpkit.config.job import Resources
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.errors import ConfigError
-from tests.conftest import Completed, answer_of
+from tests.conftest import COLD, Completed, answer_of
 
 FSDP = """\
 compute_environment: LOCAL_MACHINE
@@ -47,7 +47,7 @@ def given(
     """A finished run on two nodes whose script prints its environment."""
 
     def run(config: Path) -> Run:
-        words = ["--cluster", "local", "--nodes", "2", "--gpus", "1", "--json"]
+        words = ["--cluster", "local", *COLD, "--nodes", "2", "--gpus", "1", "--json"]
         script = str(write_script("shows.py", SHOWS))
         key = f"launch.accelerate_config={config}"
         ran = Run.open(answer_of(fsdpkit("submit", script, *words, "--set", key))["dir"])

@@ -201,8 +201,9 @@ def listening(places: Places) -> Iterator[str]:
 # ---- What the stranger wrote
 
 
-def make(places: Places, server: str) -> None:
-    """Everything but the runs, which the stranger makes with fsdpkit."""
+def make(places: Places, server: str, own: str) -> None:
+    """Everything but the runs, which the stranger makes with fsdpkit. own: address of the server
+    that the victim uses."""
     places.top.chmod(0o755)
     places.marks.mkdir()
     places.marks.chmod(0o1777)
@@ -215,7 +216,7 @@ def make(places: Places, server: str) -> None:
     _write_templates(places)
     _write_asked_for(places)
     _write_work_tree(places, places.sam / "tree", server)
-    _write_victim(places)
+    _write_victim(places, own)
     give(places.sam, STRANGER)
     give(places.alex, VICTIM)
     (places.sam / "tree").chmod(0o1777)
@@ -436,7 +437,7 @@ def _write_repository(places: Places, tree: Path) -> None:
     _write(tree / "train.py", (tree / "train.py").read_text() + "\n# changed\n")
 
 
-def _write_victim(places: Places) -> None:
+def _write_victim(places: Places, own: str) -> None:
     """A job of the victim's own, files that must stay as they are, and git told to look at the
     work trees of others, as people do who share a directory."""
     alex = places.alex
@@ -445,6 +446,7 @@ def _write_victim(places: Places) -> None:
     _write(alex / ".gitconfig", "[safe]\n\tdirectory = *\n")
     _write(alex / ".netrc", "machine 127.0.0.1 login victim password netrc\n", 0o600)
     _write(alex / ".bashrc", "# mine\n")
+    _write(alex / ".config" / "wandb" / "settings", f"[default]\nbase_url = {own}\n")
     for name in ("notes.txt", "step-1/notes.txt"):
         _write(alex / "precious" / name, "mine\n")
     (alex / "runs").mkdir()

@@ -15,6 +15,7 @@ from fsdpkit.cli.main import _HIDDEN, fsdpkit
 from tests.looking import stranger
 from tests.looking.commands import COMMANDS, Command, Line
 from tests.looking.stranger import VICTIM, Places
+from tests.refusing_server import refusing_server
 
 pytestmark = [
     pytest.mark.local,
@@ -32,8 +33,8 @@ def canaries() -> Iterator[tuple[Places, list[str]]]:
     """Everything of the stranger's, and which canaries sang while it was made."""
     with tempfile.TemporaryDirectory(prefix="fsdpkit-looking-", dir="/tmp") as directory:
         places = Places(Path(directory))
-        with stranger.listening(places) as server:
-            stranger.make(places, server)
+        with stranger.listening(places) as server, refusing_server() as own:
+            stranger.make(places, server, own)
             yield places, stranger.make_runs(places, server)
 
 

@@ -24,7 +24,7 @@ from fsdpkit.scheduling.parsed_templates import to_carry
 from tests.publishing.catalogue_pages import LANE, Shown, centres_of
 from tests.publishing.drawn import Drawn, drawn
 
-REQUESTS = 500
+REQUESTS = 200
 pytestmark = LANE
 
 
@@ -85,9 +85,7 @@ def answers(form: Shown, asked: Sequence[dict[str, Any]]) -> list[Answered]:
     return [Answered(**one) for one in told]
 
 
-def test_five_hundred_drawn_requests_give_the_command_lines_script_or_error(
-    form: Shown, place: Path
-) -> None:
+def test_drawn_requests_give_the_command_lines_script_or_error(form: Shown, place: Path) -> None:
     requests = list(drawn(REQUESTS, seed=19))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FSDPKIT_STATE_DIR", str(place / "state"))

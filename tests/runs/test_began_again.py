@@ -13,7 +13,7 @@ from fsdpkit import Run
 from fsdpkit.runs.began_again import SENTENCE, began_again
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.layout import TaskPaths
-from tests.conftest import Completed, answer_of
+from tests.conftest import COLD, Completed, answer_of
 from tests.reporting.made_run import T0, breaks, launches, made_run, saves, starts, write_lines
 
 PLAIN: dict[str, Any] = {"name": "made", "retry": {"args_again": []}}
@@ -84,7 +84,7 @@ def test_further_arguments_come_with_a_restart_and_with_a_resume(
     )
     sets = ["launch.warm=" + warm, "retry.backoff_s=0", 'retry.args_again=["--resume", "a b"]']
     words = [word for each in sets for word in ("--set", each)]
-    shape = ["--cluster", "local", "--nodes", "2", "--gpus", "1"]
+    shape = ["--cluster", "local", "--nodes", "1", "--gpus", "2"]
     answer = answer_of(fsdpkit("submit", str(script), *shape, *words, "--json", "--", "--x", "1"))
     run = Run.open(answer["dir"])
     assert run.wait(poll_s=0.1).succeeded
@@ -112,7 +112,7 @@ def test_status_diagnose_and_report_say_that_it_began_at_its_beginning(
         sys.exit(3 if first else 0)
         """,
     )
-    words = ["--cluster", "local", "--nodes", "1", "--gpus", "1", "--set", "retry.backoff_s=0"]
+    words = ["--cluster", "local", *COLD, "--gpus", "1", "--set", "retry.backoff_s=0"]
     answer = answer_of(fsdpkit("submit", str(script), *words, "--json", "--", str(tmp_path / "m")))
     run = Run.open(answer["dir"])
     assert run.wait(poll_s=0.1).succeeded

@@ -22,7 +22,7 @@ from fsdpkit.scheduling.local import commands, store
 from fsdpkit.scheduling.local.client import LocalClient, check_fits
 from fsdpkit.scheduling.local.supervisor import nodes_of
 from fsdpkit.scheduling.states import JobState
-from tests.conftest import Completed, answer_of
+from tests.conftest import COLD, Completed, answer_of
 from tests.reporting.made_run import made_run
 
 Submit = Callable[..., dict[str, Any]]
@@ -36,7 +36,7 @@ WHO = """
 @pytest.fixture
 def submit(fsdpkit: Callable[..., Completed]) -> Submit:
     def call(*args: str) -> dict[str, Any]:
-        return answer_of(fsdpkit("submit", "--cluster", "local", "--json", *args))
+        return answer_of(fsdpkit("submit", "--cluster", "local", *COLD, "--json", *args))
 
     return call
 
@@ -93,7 +93,7 @@ def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
     failing = write_script(
         "fails.py", "import os, sys; sys.exit(5 if os.environ['RANK'] == '1' else 0)"
     )
-    words = ["submit", "--cluster", "local", "--nodes", "2", "--gpus", "1"]
+    words = ["submit", "--cluster", "local", *COLD, "--nodes", "2", "--gpus", "1"]
     done = fsdpkit(*words, str(failing), "--wait")
     assert done.returncode == 5, done.stderr
     assert "rank 1" in done.stderr
@@ -173,11 +173,11 @@ def _text(path: Path) -> str:
 
 @pytest.mark.local
 def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path: Path) -> None:
-    """Twenty seconds of limit, ten of warning; a shell that does not stop is ended."""
+    """Ten seconds of limit, five of warning; a shell that does not stop is ended."""
     script = tmp_path / "job.sbatch"
     script.write_text(
         "#!/bin/bash\n"
-        "#SBATCH --job-name=deaf --nodes=1 --cpus-per-task=1 --time=0:20 --signal=B:USR1@10\n"
+        "#SBATCH --job-name=deaf --nodes=1 --cpus-per-task=1 --time=0:10 --signal=B:USR1@5\n"
         f'#SBATCH --chdir={tmp_path} --output="{tmp_path}/log-%j"\n'
         "trap 'echo warned' USR1\n"
         "while :; do sleep 0.1; done\n"

@@ -18,7 +18,7 @@ from fsdpkit.scheduling.provenance import write_provenance
 from fsdpkit.scheduling.submission import SubmitRequest, plan
 from fsdpkit.worktree import git as asking_git
 from fsdpkit.worktree.git import GitError, git_in
-from tests.conftest import Completed, answer_of
+from tests.conftest import COLD, Completed, answer_of
 from tests.reporting.log_runs import make_run
 from tests.scheduling.work_trees import git, work_tree
 
@@ -249,7 +249,7 @@ def test_status_and_report_say_which_code_ran(
     fsdpkit: Callable[..., Completed], tree: Path
 ) -> None:
     sets = ("--set", "environment.variables.COLOUR=blue")
-    done = fsdpkit("submit", "train.py", "--cluster", "local", "--wait", *sets, cwd=tree)
+    done = fsdpkit("submit", "train.py", "--cluster", "local", *COLD, "--wait", *sets, cwd=tree)
     assert done.returncode == 0, done.stderr
     (run,) = (tree / "runs").iterdir()
     commit = git(tree, "rev-parse", "HEAD")

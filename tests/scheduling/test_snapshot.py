@@ -17,7 +17,7 @@ from fsdpkit.scheduling.relocation import in_copy
 from fsdpkit.scheduling.snapshot import copy_tree, read_tree
 from fsdpkit.scheduling.submission import SubmitRequest, plan, script_of
 from fsdpkit.worktree.files import Limit, WorkTreeFiles, files_of, top_of
-from tests.conftest import Completed
+from tests.conftest import COLD, Completed
 from tests.scheduling.work_trees import git, work_tree
 
 MB = 1_000_000
@@ -215,7 +215,7 @@ def test_the_job_runs_in_the_copy_and_is_resumed_there(
         '[resources]\nnodes = 1\ngpus = 1\ntime = "00:10:00"\n'
     )
     at = {"cwd": tree / "sub"}
-    done = fsdpkit("submit", "job.toml", "--cluster", "local", "--wait", **at)
+    done = fsdpkit("submit", "job.toml", "--cluster", "local", *COLD, "--wait", **at)
     assert done.returncode == 0, done.stderr
     (run,) = (tree / "sub" / "runs").iterdir()
     assert f"edited {run}/snapshot/sub []" in fsdpkit("logs", str(run), **at).stdout

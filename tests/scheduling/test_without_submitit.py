@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.runs.layout import RunPaths
-from tests.conftest import Completed
+from tests.conftest import COLD, Completed
 
 Command = Callable[..., Completed]
 
@@ -26,7 +26,7 @@ def test_only_submitit_s_own_results_are_missing(
     script = tmp_path / "train.py"
     script.write_text(f"import os, sys\nprint(os.environ['RANK'])\nsys.exit({status})\n")
     shape = ("--cluster", "local", "--nodes", "2", "--gpus", "1", "--time", "15", "--wait")
-    done = fsdpkit("submit", str(script), *shape, "--set", "retry.restarts=0", env=without)
+    done = fsdpkit("submit", str(script), *shape, *COLD, "--set", "retry.restarts=0", env=without)
     assert done.returncode == status, done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     told = json.loads(fsdpkit("status", str(run), "--json", env=without).stdout)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Completed, answer_of, require_newest_slurm, require_slurm
+from tests.conftest import COLD, Completed, answer_of, require_newest_slurm, require_slurm
 from tests.slurm_cluster import Session, SlurmCluster
 
 PROFILE = """
@@ -76,8 +76,6 @@ USERS_LANE = pytest.mark.xdist_group("ordinary-users")
 T5_LANE = pytest.mark.xdist_group("t5-on-slurm")
 """Of tests that train T5 on a cluster, beside those that mostly wait."""
 ACCOUNT = ("--account", "pas1234", "--time", "15")
-COLD = ("--set", "launch.warm=off")
-"""For ranks without torch, which a process that has imported it would only delay."""
 
 
 def until(condition: Callable[[], object], what: str = "it") -> None:

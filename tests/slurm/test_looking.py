@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.conftest import ACCOUNT, COLD, USERS_LANE, Person, until
+from tests.conftest import COLD
+from tests.slurm.conftest import ACCOUNT, USERS_LANE, Person, until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, USERS_LANE]

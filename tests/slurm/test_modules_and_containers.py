@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import ROOT, Completed, answer_of
-from tests.slurm.conftest import ACCOUNT, COLD, everything_said, told_by_ranks, write_profile
+from tests.conftest import COLD, ROOT, Completed, answer_of
+from tests.slurm.conftest import ACCOUNT, everything_said, told_by_ranks, write_profile
 from tests.slurm_cluster import NEWEST, SlurmCluster, choice
 from tests.slurm_cluster.machines import ClusterError
 from tests.slurm_cluster.packages import laid_over, unpack

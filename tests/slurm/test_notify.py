@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import Completed, answer_of
-from tests.slurm.conftest import COLD, everything_said, until
+from tests.conftest import COLD, Completed, answer_of
+from tests.slurm.conftest import everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm

@@ -15,9 +15,9 @@ import pytest
 from fsdpkit.runs.events import read_json_lines
 from tests.attackers.bed import PersonBed
 from tests.config.access_lists import MASK, USER, set_list
-from tests.conftest import Completed, answer_of
+from tests.conftest import COLD, Completed, answer_of
 from tests.faults.trial import STEPS, T5, Trial
-from tests.slurm.conftest import ACCOUNT, COLD, USERS_LANE, Person, everything_said
+from tests.slurm.conftest import ACCOUNT, USERS_LANE, Person, everything_said
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, USERS_LANE]

@@ -46,24 +46,26 @@ def starts(run: Path) -> int:
     return sum(found)
 
 
-@pytest.mark.parametrize("text", [GOES_ON, SAVES], ids=["knows nothing", "saves by itself"])
-def test_a_job_of_any_script_is_queued_again_at_its_time_limit(
-    on_slurm: SlurmCluster, submit: Submit, tmp_path: Path, text: str
+def test_jobs_of_any_script_are_queued_again_at_their_time_limit(
+    on_slurm: SlurmCluster, submit: Submit, tmp_path: Path
 ) -> None:
-    """The cluster kills a job five seconds after its limit, with its batch shell."""
-    script = tmp_path / "train.py"
-    script.write_text(text)
-    told = submit(str(script), "--nodes", "2", "--gpus", "1")
-    run, job = Path(told["dir"]), told["job_id"]
-    until(lambda: starts(run) == 1, "the start")
-    on_slurm.set_time_limit(job, "1")
-    until(lambda: starts(run) == 2, "the second start")
-    on_slurm.run(["scancel", str(job)], check=True)
-    (words,) = run.glob("slurm-*.log")
-    saved = "by the script's own handler" in words.read_text()
-    assert saved is (text == SAVES)
-    (first,) = [e for e in read_json_lines(run / "attempt-0" / "orders.jsonl") if "cause" in e]
-    assert first["cause"] == ("stopped" if saved else "crash")
+    """The cluster kills a job five seconds after its limit, with its batch shell. It looks at
+    limits twice a minute, so two jobs are waited for at once: the second saves by itself."""
+    jobs: dict[Path, str] = {}
+    for name, text in (("plain.py", GOES_ON), ("saves.py", SAVES)):
+        (tmp_path / name).write_text(text)
+        told = submit(str(tmp_path / name), "--nodes", "2", "--gpus", "1")
+        jobs[Path(told["dir"])] = told["job_id"]
+    until(lambda: all(starts(run) == 1 for run in jobs), "the start")
+    for job in jobs.values():
+        on_slurm.set_time_limit(job, "1")
+    until(lambda: all(starts(run) == 2 for run in jobs), "the second start")
+    on_slurm.run(["scancel", *map(str, jobs.values())], check=True)
+    for run, (saved, cause) in zip(jobs, [(False, "crash"), (True, "stopped")], strict=True):
+        (words,) = run.glob("slurm-*.log")
+        assert ("by the script's own handler" in words.read_text()) is saved
+        (first,) = [e for e in read_json_lines(run / "attempt-0" / "orders.jsonl") if "cause" in e]
+        assert first["cause"] == cause
 
 
 def test_cancel_save_reaches_a_script_s_own_handler(

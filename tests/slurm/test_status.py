@@ -13,9 +13,9 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit.errors import SchedulerError
-from tests.conftest import Completed, answer_of
+from tests.conftest import COLD, Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
-from tests.slurm.conftest import COLD, until, wait_accounted
+from tests.slurm.conftest import until, wait_accounted
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.configuration import CONTROLLER
 from tests.slurm_cluster.machines import poll

@@ -20,11 +20,10 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit import submit as submit_from_python
-from tests.conftest import Completed, answer_of
+from tests.conftest import COLD, Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import (
     ACCOUNT,
-    COLD,
     WHO,
     Finished,
     Person,
@@ -562,7 +561,7 @@ def test_a_module_and_a_command_get_their_words_on_every_node(person: Person, ki
     tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{lab}/train.py" "$@"\n')
     tool.chmod(0o755)
     entry = ["-m", "lab.train"] if kind == "module" else ["./tool"]
-    size = ("--nodes", "2", "--gpus", "2", *ACCOUNT, "--wait", "--json", "--runs", "runs")
+    size = ("--nodes", "2", "--gpus", "2", *ACCOUNT, *COLD, "--wait", "--json", "--runs", "runs")
     done = person.fsdpkit("submit", *entry, *size, "--", *words, cwd=lab.parent)
     run = Run.open(answer_of(done)["dir"])
     package = "lab" if kind == "module" else "None"

@@ -12,8 +12,8 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit.runs import record
-from tests.conftest import Completed, answer_of
-from tests.slurm.conftest import ACCOUNT, COLD, WHO, Person, everything_said, until
+from tests.conftest import COLD, Completed, answer_of
+from tests.slurm.conftest import ACCOUNT, WHO, Person, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm

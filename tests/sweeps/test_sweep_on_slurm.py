@@ -12,9 +12,9 @@ from fsdpkit import Run
 from fsdpkit.sweeps.advancing import advance, decide
 from fsdpkit.sweeps.record import SweepPaths, decisions, load, write_decision
 from fsdpkit.sweeps.results import results
-from tests.conftest import Completed, answer_of
+from tests.conftest import COLD, Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
-from tests.slurm.conftest import ACCOUNT, COLD, USERS_LANE, Person, until
+from tests.slurm.conftest import ACCOUNT, USERS_LANE, Person, until
 from tests.slurm_cluster import SlurmCluster
 from tests.sweeps.trials import write_sweep
 

@@ -27,6 +27,7 @@ from fsdpkit.tracking.points import lines_of
 from fsdpkit.tracking.sending import send, sending_of
 from fsdpkit.tracking.trackers import SentLines
 from tests.conftest import Completed, answer_of
+from tests.refusing_server import refusing_server
 from tests.reporting.made_run import T0, made_run, starts, trains, write_lines
 
 NAME = "t-20261121-101500-3f20"
@@ -320,24 +321,8 @@ def test_wandb_reads_no_settings_of_the_run_or_of_where_one_stands(
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """A server that knows nobody."""
-
-    class Refusing(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length") or 0))
-            self.send_response(401)
-            self.end_headers()
-            self.wfile.write(b'{"error_code": "PERMISSION_DENIED", "message": "wrong key"}')
-
-        do_GET = do_PUT = do_POST
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with refusing_server() as address:
+        yield address
 
 
 def untouched(run: Run) -> dict[str, bytes]:

@@ -13,8 +13,8 @@ from fsdpkit.errors import FsdpkitError
 
 
 @pytest.mark.torch
-def test_a27_ten_runs_of_four_ranks_leave_together_with_status_0(tmp_path):
-    for repetition in range(10):
+def test_a27_runs_of_four_ranks_leave_together_with_status_0(tmp_path):
+    for repetition in range(4):
         done = run_ranks(4, RANKS / "teardown.py", str(tmp_path / f"mark-{repetition}"))
         assert done.returncode == 0, f"run {repetition}: {done.stdout[-3000:]}"
 
