@@ -37,7 +37,6 @@ COLLECTIVE_MISMATCH = Cause(
     ),
 )
 
-_STOOD = r"^(?:rank \d+ (?:on \S+: )?)?(?:made no step|logged no step|was \w+)\b"
 """At the beginning: within what an exception says, it is a rank's own words."""
 HANG = Cause(
     "hang",
