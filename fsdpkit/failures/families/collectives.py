@@ -37,7 +37,6 @@ COLLECTIVE_MISMATCH = Cause(
     ),
 )
 
-"""At the beginning: within what an exception says, it is a rank's own words."""
 HANG = Cause(
     "hang",
     "{who} stopped making progress: {words}",
