@@ -61,7 +61,8 @@ def advise(facts: Facts) -> str | None:
     """What to do; None where nobody knows."""
     told = next((text for one in entries_for(facts) if (text := _told(one, facts))), None)
     if facts.cause in _GO_ON:
-        told = " ".join(filter(None, (told, filled(RESUME, facts))))
+        end = "" if told is None or told.endswith((".", ")")) else "."
+        told = " ".join(filter(None, (told and told + end, filled(RESUME, facts))))
     return told
 
 
