@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _HUNG_STATUS = 124
 """Exit status for ranks that made no progress, as timeout(1) has it."""
+_MOST_OF_A_NAME = 1000
 _MONITOR_NS = 100_000_000  # torchrun checks its ranks every tenth of a second
 _LAST_BYTES = 64 << 10
 """How much of a rank's standard error its agent reads."""
@@ -118,8 +119,8 @@ def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -
         level=shown.level if shown else Level.OWN,
         sure=shown.sure if shown else True,
         words=bounded(words),
-        exception=raised.type if raised else "",
-        place=f"{frame.file}:{frame.line}" if frame else "",
+        exception=raised.type[:_MOST_OF_A_NAME] if raised else "",
+        place=f"{frame.file[-_MOST_OF_A_NAME:]}:{frame.line}" if frame else "",
         time_ns=time_ns,
     )
 

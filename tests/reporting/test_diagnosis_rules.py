@@ -8,10 +8,12 @@ import pytest
 
 from fsdpkit.failures.ends import ProcessEnd, explain, in_words_of
 from fsdpkit.reporting.diagnosis.evidence import MachineEvidence
-from fsdpkit.runs.log_ends import part_from
+from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs.failures import FailureRecord
+from fsdpkit.runs.log_ends import LogText, part_from
 from fsdpkit.runs.outcomes import AttemptVerdict, Trouble
 from fsdpkit.scheduling.states import JobState
-from tests.reporting.made_evidence import agent, batch, found, rank
+from tests.reporting.made_evidence import RESET, agent, batch, found, rank
 
 TOP = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 3, in main\n    f()\n'
 HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -328,3 +330,9 @@ def test_a_hang_up_that_somebody_sent_is_no_crash_of_native_code() -> None:
     told = found(rank(1, None, status=129, log="step 5\n"))
     assert (told.cause, told.rank) == ("unknown", 1)
     assert "SIGHUP" in told.sentence
+
+
+def test_a_level_of_a_newer_release_is_the_highest_that_this_one_knows() -> None:
+    judged = FailureRecord(by="agent", name="node1", status=78, cause="bad-gpu", level=9)
+    voice = Voice(kind="agent", node="node1", status=78, message=LogText("gone"), told=judged)
+    assert found(voice, rank(0, RESET)).cause == "bad-gpu"

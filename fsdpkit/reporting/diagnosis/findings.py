@@ -273,7 +273,7 @@ def _on_record(told: FailureRecord, voice: Voice) -> Finding:
     message = voice.message
     return Finding(
         cause=told.cause,
-        level=Level(told.level),
+        level=Level(min(max(told.level, Level.LOST_PEER), Level.OUTSIDE)),
         words=in_words(told.words),
         quote=Quote(message.file, message.line, _printable(told.words)) if message else None,
         rank=voice.rank,
