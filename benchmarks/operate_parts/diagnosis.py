@@ -20,7 +20,8 @@ def figures(quick: bool) -> list[Figure]:
     from tests.reporting.captures import share_named_right
     from tests.reporting.captures.changed import CHANGES, still_right
     from tests.reporting.unseen.case import Case
-    from tests.reporting.unseen.mutations import MUTATIONS, all_cases, changed
+    from tests.reporting.unseen.files import all_cases
+    from tests.reporting.unseen.mutations import MUTATIONS, changed
     from tests.reporting.unseen.score import answer
 
     def named_right(cases: Sequence[Case]) -> int:

@@ -23,7 +23,8 @@ import pytest
 
 from tests.reporting.unseen.build import build
 from tests.reporting.unseen.case import CAUSES, Case
-from tests.reporting.unseen.mutations import MUTATIONS, Mutation, all_cases, changed
+from tests.reporting.unseen.files import all_cases
+from tests.reporting.unseen.mutations import MUTATIONS, Mutation, changed
 from tests.reporting.unseen.score import answer
 
 ALL = all_cases()
@@ -31,18 +32,22 @@ MISSED = {
     "network-file-system-times-out": "only the kernel says that it was the file system, and such a "
     "line may be of a pause that was got over",
 }
+MISSED_IF_CHANGED = {
+    ("other_lines_between", "package-index-from-within-a-rank"): "what pip says of the network is "
+    "too far above the exception, which only says that pip failed",
+}
 each = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 
 
-@each
-def test_a_case_speaks_of_its_own_ranks_and_nodes_and_of_causes_that_there_are(case: Case) -> None:
-    want = case.want
-    assert want.best in want.causes
-    assert want.causes <= CAUSES
-    assert all(rank < case.size for rank in (*case.ranks, *case.stacks, *case.hung))
-    assert all(node < case.nodes for node in (*case.lost, *case.node_logs, *case.memory_share))
-    if isinstance(want.rank, int):
-        assert want.node in ("any", case.node_name(want.rank // case.gpus))
+def test_cases_speak_of_their_own_ranks_and_nodes_and_of_causes_that_there_are() -> None:
+    for case in ALL:
+        want = case.want
+        assert want.best in want.causes <= CAUSES, case.name
+        assert all(rank < case.size for rank in (*case.ranks, *case.stacks, *case.hung)), case.name
+        nodes = (*case.lost, *case.node_logs, *case.memory_share)
+        assert all(node < case.nodes for node in nodes), case.name
+        if isinstance(want.rank, int):
+            assert want.node in ("any", case.node_name(want.rank // case.gpus)), case.name
 
 
 @each
@@ -59,7 +64,8 @@ def test_a_case_changed_in_what_means_nothing_is_named_as_before(
     some = [case for case in ALL if case.name not in MISSED][::20]
     for number, case in enumerate(changed(mutation, some)):
         found = answer(case, tmp_path / str(number))
-        assert found.mark == "right", f"{case.name}: {found.diagnosis.sentence}"
+        right = (mutation.__name__, case.name) not in MISSED_IF_CHANGED
+        assert (found.mark == "right") == right, f"{case.name}: {found.diagnosis.sentence}"
 
 
 def test_the_same_case_makes_the_same_files(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.reporting.unseen.case import Case, Rank
-from tests.reporting.unseen.score import HERE, SETS, answer, cases_in
+from tests.reporting.unseen.files import all_cases
+from tests.reporting.unseen.score import answer
 
 INNOCENT = (
     "hint: on 'CUDA out of memory' take a smaller batch; on 'Connection reset' see the peer",
@@ -202,10 +203,6 @@ def changed(mutation: Mutation, cases: list[Case]) -> Iterator[Case]:
     for case in cases:
         if (other := mutation(case, random.Random(case.name))) is not None:
             yield other
-
-
-def all_cases() -> list[Case]:
-    return [case for name in SETS for case in cases_in(HERE / name)]
 
 
 def main() -> int:

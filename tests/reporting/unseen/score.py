@@ -2,14 +2,12 @@
 
 Right: an accepted cause with the rank and the node as wanted, and no word that is forbidden.
 Unknown: it says that it does not know, where an expert does. Wrong: anything else. Another
-directory with modules of cases may be given.
+directory with files of cases may be given.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import re
 import sys
 import tempfile
@@ -25,9 +23,7 @@ from fsdpkit.runs import outcomes
 from fsdpkit.runs.outcomes import AttemptVerdict
 from tests.reporting.unseen.build import build
 from tests.reporting.unseen.case import Case, Want
-
-HERE = Path(__file__).resolve().parent
-SETS = (".", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+from tests.reporting.unseen.files import CASES, cases_below
 
 
 @dataclass(frozen=True)
@@ -79,28 +75,6 @@ def answer(case: Case, directory: Path) -> Answer:
     return Answer(case, diagnose(gather_from(run, scheduler)), taken_for, run.name)
 
 
-def cases_in(directory: Path) -> list[Case]:
-    """Of all modules of a directory, by the modules' names."""
-    found: list[Case] = []
-    for file in sorted(directory.resolve().glob("*.py")):
-        found += getattr(_module(file), "CASES", [])
-    if twice := [name for name, n in Counter(case.name for case in found).items() if n > 1]:
-        raise SystemExit(f"two cases have one name: {', '.join(twice)}")
-    return found
-
-
-def _module(file: Path) -> object:
-    if file.parent == HERE:
-        return importlib.import_module(f"{__package__}.{file.stem}")
-    spec = importlib.util.spec_from_file_location(f"cases_of_{file.parent.name}_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def _lines_about(one: Answer) -> Iterator[str]:
     want, got = one.case.want, one.diagnosis
     wanted = "|".join(sorted(want.causes, key=lambda cause: (cause != want.best, cause)))
@@ -117,11 +91,11 @@ def _lines_about(one: Answer) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", nargs="?", type=Path, default=HERE)
+    parser.add_argument("directory", nargs="?", type=Path, default=CASES)
     parser.add_argument("--show", action="store_true", help="show each case that is not right")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        answers = [answer(case, Path(place)) for case in cases_in(asked.directory)]
+        answers = [answer(case, Path(place)) for case in cases_below(asked.directory)]
     for one in answers:
         if asked.show and (one.mark != "right" or one.retried_right is False):
             print("\n".join(_lines_about(one)), end="\n\n")

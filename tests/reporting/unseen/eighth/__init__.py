@@ -1,1 +1,0 @@
-"""Failures of several ranks: who lost whom, and who said what first."""

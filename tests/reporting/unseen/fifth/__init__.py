@@ -1,1 +1,0 @@
-"""A fifth set: tickets of a support desk, ways of logging, and kin of what was missed there."""

@@ -1,1 +1,0 @@
-"""A third set, of which the rules' writers saw nothing while they wrote the rules."""
