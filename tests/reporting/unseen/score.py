@@ -95,7 +95,8 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="show each case that is not right")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        answers = [answer(case, Path(place)) for case in cases_below(asked.directory)]
+        cases = enumerate(cases_below(asked.directory))
+        answers = [answer(case, Path(place) / str(number)) for number, case in cases]
     for one in answers:
         if asked.show and (one.mark != "right" or one.retried_right is False):
             print("\n".join(_lines_about(one)), end="\n\n")
