@@ -32,6 +32,7 @@ class Error(Struct, frozen=True, kw_only=True):
         "node",
         "node_lost",
         "broken_node",
+        "not_met",
         "port_taken",
         "function",
         "fsdpkit",

@@ -373,7 +373,7 @@ def test_a_run_goes_on_as_what_was_written_down_and_as_nothing_else(tmp_path: Pa
 
 
 def test_a_script_runs_as_it_was_shown(tmp_path: Path) -> None:
-    script = tmp_path / "model.py"
+    script = tmp_path / "a_net_of_somebodys.py"  # imported here: no name that other tests import
     script.write_text("raise SystemExit(3)\n")
     trusted = Consent(ask=lambda item: True).to_model(f"{script}:make")
     script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
