@@ -12,6 +12,7 @@ import contextlib
 import re
 import signal
 from functools import lru_cache
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -26,7 +27,7 @@ from fsdpkit.failures.last_words import (
     last_words,
     looks_like_an_error,
 )
-from fsdpkit.failures.patterns import Level, Pattern, Shown
+from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.raised import exception_of, left_at
 from fsdpkit.failures.tracebacks import (
     PrintedException,
@@ -35,9 +36,11 @@ from fsdpkit.failures.tracebacks import (
     cut_off,
     ended_by,
     is_by_the_way,
+    is_of_a_library,
     last_of_its_own,
     lines_of,
 )
+from fsdpkit.runs.failures import Level
 from fsdpkit.runs.raised import RaisedRecord
 
 SEGV, BUS, ILL, FPE, ABRT, KILL, TERM = 139, 135, 132, 136, 134, 137, 143
@@ -281,9 +284,7 @@ def _crash(end: ProcessEnd) -> Explanation:
     lines = lines_of(end.err)
     for place, line in reversed(list(enumerate(lines))):
         if _FATAL.match(line.text):
-            frames = (_INNERMOST.match(later.text) for later in _current_thread(lines[place:]))
-            frame = next(filter(None, frames), None)
-            at = f", at {frame[1]}:{frame[2]} in {frame[3]}" if frame else ""
+            at = _where(_current_thread(lines[place:]))
             shown = Shown("exception", _TRACED, line.begin, line.end, words=words + at)
             return Explanation(shown, "err")
     unbacked = next((line.text for line in lines if _NO_PAGE.search(line.text)), None)
@@ -301,7 +302,17 @@ _SHARED_MEMORY = Pattern((), "the kernel, of memory that a file was to back")
 
 def _current_thread(lines: list[TracebackLine]) -> list[TracebackLine]:
     starts = [i for i, line in enumerate(lines) if line.text.startswith("Current thread ")]
-    return lines[starts[0] :] if starts else lines
+    return list(takewhile(lambda line: line.text.strip(), lines[starts[0] :])) if starts else lines
+
+
+def _where(thread: list[TracebackLine]) -> str:
+    """Its innermost call, and that of the script which led there."""
+    calls = [*filter(None, (_INNERMOST.match(line.text) for line in thread))]
+    if not calls:
+        return ""
+    own = next((call for call in calls if not is_of_a_library(call[1])), calls[0])
+    by = f", called at {own[1]}:{own[2]}" if own is not calls[0] else ""
+    return f", at {calls[0][1]}:{calls[0][2]} in {calls[0][3]}{by}"
 
 
 def _abort(end: ProcessEnd) -> Explanation | None:

@@ -15,7 +15,7 @@ import msgspec
 
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.nccl import explained as by_nccl
-from fsdpkit.failures.patterns import Level, Pattern, Shown
+from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.tracebacks import PrintedException, inner, is_by_the_way, of_a_rank
 from fsdpkit.failures.wording import (
     is_no_internet,
@@ -26,6 +26,7 @@ from fsdpkit.failures.wording import (
     quotes_data,
     without_quotes,
 )
+from fsdpkit.runs.failures import Level
 
 _ABOUT_DATA = frozenset(
     {

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-from fsdpkit.failures.patterns import Level, Pattern, Shown, pattern
+from fsdpkit.failures.patterns import Pattern, Shown, pattern
+from fsdpkit.runs.failures import Level
 
 _LAST = re.compile(r"(?:Last error:\s*\n?\s*|^NCCL: )(.+)")
 _WARNING = re.compile(r"^.*NCCL WARN (.+)$", re.MULTILINE)

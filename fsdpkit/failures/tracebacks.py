@@ -90,11 +90,18 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def own_frame(self) -> Frame | None:
         """The innermost call that is the user's own and no library's."""
-        own = [f for f in self.frames if not _OF_A_LIBRARY.search(f.file)]
+        own = [f for f in self.frames if not is_of_a_library(f.file)]
         return own[-1] if own else None
 
 
 _OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
+
+
+def is_of_a_library(file: str) -> bool:
+    """Whether a call is Python's own or an installed package's, by its file."""
+    return _OF_A_LIBRARY.search(file) is not None
+
+
 _UNSEEN = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 
 

@@ -336,3 +336,17 @@ def test_a_level_of_a_newer_release_is_the_highest_that_this_one_knows() -> None
     judged = FailureRecord(by="agent", name="node1", status=78, cause="bad-gpu", level=9)
     voice = Voice(kind="agent", node="node1", status=78, message=LogText("gone"), told=judged)
     assert found(voice, rank(0, RESET)).cause == "bad-gpu"
+
+
+def test_a_crash_below_a_library_is_told_with_the_line_of_the_script() -> None:
+    err = (
+        "Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n"
+        '  File "/home/ada/other.py", line 9 in wait\n\n'
+        "Current thread 0x2 (most recent call first):\n"
+        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+        '  File "/home/ada/train.py", line 3 in <module>\n\n'
+        "Extension modules: numpy\n"
+    )
+    told = found(rank(1, None, status=139, log=err))
+    assert "string_at" in told.sentence
+    assert "/home/ada/train.py:3" in told.sentence

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fsdpkit.failures.cause import Cause
-from fsdpkit.failures.patterns import Level, pattern
+from fsdpkit.failures.patterns import pattern
+from fsdpkit.runs.failures import Level
 
 COLLECTIVE_MISMATCH = Cause(
     "collective-mismatch",

@@ -12,12 +12,12 @@ import msgspec
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.failures.advice.facts import Facts, Scope
-from fsdpkit.failures.patterns import Level
 from fsdpkit.failures.tracebacks import PrintedException
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence, Evidence
 from fsdpkit.reporting.diagnosis.findings import Finding
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.reporting.printable import one_line
+from fsdpkit.runs.failures import Level
 
 _LINES_BEFORE = 40
 _LAST_LINES = 3

@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from fsdpkit.failures.ends import STOPPED
-from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs import flight_record
-from fsdpkit.runs.failures import HEAD_SILENT
+from fsdpkit.runs.failures import HEAD_SILENT, Level
 from fsdpkit.runs.log_ends import LogText
 
 

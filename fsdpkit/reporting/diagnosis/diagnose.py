@@ -21,7 +21,6 @@ from fsdpkit.failures.advice.facts import Facts
 from fsdpkit.failures.advice.table import advise
 from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.failures.older_words import came_back
-from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting import pending
 from fsdpkit.reporting.diagnosis.advising import facts_of
 from fsdpkit.reporting.diagnosis.evidence import (
@@ -34,6 +33,7 @@ from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
 from fsdpkit.reporting.diagnosis.last_lines import where_all_stood
 from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.standing import standing_ranks
+from fsdpkit.runs.failures import Level
 
 _MOST_FOLLOW_ON = 20
 

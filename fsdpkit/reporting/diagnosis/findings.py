@@ -18,14 +18,14 @@ from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain
 from fsdpkit.failures.last_words import last_error
 from fsdpkit.failures.older_words import older_line, slurm_said
-from fsdpkit.failures.patterns import Level, Shown, Speaker
+from fsdpkit.failures.patterns import Shown, Speaker
 from fsdpkit.failures.tracebacks import PrintedException, ended_by, last_before_silence
 from fsdpkit.failures.wording import outside_not_reached
 from fsdpkit.reporting.diagnosis.baseline import baseline_of, without
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
-from fsdpkit.runs.failures import FailureRecord
+from fsdpkit.runs.failures import FailureRecord, Level
 from fsdpkit.runs.log_ends import LogText
 from fsdpkit.runs.outcomes import WARNING, Trouble
 

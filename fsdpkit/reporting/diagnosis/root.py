@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from fsdpkit.failures.causes import CAUSES
-from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.findings import Finding, in_a_thread, in_words
 from fsdpkit.reporting.diagnosis.last_lines import last_line_of
 from fsdpkit.reporting.diagnosis.sources import LOST_A_CHILD, Voice
+from fsdpkit.runs.failures import Level
 
 
 def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | None:
