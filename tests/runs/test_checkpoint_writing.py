@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection
@@ -305,7 +306,8 @@ def calls_until_death(work: Callable[[], object], death: int | None) -> int:
     os.close(write)
     with open(read, "rb") as stream:
         told = stream.read()
-    assert os.waitstatus_to_exitcode(status) == (0 if told else 9)
+    # A fork of a process in which libraries have threads may crash by itself: as sudden an end.
+    assert os.waitstatus_to_exitcode(status) in ((0,) if told else (9, -signal.SIGSEGV))
     return int(told or 0)
 
 
