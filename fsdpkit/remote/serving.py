@@ -81,6 +81,7 @@ def _run(
     # Both are meant for the child, which a terminal tells, too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # until it is known what to do then
     child = os.fork()
     if child == 0:
         _become(request, main, work_dir, output)
@@ -90,6 +91,7 @@ def _run(
         with suppress(OSError):
             os.setpgid(child, child)
         _in_background(lambda: _listen(child))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     _, status = os.waitpid(child, 0)
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
@@ -107,6 +109,7 @@ def _become(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         if not request.terminal:
             with suppress(OSError):
                 os.setpgid(0, 0)
