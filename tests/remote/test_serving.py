@@ -76,3 +76,33 @@ def test_what_a_command_leaves_behind_is_a_traceback_not_silence() -> None:
         check=False,
     )
     assert (done.returncode, "unforeseen" in done.stderr) == (1, True)
+
+
+LATE = """
+import os
+fork = os.fork
+
+def late():
+    child = fork()
+    if child:
+        time.sleep(0.5)
+    return child
+
+os.fork = late
+"""
+
+
+def test_a_terminal_that_hangs_up_as_the_command_starts_ends_it() -> None:
+    request = RemoteRequest("run", ("watch",), terminal=True)
+    script = SERVE.replace("serving._GRACE_S = 2\n", f"serving._GRACE_S = 1\n{LATE}")
+    with subprocess.Popen(
+        [sys.executable, "-c", script, request.encode()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        os.killpg(process.pid, signal.SIGHUP)
+        assert process.stdout.read() == "interrupted\nleft\n"
