@@ -43,6 +43,7 @@ def run_agent() -> int:
         kernel.adopt_orphans()
     try:
         try:
+            from submitit.core import plugins
             from submitit.core.submission import process_job
             from submitit.core.utils import DelayedSubmission
         except ImportError:  # submitted without it: nothing reads the results
@@ -62,6 +63,9 @@ def run_agent() -> int:
             # put there, and it says no more than this.
             own = staticmethod(lambda _: DelayedSubmission(launch))
             setattr(DelayedSubmission, "load", own)  # noqa: B010
+            # submitit looks for plugins in the records of all installed packages; this one it
+            # would not find where fsdpkit is on PYTHONPATH only.
+            setattr(plugins, "get_job_environment", FsdpkitJobEnvironment)  # noqa: B010
             # We report what submitit would say, with the cause.
             logging.getLogger("submitit").setLevel(logging.CRITICAL)
             FsdpkitJobEnvironment().prepare_results()

@@ -1,7 +1,7 @@
 """submitit's view of a job from the inside: which job and task this is.
 
-Registered as submitit's plugin `job_environment`; active if the script has set
-SUBMITIT_EXECUTOR=fsdpkit.
+The agent hands it to submitit; other code in the job finds it as submitit's plugin
+`job_environment`, where fsdpkit is installed, by the script's SUBMITIT_EXECUTOR=fsdpkit.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def scrubbed(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     }
 
     def leaks(name: str) -> bool:
-        if name in _KEPT:
+        if name in _KEPT or name.startswith("PMIX_MCA_"):  # a setting of PMIx, not a place in a job
             return False
         return name.startswith(_PREFIXES) or name in job_own or (inside and name in _RANK)
 

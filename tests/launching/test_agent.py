@@ -51,6 +51,21 @@ def test_a_result_that_cannot_be_written_is_no_failure_of_the_training(tmp_path:
     assert "Traceback" not in done.stderr
 
 
+def test_it_runs_where_fsdpkit_is_on_the_path_only(tmp_path: Path) -> None:
+    """Not installed, so that no package's record names submitit's plugin."""
+    folder = tmp_path / "submitit"
+    folder.mkdir()
+    (folder / SUBMISSION_PICKLE).touch()
+    bare = (
+        "from importlib import metadata; "
+        "metadata.entry_points = lambda **_: metadata.EntryPoints(); "
+        "from fsdpkit.launching import task; task.LaunchNode.__call__ = lambda self: {}; "
+    )
+    done = agent(folder, bare + RUNS)
+    assert done.returncode == 0, done.stderr
+    assert list(folder.glob("*result*")), "submitit's result is there, too"
+
+
 def test_what_a_cold_rank_leaves_in_a_session_of_its_own_ends_with_the_agent(
     tmp_path: Path,
 ) -> None:

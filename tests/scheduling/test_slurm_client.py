@@ -267,9 +267,15 @@ def test_scrubbing_keeps_how_to_reach_slurm_and_drops_what_a_job_left() -> None:
     """A36: SLURM_CONF stays, SLURM_CPU_BIND and SBATCH_PARTITION go, ranks go inside a job."""
     environ = {"SLURM_CONF": "/c", "SLURM_CLUSTERS": "a", "SLURM_CPU_BIND": "x", "PATH": "/bin",
                "SBATCH_PARTITION": "p", "SLURM_JOB_ID": "3", "RANK": "1", "OMP_NUM_THREADS": "1",
-               "FSDPKIT_RUN_DIR": "/r", "FSDPKIT_SITE_PATH": "/s"}  # fmt: skip
+               "PMIX_RANK": "1", "PMIX_MCA_gds": "hash", "FSDPKIT_RUN_DIR": "/r", "FSDPKIT_SITE_PATH": "/s"}  # fmt: skip
     kept, removed = scrubbed(environ)
-    assert set(kept) == {"SLURM_CONF", "SLURM_CLUSTERS", "PATH", "FSDPKIT_SITE_PATH"}
+    assert set(kept) == {
+        "SLURM_CONF",
+        "SLURM_CLUSTERS",
+        "PATH",
+        "PMIX_MCA_gds",
+        "FSDPKIT_SITE_PATH",
+    }
     assert "SLURM_CPU_BIND" in removed
     outside, _ = scrubbed({"OMP_NUM_THREADS": "1", "SBATCH_PARTITION": "p"})
     assert outside == {"OMP_NUM_THREADS": "1"}
