@@ -22,7 +22,7 @@ from fsdpkit.config.training import PrecisionSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.finite import may_update
-from fsdpkit.training.shards import local_part
+from fsdpkit.training.shards import local_part, ranks_of
 
 SMALLEST_SCALE = 2.0**-10
 """A loss scale that only gradients which are never finite can bring about."""
@@ -67,6 +67,7 @@ def provisional_tokens(most: int) -> int:
     return 1 << (most.bit_length() - 1)
 
 
+@torch.no_grad()
 def clip_gradients(model: nn.Module, max_norm: float, scale: Tensor | None = None) -> Tensor:
     """Scale gradients so that their norm over all ranks is at most `max_norm`; a collective.
 
@@ -97,15 +98,24 @@ def clip_gradients(model: nn.Module, max_norm: float, scale: Tensor | None = Non
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
-    """Over all ranks, of shards and of what is whole and equal on all ranks: ignored parameters."""
-    kinds = [[g for g in gradients if isinstance(g, DTensor) is kind] for kind in (True, False)]
-    norms = [torch.nn.utils.get_total_norm(each) for each in kinds if each]
-    # What a DTensor holds may be this rank's share of the norm only.
-    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-    norm: Tensor = whole[0]
-    if len(whole) > 1:
-        norm = torch.linalg.vector_norm(torch.stack([each.to(norm.device) for each in whole]))
-    return norm
+    """Over all ranks, of shards and of what is whole and equal on all ranks: ignored parameters.
+
+    Of this rank's own tensors, then one message: by way of DTensors the host takes 25 ms for the
+    gradients of T5 v1.1-large.
+    """
+    held: dict[tuple[dist.ProcessGroup | None, torch.device], list[Tensor]] = defaultdict(list)
+    for gradient in gradients:
+        local = local_part(gradient)
+        ranks = ranks_of(gradient) if isinstance(gradient, DTensor) else None
+        held[ranks, local.device].append(local)
+    squares = []
+    for (ranks, _), tensors in held.items():
+        dtype = torch.promote_types(tensors[0].dtype, torch.float32)
+        square = torch.stack(torch._foreach_norm(tensors, dtype=dtype)).square_().sum()
+        if ranks is not None:
+            dist.all_reduce(square, group=ranks)
+        squares.append(square)
+    return torch.stack([square.to(squares[0].device) for square in squares]).sum().sqrt()
 
 
 def _multiply(gradients: list[Tensor], factor: Tensor) -> None:

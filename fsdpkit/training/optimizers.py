@@ -23,7 +23,7 @@ from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.training.rounding import CompensatedAdamW, RoundingAdamW
 from fsdpkit.training.schedules import check_schedule
 from fsdpkit.training.sharding import DIMENSIONS, plain_name
-from fsdpkit.training.update_rules import SGD, Adafactor, ScaledAdamW
+from fsdpkit.training.update_rules import SGD, Adafactor, Adam, AdamW, ScaledAdamW
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
@@ -156,7 +156,7 @@ def _adamw(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer
         return RoundingAdamW(
             groups, settings.lr, betas=betas, eps=settings.eps, rounding=settings.rounding
         )
-    return torch.optim.AdamW(
+    return AdamW(
         groups,
         lr=settings.lr,
         betas=(settings.beta1, settings.beta2),
@@ -166,7 +166,7 @@ def _adamw(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer
 
 
 def _adam(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    return torch.optim.Adam(
+    return Adam(
         groups,
         lr=settings.lr,
         betas=(settings.beta1, settings.beta2),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
+
+from fsdpkit.errors import FsdpkitError
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -19,3 +22,14 @@ def shard_of(parameter: Tensor) -> int:
             if isinstance(placement, Shard):
                 return parameter.device_mesh.get_local_rank(dimension)
     return 0
+
+
+def ranks_of(tensor: DTensor) -> dist.ProcessGroup:
+    """The ranks that a tensor's rows are spread over; replicas of it are others."""
+    for dimension, placement in enumerate(tensor.placements):
+        if isinstance(placement, Shard):
+            if placement.dim != 0:
+                raise FsdpkitError(f"Shards along dimension {placement.dim}: expected 0.")
+            group: dist.ProcessGroup = tensor.device_mesh.get_group(dimension)
+            return group
+    raise FsdpkitError("A DTensor without shards: expected what FSDP2 makes.")

@@ -17,10 +17,27 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate
 
-from fsdpkit.errors import FsdpkitError
-from fsdpkit.training.shards import local_part
+from fsdpkit.training.shards import local_part, ranks_of
+
+
+class Adam(torch.optim.Adam):
+    """torch's Adam, over what this rank holds: its rule works element by element.
+
+    By way of DTensors torch takes five lists apart on the host, tensor by tensor: 24 ms a step for
+    T5 v1.1-large, in which the GPU waits.
+    """
+
+    def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
+        has_complex: bool = super()._init_group(group, *lists)  # type: ignore[no-untyped-call]
+        for tensors in lists:
+            tensors[:] = map(local_part, tensors)
+        return has_complex
+
+
+class AdamW(Adam, torch.optim.AdamW):
+    """The same with decoupled decay."""
 
 
 class SGD(torch.optim.SGD):
@@ -316,7 +333,7 @@ def _sum_over_shards(shares: list[Tensor], parameters: list[Tensor]) -> list[Ten
     members: dict[dist.ProcessGroup, list[int]] = defaultdict(list)
     for number, parameter in enumerate(parameters):
         if isinstance(parameter, DTensor):
-            members[_ranks_of(parameter)].append(number)
+            members[ranks_of(parameter)].append(number)
     totals = list(shares)
     for group, numbers in members.items():
         parts = [shares[number] for number in numbers]
@@ -326,14 +343,3 @@ def _sum_over_shards(shares: list[Tensor], parameters: list[Tensor]) -> list[Ten
         for number, part, total in zip(numbers, parts, cut, strict=True):
             totals[number] = total.view_as(part)
     return totals
-
-
-def _ranks_of(parameter: DTensor) -> dist.ProcessGroup:
-    """The ranks that a parameter's rows are spread over; replicas of it are others."""
-    for dimension, placement in enumerate(parameter.placements):
-        if isinstance(placement, Shard):
-            if placement.dim != 0:
-                raise FsdpkitError(f"Shards along dimension {placement.dim}: expected 0.")
-            group: dist.ProcessGroup = parameter.device_mesh.get_group(dimension)
-            return group
-    raise FsdpkitError("A DTensor without shards: expected what FSDP2 makes.")
