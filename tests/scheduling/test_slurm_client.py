@@ -267,7 +267,8 @@ def test_scrubbing_keeps_how_to_reach_slurm_and_drops_what_a_job_left() -> None:
     """A36: SLURM_CONF stays, SLURM_CPU_BIND and SBATCH_PARTITION go, ranks go inside a job."""
     environ = {"SLURM_CONF": "/c", "SLURM_CLUSTERS": "a", "SLURM_CPU_BIND": "x", "PATH": "/bin",
                "SBATCH_PARTITION": "p", "SLURM_JOB_ID": "3", "RANK": "1", "OMP_NUM_THREADS": "1",
-               "PMIX_RANK": "1", "PMIX_MCA_gds": "hash", "FSDPKIT_RUN_DIR": "/r", "FSDPKIT_SITE_PATH": "/s"}  # fmt: skip
+               "PMIX_RANK": "1", "PMIX_MCA_gds": "hash",
+               "FSDPKIT_RUN_DIR": "/r", "FSDPKIT_SITE_PATH": "/s"}  # fmt: skip
     kept, removed = scrubbed(environ)
     assert set(kept) == {
         "SLURM_CONF",
