@@ -1,8 +1,8 @@
 """T5's attention: unscaled scores, biases by distance, and masks.
 
-Four kernels with one result: `sdpa`, PyTorch's fused ones; `flex`, FlexAttention; `triton`, our own
-in attention_triton.py; `math`, the scores written out, to compare with. model.py calls them through
-ATTEND; a trainer calls `guard_kernels` once and prints `attention_in_use`.
+Three kernels with one result: `sdpa`, PyTorch's fused ones; `flex`, FlexAttention; `math`, the
+scores written out, to compare with. model.py calls them through ATTEND; a trainer calls
+`guard_kernels` once and prints `attention_in_use`.
 
 Shapes: B batch, H heads, T queries, S keys, K width of a head.
 """
@@ -10,7 +10,6 @@ Shapes: B batch, H heads, T queries, S keys, K width of a head.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,37 +81,13 @@ class FlexBias(NamedTuple):
     visible: BlockMask  # blocks of pairs that are all hidden are never computed
 
 
-class TokenBias(NamedTuple):
-    """Who sees whom, told by token, and biases by distance: nothing of size T × S."""
-
-    of_queries: Tensor | None = None  # int [B, T]: a query sees the keys that have its number
-    of_keys: Tensor | None = None  # int or bool [B, S]; without `of_queries`, all but 0 are seen
-    causal: bool = False  # a query sees no key behind it, as well
-    by_offset: Tensor | None = None  # float32 [H, 2·S − 1], from offset −(S − 1) to S − 1
-    far: int = 0  # all offsets from ±far on have one bias each; 0: no such promise
-
-    def pairs(self, queries: int, device: torch.device) -> Tensor:
-        """Who sees whom by pair: a bool mask that broadcasts to [B, 1, T, S]."""
-        mask = None
-        if self.of_keys is not None:
-            if self.of_queries is None:
-                mask = self.of_keys[:, None, None, :].bool()
-            else:
-                mask = same_sample(self.of_queries, self.of_keys)
-        if mask is None or self.causal:
-            whole = torch.ones(1, 1, queries, queries, dtype=torch.bool, device=device)
-            behind = whole.tril() if self.causal else whole
-            mask = behind if mask is None else mask & behind
-        return mask
+Bias = Tensor | FlexBias
+"""Added to the scores: a tensor that broadcasts to [B, H, T, S], or what FlexAttention takes."""
 
 
-Bias = Tensor | FlexBias | TokenBias
-"""Added to the scores: a tensor that broadcasts to [B, H, T, S], or what a kernel takes instead."""
-
-
-def by_pair(mask: Tensor | TokenBias, queries: int, device: torch.device) -> Tensor:
-    """`mask` as a bool mask that broadcasts to [B, 1, queries, keys]."""
-    return mask.pairs(queries, device) if isinstance(mask, TokenBias) else mask
+def causal(length: int, device: torch.device) -> Tensor:
+    """Bool [1, 1, length, length]: a query sees no key behind it."""
+    return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
 
 
 def visible_blocks(mask: Tensor, queries: int) -> BlockMask:
@@ -160,24 +135,10 @@ def compiled_flex() -> Callable[..., Tensor]:
     return torch.compile(flex_attention)
 
 
-def attend_triton(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | TokenBias, dropout: float
-) -> Tensor:
-    """Our kernel; a bias by pair, as text written a token at a time has it, goes to sdpa."""
-    if isinstance(bias, Tensor):
-        return attend_sdpa(q, k, v, bias, dropout)
-    refuse_triton(q.device, q.shape[-1], q.dtype)
-    from attention_triton import attend
-
-    tensors = q, k, v, bias.by_offset, bias.of_queries, bias.of_keys
-    return attend(*tensors, causal=bias.causal, dropout=dropout, far=bias.far)
-
-
 ATTEND: dict[str, Callable[[Tensor, Tensor, Tensor, Any, float], Tensor]] = {
     "sdpa": attend_sdpa,
     "math": attend_math,
     "flex": attend_flex,
-    "triton": attend_triton,
 }
 """Each takes the form of bias that model.py's `Stack` makes for it."""
 
@@ -205,32 +166,6 @@ def refuse_flex(device: torch.device, dropout: float, *, training: bool) -> None
         )
 
 
-def refuse_triton(device: torch.device, width: int, dtype: torch.dtype) -> None:
-    """Raise ConfigError for what the Triton kernel cannot do, or if Triton is not installed."""
-    if width > 128:
-        raise ConfigError(
-            f"The Triton kernel takes heads of up to 128 numbers, not {width}: set "
-            'training.model.attention = "sdpa".'
-        )
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ConfigError(
-            "Triton has no kernels for a CPU: set training.model.attention to sdpa or math (for a "
-            "test of the kernel itself, TRITON_INTERPRET=1 runs it in Python)."
-        )
-    if device.type == "cpu" and dtype is torch.bfloat16:
-        raise ConfigError(
-            "Triton's interpreter multiplies the bits of bfloat16: set training.precision.param = "
-            '"float32".'
-        )
-    try:
-        import attention_triton  # noqa: F401
-    except ImportError as missing:
-        raise ConfigError(
-            'training.model.attention = "triton" needs Triton: pip install "fsdpkit[kernels]", or '
-            'set attention = "sdpa".'
-        ) from missing
-
-
 def attention_in_use(
     config: T5Config,
     attention: str,
@@ -251,10 +186,6 @@ def attention_in_use(
         refuse_flex(device, dropout, training=training)
         how = "compiled kernel" if device.type == "cuda" else "uncompiled, for comparison only"
         return f"flex: {how}, reads the bias made once a stack, skips hidden blocks"
-    if attention == "triton":
-        refuse_triton(device, config.d_kv, dtype)
-        how = "own kernel" if device.type == "cuda" else "interpreted, for tests only"
-        return f"triton: {how}, biases by distance, no scores in memory, deterministic"
     q = torch.zeros(1, config.num_heads, 128, config.d_kv, device=device, dtype=dtype)
     q.requires_grad_(training)
     found = []

@@ -26,10 +26,10 @@ from attention import (
     ATTEND,
     Bias,
     FlexBias,
-    TokenBias,
-    by_pair,
+    causal,
     masked,
     relative_buckets,
+    same_sample,
     visible_blocks,
 )
 from loss import IGNORE, scored
@@ -142,7 +142,6 @@ class Attention(nn.Module):
         inner = config.num_heads * config.d_kv  # need not equal d_model
         self.heads, self.dropout = config.num_heads, config.dropout_rate
         self.kernel = attention
-        self.max_distance = config.relative_attention_max_distance
         self.q = nn.Linear(config.d_model, inner, bias=False)
         self.k = nn.Linear(config.d_model, inner, bias=False)
         self.v = nn.Linear(config.d_model, inner, bias=False)
@@ -288,9 +287,6 @@ class Block(nn.Module):
 
     def with_positions(self, bias: Bias, buckets: Tensor) -> Bias:
         itself = self.sublayers[0].attention
-        if isinstance(bias, TokenBias):  # float32: all layers' gradients are added up in it
-            by_offset = itself.bias_by_offset(buckets).float()
-            return bias._replace(by_offset=by_offset, far=itself.max_distance)
         if isinstance(bias, FlexBias):
             return bias._replace(positions=itself.position_bias(buckets))
         return masked(bias, itself.position_bias(buckets))
@@ -330,27 +326,23 @@ class Stack(nn.Module):
             device,
         )
 
-    def first_bias(self, mask: Tensor | TokenBias, x: Tensor) -> Bias:
-        """`mask` of the queries `x` [B, T, D] as the kernel takes it, still without positions."""
-        if self.kernel == "triton":
-            return mask
-        queries = x.shape[1]
-        mask = by_pair(mask, queries, x.device)
+    def first_bias(self, mask: Tensor, queries: int) -> Bias:
+        """`mask` of so many queries as the kernel takes it, still without positions."""
         return FlexBias(None, visible_blocks(mask, queries)) if self.kernel == "flex" else mask
 
     def forward(
         self,
         embedded: Tensor,
-        mask: Tensor | TokenBias,
+        mask: Tensor,
         memory: Tensor | None = None,
-        memory_mask: Tensor | TokenBias | None = None,
+        memory_mask: Tensor | None = None,
     ) -> Tensor:
-        """`embedded` [B, T, D]; `mask` by token, or bool, true where a token may look, to broadcast
-        to [B, 1, T, T]; `memory_mask` the same to [B, 1, T, S]."""
+        """`embedded` [B, T, D]; `mask` bool, true where a token may look, to broadcast to
+        [B, 1, T, T]; `memory_mask` the same to [B, 1, T, S]."""
         x = self.dropout(embedded)
         length = x.shape[1]
-        bias = self.first_bias(mask, x)
-        memory_bias = None if memory_mask is None else self.first_bias(memory_mask, x)
+        bias = self.first_bias(mask, length)
+        memory_bias = None if memory_mask is None else self.first_bias(memory_mask, length)
         if isinstance(memory_bias, Tensor):
             memory_bias = masked(memory_bias, x.new_zeros(()))
         buckets = self.buckets(length, x.device)
@@ -381,8 +373,8 @@ class Head(nn.Linear):
 class T5(nn.Module):
     """Encoder, decoder and the head that scores the vocabulary.
 
-    `attention`: "sdpa", "flex", "triton" or "math"; the same numbers to rounding. Raises
-    ConfigError for another name.
+    `attention`: "sdpa", "flex" or "math"; the same numbers to rounding. Raises ConfigError for
+    another name.
     """
 
     def __init__(self, config: T5Config, attention: str = "sdpa") -> None:
@@ -420,13 +412,13 @@ class T5(nn.Module):
         """
         decoder_input = shift_right(labels)
         if segments is None:
-            own_source = memory_mask = TokenBias(None, source_mask)
-            own_target = TokenBias(causal=True)
+            own_source = memory_mask = source_mask[:, None, None, :]
+            own_target = causal(labels.shape[1], labels.device)
         else:
             of_source, of_target = segments
-            own_source = TokenBias(of_source, of_source)
-            memory_mask = TokenBias(of_target, of_source)
-            own_target = TokenBias(of_target, of_target, causal=True)
+            own_source = same_sample(of_source, of_source)
+            memory_mask = same_sample(of_target, of_source)
+            own_target = same_sample(of_target, of_target) & causal(labels.shape[1], labels.device)
             begins = of_target != F.pad(of_target[:, :-1], (1, 0))
             decoder_input = decoder_input.masked_fill(begins, PAD)
         memory = self.encoder(self.shared(source), own_source)

@@ -64,11 +64,8 @@ def resolved(asked: AskedStep) -> tuple[TrainingSettings, tuple[str, ...]]:
         )
     if not asked.compiled:
         settings = replace(settings, compile=False)
-    if settings.model.attention in ("flex", "triton"):
-        notes.append(
-            f"attention is planned by sdpa, whose bias is a tensor: {settings.model.attention} "
-            "takes less"
-        )
+    if settings.model.attention == "flex":
+        notes.append("attention is planned by sdpa, whose bias is a tensor: flex takes less")
         settings = replace(settings, model=replace(settings.model, attention="sdpa"))
     if settings.sharding.activation_checkpointing == "offload":
         notes.append(

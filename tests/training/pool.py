@@ -40,7 +40,6 @@ READ_AT_IMPORT = {
     "OMP_NUM_THREADS": "1",  # the pool forks, so it has a single thread
     "PYTHONPATH": str(Path(__file__).resolve().parents[2]),  # this checkout, whatever is installed
     "PYTHONWARNINGS": "default",
-    "TRITON_INTERPRET": "1",  # for cases that run Triton's kernels without a GPU
 }
 """What a case can no longer change."""
 

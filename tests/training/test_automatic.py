@@ -11,13 +11,12 @@ import pytest
 import torch
 from data import bucket_of_each
 
-from fsdpkit.config.training import TrainingSettings, automatic, for_device, load_settings, problems
+from fsdpkit.config.training import TrainingSettings, for_device, load_settings, problems
 from fsdpkit.config.training.automatic import CPU, Device, in_words
 from fsdpkit.errors import NotFoundError
 from fsdpkit.training import checkpoint_loading
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.hardware import facts_of
-from tests.conftest import ROOT
 
 H100 = Device(on_gpu=True, capability=(9, 0), triton=True, cores=16)
 LARGE = ["model.preset=t5-v1.1-large", "data.source_length=512", "data.target_length=128"]
@@ -41,7 +40,7 @@ def test_on_a_cpu_nothing_is_padded_compiled_or_loaded_ahead(sets):
     assert chosen(sets, CPU) == PLAIN
 
 
-FAST = {"multiple": 64, "buckets": 4, "workers": 2, "compile": True, "attention": "triton"}
+FAST = {"multiple": 64, "buckets": 4, "workers": 2, "compile": True, "attention": "sdpa"}
 
 
 @pytest.mark.parametrize(
@@ -50,31 +49,21 @@ FAST = {"multiple": 64, "buckets": 4, "workers": 2, "compile": True, "attention"
         ([], {}, {}),
         (["data.packing=true"], {}, {"buckets": 1}),
         (["data.target_length=32"], {}, {"multiple": 8}),
-        (["data.source_length=256"], {}, {"attention": "sdpa"}),
-        (["model.d_kv=128"], {}, {"attention": "sdpa"}),
-        (["precision.param=float32"], {}, {"attention": "sdpa"}),
         (["deterministic=true"], {}, {"compile": False}),
         (["sharding.wrap=size"], {}, {"compile": False}),
         (['precision.keep_float32=["*layer_norm"]'], {}, {"compile": False}),
         ([], {"cores": 2}, {"workers": 1}),
         ([], {"cores": 1}, {"workers": 0}),
         ([], {"cores": 0}, {"workers": 0}),
-        ([], {"triton": False}, {"compile": False, "attention": "sdpa"}),
-        ([], {"capability": (7, 0)}, {"attention": "sdpa"}),
-        ([], {"capability": (6, 1)}, {"compile": False, "attention": "sdpa"}),
-        ([], {"capability": None}, {"compile": False, "attention": "sdpa"}),  # AMD's
+        ([], {"triton": False}, {"compile": False}),
+        ([], {"capability": (7, 0)}, {}),
+        ([], {"capability": (6, 1)}, {"compile": False}),
+        ([], {"capability": None}, {"compile": False}),  # AMD's
     ],
 )
-def test_on_a_gpu_it_is_what_the_gpu_and_the_job_can_do(monkeypatch, sets, device, differs):
-    monkeypatch.setattr(automatic, "KERNELS", ((64, 512, "triton"),))
+def test_on_a_gpu_it_is_what_the_gpu_and_the_job_can_do(sets, device, differs):
     gpu = Device(**{**{f: getattr(H100, f) for f in H100.__struct_fields__}, **device})
     assert chosen([*LARGE, *sets], gpu) == {**FAST, **differs}
-
-
-def test_no_kernel_is_chosen_that_was_not_measured():
-    measured = list((ROOT / "benchmarks" / "results").glob("gpu-*.json"))
-    assert measured or not automatic.KERNELS
-    assert chosen(LARGE, H100) == {**FAST, "attention": "sdpa"}
 
 
 def test_explicit_values_stay_on_every_device():

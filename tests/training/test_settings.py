@@ -146,7 +146,6 @@ def test_a_wrong_override_is_refused_by_name(item, expected):
         (["model.pretrained=a", "model.config=b"], "its own config.json"),
         (["model.attention=flex", "model.preset=t5-small"], "no dropout"),
         (["model.attention=flex", "deterministic=true"], "any order"),
-        (["model.attention=triton", "model.d_kv=256"], "up to 128"),
         (["evaluation.patience=2"], "every_steps"),
         (["evaluation.every_steps=2", "data.held_out=0"], "nothing to evaluate"),
         (["startup_timeout_s=60"], "shorter than"),
@@ -228,7 +227,6 @@ def test_hybrid_groups_default_to_one_node():
         ],
         ["data.source=prepared", "data.task=pairs", "data.source_prefix=" + "x" * 200],
         ["model.pretrained=/models/flan", "data.tokenizer=/models/flan/tokenizer.json"],
-        ["model.attention=triton", "model.dropout_rate=0.1", "deterministic=true"],
     ],
 )
 def test_settings_that_fit_together_are_left_alone(sets):

@@ -11,7 +11,7 @@ from fsdpkit.config.training.presets import PRESETS, PresetName, read_config_jso
 
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 
-Kernel = Literal["auto", "sdpa", "flex", "triton", "math"]
+Kernel = Literal["auto", "sdpa", "flex", "math"]
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,9 +38,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Kernel,
         Meta(
             description="auto: on a GPU the kernel that was measured to be fastest, elsewhere and "
-            "so far sdpa; sdpa: PyTorch's fused attention; flex: FlexAttention, GPUs only; "
-            "triton: a kernel that never holds scores or biases, GPUs only, extra `kernels`; math: "
-            "the scores written out, to compare with."
+            "so far sdpa; sdpa: PyTorch's fused attention; flex: FlexAttention, GPUs only, without "
+            "dropout; math: the scores written out, to compare with."
         ),
     ] = "auto"
     d_model: Annotated[

@@ -348,13 +348,6 @@ def _model(settings: TrainingSettings) -> Iterator[str]:
                 "FlexAttention adds up bias gradients in any order, which training.deterministic "
                 'forbids: set attention = "sdpa".'
             )
-    elif model.attention == "triton" and not (model.pretrained or model.config):
-        width = model.dimensions()["d_kv"]
-        if width > 128:
-            yield (
-                f"training.model.d_kv is {width}, but the Triton kernel takes heads of up to 128 "
-                'numbers: set attention = "sdpa".'
-            )
 
 
 def _divisors(number: int) -> str:
