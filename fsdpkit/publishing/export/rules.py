@@ -1,8 +1,8 @@
 """What the readers of an export demand of it, as checks: OnDemand 4.0 to 4.2, Open Composer 2.0.
 
 Written after their sources, as they were on 2026-11-24: OSC/ondemand v4.0.11, v4.1.6 and v4.2.3
-(models Launcher, Project, Manifest, BatchConnect; lib smart_attributes; dynamic_forms.js; myjobs'
-Manifest), OSC/ood_core 86656b3, RIKEN-RCCS/OpenComposer 4330e3a (run.rb, lib/form.rb, form.js).
+(models Manifest, BatchConnect; lib smart_attributes; dynamic_forms.js), OSC/ood_core 86656b3,
+RIKEN-RCCS/OpenComposer 4330e3a (run.rb, lib/form.rb, form.js).
 Neither portal is in a distribution's packages, so nothing else says whether it reads an export.
 """
 
@@ -12,24 +12,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fsdpkit.publishing.template_checklist import PORTAL_BYTES
-
 ONDEMAND = ("4.0", "4.1", "4.2")
 OPEN_COMPOSER = ("2.0",)
 
-# app/lib/smart_attributes/attributes; bc_num_nodes came with 4.1.
+# app/lib/smart_attributes/attributes, as far as all these releases have them.
 _SMART = frozenset(
     """auto_accounts auto_batch_clusters auto_cores auto_groups auto_job_name auto_log_location
     auto_modules auto_primary_group auto_qos auto_queues auto_scripts bc_account
     bc_email_on_started bc_num_hours bc_num_slots bc_queue bc_vnc_idle bc_vnc_resolution
     """.split()  # noqa: SIM905 (a list of twenty strings is unreadable)
 )
-SMART_ATTRIBUTES: Mapping[str, frozenset[str]] = {
-    "4.0": _SMART,
-    "4.1": _SMART | {"bc_num_nodes"},
-    "4.2": _SMART | {"bc_num_nodes"},
-}
-LAUNCHER_ID = re.compile(r"\w{8}", re.ASCII)
 ICON = re.compile(r"fa[bsrl]://[\w-]+")
 SCRIPT_ENDINGS = (".sh", ".csh", ".bash", ".slurm", ".sbatch", ".qsub")
 _WIDGETS = ("number", "text", "email", "select", "multi_select", "radio", "checkbox", "path")
@@ -48,19 +40,14 @@ Problems = Iterator[str]
 
 def problems(portal: str, release: str, files: Files) -> list[str]:
     """What the portal would not take, or should not be given; empty if all is well."""
-    found = {
-        "ondemand": _batch_connect,
-        "project-manager": _project,
-        "job-composer": _job_template,
-        "open-composer": _open_composer,
-    }[portal](release, files)
-    return [*found, *_for_everybody(portal, files)]
+    found = _batch_connect(release, files) if portal == "ondemand" else _open_composer(files)
+    return [*found, *_for_everybody(files)]
 
 
 # ---- All portals
 
 
-def _for_everybody(portal: str, files: Files) -> Problems:
+def _for_everybody(files: Files) -> Problems:
     """An export is for every user of a centre, and shown in a browser."""
     for name, content in files.items():
         text = content if isinstance(content, str) else str(content)
@@ -74,9 +61,6 @@ def _for_everybody(portal: str, files: Files) -> Problems:
         shown["form.yml: script"] = script
     for name, text in shown.items():
         yield from _script(name, text)
-        size = len(text.encode())
-        if portal in ("project-manager", "job-composer") and size > PORTAL_BYTES:
-            yield f"{name}: {size} bytes, and this portal shows scripts of up to {PORTAL_BYTES}"
 
 
 def _script(name: str, script: str) -> Problems:
@@ -169,10 +153,9 @@ def _form(name: str, form: Document, release: str) -> Problems:
     if not form.get("title"):
         yield f"{name}: needs a title"
     for key in items:
-        smart = key in SMART_ATTRIBUTES[release] or key.startswith(_VARIABLE)
         looks_smart = key.startswith(("auto_", "bc_"))
         widget = (attributes.get(key) or {}).get("widget")
-        if looks_smart and not smart:
+        if looks_smart and key not in _SMART:
             yield f"{name}: OnDemand {release} does not know {key}"
         if not looks_smart and widget not in _FIELDS:
             yield f"{name}: {key} needs a widget that OnDemand has"
@@ -182,49 +165,10 @@ def _form(name: str, form: Document, release: str) -> Problems:
         yield f"{name}: `form` and `attributes` list different items, or one twice"
 
 
-# ---- Open OnDemand: Project Manager and Job Composer
-
-
-_VARIABLE = "auto_environment_variable_"
-
-
-def _project(release: str, files: Files) -> Problems:
-    manifest = _table(files, ".ondemand/manifest.yml")
-    yield from _named(manifest, ".ondemand/manifest.yml")
-    launchers = [name for name in files if name.startswith(".ondemand/launchers/")]
-    if not launchers:
-        yield ".ondemand/launchers: holds no launcher"
-    for name in launchers:
-        form = _table(files, name)
-        if not LAUNCHER_ID.fullmatch(name.split("/")[2]) or not name.endswith("/form.yml"):
-            yield f"{name}: the id is not eight letters, digits or underscores"
-        yield from _form(name, form, release)
-        if not isinstance(form.get("created_at"), int):
-            yield f"{name}: needs created_at, by which launchers are sorted"
-        attributes = form.get("attributes") or {}
-        value = (attributes.get("auto_scripts") or {}).get("value")
-        if value not in files or not str(value).endswith(SCRIPT_ENDINGS) or "/" in str(value):
-            yield f"{name}: auto_scripts names {value!r}, which is no script of the project"
-        for key in form.get("form") or []:
-            variable = key.removeprefix(_VARIABLE)
-            if variable != key and not re.fullmatch(r"[A-Z][A-Z0-9_]*", variable):
-                yield f"{name}: {key} sets no variable of that name"
-
-
-def _job_template(release: str, files: Files) -> Problems:
-    manifest = _table(files, "manifest.yml")
-    yield from _named(manifest, "manifest.yml")
-    for key in sorted(set(manifest) - {"name", "host", "script", "notes"}):
-        yield f"manifest.yml: OnDemand {release} does not know {key}"
-    script = manifest.get("script")
-    if not isinstance(files.get(str(script)), str):
-        yield f"manifest.yml: names the script {script!r}, which is not there"
-
-
 # ---- Open Composer
 
 
-def _open_composer(release: str, files: Files) -> Problems:
+def _open_composer(files: Files) -> Problems:
     form = _table(files, "form.yml")
     yield from _named({**_table(files, "manifest.yml"), "icon": None}, "manifest.yml")
     for section in ("form", "script"):

@@ -15,7 +15,6 @@ from fsdpkit.publishing.export.rules import problems
 from tests.publishing.export import made
 
 Files = dict[str, Any]
-LAUNCHER = ".ondemand/launchers/{}/form.yml"
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +28,6 @@ def sound(folder: Path) -> dict[str, Files]:
             for name, text in files.items()
         }
     return found
-
-
-def launcher(files: Files) -> Files:
-    (name,) = (name for name in files if name.startswith(".ondemand/launchers/"))
-    form: Files = files[name]
-    return form
 
 
 def place(files: Files) -> Any:
@@ -79,32 +72,16 @@ BROKEN: list[tuple[Portal, Callable[[Files], Any], str]] = [
         "template/script-heron.sh:2: a person's or project's path: /home/alex/x",
     ),
     ("ondemand", lambda f: set_in(f, "README.md", "ask ann@example.org"), "an e-mail address"),
-    ("project-manager", lambda f: f[".ondemand/manifest.yml"].pop("name"), "needs a name"),
-    ("project-manager", lambda f: launcher(f).pop("created_at"), "needs created_at"),
-    ("project-manager", lambda f: f.pop("train-heron.sh"), "which is no script of the project"),
     (
-        "project-manager",
-        lambda f: set_in(f, LAUNCHER.format("short"), copy.deepcopy(launcher(f))),
-        "the id is not eight letters",
+        "ondemand",
+        lambda f: set_in(f, "template/script-heron.sh", "exit\n"),
+        "does not begin with #!",
     ),
     (
-        "project-manager",
-        lambda f: launcher(f)["form"].append("auto_environment_variable_a-b"),
-        "auto_environment_variable_a-b sets no variable",
-    ),
-    (
-        "project-manager",
-        lambda f: set_in(f, "train-heron.sh", "#!/bin/bash\n" + "#" * 66_000),
-        "this portal shows scripts of up to",
-    ),
-    ("project-manager", lambda f: set_in(f, "train-heron.sh", "exit\n"), "does not begin with #!"),
-    (
-        "project-manager",
-        lambda f: set_in(f, "train-heron.sh", "#!/bin/bash\n#SBATCH --account=p1\n"),
+        "ondemand",
+        lambda f: set_in(f, "template/script-heron.sh", "#!/bin/bash\n#SBATCH --account=p1\n"),
         "names an account",
     ),
-    ("job-composer", lambda f: set_in(f["manifest.yml"], "author", "x"), "does not know author"),
-    ("job-composer", lambda f: f.pop("job.sh"), "names the script 'job.sh', which is not there"),
     ("open-composer", lambda f: f["manifest.yml"].pop("name"), "needs a name"),
     ("open-composer", lambda f: f["form.yml"].pop("script"), "needs the section script"),
     (
@@ -160,12 +137,3 @@ def test_what_its_reader_would_not_take_is_named(
     breaks(files)
     found = problems(portal, release, files)
     assert any(told in problem for problem in found), found
-
-
-def test_what_a_later_release_brought_is_refused_for_an_earlier_one(
-    sound: dict[str, Files],
-) -> None:
-    files = sound["project-manager"]
-    assert problems("project-manager", "4.1", files) == []
-    (problem,) = problems("project-manager", "4.0", files)
-    assert "OnDemand 4.0 does not know bc_num_nodes" in problem
