@@ -1,10 +1,13 @@
-"""`python -m fsdpkit.cli.json_schemas`: writes `site/schema/output/`, the JSON Schema of every
-answer of `--json` and a README.md that lists them."""
+"""What each command prints with `--json`, and the JSON Schema of every such answer.
+
+`python -m fsdpkit.cli.json_schemas FOLDER` writes them into a folder, as `make docs` does.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -77,8 +80,6 @@ from fsdpkit.cli.template_answers import (
     TemplatesCompared,
     Tried,
 )
-from fsdpkit.config import assets
-from fsdpkit.config.schema import as_published
 from fsdpkit.reporting.comparison.compared import Comparison
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 from fsdpkit.reporting.status.status_record import Status
@@ -139,23 +140,6 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
 }
 """What each command prints, by its name."""
 
-_README = """\
-# What `--json` prints
-
-One object, whose `schema` names its shape; of `watch`, `status --watch` and `logs` one a line.
-Fields are only added to a shape. Where one changes its meaning or is removed, the number
-changes. Paths are absolute, times are Unix time in seconds, `null` is "not known", also in place
-of NaN or an infinity. An error is an object, too, unless the answer was printed before it; the
-exit status is the same as without `--json`.
-
-| command | `schema` | what it is |
-|---|---|---|
-"""
-
-
-def schema_dir() -> Path:
-    return assets.packaged_dir() / "site" / "schema" / "output"
-
 
 def name_of(answer: Any) -> str:
     """`fsdpkit.status/1`."""
@@ -169,21 +153,22 @@ def file_of(answer: Any) -> str:
     return name_of(answer).removeprefix("fsdpkit.").partition("/")[0] + ".schema.json"
 
 
-def files() -> dict[str, str]:
-    """The text of each file in the folder, by its name."""
-    answers = {file_of(answer): answer for kinds in ANSWERS.values() for answer in kinds}
-    answers[file_of(Error)] = Error
-    texts = {name: _schema(answer) for name, answer in sorted(answers.items())}
-    return {**texts, "README.md": _README + "".join(_rows())}
+def schemas() -> dict[str, str]:
+    """The text of each JSON Schema, by its file's name."""
+    return {file_of(answer): schema_of(answer) for answer in sorted(all_answers(), key=name_of)}
 
 
-def _schema(answer: Any) -> str:
+def all_answers() -> set[Any]:
+    return {Error, *(answer for kinds in ANSWERS.values() for answer in kinds)}
+
+
+def schema_of(answer: Any) -> str:
     schema = msgspec.json.schema(answer, schema_hook=_path)
     # `schema` has a default in the struct, and is always printed.
     own = schema["$defs"][answer.__name__]
     own["required"] = ["schema", *(name for name in own.get("required", []) if name != "schema")]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name_of(answer)}
-    return json.dumps({**head, **as_published(schema)}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _path(kind: type) -> dict[str, str]:
@@ -193,22 +178,13 @@ def _path(kind: type) -> dict[str, str]:
     return {"type": "string", "description": "Path."}
 
 
-def _rows() -> Iterator[str]:
-    for command, answers in ANSWERS.items():
-        for answer in answers:
-            yield _row(f"`fsdpkit {command}`", answer)
-    yield _row("any", Error)
-
-
-def _row(command: str, answer: Any) -> str:
-    what = " ".join((answer.__doc__ or "").split("\n\n")[0].split())
-    return f"| {command} | [{name_of(answer)}]({file_of(answer)}) | {what} |\n"
-
-
 def main() -> None:
-    schema_dir().mkdir(exist_ok=True)
-    for name, text in files().items():
-        (schema_dir() / name).write_text(text, encoding="utf-8")
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m fsdpkit.cli.json_schemas FOLDER")
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in schemas().items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("runs", "rendering", "config"),
         "training.export",
     },
-    "reference": {"cli", "sweeps", "failures", "runs", "config"},
+    "reference": {"failures", "config"},
     "publishing": {
         *("planning.remembered", "launching.torch_release", "scheduling", "rendering", "config"),
         "runs",
