@@ -169,7 +169,7 @@ lint: env
 
 # Beside whatever is in the environment: only who builds the pages needs what builds them.
 docs: demo-env
-	"$(PYTHON)" -c 'import material' 2>/dev/null || "$(PYTHON)" -m pip install --quiet \
+	"$(PYTHON)" -c 'import material, mkdocs_click, mkdocstrings' 2>/dev/null || "$(PYTHON)" -m pip install --quiet \
 	    --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 "$(PYTHON)" -m mkdocs build --strict --site-dir "$(CURDIR)/build/docs"
 	echo "make docs: the pages are in build/docs; open build/docs/index.html"

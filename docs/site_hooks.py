@@ -53,7 +53,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return link[0]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), address))
         there = target.removeprefix("docs/") if target.startswith("docs/") else f"project/{target}"
-        if files.get_file_from_path(there) is not None:
+        file = files.get_file_from_path(there)
+        if file is not None and not file.inclusion.is_excluded():
             way = posixpath.relpath(there, posixpath.dirname(uri) or ".")
             return f"{mark}[{label}]({way}{hash_}{anchor})"
         return label if os.path.exists(root / target) else link[0]

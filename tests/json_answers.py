@@ -1,4 +1,4 @@
-"""What `--json` printed, held to the committed JSON Schema that its `schema` names."""
+"""What `--json` printed, held to the JSON Schema that its `schema` names."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from fsdpkit.cli.json_answers import Error
-from fsdpkit.cli.json_schemas import ANSWERS, file_of, name_of, schema_dir
+from fsdpkit.cli.json_schemas import all_answers, name_of, schema_of
 
-BY_NAME = {
-    name_of(answer): answer for answer in (*(a for kinds in ANSWERS.values() for a in kinds), Error)
-}
+BY_NAME = {name_of(answer): answer for answer in all_answers()}
 
 
 @cache
 def _validator(name: str) -> Any:
-    schema = json.loads((schema_dir() / file_of(BY_NAME[name])).read_text(encoding="utf-8"))
-    return jsonschema.Draft202012Validator(schema)
+    return jsonschema.Draft202012Validator(json.loads(schema_of(BY_NAME[name])))
 
 
 def checked(text: str) -> dict[str, Any]:

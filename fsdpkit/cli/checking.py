@@ -36,13 +36,9 @@ def report_check(kind: Kind, as_json: bool) -> int:
     checked, broken = check_all(kind)
     if as_json:
         from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.publish_answers import FilesChecked, Problem
+        from fsdpkit.cli.publish_answers import FilesChecked
 
-        problems = [
-            Problem(name=one.name, layer=one.layer, path=str(one.path), why=one.why)
-            for one in broken
-        ]
-        print_answer(FilesChecked(kind=kind, checked=checked, problems=problems))
+        print_answer(FilesChecked(kind=kind, checked=checked, problems=broken))
     else:
         for one in broken:
             click.echo(f"{one.layer} {kind} {one.name}: {one.why}")

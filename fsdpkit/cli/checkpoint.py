@@ -26,6 +26,7 @@ from fsdpkit.cli.checkpoint_save import command as save
 from fsdpkit.cli.checkpoint_verify import command as verify
 from fsdpkit.cli.options import json_option, table
 from fsdpkit.config.units import format_bytes
+from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
     from fsdpkit.cli import json_answers
@@ -159,10 +160,9 @@ def _tell_drafts(place: CheckpointPlace) -> None:
     if place.directory is None:
         return
     if drafts := sorted(path.name for path in place.directory.glob(".step-*")):
-        more = f" and {len(drafts) - 1} more" if len(drafts) > 1 else ""
         click.echo(
-            f"fsdpkit: {drafts[0]}{more}: being written, or left by a process that was killed; the "
-            "next start removes it",
+            f"fsdpkit: {first_of(drafts, 1)}: being written, or left by a process that was killed; "
+            "the next start removes it",
             err=True,
         )
 

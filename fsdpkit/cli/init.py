@@ -14,6 +14,7 @@ import click
 
 from fsdpkit.cli.options import complete, fsdpkit_as_typed, say_what_is_not_read
 from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import Environment
@@ -209,7 +210,6 @@ def _cluster(given: str | None) -> LoadedSite:
 def _account(given: str | None, site: LoadedSite) -> str | None:
     from fsdpkit.scheduling.first_job import (
         account_in_defaults,
-        listed,
         propose_accounts,
         read_account,
     )
@@ -222,10 +222,10 @@ def _account(given: str | None, site: LoadedSite) -> str | None:
     default = before[0] if before is not None else os.environ.get("SBATCH_ACCOUNT")
     default = default or (yours[0] if len(yours) == 1 else None)
     if default is None and not site.profile.account.required:
-        known = f"{listed(yours)}; " if yours else ""
+        known = f"{first_of(yours, 4)}; " if yours else ""
         text = f"Account ({known}empty: Slurm's default)"
         return _asked(text, lambda word: read_account(word, site) if word else None, "")
-    known = f" ({listed(yours)})" if yours else ""
+    known = f" ({first_of(yours, 4)})" if yours else ""
     return _asked(f"Account{known}", lambda word: read_account(word, site), default)
 
 
@@ -239,12 +239,12 @@ def _environment(given: str | None) -> Environment:
 
 
 def _script(given: str | None) -> Path:
-    from fsdpkit.scheduling.first_job import listed, propose_scripts, read_script
+    from fsdpkit.scheduling.first_job import propose_scripts, read_script
 
     if given is not None:
         return read_script(given)
     found = [path.name for path in propose_scripts(Path())]
-    known = f" ({listed(found)})" if len(found) > 1 else ""
+    known = f" ({first_of(found, 4)})" if len(found) > 1 else ""
     return _asked(f"Script{known}", read_script, found[0] if len(found) == 1 else None)
 
 

@@ -95,35 +95,6 @@ class Tracked(Struct, frozen=True, kw_only=True):
     sent: list[Sent]
 
 
-class Spare(Struct, frozen=True, kw_only=True):
-    """A checkpoint that may go."""
-
-    path: str
-    bytes: int
-
-
-class Held(Struct, frozen=True, kw_only=True):
-    """What a run holds. `chosen`: --yes deletes its spare ones; `why_not`: why it is left alone."""
-
-    run: str
-    dir: str
-    bytes: int
-    ended_s: float | None
-    kept: list[str]
-    spare: list[Spare]
-    chosen: bool
-    why_not: str | None
-
-
-class Pruned(Struct, frozen=True, kw_only=True):
-    """What ended runs hold, and what `prune` deleted."""
-
-    schema: Literal["fsdpkit.prune/1"] = "fsdpkit.prune/1"
-    runs: list[Held]
-    deleted: list[str]
-    problems: list[str]
-
-
 class Cancelled(Struct, frozen=True, kw_only=True):
     """A run that was asked to end."""
 
@@ -283,47 +254,6 @@ class Templates(Struct, frozen=True, kw_only=True):
 
     schema: Literal["fsdpkit.templates/1"] = "fsdpkit.templates/1"
     templates: list[ListedTemplate]
-
-
-class KeptCanary(Struct, frozen=True, kw_only=True):
-    """How a template's newest canary went on one cluster (`template test --canary`)."""
-
-    site: str
-    """Id of the cluster's profile."""
-    result: Literal["ok", "failed"]
-    told: str
-    """The end, in words."""
-    date: str
-    """UTC, as 2026-11-24T06:00:00Z."""
-    slurm: str
-    partition: str
-    """Empty: Slurm's choice."""
-    nodes: int
-    ranks: int
-    version: str
-    """Of the template that ran."""
-    sha256: str
-    fsdpkit: str
-    current: bool
-    """Whether it ran this very template."""
-
-
-class OneTemplate(Struct, frozen=True, kw_only=True):
-    """A template, its parameters and its canaries."""
-
-    schema: Literal["fsdpkit.templates-show/1"] = "fsdpkit.templates-show/1"
-    name: str
-    version: str
-    description: str
-    found_in: str
-    dir: str
-    sha256: str
-    parameters: dict[str, Any]
-    """By site/schema/template.schema.json."""
-    canaries: list[KeptCanary]
-    """None is on record where it is empty."""
-    canaries_unread: str | None = None
-    """Why they could not be read."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):

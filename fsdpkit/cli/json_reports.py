@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -17,6 +19,7 @@ from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.node_report import NodeReport, NodeVerdict
 from fsdpkit.runs.stack_requests import NodeStacks
 from fsdpkit.scheduling.checks import CheckResult
+from fsdpkit.scheduling.pruning import SpareCheckpoint
 from fsdpkit.scheduling.reachability import Reach
 
 
@@ -128,3 +131,25 @@ class Written(Struct, frozen=True, kw_only=True):
     """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured; by array
     task, of a run that is none by "". Empty where nobody planned it; null with --host, which
     brings the page alone."""
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """What a run holds. `chosen`: --yes deletes its spare ones; `why_not`: why it is left alone."""
+
+    run: str
+    dir: Path
+    bytes: int
+    ended_s: float | None
+    kept: Sequence[Path]
+    spare: Sequence[SpareCheckpoint]
+    chosen: bool
+    why_not: str | None
+
+
+class Pruned(Struct, frozen=True, kw_only=True):
+    """What ended runs hold, and what `prune` deleted."""
+
+    schema: Literal["fsdpkit.prune/1"] = "fsdpkit.prune/1"
+    runs: list[Held]
+    deleted: list[Path]
+    problems: list[str]

@@ -13,7 +13,7 @@ from fsdpkit.cli.options import complete_run, runs_option, table
 from fsdpkit.config.units import format_bytes
 
 if TYPE_CHECKING:
-    from fsdpkit.cli import json_answers
+    from fsdpkit.cli.json_reports import Pruned
     from fsdpkit.scheduling.pruning import Holding, PrunedRun
 
 _SHOWN = 20
@@ -143,25 +143,11 @@ def _delete(chosen: Sequence[Holding]) -> list[PrunedRun]:
 
 def _answer(
     found: Sequence[Holding], chosen: Sequence[Holding], done: Sequence[PrunedRun]
-) -> json_answers.Pruned:
-    from fsdpkit.cli import json_answers
+) -> Pruned:
+    from fsdpkit.cli.json_reports import Held, Pruned
 
-    return json_answers.Pruned(
-        runs=[
-            json_answers.Held(
-                run=one.dir.name,
-                dir=str(one.dir),
-                bytes=one.bytes,
-                ended_s=one.ended_s,
-                kept=[str(path) for path in one.kept],
-                spare=[
-                    json_answers.Spare(path=str(each.path), bytes=each.bytes) for each in one.spare
-                ],
-                chosen=one in chosen,
-                why_not=one.why_not,
-            )
-            for one in found
-        ],
-        deleted=[str(one.path) for each in done for one in each.deleted],
+    return Pruned(
+        runs=[Held(run=one.dir.name, chosen=one in chosen, **vars(one)) for one in found],
+        deleted=[one.path for each in done for one in each.deleted],
         problems=[f"{each.dir.name}: {each.problem}" for each in done if each.problem],
     )

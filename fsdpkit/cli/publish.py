@@ -280,19 +280,16 @@ def _told(step: PublishingStep) -> str:
 def _print_json(
     centre: Path, index: PublishedIndex, steps: list[PublishingStep], *, written: bool
 ) -> None:
-    import dataclasses
-
     from fsdpkit.cli.json_output import print_answer
-    from fsdpkit.cli.publish_answers import PublishChange, PublishStep
+    from fsdpkit.cli.publish_answers import PublishChange
 
-    told: list[dict[str, Any]] = [dataclasses.asdict(step) for step in steps]
     print_answer(
         PublishChange(
             centre=str(centre),
             serial=index.serial,
             signer=index.by,
             written=written,
-            steps=[PublishStep(**step) for step in told],
+            steps=steps,
         )
     )
 

@@ -9,21 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-
-class PublishStep(Struct, frozen=True, kw_only=True):
-    """What happened to one template, profile or job."""
-
-    kind: Literal["template", "site", "job"]
-    name: str
-    version: str
-    """That was published or withdrawn, or that the channel points to now."""
-    sha256: str
-    """Of the version's manifest."""
-    what: Literal["published", "as before", "restored", "promoted", "rolled back", "withdrawn"]
-    channel: Literal["stable", "testing"] | None
-    now: str | None
-    """What the channel points to (of `withdrawn`: stable)."""
-    before: str | None
+from fsdpkit.config.checking import BrokenFile
+from fsdpkit.publishing.changes import PublishingStep
 
 
 class PublishChange(Struct, frozen=True, kw_only=True):
@@ -35,7 +22,7 @@ class PublishChange(Struct, frozen=True, kw_only=True):
     signer: str
     written: bool
     """False with --dry-run."""
-    steps: list[PublishStep]
+    steps: list[PublishingStep]
 
 
 class ListedVersion(Struct, frozen=True, kw_only=True):
@@ -66,21 +53,13 @@ class PublishedVersions(Struct, frozen=True, kw_only=True):
     versions: list[ListedVersion]
 
 
-class Problem(Struct, frozen=True, kw_only=True):
-    name: str
-    layer: str
-    """`packaged`, `centre` or `user`."""
-    path: str
-    why: str
-
-
 class FilesChecked(Struct, frozen=True, kw_only=True):
     """Whether every template, profile or job that can be found can be used."""
 
     schema: Literal["fsdpkit.files-check/1"] = "fsdpkit.files-check/1"
     kind: Literal["template", "site", "job"]
     checked: int
-    problems: list[Problem]
+    problems: list[BrokenFile]
 
 
 class AuditLine(Struct, frozen=True, kw_only=True):

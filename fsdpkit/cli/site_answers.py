@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
+
+from fsdpkit.publishing.drift import ProfileDifference
 
 
 class SiteDraft(Struct, frozen=True, kw_only=True):
@@ -21,15 +24,6 @@ class SiteDraft(Struct, frozen=True, kw_only=True):
     """What remains to be found out, in words."""
 
 
-class SiteFact(Struct, frozen=True, kw_only=True):
-    """One fact of a cluster. `profile`: null where the profile does not have it."""
-
-    key: str
-    """Of the profile, such as partitions.gpu.max_time."""
-    profile: Any
-    cluster: Any
-
-
 class SiteDiff(Struct, frozen=True, kw_only=True):
     """A profile held against the live cluster."""
 
@@ -37,9 +31,9 @@ class SiteDiff(Struct, frozen=True, kw_only=True):
     name: str
     same: bool
     """Whether nothing differs."""
-    differ: list[SiteFact]
-    missing: list[SiteFact]
+    differ: Sequence[ProfileDifference]
+    missing: Sequence[ProfileDifference]
     """What the profile does not say and the cluster does."""
-    not_compared: list[str]
+    not_compared: Sequence[str]
     unread: list[str]
     """What of Slurm gave no answer, and why."""

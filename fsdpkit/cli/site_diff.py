@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from fsdpkit.cli.options import complete, json_option
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fsdpkit.cli.site_answers import SiteFact
-    from fsdpkit.publishing.drift import ProfileDifference
 
 
 @click.command("diff")
@@ -46,9 +38,9 @@ def command(name: str, as_json: bool) -> int:
             SiteDiff(
                 name=site.id,
                 same=not found.differ,
-                differ=_facts(found.differ),
-                missing=_facts(found.missing),
-                not_compared=list(found.not_compared),
+                differ=found.differ,
+                missing=found.missing,
+                not_compared=found.not_compared,
                 unread=live.not_read,
             )
         )
@@ -60,9 +52,3 @@ def command(name: str, as_json: bool) -> int:
     if not found.differ:
         click.echo(f"{site.id} agrees with the cluster in all that both say.")
     return 1 if found.differ else 0
-
-
-def _facts(found: Iterable[ProfileDifference]) -> list[SiteFact]:
-    from fsdpkit.cli.site_answers import SiteFact
-
-    return [SiteFact(key=one.key, profile=one.profile, cluster=one.cluster) for one in found]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.options import chosen, complete_run, hanging, runs_option
+from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.stacks import CodePlace
@@ -70,9 +71,7 @@ def _line(place: CodePlace) -> str:
     from fsdpkit.reporting.stacks import numbers
 
     which = "rank" if len(place.ranks) == 1 else "ranks"
-    names = ", ".join(place.nodes[:_MOST_NODES])
-    if (more := len(place.nodes) - _MOST_NODES) > 0:
-        names += f" and {more} more"
+    names = first_of(place.nodes, _MOST_NODES)
     called = f", called from {place.caller}" if place.caller else ""
     state = f" ({place.state})" if place.state else ""
     return f"{which} {numbers(place.ranks)} on {names}{state}: {place.words}{called}"

@@ -26,6 +26,7 @@ from fsdpkit.cli.options import (
     wanted,
 )
 from fsdpkit.cli.trusting import consent, trust_option
+from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
@@ -195,9 +196,8 @@ def say_what_the_copy_lacks(run: Run) -> None:
     found = read_provenance(run.paths)
     if found is None or found.snapshot is None or not (names := found.snapshot.dangling):
         return
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     click.echo(
-        f"fsdpkit: symbolic links whose target is not in the copy: {', '.join(names[:3])}{more}",
+        f"fsdpkit: symbolic links whose target is not in the copy: {first_of(names, 3)}",
         err=True,
     )
 

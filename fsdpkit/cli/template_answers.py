@@ -8,7 +8,35 @@ from msgspec import Struct
 
 from fsdpkit.publishing.template_checklist import ChecklistPoint
 from fsdpkit.publishing.template_diff import ScriptDifference
+from fsdpkit.publishing.template_tested import Canary
 from fsdpkit.publishing.template_trials import TrialStep
+
+
+class KeptCanary(Canary, frozen=True, kw_only=True):
+    """How a template's newest canary went on one cluster (`template test --canary`)."""
+
+    site: str
+    """Id of the cluster's profile."""
+    current: bool
+    """Whether it ran this very template."""
+
+
+class OneTemplate(Struct, frozen=True, kw_only=True):
+    """A template, its parameters and its canaries."""
+
+    schema: Literal["fsdpkit.templates-show/1"] = "fsdpkit.templates-show/1"
+    name: str
+    version: str
+    description: str
+    found_in: str
+    dir: str
+    sha256: str
+    parameters: dict[str, Any]
+    """By site/schema/template.schema.json."""
+    canaries: list[KeptCanary]
+    """None is on record where it is empty."""
+    canaries_unread: str | None = None
+    """Why they could not be read."""
 
 
 class NewTemplate(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fsdpkit.config.site import LoadedSite
     from fsdpkit.publishing.export.build import App, Portal
 
-_PORTALS = ("ondemand", "open-composer", "project-manager", "job-composer")
+_PORTALS = ("ondemand", "open-composer")
 
 
 @click.command("export")
@@ -23,8 +23,7 @@ _PORTALS = ("ondemand", "open-composer", "project-manager", "job-composer")
     "portal",
     required=True,
     type=click.Choice(_PORTALS),
-    help="Whose app: Batch Connect of Open OnDemand, Open Composer, OnDemand's Project Manager or "
-    "its Job Composer.",
+    help="Whose app: Batch Connect of Open OnDemand, or Open Composer.",
 )
 @click.option(
     "--output",
@@ -69,7 +68,7 @@ def command(
 
     \b
       fsdpkit template export ours --to ondemand --cluster osc-cardinal --output fsdpkit-app
-      fsdpkit template export ours --to project-manager --output training --release 4.0
+      fsdpkit template export ours --to open-composer --output training --release 2.0
 
     The form offers each partition with its limits; the script is the one that `submit` makes, and
     checks whatever a form says before it uses it. A README says how to install it. See

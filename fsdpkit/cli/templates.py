@@ -10,7 +10,7 @@ from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
 from fsdpkit.cli.options import complete, hanging, json_option, say_what_is_not_read, table
 
 if TYPE_CHECKING:
-    from fsdpkit.cli.json_answers import KeptCanary
+    from fsdpkit.cli.template_answers import KeptCanary
     from fsdpkit.config.template import Template
 
 
@@ -64,8 +64,8 @@ def command(name: str | None, check: bool, as_json: bool) -> int:
 def _show(name: str, as_json: bool) -> None:
     import msgspec
 
-    from fsdpkit.cli.json_answers import OneTemplate
     from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.cli.template_answers import OneTemplate
     from fsdpkit.config.as_toml import inline
     from fsdpkit.config.template import load_template
 
@@ -115,7 +115,7 @@ def _kept(template: Template) -> tuple[list[KeptCanary], str | None]:
     """The same as data."""
     import msgspec
 
-    from fsdpkit.cli.json_answers import KeptCanary
+    from fsdpkit.cli.template_answers import KeptCanary
     from fsdpkit.errors import ConfigError
     from fsdpkit.publishing.template_tested import read_tested
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -24,57 +23,6 @@ SCHEMAS: Mapping[str, type[msgspec.Struct]] = {
     "template": TemplateManifest,
 }
 
-PUBLISHED_AS: Mapping[str, str] = {
-    "CheckResult": "Finding",
-    "ChecklistPoint": "Finding",
-    "CodePlace": "Place",
-    "FirstFailure": "Failure",
-    "GrantedDifference": "Difference",
-    "LaunchSettings": "Launch",
-    "ListedCheckpoint": "Checkpoint",
-    "NodeVerdict": "Verdict",
-    "NodesMeasured": "Measured",
-    "PlannedMemory": "Memory",
-    "PredictedFigure": "Figure",
-    "PrintedLine": "Line",
-    "PrintedPlans": "Plans",
-    "PrintedSetting": "Setting",
-    "ProfileSource": "Source",
-    "ReportedNode": "Node",
-    "RunDifference": "Difference",
-    "ScriptDifference": "Difference",
-    "TemplatesCompared": "Compared",
-    "TrialStep": "Step",
-    "WatchEnded": "Ended",
-    "WorkTreeSource": "Source",
-}
-"""Classes whose definitions were published under another name: a generator of code from a schema
-names its types by them, so they stay."""
-
-
-def as_published(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with its definitions under their published names."""
-    prefix = "#/$defs/"
-
-    def renamed(value: Any) -> Any:
-        if isinstance(value, list):
-            return [renamed(one) for one in value]
-        if isinstance(value, dict):
-            return {key: renamed(one) for key, one in value.items()}
-        if isinstance(value, str) and value.startswith(prefix):
-            name = value.removeprefix(prefix)
-            return prefix + PUBLISHED_AS.get(name, name)
-        return value
-
-    named: dict[str, Any] = {}
-    for name, definition in schema["$defs"].items():
-        published = PUBLISHED_AS.get(name, name)
-        if published in named:
-            raise ValueError(f"two definitions of one schema would be called {published}")
-        titled = {"title": published} if definition.get("title") == name else {}
-        named[published] = {**definition, **titled}
-    return renamed({**schema, "$defs": named})  # type: ignore[no-any-return]
-
 
 def schema_dir() -> Path:
     return assets.packaged_dir() / "site" / "schema"
@@ -82,7 +30,7 @@ def schema_dir() -> Path:
 
 def schema_text(kind: str) -> str:
     """The JSON Schema of a `job`, `site` or `template` file."""
-    schema = as_published(msgspec.json.schema(SCHEMAS[kind]))
+    schema = msgspec.json.schema(SCHEMAS[kind])
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"fsdpkit {kind}"}
     return json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"
 

@@ -83,12 +83,6 @@ def _cell(text: str) -> str:
     )
 
 
-def page(title: str, *parts: Iterable[str]) -> str:
-    """A whole page that is made; each part is its lines."""
-    lines = [f"# {title}", "", BEGIN, *(line for part in parts for line in ("", *part))]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
-
-
 def with_block(text: str, block: str) -> str:
     """`text`, a page with hand-written lines, with `block` in the place of what was made before, or
     at its end."""

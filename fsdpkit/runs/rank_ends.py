@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.listing import first_of
 from fsdpkit.runs.events import read_json_lines
 
 EVENT = "ranks-ended"
@@ -82,9 +83,8 @@ def in_words(ends: Mapping[int, RankEnd]) -> str | None:
     began_s, first, end = own[0]
     said = [f"rank {first} ended first, by itself ({_status(end)})"]
     if len(own) > 1:
-        others = ", ".join(f"{rank} after {at_s - began_s:.1f} s" for at_s, rank, _ in own[1:5])
-        more = f" and {len(own) - 5} more" if len(own) > 5 else ""
-        said.append(f"then ranks {others}{more}" if len(own) > 2 else f"then rank {others}")
+        others = first_of((f"{rank} after {at_s - began_s:.1f} s" for at_s, rank, _ in own[1:]), 4)
+        said.append(f"then ranks {others}" if len(own) > 2 else f"then rank {others}")
     if killed := sum(end.killed for end in ends.values()):
         said.append(f"the agents then ended {killed} other{'s' * (killed > 1)}")
     return "; ".join(said)

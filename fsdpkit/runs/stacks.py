@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from fsdpkit.listing import first_of
+
 SIGNAL = signal.SIGRTMAX - 5
 """A real-time signal: a script has its own uses for the others."""
 EVENT = "stacks-taken"
@@ -77,7 +79,6 @@ def in_words(taken: StacksTaken) -> str:
     }[taken.why]
     said = f"stacks of {len(taken.taken)} ranks were taken because {because}"
     if taken.missing:
-        rank, reason = min(taken.missing.items())
-        more = f" and {len(taken.missing) - 1} more" if len(taken.missing) > 1 else ""
-        said += f"; none of rank {rank}{more}: {reason}"
+        reason = taken.missing[min(taken.missing)]
+        said += f"; none of rank {first_of(sorted(taken.missing), 1)}: {reason}"
     return said

@@ -271,9 +271,3 @@ def _make_user_dir() -> None:
         make_private_dir(directory)
     except OSError as error:
         raise StorageError(f"{directory} cannot be made: {error.strerror}") from error
-
-
-def listed(words: Sequence[str], most: int = 4) -> str:
-    """For a question: the first of them, and how many more."""
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 import fsdpkit
 from fsdpkit.errors import ConfigError, DamagedError, FsdpkitError, StorageError
+from fsdpkit.listing import first_of
 from fsdpkit.runs import checkpoints as files
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.starting_points import starting_point
@@ -320,8 +321,7 @@ def _require_fit(
     remedy = "Start another run, or move the checkpoint away."
     weights_alone = "To begin from its weights alone: fsdpkit checkpoint export."
     if wrong:
-        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise ConfigError(f"{path} is of another model: {'; '.join(wrong[:3])}{more}. {remedy}")
+        raise ConfigError(f"{path} is of another model: {first_of(wrong, 3, '; ')}. {remedy}")
     if description.optimizer != optimizer:
         raise ConfigError(
             f"{path} is of another optimizer: {description.optimizer} there, {optimizer} here. "

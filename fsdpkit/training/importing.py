@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from fsdpkit.errors import ConfigError, FsdpkitError
+from fsdpkit.listing import first_of
 from fsdpkit.runs.checkpoints import METADATA
 from fsdpkit.runs.starting_points import StartingPoint
 from fsdpkit.training.checkpoint_files import CheckpointReader, LoadPlanner
@@ -86,7 +87,7 @@ def import_weights(start: StartingPoint, model: nn.Module, ranks: Ranks) -> None
         "and order of the samples begin anew"
     )
     if matched.left_out:
-        ranks.say(f"left out: {_listed(matched.left_out)}")
+        ranks.say(f"left out: {first_of(matched.left_out, _MOST_TOLD)}")
 
 
 def _needed(state: Mapping[str, Any], model: nn.Module) -> list[Needed]:
@@ -193,8 +194,8 @@ def match(path: Path, found: Mapping[str, Found], needed: Sequence[Needed]) -> M
     fitting = [prefix for prefix, differences in tries.items() if not differences]
     if len(fitting) > 1:
         raise ConfigError(
-            f"{path} has this model's weights more than once, under {_listed(fitting)}: save the "
-            "ones you mean in a file of their own."
+            f"{path} has this model's weights more than once, under "
+            f"{first_of(fitting, _MOST_TOLD)}: save the ones you mean in a file of their own."
         )
     if not fitting:
         raise ConfigError(_of_another_model(path, found, needed, tries))
@@ -256,22 +257,19 @@ def _of_another_model(
     if not found:
         return f"{path} holds no tensors, where the weights of this model were expected."
     if not tries:
-        here = _listed([each.names[0] for each in needed])
-        return f"{path} is of another model: it has {_listed([*found])}; this model has {here}."
+        here = first_of((each.names[0] for each in needed), _MOST_TOLD)
+        there = first_of(found, _MOST_TOLD)
+        return f"{path} is of another model: it has {there}; this model has {here}."
     remedy = ""
     if (path / "config.json").is_file():
         remedy = " A T5 in Hugging Face's format is read by training.model.pretrained."
-    return f"{path} is of another model: {_listed(min(tries.values(), key=len), '; ')}.{remedy}"
+    closest = min(tries.values(), key=len)
+    return f"{path} is of another model: {first_of(closest, _MOST_TOLD, '; ')}.{remedy}"
 
 
 def _shown(shape: tuple[int, ...], dtype: torch.dtype | None) -> str:
     kind = "of a type that is not read" if dtype is None else str(dtype).removeprefix("torch.")
     return f"{list(shape)} {kind}"
-
-
-def _listed(items: Sequence[str], separator: str = ", ") -> str:
-    more = f" and {len(items) - _MOST_TOLD} more" if len(items) > _MOST_TOLD else ""
-    return separator.join(items[:_MOST_TOLD]) + more
 
 
 def _read(start: StartingPoint, names: Mapping[str, str], state: Mapping[str, Tensor]) -> None:

@@ -23,6 +23,7 @@ from torch import Generator, Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from fsdpkit.errors import ConfigError
+from fsdpkit.listing import first_of
 from fsdpkit.training.units import plain_name
 
 Fill = Callable[[str, Tensor, Generator], None]
@@ -72,9 +73,8 @@ class Start:
             and not (self.fill_buffers or self._in_files(name) or _is_statistic(module, last))
         ]
         if unknown:
-            more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
             raise ConfigError(
-                f"{', '.join(unknown[:3])}{more}: on the meta device, and `fill` is not asked for "
+                f"{first_of(unknown, 3)}: on the meta device, and `fill` is not asked for "
                 'buffers. Make them with device="cpu" where the model is built, so that they have '
                 "their values, or pass shard() a `fill_buffers`."
             )

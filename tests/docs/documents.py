@@ -36,7 +36,7 @@ def documents() -> tuple[str, ...]:
         and (
             name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")
             or name.startswith(("docs/", "skills/", "templates/"))
-            or re.fullmatch(r"examples/[^/]+/README\.md|site/schema/output/README\.md", name)
+            or re.fullmatch(r"examples/[^/]+/README\.md", name)
         )
     )
 
@@ -47,7 +47,11 @@ def read(document: str) -> str:
 
 
 def blocks(document: str) -> list[Block]:
-    return [Block(*found) for found in _FENCE.findall(read(document))]
+    return blocks_in(read(document))
+
+
+def blocks_in(text: str) -> list[Block]:
+    return [Block(*found) for found in _FENCE.findall(text)]
 
 
 def prose(document: str) -> str:
@@ -55,10 +59,15 @@ def prose(document: str) -> str:
 
 
 def commands(document: str) -> list[str]:
+    return commands_in(read(document))
+
+
+def commands_in(document: str) -> list[str]:
     """Every `fsdpkit …` of the document's code blocks as one line; of what a terminal shows
     (`text`, `console`) what was typed behind the prompt."""
-    found = [line.replace("\\\n", " ") for line in _INDENTED.findall(prose(document))]
-    for language, text in blocks(document):
+    outside = _FENCE.sub("", document)
+    found = [line.replace("\\\n", " ") for line in _INDENTED.findall(outside)]
+    for language, text in blocks_in(document):
         for line in text.replace("\\\n", " ").splitlines():
             shown = line.strip()
             if language in ("", "bash", "sh") or shown.startswith("$ "):

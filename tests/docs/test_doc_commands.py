@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import fsdpkit
+from docs.reference_hooks import all_commands, help_in_markdown
 from fsdpkit.cli.main import fsdpkit as top
 from fsdpkit.config.explain import fields_of
 from fsdpkit.config.job import JobSpec
@@ -26,13 +27,22 @@ from fsdpkit.config.trust import AllowedKinds
 from fsdpkit.errors import ConfigError
 from fsdpkit.remote.hosts import chosen_host, hosts_file
 from fsdpkit.sweeps.file import load_file
-from tests.docs.documents import blocks, commands, documents, prose, words_of
+from tests.docs.documents import (
+    blocks,
+    commands,
+    commands_in,
+    documents,
+    prose,
+    words_of,
+)
 from tests.packaging.installation import ROOT
 
 REFUSED = "docs/messages.md"
 """What stands there is typed wrong on purpose; messages.py runs it."""
 TAKEN = [name for name in documents() if name != REFUSED]
-TYPED = [(name, line) for name in TAKEN for line in commands(name)]
+HELP = [help_in_markdown(command.help or "") for command in all_commands(top, click.Context(top))]
+SHOWN = {**{name: commands(name) for name in TAKEN}, "--help": commands_in("\n\n".join(HELP))}
+TYPED = [line for lines in SHOWN.values() for line in lines]
 
 
 # The command line's own parser
@@ -90,11 +100,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("document", TAKEN)
+@pytest.mark.parametrize("document", SHOWN)
 def test_every_command_in_a_code_block_is_one_that_the_program_takes(
     document: str, place: Path
 ) -> None:
-    refused = {line: list(wrong(line)) for line in commands(document)}
+    refused = {line: list(wrong(line)) for line in SHOWN[document]}
     assert {line: why for line, why in refused.items() if why} == {}
 
 
@@ -113,7 +123,7 @@ def test_a_command_that_the_program_does_not_take_is_found(place: Path) -> None:
 
 
 def test_the_documents_have_commands() -> None:
-    shown = {words[0] for _, line in TYPED for words in words_of(line) if words}
+    shown = {words[0] for line in TYPED for words in words_of(line) if words}
     assert {"submit", "diagnose", "plan", "sweep", "publish", "checkpoint"} <= shown
     assert len(TYPED) > 150
 
@@ -154,7 +164,7 @@ def test_what_costs_little_and_needs_no_cluster_does_what_it_says(
     monkeypatch.setenv("SBATCH_ACCOUNT", "pas1234")  # which that profile asks for
     rows = [{"source": f"text {n}", "target": "a word"} for n in range(20)]
     (place / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    shown = {" ".join(words) for _, line in TYPED for words in words_of(line)}
+    shown = {" ".join(words) for line in TYPED for words in words_of(line)}
     ran = [line for line in CHEAP if line in shown]
     assert ran == list(CHEAP)
     for line in ran:

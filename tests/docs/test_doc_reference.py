@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-import click
 import pytest
 
-from fsdpkit.cli.json_schemas import ANSWERS, name_of
-from fsdpkit.cli.main import COMMANDS
+from docs import reference_hooks
 from fsdpkit.config.job import JobSpec
+from fsdpkit.config.profile import SiteProfile
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.failures.causes import CAUSES, page_of
-from fsdpkit.reference import commands, failures, keys, markdown, variables
+from fsdpkit.launching import notifying
+from fsdpkit.reference import failures, markdown
 from fsdpkit.reference.__main__ import files as reference
 from fsdpkit.runs import layout
 from tests.docs import examples, messages
@@ -78,29 +78,52 @@ def test_every_page_has_a_remedy_or_words_of_a_person() -> None:
             assert behind.partition(examples.BEGIN)[0].strip(), f"{path} says nothing to do"
 
 
-def test_every_command_is_described_with_every_option() -> None:
-    page = read("docs/reference/commands.md")
-    for words, command, context in commands.all_commands():
-        section = page.partition(f"# `fsdpkit {words}`\n")[2].partition("\n#")[0]
-        assert section, words
-        for parameter in command.get_params(context):
-            if isinstance(parameter, click.Option) and not parameter.hidden:
-                names = [name for name in parameter.opts if name not in ("--help", "-h")]
-                assert all(name in section for name in names), (words, names)
-    assert all(f"(#fsdpkit-{name})" in page for name in COMMANDS)
+# Keys
 
 
 def test_every_key_of_a_job_is_there_that_a_job_file_can_have() -> None:
-    told = {key.dotted for key in keys.keys_of(JobSpec)}
-    assert {"resources.nodes", "training.sharding.strategy", "retry.hang_s", "args"} <= told
-    (text,) = (b for b in [read("jobs/t5.toml")])
-    table, named = "", set()
-    for line in text.splitlines():
+    tables = reference_hooks.tables_of(JobSpec)
+    told = {key.dotted: key for table in tables for key in table.keys}
+    nodes = told["resources.nodes"]
+    assert (nodes.kind, nodes.default) == ("integer, at least 1, at most 10000", "required")
+    assert told["training.sharding.strategy"].default.startswith('`"')
+    assert all(key.meaning for key in told.values())
+    table, named = "", set[str]()
+    for line in read("jobs/t5.toml").splitlines():
         if head := re.match(r"\[([\w.]+)\]", line):
             table = f"{head[1]}."
         elif key := re.match(r"#? ?(\w+) = ", line):
             named.add(f"{table}{key[1]}")
-    assert {key for key in named if not key.startswith("training.data.")} - told == set()
+    named = {key for key in named if not key.startswith("training.data.")}
+    assert named - told.keys() == {"schema"}
+
+
+def test_tables_by_name_and_in_lists_have_the_heading_of_a_file() -> None:
+    names = {table.name for table in reference_hooks.tables_of(SiteProfile)}
+    assert {"[account]", "[partitions.NAME]", "[[sources]]"} <= names
+
+
+# What else is built
+
+
+def test_each_page_names_what_is_built_in_it() -> None:
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    places = {name for page in pages for name in _BUILT.findall(page)}
+    assert places == reference_hooks.BUILT.keys()
+    for name in places:
+        assert len(list(reference_hooks.BUILT[name]())) > 3, name
+
+
+_BUILT = re.compile(r"<!-- built: ([a-z-]+) -->")
+
+
+def test_examples_in_a_commands_help_are_code() -> None:
+    text = "Do it.\n\n    \b\n      fsdpkit a\n      fsdpkit b   # c\n\n    More\n    words."
+    made = reference_hooks.help_in_markdown(text)
+    assert made == "Do it.\n\n```\nfsdpkit a\nfsdpkit b   # c\n```\n\nMore\nwords."
+
+
+# Exit statuses
 
 
 def test_every_status_that_an_error_ends_with_is_there() -> None:
@@ -115,12 +138,6 @@ def every(kind: type[FsdpkitError]) -> Iterator[type[FsdpkitError]]:
         if below.__module__ == kind.__module__:
             yield below
         yield from every(below)
-
-
-def test_every_shape_of_json_is_there() -> None:
-    page = read("docs/reference/json.md")
-    missing = [name_of(a) for kinds in ANSWERS.values() for a in kinds if name_of(a) not in page]
-    assert missing == []
 
 
 # Environment variables
@@ -173,30 +190,37 @@ NO_VARIABLES = frozenset({"BASH_ENV", "PYTHONNOUSERSITE", "POSIXLY_CORRECT"})
 """Set for programs of ours only, so that they are not misled."""
 
 
+PAGE = "docs/reference/environment.md"
+
+
+def section(title: str) -> set[str]:
+    """The variables of one of the page's tables."""
+    (text,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", read(PAGE), re.M | re.S)
+    return set(re.findall(r"^\| `(\w+)", text, re.MULTILINE))
+
+
 def test_every_variable_that_the_code_reads_or_sets_is_there() -> None:
     assert {"FSDPKIT_RUNS", "WORLD_SIZE", "SLURM_JOB_ID"} <= used()
     of_forms = {name for name in used() if name.startswith("FSDPKIT_FORM_")}
     assert of_forms
-    assert used() - variables.named() - NO_VARIABLES - of_forms == set()
+    named = set(re.findall(r"\b_?[A-Z][A-Z0-9_]+\b", read(PAGE)))
+    assert used() - named - NO_VARIABLES - of_forms == set()
 
 
 def test_no_variable_is_there_that_the_code_does_not_know() -> None:
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "fsdpkit").rglob("*.py")]
-    page = ROOT / "fsdpkit" / "reference" / "variables.py"
-    everything = "\n".join([*sources, read("templates/torchrun/job.sbatch.j2")])
-    others = everything.replace(page.read_text(encoding="utf-8"), "")
-    ours = {name for group in variables.GROUPS.values() for name in group if "FSDPKIT" in name}
-    assert {name for name in ours if name not in others} - {
-        *variables.IN_NOTIFY,
-        *variables.IN_PORTALS,
-    } == set()
+    known = "\n".join([*sources, read("templates/torchrun/job.sbatch.j2")])
+    rows = set(re.findall(r"^\| `(_?FSDPKIT\w+)`", read(PAGE), re.MULTILINE))
+    assert "FSDPKIT_RUNS" in rows
+    put_together = section("The command of `[notify]` finds")
+    assert {name for name in rows - put_together if name not in known} == set()
 
 
 def test_the_variables_of_a_notification_are_those_that_it_gets() -> None:
-    from fsdpkit.launching import notifying
-
     fields = set(notifying.Told.__struct_fields__)
-    assert {name.removeprefix("FSDPKIT_").lower() for name in variables.IN_NOTIFY} <= fields
+    named = section("The command of `[notify]` finds")
+    assert {name.removeprefix("FSDPKIT_").lower() for name in named} <= fields
+    assert len(named) > 5
 
 
 # Files of a run
@@ -205,7 +229,7 @@ def test_the_variables_of_a_notification_are_those_that_it_gets() -> None:
 def test_every_file_of_a_run_is_there() -> None:
     """The names that runs/layout.py gives, as they are spelt in its code."""
     tree = ast.parse(Path(layout.__file__).read_text(encoding="utf-8"))
-    page = read("docs/reference/run-files.md")
+    page = str(layout.__doc__)
     spelt = {
         part.value
         for node in ast.walk(tree)

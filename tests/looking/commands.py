@@ -158,7 +158,7 @@ COMMANDS: dict[Command, list[Line]] = {
     ],
     ("template", "diff"): [looks("torchrun {sam}/template --site local", 1)],
     ("template", "export"): [
-        looks("{sam}/template --to job-composer --cluster osc-ascend --output {alex}/out/app"),
+        looks("{sam}/template --to open-composer --cluster osc-ascend --output {alex}/out/app"),
     ],
     ("skill",): [looks("")],
     ("completion",): [looks("bash")],

@@ -27,8 +27,8 @@ _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
 _PLACEHOLDER = re.compile(r"[<>{}$…]|\b[A-Z]{2,}\b")
 
 
-# Usages as click prints them, and what is typed wrong on purpose; tests/docs looks at both.
-OTHERWISE = ("docs/reference/commands.md", "docs/messages.md")
+# What is typed wrong on purpose; tests/docs looks at it.
+OTHERWISE = ("docs/messages.md",)
 
 
 @cache

@@ -187,7 +187,7 @@ def test_from_no_profile_to_a_template_that_others_use_and_back(hour: Hour) -> N
     the_audit_counts_who_shares_and_nobody_else(hour)
     what_was_withdrawn_is_refused_with_its_reason(hour)
     the_catalogue_shows_what_is_published(hour)
-    a_project_of_ondemand_runs_it(hour)
+    an_app_of_ondemand_runs_it(hour)
 
 
 def draft_a_profile(hour: Hour) -> None:
@@ -336,24 +336,24 @@ def the_catalogue_shows_what_is_published(hour: Hour) -> None:
     assert (hour.dir / "pages").stat().st_uid == hour.dir.stat().st_uid != 0
 
 
-def a_project_of_ondemand_runs_it(hour: Hour) -> None:
-    """From a launcher's fields alone, as Project Manager submits it for a user; in a partition
-    whose longest time is shorter than the hour that a launcher could ask for."""
+def an_app_of_ondemand_runs_it(hour: Hour) -> None:
+    """As OnDemand submits it for a user; in a partition whose longest time is under an hour."""
     (hour.dir / "who.py").write_text(WHO)
     job = JOB.format(name="portal", status=0, template="ours", share="false")
     job = job.replace("[resources]", '[resources]\npartition = "short"')
     (hour.dir / "portal.toml").write_text(job)
-    words = ("--to", "project-manager", "--cluster", "testbed", "--job", "portal.toml")
-    hour.good("template", "export", "ours", *words, "--output", "project")
+    words = ("--to", "ondemand", "--cluster", "testbed", "--job", "portal.toml")
+    hour.good("template", "export", "ours", *words, "--output", "app")
 
-    project = hour.sam.home / "hour" / "project"
-    shutil.copytree(hour.dir / "project", project)
-    shutil.copy(hour.dir / "who.py", project)
-    said = portals.launcher_defaults(project) | {"auto_accounts": "pas1234"}
-    said |= {"auto_environment_variable_FSDPKIT_FORM_ENVIRONMENT": sys.prefix}
-    job = hand_in(hour.sam, project, portals.launcher(project, said, project))
+    session = hour.sam.home / "hour" / "session"
+    session.mkdir()
+    shutil.copy(hour.dir / "who.py", session)
+    app = hour.dir / "app"
+    said = portals.batch_connect_defaults(app) | {"auto_accounts": "pas1234"}
+    said |= {"fsdpkit_environment": sys.prefix, "fsdpkit_directory": str(session)}
+    job = hand_in(hour.sam, session, portals.batch_connect(app, said, session))
     ended = hour.cluster.wait_job(job)
-    (run,) = (project / "runs").iterdir()
+    (run,) = (session / "runs").iterdir()
     assert (ended["JobState"], ended["NumNodes"]) == ("COMPLETED", "2"), everything_said(run)
     logs = sorted(run.glob("attempt-0/rank-*.out"))
     assert [log.read_text().strip() for log in logs] == ["one 0 2", "one 1 2"]

@@ -4,8 +4,6 @@ variables alone, and by a user who has nothing of fsdpkit on PATH."""
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,22 +79,8 @@ class Office:
             form |= {"fsdpkit_place": "testbed:main:1", "fsdpkit_directory": str(place / "work")}
             form |= {f"fsdpkit_{key}": text for key, text in shared.items()}
             return portals.batch_connect(app, form, place)
-        if portal == "project-manager":
-            form = portals.launcher_defaults(app) | {"auto_accounts": "pas1234"}
-            variable = "auto_environment_variable_FSDPKIT_FORM_"
-            form |= {f"{variable}{key.upper()}": text for key, text in shared.items()}
-            return portals.launcher(app, form, place)
-        if portal == "open-composer":
-            form = portals.open_composer_defaults(app) | {"account": "pas1234", **shared}
-            assert portals.in_ruby(portal, app, [form]) == [{"error": None}]
-            return portals.open_composer(app, form)
-        script = (app / "job.sh").read_text()
-        for key, text in shared.items():
-            name = f"FSDPKIT_FORM_{key.upper()}="
-            (line,) = re.findall(rf"(?m)^{name}.*$", script)
-            script = script.replace(line, name + shlex.quote(text))
-        argv = ["-D", str(place), "-A", "pas1234", "--export", "NONE"]
-        return Submission(argv, script)
+        form = portals.open_composer_defaults(app) | {"account": "pas1234", **shared}
+        return portals.open_composer(app, form)
 
 
 @pytest.fixture(scope="module")
@@ -153,16 +137,15 @@ HOSTILE = "$(touch gotcha)`touch gotcha`;touch gotcha"
 
 
 def test_a_hostile_value_ends_the_job_before_anything_is_made(office: Office) -> None:
-    """Where no server stands before the script: its own checks, in the job."""
-    for portal in ("project-manager", "job-composer"):
-        job, place = office.submit(portal, arguments=HOSTILE)
-        ended = office.cluster.wait_job(job)
-        log = "".join(path.read_text() for path in place.glob("slurm-*.out"))
-        assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "65:0"), log
-        assert "fsdpkit: the form: Arguments: is " in log
-        assert "allowed: words of letters" in log
-        assert not (place / "runs").exists()
-        assert not (place / "gotcha").exists()
+    """Even if the portal's server let it through: by the script's own checks, in the job."""
+    job, place = office.submit("open-composer", arguments=HOSTILE)
+    ended = office.cluster.wait_job(job)
+    log = "".join(path.read_text() for path in place.glob("slurm-*.out"))
+    assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "65:0"), log
+    assert "fsdpkit: the form: Arguments: is " in log
+    assert "allowed: words of letters" in log
+    assert not (place / "runs").exists()
+    assert not (place / "gotcha").exists()
 
 
 def test_a_job_that_is_queued_again_goes_on_in_its_run(office: Office) -> None:

@@ -3,66 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from fsdpkit.config.job import JobSpec
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError, UsageError
-from fsdpkit.publishing.export import (
-    job_composer,
-    ondemand,
-    open_composer,
-    project_manager,
-    rules,
-    texts,
-    yaml_text,
-)
+from fsdpkit.publishing.export import ondemand, open_composer, rules, texts, yaml_text
 from fsdpkit.publishing.export.places import MINUTES, TimeUnit
-from fsdpkit.publishing.export.script import ExportedScript, FormAsks, export_script
+from fsdpkit.publishing.export.script import ExportedScript, export_script
 
-Portal = Literal["ondemand", "open-composer", "project-manager", "job-composer"]
+Portal = Literal["ondemand", "open-composer"]
 
 
 @dataclass(frozen=True)
 class _Target:
-    """One kind of portal: what it can ask for, and who writes what it reads. files: by path, for
-    clusters and a release of it. asked: what its form asks for, with what is allowed."""
+    """One kind of portal. files: what it reads, by path. asked: what its form asks for, with what
+    is allowed. directory: whether the form asks for the job's directory."""
 
-    files: Callable[[Sequence[ExportedScript], str], dict[str, str | dict[str, Any]]]
+    program: str
+    releases: tuple[str, ...]
+    files: Callable[[Sequence[ExportedScript]], dict[str, str | dict[str, Any]]]
     asked: Callable[[Sequence[ExportedScript]], list[tuple[str, str]]]
-    asks: FormAsks
-    program: str = "Open OnDemand"
-    releases: tuple[str, ...] = rules.ONDEMAND
-    clusters: Literal["one", "several", "several in one form"] = "several"
-    fitted: Callable[[ExportedScript], ExportedScript] = lambda exported: exported
-    """What of an export it can use."""
+    directory: bool
+    several_clusters: bool
 
 
 _TARGETS: dict[Portal, _Target] = {
     "ondemand": _Target(
+        "Open OnDemand",
+        rules.ONDEMAND,
         ondemand.files,
         ondemand.asked,
-        FormAsks(places=True, directory=True),
-        clusters="several in one form",
+        directory=True,
+        several_clusters=True,
     ),
     "open-composer": _Target(
+        "Open Composer",
+        rules.OPEN_COMPOSER,
         open_composer.files,
         open_composer.asked,
-        FormAsks(places=True),
-        program="Open Composer",
-        releases=rules.OPEN_COMPOSER,
-        clusters="one",
-    ),
-    "project-manager": _Target(
-        project_manager.files,
-        project_manager.asked,
-        FormAsks(places=False),
-        fitted=project_manager.fitted,
-    ),
-    "job-composer": _Target(
-        job_composer.files, job_composer.asked, FormAsks(places=False), clusters="one"
+        directory=False,
+        several_clusters=False,
     ),
 }
 RELEASES = {portal: target.releases for portal, target in _TARGETS.items()}
@@ -97,23 +80,24 @@ def build(
     if release not in target.releases:
         known = ", ".join(target.releases)
         raise UsageError(f"--release {release}: --to {portal} knows the releases {known}")
-    if len(clusters) > 1 and target.clusters == "one":
+    if len(clusters) > 1 and not target.several_clusters:
         raise UsageError(
             f"--to {portal}: such an app is for one cluster; make one for each --cluster"
         )
 
     def exported(unit: TimeUnit | None = None) -> list[ExportedScript]:
-        asks = replace(target.asks, unit=unit)
         return [
-            target.fitted(export_script(template, site, job, name, python=python, asks=asks))
+            export_script(
+                template, site, job, name, python=python, directory=target.directory, unit=unit
+            )
             for site, name in clusters
         ]
 
     exports = exported()
-    if target.clusters == "several in one form" and len({each.unit for each in exports}) > 1:
+    if len({each.unit for each in exports}) > 1:
         exports = exported(MINUTES)  # one field for the time, whichever cluster
     called = f"{target.program} {release}"
-    files = target.files(exports, release)
+    files = target.files(exports)
     files["README.md"] = texts.readme(exports, portal, called, target.asked(exports))
     files["CHECKLIST.md"] = texts.checklist(exports, called)
     if problems := rules.problems(portal, release, files):

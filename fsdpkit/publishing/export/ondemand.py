@@ -23,7 +23,7 @@ def _time(exports: Sequence[ExportedScript]) -> str:
     return "bc_num_hours" if exports[0].unit == HOURS else f"{_OWN}minutes"
 
 
-def files(exports: Sequence[ExportedScript], release: str) -> dict[str, str | dict[str, Any]]:
+def files(exports: Sequence[ExportedScript]) -> dict[str, str | dict[str, Any]]:
     """The app, by path."""
     first = exports[0]
     fields = shared_fields(exports)

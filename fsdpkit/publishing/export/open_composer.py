@@ -21,7 +21,7 @@ from fsdpkit.publishing.export.script import ExportedScript
 _PLAIN = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.,:=@%+/-]*)?")
 
 
-def files(exports: Sequence[ExportedScript], release: str) -> dict[str, str | dict[str, Any]]:
+def files(exports: Sequence[ExportedScript]) -> dict[str, str | dict[str, Any]]:
     """The app, by path."""
     (exported,) = exports
     about = exported.template.manifest

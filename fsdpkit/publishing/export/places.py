@@ -81,25 +81,11 @@ def free_of_account(site: LoadedSite) -> LoadedSite:
 
 def unit_for_all(spec: JobSpec, site: LoadedSite) -> TimeUnit:
     """For a form to choose a partition in: hours, unless minutes would offer one more."""
-    hours, minutes = _partitions(spec, site)
-    return HOURS if hours >= minutes else MINUTES
-
-
-def unit_for_one(spec: JobSpec, site: LoadedSite, partition: str | None) -> TimeUnit:
-    """For a job in this partition, or in whichever there is."""
-    hours, minutes = _partitions(spec, site)
-    if partition is None:
-        return HOURS if hours or not minutes else MINUTES
-    return MINUTES if partition in minutes - hours else HOURS
-
-
-def _partitions(spec: JobSpec, site: LoadedSite) -> tuple[set[str], set[str]]:
-    """Those that each unit offers."""
     in_hours, left_out = places_of(spec, site, HOURS)
-    hours = {place.partition for place in in_hours}
     if not left_out:
-        return hours, hours
-    return hours, {place.partition for place in places_of(spec, site, MINUTES)[0]}
+        return HOURS
+    minutes = {place.partition for place in places_of(spec, site, MINUTES)[0]}
+    return HOURS if {place.partition for place in in_hours} >= minutes else MINUTES
 
 
 def places_of(

@@ -16,7 +16,7 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.config.entry import Entry
-from fsdpkit.config.job import JobSpec, Resources
+from fsdpkit.config.job import JobSpec
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered
 from fsdpkit.config.site import LoadedSite
@@ -40,7 +40,6 @@ from fsdpkit.publishing.export.places import (
     free_of_account,
     places_of,
     unit_for_all,
-    unit_for_one,
 )
 from fsdpkit.publishing.export.run_record import record_lines
 from fsdpkit.publishing.export.shared_job import as_wanted, for_everybody, plain_job
@@ -118,18 +117,6 @@ class ExportedScript:
         return f"{head}\n{inputs}{self.checks}{self.body}"
 
 
-@dataclass(frozen=True)
-class FormAsks:
-    """What a portal's form can ask for, besides the fields of every job."""
-
-    places: bool = True
-    """Partition and GPUs."""
-    directory: bool = False
-    """The job's directory; else the portal starts the job there."""
-    unit: TimeUnit | None = None
-    """Of the time; None: as the place, or all of them, need it."""
-
-
 def export_script(
     template: Template,
     site: LoadedSite,
@@ -137,11 +124,13 @@ def export_script(
     portal: str = "",
     *,
     python: str = "venv",
-    asks: FormAsks = FormAsks(),
+    directory: bool = False,
+    unit: TimeUnit | None = None,
 ) -> ExportedScript:
     """Raises RenderError or ConfigError where the template or the profile cannot be exported.
 
-    python: `venv` or `conda`.
+    python: `venv` or `conda`. directory: whether the form asks for the job's directory; else the
+    portal starts the job there. unit: of the time; None: as the places need it.
     """
     if site.profile.kind != "slurm":
         raise ConfigError(
@@ -153,19 +142,14 @@ def export_script(
 
     wanted = None if spec is None else spec.resources
     spec, fixed = for_everybody(spec or plain_job())
-    places, left_out = places_of(spec, site, asks.unit or _unit(spec, site, asks, wanted))
+    places, left_out = places_of(spec, site, unit or unit_for_all(spec, site))
     if not places:
         raise ConfigError(f"{site.id}: its profile takes no job: {'; '.join(left_out)}")
     chosen = as_wanted(default_of(places, wanted), wanted)
     plan = plan_at(chosen)
-    alike = [chosen]
-    if asks.places:
-        alike, differing = _with_equal_scripts(places, plan, plan_at)
-        left_out += differing
-    else:
-        fixed["partition"] = f"the portal cannot ask for it: {chosen.partition or 'the default'}"
-        fixed["gpus"] = f"the portal cannot ask for GPUs: {chosen.gpus} per node"
-    fields, unasked = _fields(plan, asks.directory, alike if asks.places else [])
+    alike, differing = _with_equal_scripts(places, plan, plan_at)
+    left_out += differing
+    fields, unasked = _fields(plan, directory, max(place.gpus for place in alike))
     fixed |= unasked
     parts, closed = _rendered(plan, fields, alike, chosen)
     fixed |= closed
@@ -193,12 +177,6 @@ def export_script(
     return exported
 
 
-def _unit(spec: JobSpec, site: LoadedSite, asks: FormAsks, wanted: Resources | None) -> TimeUnit:
-    if asks.places:
-        return unit_for_all(spec, site)
-    return unit_for_one(spec, site, wanted.partition if wanted else None)
-
-
 def _refuse_unsound(exported: ExportedScript) -> None:
     found = lint(exported.script(), exported.place.placement.select)
     if problems := [one for one in found if one.severity == "error"]:
@@ -222,18 +200,15 @@ def _with_equal_scripts(
     return alike, differing
 
 
-def _fields(
-    plan: Plan, directory_open: bool, places: Sequence[PartitionPlace]
-) -> tuple[list[Field], dict[str, str]]:
-    """What a form can ask for, and what not, with the reason. places: to choose from, if any."""
+def _fields(plan: Plan, directory: bool, most_gpus: int) -> tuple[list[Field], dict[str, str]]:
+    """What a form can ask for, and what not, with the reason."""
     spec, fixed = plan.job.spec, dict[str, str]()
-    fields = [DIRECTORY] if directory_open else []
+    fields = [DIRECTORY] if directory else []
     fields += [SCRIPT, ARGUMENTS]
     if not spec.environment.container:
         fields.append(PYTHON["conda" if plan.python.kind == "conda" else "venv"])
     fields = [_with_default(field, spec, plan.python.path, fixed) for field in fields]
-    if places:
-        fields.append(gpus_field(max(place.gpus for place in places)))
+    fields.append(gpus_field(most_gpus))
     set_by = {**plan.site.profile.parameters, **spec.parameters}
     for name, parameter in plan.template.manifest.parameters.items():
         if name in set_by:

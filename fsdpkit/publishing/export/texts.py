@@ -51,7 +51,6 @@ Before this app is offered on openondemand.connectci.org. What is ticked, the ex
 - [x] the files follow the rules of {release}
 {paths}
 - [x] what a form says is checked before it is used, and never evaluated
-- [x] the script is no longer than the portal shows
 - [ ] `README.md` says on which cluster it was tried, and whom to ask
 - [ ] tried by a person who is no administrator
 - [ ] screenshots of the form, and of a finished job
@@ -67,21 +66,6 @@ INSTALL = {
     "open-composer": (
         "Copy this folder into Open Composer's `apps_dir`. It submits with `--export=NONE`, from\n"
         "the directory that the form calls script location."
-    ),
-    "project-manager": (
-        "Copy this folder to `/etc/ood/config/apps/dashboard/projects/`: a new project can then\n"
-        "be made from it. `auto_batch_clusters` in each launcher names a file of\n"
-        "`/etc/ood/config/clusters.d/`.\n"
-        "\n"
-        "Where that file sets `submit_host`, OnDemand hands a launcher's fields to the shell of\n"
-        "that host without quoting them, before the script can check anything. Offer the Batch\n"
-        "Connect app (`--to ondemand`) there, which checks them first."
-    ),
-    "job-composer": (
-        "Copy this folder to `/etc/ood/config/apps/myjobs/templates/`: a new job can then be made\n"
-        "from it. `host` in `manifest.yml` names a file of `/etc/ood/config/clusters.d/`.\n"
-        "\n"
-        "Users edit the values at the top of `job.sh`, and the `#SBATCH` lines for nodes and time."
     ),
 }
 
@@ -159,17 +143,12 @@ _JOBS_PATHS = (
 )
 
 
-def limits(
-    exports: Sequence[ExportedScript], timed: Sequence[ExportedScript] | None = None
-) -> list[tuple[str, str]]:
-    """Rows of what every portal asks for. timed: for which of them it asks for a time (all)."""
-    timed = exports if timed is None else timed
+def limits(exports: Sequence[ExportedScript]) -> list[tuple[str, str]]:
+    """Rows of what every portal asks for."""
     nodes = max(exported.most_nodes for exported in exports)
     needed = any(exported.site.profile.account.required for exported in exports)
     rows = [("Nodes", f"1 to {nodes}, as the cluster's list says")]
-    for unit in dict.fromkeys(exported.unit for exported in timed):
-        same = [exported for exported in timed if exported.unit == unit]
-        most = max(exported.most_time for exported in same)
-        least = min(exported.place.least_time for exported in same)
-        rows.append((unit.label, f"{least} to {most}, as the cluster's list says"))
+    most = max(exported.most_time for exported in exports)
+    least = min(exported.place.least_time for exported in exports)
+    rows.append((exports[0].unit.label, f"{least} to {most}, as the cluster's list says"))
     return [*rows, ("Account", "one of your own" if needed else "one of your own, or nothing")]

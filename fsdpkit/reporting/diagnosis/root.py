@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from fsdpkit.failures.causes import CAUSES
+from fsdpkit.listing import first_of
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.findings import Finding, in_a_thread, in_words
 from fsdpkit.reporting.diagnosis.last_lines import last_line_of
@@ -118,7 +119,7 @@ def _of_nodes(cause: str, first: Finding, by_node: Mapping[str, str]) -> Finding
     """The finding, explained by what is known of one node, or of several."""
     node, words = next(iter(by_node.items()))
     several = len(by_node) > 1
-    words += f" on {node}; so did others of {_listed([*by_node][1:])}" if several else ""
+    words += f" on {node}; so did others of {first_of([*by_node][1:], 8)}" if several else ""
     return msgspec.structs.replace(
         first,
         cause=cause,
@@ -162,7 +163,9 @@ def _waited_for(
         f"it printed no error, and all other ranks waited for one in vain{_last(silent, attempt)}"
     )
     if not one:
-        words = f"ranks {_listed(silent)} printed no error, and all others waited for them in vain"
+        words = (
+            f"ranks {first_of(silent, 8)} printed no error, and all others waited for them in vain"
+        )
     rank = silent[0] if one else None
     return msgspec.structs.replace(first, level=Level.OWN, rank=rank, node=node, words=words)
 
@@ -185,11 +188,6 @@ def _last(silent: Sequence[int], attempt: AttemptEvidence) -> str:
     voice = next((v for v in attempt.voices if v.kind == "rank" and v.rank == silent[0]), None)
     line = last_line_of(voice) if voice is not None else None
     return f"; its last line was: {in_words(line.text)}" if line is not None else ""
-
-
-def _listed(ranks: Sequence[object]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
 
 
 def _node_of(rank: int, attempt: AttemptEvidence) -> str | None:

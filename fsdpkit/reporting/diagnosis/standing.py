@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from fsdpkit.listing import first_of
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.printable import one_line
 from fsdpkit.reporting.scales import moment
@@ -44,11 +45,10 @@ def standing_ranks(attempt: AttemptEvidence | None) -> StandingRanks | None:
     if not said:
         why = {one_line(rank.why_not) for node in found for rank in node.ranks if rank.why_not}
         said = (f"where they are is unknown: {', '.join(sorted(why)[:2]) or 'none answered'}",)
-    more = f"; and {len(said) - _MOST_PLACES} other places" if len(said) > _MOST_PLACES else ""
     odd = where[0] if len(where) == 2 and len(where[0].ranks) == 1 < len(where[1].ranks) else None
     return StandingRanks(
         sentence=f"The job is running, but its ranks have not computed, read, written or printed "
-        f"anything since {since}: {'; '.join(said[:_MOST_PLACES])}{more}.",
+        f"anything since {since}: {first_of(said, _MOST_PLACES, '; ')}.",
         action=_action(found, sorted(set(addresses.values()))),
         others=said[_MOST_PLACES:],
         rank=odd.ranks[0] if odd else None,

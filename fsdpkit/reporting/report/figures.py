@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from markupsafe import Markup
 
+from fsdpkit.listing import first_of
 from fsdpkit.reporting.report.plots import Band, Chart, PlotLine, PlotMark, draw
 from fsdpkit.reporting.scales import Axis, linear, logarithmic, number
 from fsdpkit.reporting.series import (
@@ -179,9 +180,8 @@ def _twice_in_words(metrics: MetricsTable) -> list[str]:
     stretches = done_twice(metrics)
     if not stretches:
         return []
-    told = ", ".join(f"{begin:,.0f}–{end:,.0f}" for begin, end in stretches[:4])
-    more = f" and {len(stretches) - 4} more" if len(stretches) > 4 else ""
-    return [f"done twice (shaded; the first time dashed): steps {told}{more}"]
+    told = first_of((f"{begin:,.0f}–{end:,.0f}" for begin, end in stretches), 4)
+    return [f"done twice (shaded; the first time dashed): steps {told}"]
 
 
 def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:

@@ -1,6 +1,6 @@
 """What Open OnDemand and Open Composer do with an exported app, between the form and sbatch.
 
-Written after OSC/ondemand v4.2.3 (BatchConnect::Session, Launcher), OSC/ood_core 86656b3 (the Slurm
+Written after OSC/ondemand v4.2.3 (BatchConnect::Session), OSC/ood_core 86656b3 (the Slurm
 adapter, BatchConnect::Template) and RIKEN-RCCS/OpenComposer 4330e3a (form.js, schedulers/slurm.rb).
 Their Ruby runs as Ruby, in portal.rb.
 """
@@ -137,32 +137,6 @@ def _of_core(options: Said) -> list[str]:
         hours, rest = divmod(int(options["wall_time"]), 3600)
         argv += ["-t", f"{hours:02}:{rest // 60:02}:{rest % 60:02}"]
     return argv
-
-
-_VARIABLE = "auto_environment_variable_"
-
-
-def launcher_of(app: Path) -> dict[str, Any]:
-    (found,) = (app / ".ondemand" / "launchers").glob("*/form.yml")
-    return form_of(found.parent)
-
-
-def launcher_defaults(app: Path) -> dict[str, Any]:
-    attributes = launcher_of(app)["attributes"]
-    return {key: str(table.get("value", "")) for key, table in attributes.items()}
-
-
-def launcher(app: Path, said: Said, project: Path) -> Submission:
-    """What a launcher submits in a project."""
-    env = {
-        key.removeprefix(_VARIABLE): text for key, text in said.items() if key.startswith(_VARIABLE)
-    }
-    hours = said.get("bc_num_hours")
-    options = {"wall_time": int(hours) * 3600 if hours else None}
-    options |= {"accounting_id": said.get("auto_accounts")}
-    nodes = said["bc_num_nodes"] if "bc_num_nodes" in said else said["bc_num_slots"]
-    argv = ["-D", str(project), *_of_core(options), "--export", ",".join(env), "-N", str(nodes)]
-    return Submission(argv, (app / said["auto_scripts"]).read_text(), env)
 
 
 # ---- Open Composer

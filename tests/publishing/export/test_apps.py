@@ -1,4 +1,4 @@
-"""The apps themselves: golden ones for each release of a portal, read by their own readers."""
+"""The apps themselves: a golden one for each portal's newest release, read by their own readers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,12 @@ from fsdpkit.publishing.template_shell import has_shellcheck, shellcheck
 from tests.publishing.export import made, portals
 
 GOLDEN = Path(__file__).parent / "golden"
-"""Of the newest release each file; of an older one those that differ. Written anew with
-UPDATE_GOLDEN=1."""
-EVERY = [(portal, release) for portal, releases in RELEASES.items() for release in releases]
-SEVERAL = ("ondemand", "project-manager")
+"""Written anew with UPDATE_GOLDEN=1."""
 
 
-def app_of(folder: Path, portal: Portal, release: str) -> App:
-    clusters = ("heron", "egret") if portal in SEVERAL else ("heron",)
-    return made.app(folder, portal, *clusters, release=release)
+def app_of(folder: Path, portal: Portal) -> App:
+    clusters = ("heron", "egret") if portal == "ondemand" else ("heron",)
+    return made.app(folder, portal, *clusters)
 
 
 def neutral(app: App) -> dict[str, str]:
@@ -47,49 +44,25 @@ def neutral(app: App) -> dict[str, str]:
     return found
 
 
-def golden_files(portal: Portal, release: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in (RELEASES[portal][-1], release):
-        root = GOLDEN / f"{portal}-{each}"
-        for path in root.rglob("*"):
-            if path.is_file():
-                found[path.relative_to(root).as_posix()] = path.read_text()
-    return found
-
-
-@pytest.mark.parametrize(("portal", "release"), EVERY[::-1])
-def test_each_release_gets_what_its_golden_app_holds(
-    folder: Path,
-    portal: Portal,
-    release: str,
-) -> None:
-    files = neutral(app_of(folder, portal, release))
+@pytest.mark.parametrize("portal", RELEASES)
+def test_each_portal_gets_what_its_golden_app_holds(folder: Path, portal: Portal) -> None:
+    files = neutral(app_of(folder, portal))
+    root = GOLDEN / portal
     if os.environ.get("UPDATE_GOLDEN"):
-        newest = (
-            {} if release == RELEASES[portal][-1] else golden_files(portal, RELEASES[portal][-1])
-        )
         for name, text in files.items():
-            if newest.get(name) != text:
-                path = GOLDEN / f"{portal}-{release}" / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-    assert files == golden_files(portal, release)
-
-
-def test_the_launchers_of_4_0_ask_for_nodes_by_the_name_it_knows(folder: Path) -> None:
-    names = {"4.0": "bc_num_slots", "4.1": "bc_num_nodes", "4.2": "bc_num_nodes"}
-    for release, name in names.items():
-        files = app_of(folder, "project-manager", release).files
-        forms = [text for path, text in files.items() if path.endswith("/form.yml")]
-        assert len(forms) == 2
-        for form in forms:
-            read = yaml.safe_load(form)["form"]
-            assert [key for key in read if key in names.values()] == [name]
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+    golden = {
+        path.relative_to(root).as_posix(): path.read_text()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+    assert files == golden
 
 
 def documents(folder: Path) -> Iterator[tuple[str, str]]:
     for portal in RELEASES:
-        for name, text in app_of(folder, portal, RELEASES[portal][-1]).files.items():
+        for name, text in app_of(folder, portal).files.items():
             if name.endswith(".yml"):
                 yield f"{portal}: {name}", text
 
@@ -98,7 +71,7 @@ def documents(folder: Path) -> Iterator[tuple[str, str]]:
 def test_ruby_and_python_read_the_same_from_every_yaml_file(folder: Path) -> None:
     found = list(documents(folder))
     read = portals.in_ruby("read", None, [text for _, text in found])
-    assert len(found) == 8
+    assert len(found) == 4
     for (name, text), ruby in zip(found, read, strict=True):
         assert yaml.safe_load(text) == ruby, name
 
@@ -137,8 +110,8 @@ def test_every_packaged_profile_can_be_exported_to_every_portal() -> None:
 @pytest.mark.parametrize("python", ["venv", "conda"])
 def test_shellcheck_and_bash_find_nothing_in_an_exported_script(python: str) -> None:
     (site,), _ = sites(["osc-cardinal"])
-    app = build(open_template("torchrun"), [(site, "cardinal")], "project-manager", python=python)
-    script = app.files["train-cardinal.sh"]
+    app = build(open_template("torchrun"), [(site, "cardinal")], "ondemand", python=python)
+    script = app.files["template/script-cardinal.sh"]
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     complaints = [c for c in shellcheck([script]) if "SC2086" not in str(c)]
     assert complaints == []  # but that a checked number stands without quotes
@@ -225,22 +198,6 @@ def test_a_partition_of_half_an_hour_is_offered_in_minutes(
     assert f"\n#SBATCH --time={minutes}\n" in portals.filled_in(composer, said)
 
 
-@pytest.mark.parametrize("portal", ["project-manager", "job-composer"])
-def test_where_a_portal_asks_for_hours_only_half_an_hour_stands_in_the_script(
-    folder: Path, portal: Portal
-) -> None:
-    for time, stands in (("00:20:00", "00:20:00"), ("02:00:00", "00:30:00")):
-        app = quick_app(folder, portal, time)
-        (script,) = (text for name, text in app.files.items() if name.endswith(".sh"))
-        assert f"\n#SBATCH --time={stands}\n" in script
-        assert "\n#SBATCH --partition=quick\n" in script
-    if portal == "project-manager":
-        root = made.on_disk(app, folder)
-        assert "bc_num_hours" not in portals.launcher_of(root)["form"]
-        assert "-t" not in portals.launcher(root, portals.launcher_defaults(root), root).argv
-        assert "`time`: the portal asks for whole hours" in app.files["README.md"]
-
-
 def test_where_every_partition_takes_hours_the_form_asks_for_them(folder: Path) -> None:
     """And begins with what the partition gives a job that asks for none."""
     text = made.EGRET.replace("[partitions.all]", '[partitions.all]\ndefault_time = "02:30:00"')
@@ -254,9 +211,9 @@ def test_where_every_partition_takes_hours_the_form_asks_for_them(folder: Path) 
 
 def test_a_header_names_what_the_form_says_and_expands_nothing() -> None:
     (site,), _ = sites(["osc-cardinal"])
-    app = build(open_template("torchrun"), [(site, "cardinal")], "project-manager")
-    header = app.files["train-cardinal.sh"].partition("\n#SBATCH")[0].split("\n")
-    assert header[1].startswith("# <run.id>: train on OSC Cardinal, <nodes> x 4 ranks.")
+    exported = build(open_template("torchrun"), [(site, "cardinal")], "ondemand").exports[0]
+    header = exported.script().partition("\n#SBATCH")[0].split("\n")
+    assert header[1].startswith("# <run.id>: train on OSC Cardinal, <nodes> x <gpus> ranks.")
     assert not [line for line in header if "$" in line]
     assert [line for line in header if "requeue: the job queues itself again after" in line]
 
