@@ -50,7 +50,7 @@ BENCH_ARGS ?=
 # The first Python that can make a virtual environment; 3.11 first, which the tests run on.
 define find_python
 base=
-for name in python3.11 python3 python3.12 python3.13 python3.10; do
+for name in python3.11 python3 python3.12 python3.13 python3.14 python3.10; do
     if "$$name" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
         base=$$name; break
     fi
@@ -103,8 +103,9 @@ env:
 	$(call make_environment,dev)
 
 # What the demo needs, in half a minute; `make env` completes it in place.
+DEMO_EXTRAS := torch,plot
 demo-env:
-	$(call make_environment,plot)
+	$(call make_environment,$(DEMO_EXTRAS))
 
 packages:
 	$(call install_packages,$(TEST_PACKAGES))
@@ -222,14 +223,14 @@ pins:
 	} >"$$fresh/constraints.txt"
 	cp "$$fresh/constraints.txt" constraints.txt
 
-# locked.txt: the same versions with digests, for what runs need beside torch and what builds us.
+# locked.txt: the same versions with digests, for what fsdpkit needs and what builds it; no torch.
 lock:
 	$(find_python)
 	fresh=$$(mktemp -d)
 	trap 'rm -rf "$$fresh"' EXIT
 	"$$base" -m venv "$$fresh"
 	"$$fresh/bin/pip" install --quiet uv
-	sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p; s/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | grep -v '^torch' >"$$fresh/wanted.in"
+	sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p; s/^requires = \["\(.*\)"\]/\1/p' pyproject.toml >"$$fresh/wanted.in"
 	{
 	    sed -n '1,/^$$/p' locked.txt
 	    "$$fresh/bin/uv" pip compile --quiet --universal --python-version 3.10 --generate-hashes \

@@ -63,10 +63,12 @@ class Installed:
 
 
 def install_fsdpkit(work: Path, base: Mapping[str, str]) -> Installed:
-    """fsdpkit from its wheel, with everything it depends on, torch included."""
+    """fsdpkit from its wheel, with everything that jobs need, torch included."""
     (work / "wheel").mkdir()
     wheel = build_wheel(work / "wheel")
-    return _install(work / "fsdpkit", base, ["-c", str(ROOT / "constraints.txt"), str(wheel)])
+    return _install(
+        work / "fsdpkit", base, ["-c", str(ROOT / "constraints.txt"), f"{wheel}[torch]"]
+    )
 
 
 def install_torchx(work: Path, base: Mapping[str, str]) -> Installed:

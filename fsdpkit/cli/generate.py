@@ -48,8 +48,12 @@ def command(run: str, texts: tuple[str, ...], runs: str | None, **options: Any) 
     RUN is a run (its newest whole checkpoint is used), a checkpoint, or a Hugging Face
     directory. Field names, prefix and tokenizer default to those of its training.
     """
+    from importlib.util import find_spec
+
     from fsdpkit.config import assets
 
+    if find_spec("torch") is None:  # said in a sentence, rather than by the program's traceback
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
     program = [sys.executable, str(assets.packaged_dir() / SCRIPT)]
     words = ["--weights", str(_directory(run, runs)), *_words(options), "--", *texts]
     with subprocess.Popen(

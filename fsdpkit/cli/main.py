@@ -127,6 +127,22 @@ def _host(ctx: click.Context) -> Any:
     return None if here else chosen_host(given)
 
 
+def _without(error: ModuleNotFoundError) -> str | None:
+    """What to do where a module is not installed that a command needs; None for other modules."""
+    name = (error.name or "").partition(".")[0]
+    if name == "torch":
+        return (
+            f"this command needs torch, which is not installed in {sys.prefix}: "
+            "pip install 'fsdpkit[torch]' there, or run it where jobs run"
+        )
+    if name in _DEPENDENCIES:
+        return (
+            f"module {name} is not installed here: install fsdpkit with its dependencies, or "
+            "run the command on a login node that has it (--host LOGIN)"
+        )
+    return None
+
+
 def main() -> None:
     """Run, and exit. Errors of ours end with their own code and one message on standard error."""
     gc.set_threshold(50_000)  # looking for garbage while 260 modules load takes 3% of a dry run
@@ -149,12 +165,9 @@ def main() -> None:
         status = error.exit_code
         print_error(kind_of(error), str(error), status)
     except ModuleNotFoundError as error:
-        if error.name not in _DEPENDENCIES:
+        message = _without(error)
+        if message is None:
             raise
-        message = (
-            f"module {error.name} is not installed here: install fsdpkit with its dependencies, or "
-            "run the command on a login node that has it (--host LOGIN)"
-        )
         click.echo(f"fsdpkit: {message}", err=True)
         status = 69
         print_error("missing_dependency", message, status)

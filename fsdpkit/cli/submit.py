@@ -173,7 +173,7 @@ def say_where(plan: Plan, why: str = "as asked") -> None:
     if notice := cluster_of(profile.kind, profile.slurm_clusters).notice:
         reason = "" if why == "as asked" else f"{why}: "
         click.echo(f"fsdpkit: {reason}{notice}", err=True)
-    for warning in plan.placement.warnings:
+    for warning in plan.warnings:
         click.echo(f"fsdpkit: {warning}", err=True)
 
 

@@ -15,10 +15,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+import fsdpkit
 from fsdpkit.config import assets
 from fsdpkit.config.accelerate_file import check_accelerate_file
 from fsdpkit.config.entry import Entry, find_entry, is_module_in, is_shell_script
 from fsdpkit.config.job import JOB_SCHEMA, Audit, Environment, Files, JobSpec, WorkTreeSource
+from fsdpkit.config.key_changes import other_release
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import (
     FileTables,
@@ -134,7 +136,7 @@ def load_job(
     args: appended to the script's arguments. said_in: files that some of `sets` and `args` come
     from. Raises NotFoundError or ConfigError.
     """
-    layered = Layered()
+    layered = Layered(kind=JobSpec)
     layered.say(beneath[1], beneath[0])
     files = _lay_files(layered, job or DEFAULT_JOB)
     _lay_command_line(layered, options or {}, sets, said_in)
@@ -175,10 +177,12 @@ def reload_job(
     options: dict[str, Any] | None = None,
     sets: Sequence[str] = (),
     said_in: Sequence[FileTables] = (),
+    written_by: str | None = None,
     read: Callable[[Path], bytes] = Path.read_bytes,
 ) -> LoadedJob:
     """The resolved job in `path` (a run's job.json) with changes; `origin` names it in messages.
 
+    written_by: the release that wrote it, for the warning of keys that this one does not know.
     read: how to get at the file's bytes; raises OSError.
     No defaults are laid beneath it: a run goes on as what it was, whatever changed since. Raises
     NotFoundError, StorageError or ConfigError.
@@ -192,9 +196,13 @@ def reload_job(
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(f"{path} is corrupt: {error}") from error
-    layered = Layered()
+    layered = Layered(kind=JobSpec)
     bound = os.fsencode(work_dir)
     layered.overlay(FileTables(values, path, content, kind="run", bound=bound), origin)
+    if unknown := layered.leave_out_unknown(JobSpec):
+        layered.warnings.append(
+            other_release(f"job.json of {origin}", written_by, fsdpkit.__version__, unknown)
+        )
     _lay_command_line(layered, options or {}, sets, said_in)
     refuse_secrets(layered, f"job of {origin}")
     spec = build(JobSpec, layered, f"job of {origin}")
@@ -244,7 +252,7 @@ def _lay_of(layer: AssetLayer, layered: Layered, tables: FileTables, origin: str
             values[key], layered.origins[dotted] = before[table][key], origins[dotted]
         if not values:
             del layered.values[table]
-        layered.left_out.append(
+        layered.warnings.append(
             f"{dotted} of {origin} is not read: who sees your runs is yours to say, by --set "
             f"{dotted}={'true' if said is True else 'false'}"
         )
@@ -262,7 +270,7 @@ def _lay_files(layered: Layered, job: str) -> list[Path]:
     bare = _bare_job(job)
     if bare is not None:
         layered.say(bare, "built in")
-    layered.left_out += [
+    layered.warnings += [
         f"{path} is not read: it is not signed, and FSDPKIT_ALLOWED_SIGNERS is not its owner's"
         for path in assets.defaults_not_taken()
     ]

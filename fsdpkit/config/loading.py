@@ -25,6 +25,7 @@ from fsdpkit.config.explain import (
     struct_in,
     why,
 )
+from fsdpkit.config.key_changes import new_name, with_new_names, without_unknown
 from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,8 +87,10 @@ class Layered(msgspec.Struct):
     origins: dict[str, str] = {}
     files: dict[Path, FileTables] = {}
     """What was read of each file, so that trust in it is trust in just that."""
-    left_out: list[str] = []
-    """What was not read of a file, because it is not that file's to say, as sentences."""
+    warnings: list[str] = []
+    """What was read otherwise than it stands in a file, or not at all, as sentences."""
+    kind: type[msgspec.Struct] | None = None
+    """What the files say; keys that it has renamed are read by their old names too."""
 
     def overlay(self, tables: FileTables, origin: str) -> None:
         """Lay a file over what is there: tables merge key by key, all else is replaced."""
@@ -96,7 +99,15 @@ class Layered(msgspec.Struct):
 
     def say(self, values: Mapping[str, Any], origin: str) -> None:
         """The same for what stands in no file: what was typed, or is built in."""
+        if self.kind is not None:
+            values, warnings = with_new_names(self.kind.__name__, values, origin)
+            self.warnings += warnings
         _merge(self.values, values, origin, "", self.origins)
+
+    def leave_out_unknown(self, kind: type[msgspec.Struct]) -> list[str]:
+        """Forget keys that `kind` does not have. Returns them, dotted."""
+        self.values, keys = without_unknown(kind, self.values)
+        return keys
 
     @property
     def releases(self) -> list[Release]:
@@ -289,7 +300,11 @@ def overrides(kind: type[msgspec.Struct], assignments: Iterable[str]) -> dict[st
 
 
 def _type_at(kind: Any, parts: list[str], key: str) -> Any:
-    """The annotation of a dotted key; Any below a free-form table."""
+    """The annotation of a dotted key; Any below a free-form table, and for a removed key."""
+    if change := new_name(kind.__name__, key):
+        if not change.name:
+            return Any
+        parts = change.name.split(".")
     here: Any = kind
     for depth, part in enumerate(parts):
         table = ".".join(parts[:depth])

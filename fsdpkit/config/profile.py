@@ -253,6 +253,13 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What one cluster is. An absent fact is unknown and is never rendered."""
 
     schema: Annotated[Literal["fsdpkit.site/1"], Meta(description="Format of this file.")]
+    requires: Annotated[
+        Annotated[str, Meta(pattern=r"^\d+(\.\d+){0,2}$")] | None,
+        Meta(
+            description="Release of fsdpkit that knows all keys of this profile, such as 0.2; an "
+            "older one says which it does not know, and goes on without them."
+        ),
+    ] = None
     title: Annotated[Text, Meta(description="The cluster's name, for people.")]
     kind: Annotated[
         Literal["slurm", "local"], Meta(description="`local`: this machine plays the nodes.")

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+import fsdpkit
 from fsdpkit.config import assets
+from fsdpkit.config.key_changes import release_of
 from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import Identify, SiteProfile
@@ -38,7 +40,7 @@ def load_site(name: str) -> LoadedSite:
 
     Raises NotFoundError or ConfigError.
     """
-    layered = Layered()
+    layered = Layered(kind=SiteProfile)
     if name.endswith(".toml"):
         path = Path(name)
         assets.refuse_behind_the_index(path)
@@ -51,6 +53,7 @@ def load_site(name: str) -> LoadedSite:
             layered.overlay(read_place(layer, path), f"{layer.name} {path.name}{version}")
         name = name.partition("@")[0]
         files = [path for _, path in found]
+    _leave_out_newer(layered, name)
     refuse_secrets(layered, f"site {name}")
     return LoadedSite(
         name,
@@ -58,6 +61,18 @@ def load_site(name: str) -> LoadedSite:
         tuple(files),
         layered,
     )
+
+
+def _leave_out_newer(layered: Layered, name: str) -> None:
+    """Of a profile that says it is for a newer release: do without the keys that came with it."""
+    requires = layered.values.get("requires")
+    if not isinstance(requires, str) or release_of(requires) <= release_of(fsdpkit.__version__):
+        return
+    if keys := layered.leave_out_unknown(SiteProfile):
+        layered.warnings.append(
+            f"site {name} is written for fsdpkit {requires}; this is {fsdpkit.__version__}, which "
+            f"does not know and does not use: {', '.join(keys)}"
+        )
 
 
 def choose_site(name: str | None) -> tuple[LoadedSite, str]:

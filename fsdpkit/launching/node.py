@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from fsdpkit.config.launch import LaunchSettings
+from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, PortTakenError
 from fsdpkit.launching import flight, warm
@@ -46,7 +47,7 @@ from fsdpkit.launching.waiting import why_superseded
 from fsdpkit.launching.without_shapes import without_shapes
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.failures import CHECK, HEAD_SILENT
-from fsdpkit.runs.job_file import table_of_job
+from fsdpkit.runs.job_file import table_of_job, unknown_keys
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 
 if TYPE_CHECKING:
@@ -102,9 +103,15 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     return {"node": name, "seconds": round(time.monotonic() - started, 1), **findings}
 
 
+_TABLES = {"launch": LaunchSettings, "retry": Retry, "notify": Notify}
+"""What the nodes read of a job, with names of this release's own."""
+
+
 def _settings(environ: Mapping[str, str]) -> tuple[LaunchSettings, int, dict[str, str]]:
     """`[launch]` of the job, GPUs of a node, and the variables that the job sets."""
     run = Path(environ["FSDPKIT_RUN_DIR"])
+    if environ["SLURM_NODEID"] == "0" and (note := unknown_keys(run, _TABLES)):
+        say(f"warning: {note}")
     environment = table_of_job(run, "environment", dict[str, Any])
     resources = table_of_job(run, "resources", dict[str, Any])
     own = dict(environment.get("variables", {}))

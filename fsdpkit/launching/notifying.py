@@ -23,10 +23,10 @@ from fsdpkit.config.notify import Event, Notify
 from fsdpkit.errors import StorageError
 from fsdpkit.launching.ending import this_job
 from fsdpkit.launching.saying import say
-from fsdpkit.runs.job_file import bytes_of_job
+from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.outcomes import Ending
-from fsdpkit.runs.reading import parsed, read_json, read_text
+from fsdpkit.runs.reading import read_json, read_text
 
 _LONGEST_VARIABLE = 4096
 """Characters of a variable's value; the JSON has the whole text."""
@@ -59,9 +59,8 @@ def main() -> int:
     run = RunPaths(Path(os.environ["FSDPKIT_RUN_DIR"]))
     attempt = AttemptPaths(Path(os.environ["FSDPKIT_ATTEMPT_DIR"]))
     try:
-        job = parsed(bytes_of_job(run.dir, os.environ))
-        notify = msgspec.convert(job.get("notify", {}), Notify)
-        told = facts(what, status, run, attempt, str(job.get("name", "")))
+        notify = table_of_job(run.dir, "notify", Notify)
+        told = facts(what, status, run, attempt, table_of_job(run.dir, "name", str))
     except (OSError, ValueError, StorageError) as error:
         _complain(f"was not called: {run.job}: {error}")
         return 0

@@ -6,6 +6,7 @@ Reads torch's own record of its version and never imports torch, since `fsdpkit 
 from __future__ import annotations
 
 import re
+import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -23,6 +24,18 @@ def installed_torch() -> str | None:
     except (OSError, UnicodeDecodeError):
         return None
     return found.group(1) if found else None
+
+
+def problem_here() -> str | None:
+    """Why jobs cannot run in this Python's environment, with what to do."""
+    if PathFinder.find_spec("torch") is None:
+        return (
+            f"torch is not installed in {sys.prefix}, which jobs of this fsdpkit run in: "
+            "pip install 'fsdpkit[torch]' there, or name the job's own environment "
+            "(environment.venv, environment.conda, environment.modules, environment.container)"
+        )
+    version = installed_torch()
+    return too_old(version) if version else None
 
 
 def too_old(version: str) -> str | None:

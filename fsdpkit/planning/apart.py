@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -155,7 +156,10 @@ def one_child() -> Iterator[None]:
 
 
 def tape_apart(asked: AskedStep) -> Taped:
-    """`taping.tape_of` in a child. Raises what that does, and Ended where nothing can be taped."""
+    """`taping.tape_of` in a child. Raises what that does, ModuleNotFoundError without torch, and
+    ChildEnded where nothing can be taped."""
+    if find_spec("torch") is None:  # a child that lacks it could not say so
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
     dump = ""
     for trust in TRUST:
         try:

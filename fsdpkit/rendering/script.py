@@ -85,6 +85,18 @@ class Plan:
         found = [*self.job.layered.releases, *self.site.layered.releases]
         return [*found, *([self.template.release] if self.template.release else [])]
 
+    @property
+    def warnings(self) -> list[str]:
+        """What to know before it is submitted: of its place, then of the files it was made of."""
+        return [
+            *self.placement.warnings,
+            *self.job.layered.warnings,
+            *self.site.layered.warnings,
+            *self.template.warnings,
+            *(f"skipped a profile that is broken: {why}" for why in self.site.skipped),
+            *(release.note for release in self.releases if release.note),
+        ]
+
 
 def _digest(value: msgspec.Struct) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()

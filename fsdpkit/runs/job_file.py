@@ -1,4 +1,8 @@
-"""One table of a run's resolved job, for code that uses it inside the job."""
+"""One table of a run's resolved job, for code that uses it inside the job.
+
+A job may have been submitted by another release than its environment has when it starts. Keys with
+a new name are read, keys that are unknown here are not used, and `unknown_keys` names them.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+import fsdpkit
+from fsdpkit.config.key_changes import other_release, with_new_names, without_unknown
 from fsdpkit.errors import DamagedError, StorageError
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.record import release_in
 
 Table = TypeVar("Table")
 
@@ -48,28 +55,58 @@ def table_of_job(run: Path, name: str, kind: type[Table]) -> Table:
     """The table `[name]` of `job.json` in a run's directory, as `kind`; its defaults if absent;
     the `array_settings` of this process's array task override that.
 
-    Raises OSError, or StorageError if the file is not the one submitted.
+    Raises OSError, or StorageError if the file is not the one submitted, or has values that this
+    release does not understand.
     """
-    path = RunPaths(run).job
+    table, _ = without_unknown(kind, _table(_tables(run), name))
     try:
-        job = msgspec.json.decode(bytes_of_job(run, os.environ), type=dict[str, msgspec.Raw])
-        table = job.get(name, b"{}")
-        if own := _own(job, name):
-            whole = msgspec.json.decode(table, type=dict[str, Any])
-            table = msgspec.json.encode(_over(whole, own))
-        return msgspec.json.decode(table, type=kind)
+        return msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        wrote, path = written_by(run) or "another release", RunPaths(run).job
+        raise StorageError(
+            f"{path}, written by fsdpkit {wrote}: [{name}] is not understood by fsdpkit "
+            f"{fsdpkit.__version__}: {error}"
+        ) from error
+
+
+def unknown_keys(run: Path, kinds: Mapping[str, Any]) -> str | None:
+    """A sentence that names, of the tables in `kinds`, the keys that this release does not know,
+    and both releases; None if it knows all. Raises as `table_of_job` does."""
+    tables = _tables(run)
+    keys = [
+        key
+        for name, kind in kinds.items()
+        for key in without_unknown(kind, _table(tables, name), name)[1]
+    ]
+    return other_release("job.json", written_by(run), fsdpkit.__version__, keys) if keys else None
+
+
+def written_by(run: Path) -> str | None:
+    """The release of fsdpkit that submitted the run; None if its record does not say it."""
+    try:
+        return release_in(read_bytes(RunPaths(run).record))
+    except (OSError, ValueError):
+        return None
+
+
+def _tables(run: Path) -> Mapping[str, Any]:
+    """All of job.json, by the keys of this release."""
+    try:
+        job = msgspec.json.decode(bytes_of_job(run, os.environ), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StorageError(f"{path} is corrupt: {error}") from error
+        raise StorageError(f"{RunPaths(run).job} is corrupt: {error}") from error
+    return with_new_names("JobSpec", job, "job.json")[0]
 
 
-def _own(job: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    """The part of a table that applies only to this process's array task."""
-    task = os.environ.get("SLURM_ARRAY_TASK_ID")
-    if task is None or "array_settings" not in job:
-        return {}
-    tasks = msgspec.json.decode(job["array_settings"], type=dict[str, dict[str, Any]])
-    own: Any = tasks.get(task, {}).get(name, {})
-    return own if isinstance(own, dict) else {}
+def _table(job: Mapping[str, Any], name: str) -> Any:
+    """One table, with the part on top that applies only to this process's array task."""
+    table = job.get(name, {})
+    task, tasks = os.environ.get("SLURM_ARRAY_TASK_ID"), job.get("array_settings")
+    if task is None or not isinstance(tasks, dict) or not isinstance(table, dict):
+        return table
+    settings = tasks.get(task)
+    own = settings.get(name) if isinstance(settings, dict) else None
+    return _over(table, own) if isinstance(own, dict) else table
 
 
 def _over(whole: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

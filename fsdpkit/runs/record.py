@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.bounded import JOBS, NODES, RANKS, RECORD_BYTES, TASKS, read_bytes
+import fsdpkit
+from fsdpkit.bounded import JOBS, NODES, RANKS, RECORD_BYTES, TASKS, parsed, read_bytes
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.job_ids import ONE, id_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
@@ -170,13 +171,21 @@ def load(directory: Path, *, copied: bool = False, most: int = RECORD_BYTES) -> 
     """The record of the run in `directory`, which has the run's id for its name unless it was
     `copied` to be looked at. Raises NotFoundError, or StorageError for one not to be believed."""
     path = RunPaths(directory).record
+    content = b""
     try:
-        record = msgspec.json.decode(read_bytes(path, most), type=RunRecord)
+        content = read_bytes(path, most)
+        record = msgspec.json.decode(content, type=RunRecord)
     except FileNotFoundError as error:
         raise NotFoundError(f"{directory} is not a run: it has no run.json") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        other = release_in(content)
+        if other not in (None, fsdpkit.__version__):
+            raise StorageError(
+                f"{path} was written by fsdpkit {other}; this is {fsdpkit.__version__}, which does "
+                f"not understand it ({error}): use that release for this run"
+            ) from error
         raise StorageError(
             f"{path} is corrupt ({error}); the job itself, if it was submitted, is not affected: "
             f"look for its comment 'fsdpkit:{directory.name}' with squeue -o '%i %k'"
@@ -187,6 +196,15 @@ def load(directory: Path, *, copied: bool = False, most: int = RECORD_BYTES) -> 
             f"rename it"
         )
     return record
+
+
+def release_in(record: bytes) -> str | None:
+    """The release of fsdpkit that wrote a run.json; None if it does not say it."""
+    try:
+        version = parsed(record)["version"]
+    except (ValueError, TypeError, LookupError):
+        return None
+    return version if isinstance(version, str) else None
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def fit(
     check_paths(runs, work_dir)
     here = stood_in() is None
     if here:
-        check_environment(job)
+        check_environment(job, site)
     is_short = resources.time_s <= shortest_s(profile)
     placement = place(resources, site, saves=not is_short or heeds_warnings(job))
     cluster = cluster_of(profile.kind, profile.slurm_clusters)

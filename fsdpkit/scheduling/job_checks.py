@@ -6,6 +6,7 @@ Its settings, its files, the environment that it takes along, and what its GPUs 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +17,13 @@ from fsdpkit.config.array_tasks import check_own
 from fsdpkit.config.gpu import compute_type, parse_capability, type_note, type_problem
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.profile import NodeType
+from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.config.training.footprint import GIB, memory_problem
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.scheduling.entry import python_of
 from fsdpkit.scheduling.room import check_needed, room_for
 from fsdpkit.scheduling.run_dir import what_to_know_of
 
@@ -28,10 +31,10 @@ if TYPE_CHECKING:
     from fsdpkit.planning.remembered import Remembered
 
 
-def check_environment(job: LoadedJob) -> None:
+def check_environment(job: LoadedJob, site: LoadedSite) -> None:
     """What the shell and its Python must have. Raises ConfigError."""
     _check_passed(job)
-    _check_torch(job)
+    _check_torch(job, site)
 
 
 def look_at_files(job: LoadedJob, runs: Path, work_dir: Path, *, elsewhere: bool) -> list[str]:
@@ -117,18 +120,19 @@ def _check_passed(job: LoadedJob) -> None:
         )
 
 
-def _check_torch(job: LoadedJob) -> None:
-    """Refuse a torch that nodes would refuse, if the job uses this environment.
+def _check_torch(job: LoadedJob, site: LoadedSite) -> None:
+    """Refuse an environment without a torch that nodes would take, if the job uses this one.
 
     Raises ConfigError.
     """
-    from fsdpkit.launching.torch_release import installed_torch, too_old
+    from fsdpkit.launching.torch_release import problem_here
 
-    environment = job.spec.environment
-    if environment.conda or environment.venv or environment.container or environment.modules:
+    if python_of(job, site) != Path(sys.executable):
         return
-    if (version := installed_torch()) and (problem := too_old(version)):
-        raise ConfigError(problem)
+    own = job.spec.environment
+    variables = {**site.profile.environment.variables, **own.variables, **own.prepend}
+    if "PYTHONPATH" not in variables and (problem := problem_here()):
+        raise ConfigError(f"job {job.spec.name}: {problem}")
 
 
 def _check_types(job: LoadedJob, node: NodeType) -> list[str]:

@@ -140,6 +140,7 @@ def _reload(run: OpenRun, changes: ResumeRequest) -> LoadedJob:
         options=changes.options,
         sets=changes.sets,
         said_in=changes.said_in,
+        written_by=run.record.version,
         read=read_bytes,
     )
 

@@ -144,10 +144,6 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
     from fsdpkit.scheduling.slurm_release import wants_expediting
 
     check_array(job, request.array)
-    if job.layered.left_out:
-        placement = replace(placement, warnings=(*placement.warnings, *job.layered.left_out))
-    if site.skipped:
-        placement = replace(placement, warnings=(*placement.warnings, *map(_skipped, site.skipped)))
     decided = Plan(
         job,
         site,
@@ -159,14 +155,7 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         avoided=avoided,
         expedite=wants_expediting(job, site.profile),
     )
-    if notes := [one.note for one in decided.releases if one.note]:
-        told = replace(placement, warnings=(*placement.warnings, *notes))
-        decided = replace(decided, placement=told)
     return decided, why
-
-
-def _skipped(why: str) -> str:
-    return f"skipped a profile that is broken: {why}"
 
 
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:

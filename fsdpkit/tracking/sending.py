@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.config.key_changes import without_unknown
 from fsdpkit.config.track import Track, Tracker
 from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.reporting.report import about
@@ -143,8 +144,9 @@ def sending_of(run: Run, task: int | None, asked: Track) -> Sending:
 
 def track_of(run: Run) -> Track:
     """The job's `[track]`; the defaults if it has none, or cannot be read."""
+    table, _ = without_unknown(Track, about.job_file_of(run).get("track", {}))
     try:
-        return msgspec.convert(about.job_file_of(run).get("track", {}), Track)
+        return msgspec.convert(table, Track)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{run.paths.job}: track: {error}") from error
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import fsdpkit
+from fsdpkit.config.key_changes import other_release, with_new_names, without_unknown
 from fsdpkit.config.training.settings import TrainingSettings, load_settings
 from fsdpkit.errors import ConfigError, NotFoundError
-from fsdpkit.runs.job_file import bytes_of_job
+from fsdpkit.runs.job_file import bytes_of_job, written_by
 from fsdpkit.runs.layout import RunPaths
 
 
@@ -34,7 +38,7 @@ def read_settings(description: str, argv: Sequence[str] | None = None) -> Traini
     table = {}
     if arguments.job:
         try:
-            table = dict(json.loads(_bytes_of(arguments.job))["training"])
+            table = dict(_job_in(arguments.job)["training"])
         except FileNotFoundError:
             raise NotFoundError(f"{arguments.job}: no such file (--job).") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -44,9 +48,17 @@ def read_settings(description: str, argv: Sequence[str] | None = None) -> Traini
     return load_settings(table, arguments.sets, origin=str(arguments.job or "[training]"))
 
 
-def _bytes_of(job: Path) -> bytes:
-    """The job as it was submitted, of the run that this rank belongs to; else the file as it is."""
+def _job_in(file: Path) -> dict[str, Any]:
+    """The job as it was submitted, of the run that this rank belongs to; else the file as it is.
+
+    Another release may have submitted the run: what this one does not know is not used, and named.
+    """
     run = os.environ.get("FSDPKIT_RUN_DIR")
-    if run is not None and job.absolute() == RunPaths(Path(run).absolute()).job:
-        return bytes_of_job(Path(run), os.environ)
-    return job.read_bytes()
+    if run is None or file.absolute() != RunPaths(Path(run).absolute()).job:
+        return dict(json.loads(file.read_bytes()))
+    job, _ = with_new_names("JobSpec", json.loads(bytes_of_job(Path(run), os.environ)), str(file))
+    table, unknown = without_unknown(TrainingSettings, job["training"], "training")
+    if unknown and os.environ.get("RANK", "0") == "0":
+        note = other_release(file.name, written_by(Path(run)), fsdpkit.__version__, unknown)
+        print(f"fsdpkit: warning: {note}", file=sys.stderr, flush=True)
+    return {**job, "training": table}

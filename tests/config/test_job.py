@@ -209,7 +209,7 @@ def test_who_sees_a_run_is_not_a_centres_to_say(
     assert not loaded.is_shared
     assert not loaded.opens_to_group
     assert loaded.on_disk.room_gb == (None if where == "defaults" else 5)
-    assert [text.partition(" ")[0] for text in loaded.layered.left_out] == [
+    assert [text.partition(" ")[0] for text in loaded.layered.warnings] == [
         "audit.share",
         "files.group",
     ]

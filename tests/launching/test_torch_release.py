@@ -45,7 +45,7 @@ def test_what_is_claimed_is_what_the_package_asks_for() -> None:
     (asked,) = (
         line
         for line in (Path(__file__).parents[2] / "pyproject.toml").read_text().splitlines()
-        if line.strip().startswith('"torch>=')
+        if line.startswith('torch = ["torch>=')
     )
     oldest, after = (".".join(map(str, r)) for r in (OLDEST, (NEWEST[0], NEWEST[1] + 1)))
     assert f'"torch>={oldest},<{after}"' in asked
@@ -78,3 +78,35 @@ def test_a_node_with_an_old_torch_refuses_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "torch", old)
     with pytest.raises(NodeError, match=r"2\.10\.0"):
         preflight.check_software({})
+
+
+def without_torch(directory: Path) -> Path:
+    """What hides torch from every Python that has it on its path, and from `find_spec`."""
+    (directory / "sitecustomize.py").write_text(
+        "import sys\n"
+        "from importlib.machinery import PathFinder\n\n"
+        "found = PathFinder.find_spec\n\n\n"
+        "def find_spec(name, path=None, target=None):\n"
+        '    return None if name == "torch" else found(name, path, target)\n\n\n'
+        "PathFinder.find_spec = find_spec\n"
+    )
+    return directory
+
+
+def test_who_only_submits_needs_no_torch(fsdpkit: Callable[..., Completed], tmp_path: Path) -> None:
+    words = ("submit", "--nodes", "2", "--gpus", "4", "--cluster", "generic", "--dry-run")
+    light = {"PYTHONPATH": str(without_torch(tmp_path))}
+    here = fsdpkit(*words, env=light)
+    assert here.returncode == 65
+    assert "fsdpkit[torch]" in here.stderr
+    elsewhere = fsdpkit(*words, "--set", "environment.venv=/opt/env", env=light)
+    assert elsewhere.returncode == 0, elsewhere.stderr
+
+
+@pytest.mark.parametrize("command", [("plan", "--gpu", "h100-80"), ("generate", ".", "a text")])
+def test_what_needs_torch_says_so(
+    command: tuple[str, ...], fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    done = fsdpkit(*command, env={"PYTHONPATH": str(without_torch(tmp_path))})
+    assert (done.returncode, "Traceback" in done.stderr) == (69, False)
+    assert "fsdpkit[torch]" in done.stderr

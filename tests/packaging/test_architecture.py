@@ -52,7 +52,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "rendering": {"config"},
     "failures": {"runs"},
-    "runs": {"config.assets", "config.ownership", "config.private_files", "config.spelling"},
+    "runs": {
+        *("config.assets", "config.key_changes", "config.ownership", "config.private_files"),
+        "config.spelling",
+    },
     "config": set(),
     "launching": {
         *("failures", "runs"),
@@ -60,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "script": {"runs"},
     "data": {"config.training", "runs.layout"},
-    "training": {"runs", "config.gpu", "config.training"},
+    "training": {"runs", "config.gpu", "config.key_changes", "config.training"},
 }
 MAY_IMPORT_TORCH_AT_ONCE = ("training", "planning")
 # Run in the job's own process tree only, and are imported there inside a function.

@@ -79,9 +79,12 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
         "mlflow",
         "wandb",
         "tokenizers",
+        "torch",
     }
-    required = [r for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r]
-    assert any(r.startswith("torch<2.16,>=2.13") for r in required)
+    required = metadata.get_all("Requires-Dist", [])
+    torch = [r for r in required if r.startswith("torch<2.16,>=2.13")]
+    assert any(r.endswith("extra == 'torch'") for r in torch)
+    assert all("extra ==" in r for r in torch), "who only submits needs none"
     assert "fsdpkit = fsdpkit.cli.main:main" in entry_points
     assert "[submitit]" in entry_points
 

@@ -304,7 +304,7 @@ def load_settings(
     A key may be written with or without the leading `training.`. `origin` says in messages where
     the table came from. Raises ConfigError naming key, allowed values and nearest spelling.
     """
-    layered = Layered()
+    layered = Layered(kind=TrainingSettings)
     layered.say(table, origin)
     assignments = (item.lstrip().removeprefix("training.") for item in sets)
     layered.say(overrides(TrainingSettings, assignments), "--set")
