@@ -137,6 +137,13 @@ def test_one_process_that_has_all_gpus_of_a_node() -> None:
 # ---- Slurm's options --------------------------------------------------------------------------
 
 
+def test_an_srun_without_a_job_asks_for_the_nodes_itself() -> None:
+    found = moved("srun -p gpu -N 4 --gpus-per-node=2 -n 4 -l torchrun --nproc_per_node 2 t.py\n")
+    assert {"partition": "gpu", "nodes": 4, "gpus": 2}.items() <= found.tables["resources"].items()
+    assert "-N 4" in fates(found, "taken")
+    assert "-l" in fates(found, "not needed")
+
+
 def test_options_in_all_of_sbatch_s_spellings() -> None:
     found = moved(
         "#!/bin/bash -l\n\n"
@@ -381,6 +388,8 @@ REFUSED = {
     "no text": ("\n", "empty"),
     "nodes in a range": ("#!/bin/bash\n#SBATCH -N 2-4\ntorchrun t.py\n", "--nodes"),
     "nodes that nobody says": ("#!/bin/bash\n#SBATCH -n 8\nsrun python t.py\n", "--nodes"),
+    "nodes of srun in an argument": ("srun -N $1 --gres=gpu:4 python t.py\n", "--nodes"),
+    "tasks of srun in an argument": ("srun -n $3 --gres=gpu:4 python t.py\n", "--nodes"),
     "two counts": ("#!/bin/bash\n#SBATCH --gres=gpu:4 --gpus-per-node=2\ntorchrun t.py", "--gpus"),
     "a rank for half a GPU": (TWO_BY_FOUR + "torchrun --nproc_per_node 3 t.py\n", "--gpus"),
     "a heterogeneous job": (TWO_BY_FOUR + "#SBATCH hetjob\ntorchrun t.py\n", "heterogeneous"),

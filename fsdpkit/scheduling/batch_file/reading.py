@@ -24,8 +24,10 @@ from fsdpkit.scheduling.batch_file.lines import (
 from fsdpkit.scheduling.batch_file.options import SRUN
 from fsdpkit.scheduling.batch_file.recognition import check_text
 from fsdpkit.scheduling.batch_file.resources import (
+    OF_ALLOCATION,
     BatchFileError,
     Given,
+    Option,
     counts_of,
     fill_in,
     read_options,
@@ -43,12 +45,33 @@ def read(
     kind = check_text(text)
     text = re.sub("[\U000f0000-\U0010ffff]", "\ufffd", text)
     options, findings = read_options(text)
+    if not options:
+        options = _asked_by_srun(text, environ, directory, given)
     counts = counts_of(options, given)
     slurm = slurm_variables(options, counts)
     slurm["SLURM_SUBMIT_DIR"] = directory
     if account := given.account:
         slurm["SLURM_JOB_ACCOUNT"] = account
     start = next((o.value for o in options if o.name == "chdir"), None)
+    walk = _walked(text, slurm, environ, directory, start)
+    step, launch = _the_launch(walk, given)
+    taken = {option.written for option in options if option.line == step.command.line}
+    launch.dropped = [piece for piece in launch.dropped if piece[0] not in taken]
+    shape = shape_of(counts, launch, given)
+    tables = fill_in(options, counts, shape, given)
+    reader = BatchLines(walk, step, launch, shape, tables, environ)
+    reader.findings += [*findings, *tables.findings]
+    return reader.read(kind, directory, options_chdir=start)
+
+
+def _walked(
+    text: str,
+    slurm: Mapping[str, str],
+    environ: Mapping[str, str],
+    directory: str,
+    start: str | None = None,
+) -> Walk:
+    """The script, walked from its first line to its last. Raises BatchFileError."""
     walk = Walk(slurm, _passed_on(environ), directory)
     if start:
         walk.enter(start)
@@ -56,12 +79,28 @@ def read(
         walk.walk(parse(text))
     except RecursionError as error:
         raise BatchFileError("it is nested deeper than a script that anybody wrote") from error
+    return walk
+
+
+def _asked_by_srun(
+    text: str, environ: Mapping[str, str], directory: str, given: Given
+) -> list[Option]:
+    """The options of the line that trains, as far as they are known: where the script has none for
+    sbatch, srun itself asks for the allocation. Raises BatchFileError where they hide its nodes."""
+    walk = _walked(text, {}, environ, directory)
     step, launch = _the_launch(walk, given)
-    shape = shape_of(counts, launch, given)
-    tables = fill_in(options, counts, shape, given)
-    reader = BatchLines(walk, step, launch, shape, tables, environ)
-    reader.findings += [*findings, *tables.findings]
-    return reader.read(kind, directory, options_chdir=start)
+    options, hidden = [], []
+    for name, value, written in launch.srun.options if launch.srun else ():
+        if not walk.unknowns(written):
+            options.append(Option(step.command.line, name, value, written))
+        elif name in ("", "nodes", "ntasks"):
+            hidden.append(walk.shown(written))
+    if hidden and given.nodes is None and all(option.name != "nodes" for option in options):
+        raise BatchFileError(
+            f"line {step.command.line}: {' '.join(hidden)} is known only where the script runs, and "
+            f"says on how many nodes: say it with --nodes, and the GPUs of each with --gpus"
+        )
+    return [option for option in options if option.name in OF_ALLOCATION]
 
 
 def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:

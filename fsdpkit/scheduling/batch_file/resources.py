@@ -94,6 +94,8 @@ _COUNTED = frozenset(
     "nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres ntasks-per-gpu "  # noqa: SIM905
     "tasks-per-node cpus-per-gpu cpus-per-task mem mem-per-cpu mem-per-gpu".split()
 )
+OF_ALLOCATION = _AS_WRITTEN | _COUNTED | {"job-name"}
+"""What says which nodes a job gets, and what of them."""
 _OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 _NOT_NEEDED = frozenset(
     "output error open-mode signal requeue get-user-env wait parsable gpu-bind "  # noqa: SIM905
