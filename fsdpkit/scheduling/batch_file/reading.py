@@ -97,8 +97,8 @@ def _asked_by_srun(
             hidden.append(walk.shown(written))
     if hidden and given.nodes is None and all(option.name != "nodes" for option in options):
         raise BatchFileError(
-            f"line {step.command.line}: {' '.join(hidden)} is known only where the script runs, and "
-            f"says on how many nodes: say it with --nodes, and the GPUs of each with --gpus"
+            f"line {step.command.line}: {' '.join(hidden)} is known only where the script runs, "
+            f"and says on how many nodes: say it with --nodes, and the GPUs of each with --gpus"
         )
     return [option for option in options if option.name in OF_ALLOCATION]
 
