@@ -25,9 +25,8 @@ from fsdpkit.publishing.template_named import folder_of
 from fsdpkit.publishing.template_new import PLACEHOLDERS
 from fsdpkit.publishing.template_pattern import allowed_texts
 from fsdpkit.rendering.environment import ENTRY, check_syntax
+from fsdpkit.rendering.lint import PORTAL_BYTES
 
-PORTAL_BYTES = 65_000
-"""What Open OnDemand's Job Composer shows as a script (OOD_MAX_SCRIPT_SIZE_KB, 65)."""
 _SITES = ("generic", "local")
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fsdpkit.publishing.template_checklist import PORTAL_BYTES
+from fsdpkit.rendering.lint import PORTAL_BYTES
 
 ONDEMAND = ("4.0", "4.1", "4.2")
 OPEN_COMPOSER = ("2.0",)
