@@ -56,10 +56,7 @@ class CatalogueFiles:
 
     def __init__(self, folders: Mapping[str, Mapping[str, bytes]]) -> None:
         """folders: by name (`packaged`, `centre0`, …) the content of each file by its path."""
-        from fsdpkit.scheduling import parsed_templates
-
         self._folders = folders
-        parsed_templates.carry(self.folder("parsed"))
         self._catalogue = _Laid()
         self._person = _Laid()
 

@@ -82,7 +82,7 @@ def command(
     )
     from fsdpkit.config.trust import items_of
     from fsdpkit.rendering.script import render
-    from fsdpkit.scheduling.parsed_templates import parsed_template
+    from fsdpkit.scheduling.compiled_templates import compiled_templates
     from fsdpkit.scheduling.releasing import release_held
     from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
     from fsdpkit.scheduling.run import Run
@@ -108,7 +108,7 @@ def command(
     agreed = consent(trust, submits=not dry_run)
     agreed.to(items_of(plan.job, plan.site, plan.template))
     if dry_run:
-        print_script(render(plan, opened.dir, parsed_template(plan.template)), as_json)
+        print_script(render(plan, opened.dir, compiled_templates()), as_json)
         return 0
     say_what_is_left_out(leaked_variables())
     return end(submit_resume(opened, plan, agreed), 0 if plan.chained else plan.first_attempt)

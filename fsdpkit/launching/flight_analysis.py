@@ -20,7 +20,6 @@ import json
 import os
 import pickle
 import re
-import resource
 import stat
 import sys
 import time
@@ -32,6 +31,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fsdpkit.launching.uncollected import uncollected
+from fsdpkit.process_limits import limit_resources
 from fsdpkit.runs.flight_record import DUMP, FlightRecord, Mismatch, Stuck
 from fsdpkit.runs.layout import write_atomically
 
@@ -74,24 +74,11 @@ def main(words: Sequence[str]) -> None:
     with uncollected(), contextlib.redirect_stdout(io.StringIO()):
         import torch
         from torch.distributed.flight_recorder.components import builder  # noqa: F401
-    limit_resources()
+    limit_resources(memory_bytes=MEMORY_BYTES, cpu_s=CPU_S)
     read, unread = read_dumps(dumps)
     record = record_of(read, launch, world_size, str(torch.__version__))
     record = msgspec.structs.replace(record, unread=unread)
     write_atomically(result, msgspec.json.format(msgspec.json.encode(record)).decode())
-
-
-def limit_resources() -> None:
-    """Limit this process to that much more memory, and that much processor time."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        now_bytes = int(file.read().split()[0]) * resource.getpagesize()
-    for which, most in (
-        (resource.RLIMIT_AS, now_bytes + MEMORY_BYTES),
-        (resource.RLIMIT_CPU, CPU_S),
-    ):
-        _, hard = resource.getrlimit(which)
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(which, (most, hard))
 
 
 def wait_for_dumps(directory: Path, world_size: int) -> bool:

@@ -27,8 +27,7 @@ from fsdpkit.config.secrets import refuse_secrets
 from fsdpkit.config.template import template_in
 from fsdpkit.errors import ConfigError, NotFoundError, RenderError, UsageError
 from fsdpkit.publishing.personal import own_keys
-from fsdpkit.rendering.environment import ENTRY
-from fsdpkit.rendering.language import parse
+from fsdpkit.rendering.environment import check_syntax
 
 _MOST_FILES = 1000
 _LEFT_OUT = ("__pycache__", ".git", ".DS_Store")
@@ -107,9 +106,9 @@ def _top_of(source: Path) -> Path:
 def _template(directory: Path) -> VersionDraft:
     template = template_in(directory, AssetLayer("path", directory))
     try:
-        parse(template.parts, ENTRY)
+        check_syntax(template)
     except RenderError as error:
-        raise ConfigError(f"template {template.manifest.name} ({directory}): {error}") from error
+        raise ConfigError(str(error)) from error
     name = template.manifest.name
     files = {f"{name}/{path}": content for path, content in _files_below(directory).items()}
     return VersionDraft("template", name, template.manifest.version, files, directory)

@@ -28,7 +28,7 @@ from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.publishing.template_edges import Values
 from fsdpkit.rendering.lint import LintFinding, lint
 from fsdpkit.rendering.script import Plan, PythonEnvironment, trace
-from fsdpkit.rendering.statements import Traced
+from fsdpkit.rendering.traced import RenderLimitError, Traced
 
 HOME = Path("/home/alex/work")
 RUN_DIR = HOME / "runs" / "train-20260102-090000-4f3a"
@@ -171,6 +171,8 @@ class RenderedCase:
     refused: str | None = None
     findings: tuple[LintFinding, ...] = ()
     """What the lint has to say of the script; with an error among it, it is not submitted."""
+    ended: bool = False
+    """Whether it was refused for the time or memory that it took."""
 
     @property
     def script(self) -> str:
@@ -182,7 +184,7 @@ def render_case(case: Case, template: Template) -> RenderedCase:
         plan = plan_of(case, template)
         traced = trace(plan, RUN_DIR)
     except FsdpkitError as error:
-        return RenderedCase(case, None, str(error))
+        return RenderedCase(case, None, str(error), ended=isinstance(error, RenderLimitError))
     return RenderedCase(case, traced, None, tuple(lint(traced.script, plan.placement.select)))
 
 
@@ -230,8 +232,8 @@ _HOPELESS = 10
 
 
 def rendered(cases: Sequence[Case], template: Template) -> Iterator[RenderedCase]:
-    """Each case in turn; only the first ten of a template that refuses all of these, which may
-    take the whole budget of its work each time."""
+    """Each case in turn, up to the first that takes too long; only the first ten of a template that
+    refuses all of these."""
     any_good = False
     for number, case in enumerate(cases):
         if number == _HOPELESS and not any_good:
@@ -239,6 +241,8 @@ def rendered(cases: Sequence[Case], template: Template) -> Iterator[RenderedCase
         made = render_case(case, template)
         any_good = any_good or made.traced is not None
         yield made
+        if made.ended:
+            return
 
 
 def partitions_of(profile: SiteProfile) -> Sequence[str | None]:

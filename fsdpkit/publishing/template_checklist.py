@@ -24,11 +24,9 @@ from fsdpkit.publishing.template_edges import value_sets
 from fsdpkit.publishing.template_named import folder_of
 from fsdpkit.publishing.template_new import PLACEHOLDERS
 from fsdpkit.publishing.template_pattern import allowed_texts
-from fsdpkit.rendering.environment import ENTRY
-from fsdpkit.rendering.language import parse
+from fsdpkit.rendering.environment import ENTRY, check_syntax
+from fsdpkit.rendering.lint import PORTAL_BYTES
 
-PORTAL_BYTES = 65_000
-"""What Open OnDemand's Job Composer shows as a script (OOD_MAX_SCRIPT_SIZE_KB, 65)."""
 _SITES = ("generic", "local")
 
 
@@ -68,14 +66,14 @@ def checklist(word: str) -> Findings:
     yield from _guarded("personal data", lambda: _personal(template))
     yield from _guarded("README", lambda: _readme(template))
     try:
-        parse(template.parts, ENTRY)
+        check_syntax(template)
     except FsdpkitError as error:
         told, where = _placed(str(error))
-        yield ChecklistPoint("quoting", "problem", told, where)
+        yield ChecklistPoint("syntax", "problem", told, where)
         for check in _OF_SCRIPTS:
-            yield ChecklistPoint(check, "not looked at", "the template cannot be parsed")
+            yield ChecklistPoint(check, "not looked at", "the template cannot be read")
         return
-    yield ChecklistPoint("quoting", "ok", "every value passes the quoter of its place")
+    yield ChecklistPoint("syntax", "ok", "Jinja, and of it only what templates can use")
     made = _scripts(template)
     for name, look in _OF_SCRIPTS.items():
         yield from _guarded(name, lambda look=look: look(template, made))  # type: ignore[misc]
@@ -294,7 +292,8 @@ def _renders(template: Template, made: _Made) -> Findings:
         message, where = _placed(told)
         yield ChecklistPoint("rendering", "problem", f"{case}: {message}", where or ENTRY)
     if not refused:
-        yield ChecklistPoint("rendering", "ok", f"{len(made.all)} jobs of {' and '.join(_SITES)}")
+        told = f"{len(made.all)} jobs of {' and '.join(_SITES)}, every value quoted for its place"
+        yield ChecklistPoint("rendering", "ok", told)
 
 
 def _reads_as_admin(template: Template, made: _Made) -> Findings:
@@ -443,7 +442,7 @@ _OF_SCRIPTS: dict[str, Callable[[Template, _Made], Findings]] = {
     "hands on": _hands_on,
     "golden": _golden,
 }
-_NAMES = ("version", "parameters", "personal data", "README", "quoting", *_OF_SCRIPTS)
+_NAMES = ("version", "parameters", "personal data", "README", "syntax", *_OF_SCRIPTS)
 
 
 def passed(findings: list[ChecklistPoint]) -> bool:

@@ -2,7 +2,7 @@
 
 `golden/SITE.sbatch` is a job of two nodes there, `golden/SITE.SHAPE.sbatch` one of another shape
 (`generic.array`). Which ones a template has is its author's choice. The packaged template's are
-made by `rendering.goldens`, which has names of its own and keeps fragments of most.
+made by `rendering.goldens`, which has names of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from fsdpkit.runs.layout import write_atomically
 FIRST = ("generic", "generic.one-node", "generic.array", "local")
 """Those of a new template."""
 _SUFFIX = ".sbatch"
-_SUFFIXES = (_SUFFIX, ".fragment")
 _MAX_BYTES = 4_000_000
 _SHOWN = 40  # lines of a difference
 
@@ -33,18 +32,16 @@ def golden_dir(template: Template) -> Path:
 
 def present(template: Template) -> list[str]:
     """The names of the golden scripts that a template has."""
-    suffixes = _SUFFIXES if _is_packaged(template) else (_SUFFIX,)
-    found = (path for suffix in suffixes for path in golden_dir(template).glob(f"*{suffix}"))
-    return sorted({path.stem for path in found})
+    return sorted(path.stem for path in golden_dir(template).glob(f"*{_SUFFIX}"))
 
 
 def golden_file(name: str, template: Template) -> tuple[str, str]:
     """The file of this golden script, and what it holds now. Raises FsdpkitError."""
     if _is_packaged(template):
-        if name not in packaged.GOLDENS:
-            known = ", ".join(packaged.GOLDENS)
+        if name not in packaged.WHOLE:
+            known = ", ".join(packaged.WHOLE)
             raise NotFoundError(f"golden/{name}: nothing makes it; there are {known}")
-        return packaged.golden_file(name)
+        return f"{name}{_SUFFIX}", packaged.golden_script(name)
     case = _case(name)
     plan = plan_of(case, template)
     return f"{name}{_SUFFIX}", neutral(render(plan, RUN_DIR), plan)

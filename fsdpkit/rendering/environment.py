@@ -1,21 +1,27 @@
 """From a template's files and the context to the script, or to an error that names the template.
 
-A template is data to us: `rendering.language` says what it may consist of, `rendering.places` where
-a value may stand, `rendering.evaluation` what its expressions can do. What the rendered script does
-is the template author's word, which is why templates carry a version and a checksum.
+A template is data to us: `rendering.sandbox` says what it can do, `rendering.places` where a value
+may stand. What the rendered script does is the template author's word, which is why templates
+carry a version and a checksum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
-from fsdpkit.rendering.statements import Statement, Traced, trace_of
+from fsdpkit.rendering.traced import RenderLimitError, Traced
 from fsdpkit.rendering.variables import Undecided
+
+if TYPE_CHECKING:  # Jinja takes a while to import, and a command may need no script
+    from jinja2 import BytecodeCache
+
+    from fsdpkit.rendering.sandbox import TemplateSandbox
 
 ENTRY = "job.sbatch.j2"
 
@@ -29,22 +35,26 @@ def render_template(template: Template, context: dict[str, Any]) -> str:
 
 
 def trace_template(
-    template: Template, context: dict[str, Any], statements: Sequence[Statement] | None = None
+    template: Template, context: dict[str, Any], cache: BytecodeCache | None = None
 ) -> Traced:
     """The same, with the template's line of each line of the script.
 
-    statements: what the template was parsed into, if the caller has it.
+    cache: of compiled templates, from earlier processes.
     """
-    if statements is None:
-        statements = parsed(template)
     with _named(template):
-        return trace_of(statements, context)
+        sandbox = _compiled(tuple(sorted(template.parts.items())), cache)
+        # The package's own needs no limits; a browser's Python has no processes, and sets its own.
+        if template.layer == "packaged" or sys.platform == "emscripten":
+            return sandbox.trace(ENTRY, context)
+        from fsdpkit.rendering.limited_process import in_limited_process
+
+        return in_limited_process(lambda: sandbox.trace(ENTRY, context))
 
 
-def parsed(template: Template) -> tuple[Statement, ...]:
-    """What the template consists of. Raises RenderError."""
+def check_syntax(template: Template) -> None:
+    """Raises RenderError if a part of it is no template."""
     with _named(template):
-        return _parsed(tuple(sorted(template.parts.items())))
+        _compiled(tuple(sorted(template.parts.items())), None)
 
 
 @contextmanager
@@ -56,12 +66,13 @@ def _named(template: Template) -> Iterator[None]:
         raise
     except RenderError as error:
         where = f"template {template.manifest.name} ({template.dir})"
-        raise RenderError(f"{where}: {error}") from error
+        kind = RenderLimitError if isinstance(error, RenderLimitError) else RenderError
+        raise kind(f"{where}: {error}") from error
 
 
 @lru_cache(maxsize=4)
-def _parsed(parts: tuple[tuple[str, bytes], ...]) -> tuple[Statement, ...]:
-    """Reading a template takes most of the time, and a sweep or a test renders it many times."""
-    from fsdpkit.rendering.language import parse  # and Jinja, which a kept template spares
+def _compiled(parts: tuple[tuple[str, bytes], ...], cache: BytecodeCache | None) -> TemplateSandbox:
+    """A sweep or a test renders the same template many times."""
+    from fsdpkit.rendering.sandbox import sandbox_of
 
-    return parse(dict(parts), ENTRY)
+    return sandbox_of(dict(parts), cache)

@@ -1,19 +1,16 @@
 """`python -m fsdpkit.rendering.goldens`: writes `templates/torchrun/golden/`.
 
-The golden scripts show an admin what each site gets, and a reviewer what a change to the template
+The golden scripts show an admin what a site gets, and a reviewer what a change to the template
 does. They are rendered for a made-up person with made-up paths; hashes and versions are zeros.
-
-Three of them are whole scripts. Of each other one only a fragment is kept: the lines that it has in
-place of lines of the nearest whole script, under that script's headings. Lines that it lacks are
-counted, and shown where they are directives; there are no line numbers: so a word that all scripts
-share changes the three whole ones and no fragment.
+Three of them are kept whole, of each other one its checksum, so that a change names the scripts
+that it reaches; `fsdpkit template diff` and `submit --dry-run` show them.
 """
 
 from __future__ import annotations
 
-import difflib
+import hashlib
+import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,15 +52,10 @@ class Golden:
     steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By key, the words before the file."""
 
-    @property
-    def nearest(self) -> str:
-        """The whole golden script that is most like this one."""
-        if self.options.get("resources.nodes") == 1:
-            return "one-node"
-        return "osc-cardinal" if self.site.startswith("osc-") else "generic"
-
 
 WHOLE = ("generic", "osc-cardinal", "one-node")
+CHECKSUMS = "checksums.json"
+"""SHA-256 of each other one."""
 
 GOLDENS: Mapping[str, Golden] = {
     "local": Golden("local", {"resources.nodes": 2, "resources.gpus": 2}),
@@ -123,35 +115,12 @@ def golden_dir() -> Path:
     return assets.packaged_dir() / "templates" / "torchrun" / "golden"
 
 
-def golden_file(name: str) -> tuple[str, str]:
-    """The file in the golden directory and what it holds. Raises FsdpkitError."""
-    script = golden_script(name)
-    if name in WHOLE:
-        return f"{name}.sbatch", script
-    nearest = GOLDENS[name].nearest
-    return f"{name}.fragment", fragment(script, golden_script(nearest), f"{nearest}.sbatch")
-
-
-_HEADING = re.compile(r"# ---- (.+?) -+")
-
-
-def fragment(script: str, whole: str, called: str) -> str:
-    """What `script` has in place of lines of the script `whole`, which is called so."""
-    ours, theirs = script.splitlines(), whole.splitlines()
-    lines = [
-        f"# What differs from {called}. Under the nearest heading there: -lines +lines, and the"
-    ]
-    lines.append("# new lines. `fsdpkit submit --dry-run` prints whole scripts.")
-    for change, i1, i2, j1, j2 in difflib.SequenceMatcher(
-        None, theirs, ours, autojunk=False
-    ).get_opcodes():
-        if change != "equal":
-            above = (_HEADING.fullmatch(line) for line in reversed(theirs[: i1 + 1]))
-            heading = next((found[1] for found in above if found), "Header")
-            lines.append(f"@@ {heading}: -{i2 - i1} +{j2 - j1}")
-            lines += [f"-{line}" for line in theirs[i1:i2] if line.startswith("#SBATCH ")]
-            lines += [f"+{line}" for line in ours[j1:j2]]
-    return "\n".join(lines) + "\n"
+def golden_files() -> dict[str, str]:
+    """What the golden directory holds, by name. Raises FsdpkitError."""
+    scripts = {name: golden_script(name) for name in GOLDENS}
+    whole = {f"{name}.sbatch": scripts.pop(name) for name in WHOLE}
+    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in scripts.items()}
+    return {**whole, CHECKSUMS: json.dumps(sums, indent=2, sort_keys=True) + "\n"}
 
 
 def golden_script(name: str) -> str:
@@ -184,7 +153,7 @@ def golden_script(name: str) -> str:
 def write_all(directory: Path) -> None:
     """The golden files, and no others."""
     directory.mkdir(exist_ok=True)
-    files = dict(golden_file(name) for name in GOLDENS)
+    files = golden_files()
     for path in directory.iterdir():
         if path.name not in files:
             path.unlink()

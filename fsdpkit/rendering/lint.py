@@ -20,7 +20,8 @@ from fsdpkit.rendering.directives import DirectiveError, split_directive
 
 MAX_SCRIPT_BYTES = 4_000_000  # SchedulerParameters=max_script_size, Slurm's default
 _MOST = 100  # findings of a kind: nobody reads more, and some take long to word
-_PORTAL_BYTES = 65_000  # what Open OnDemand's Job Composer still shows as a script
+PORTAL_BYTES = 65_000
+"""What Open OnDemand's Job Composer still shows as a script (OOD_MAX_SCRIPT_SIZE_KB, 65)."""
 
 # sbatch(1) of 22.05, with the options that later versions added.
 _GPU_FORMS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
@@ -65,7 +66,7 @@ def _file(script: str, lines: list[str]) -> Iterator[LintFinding]:
     size = len(script.encode(errors="surrogatepass"))
     if size > MAX_SCRIPT_BYTES:
         yield _error(1, f"{size} bytes: Slurm takes at most {MAX_SCRIPT_BYTES} (max_script_size)")
-    elif size > _PORTAL_BYTES:
+    elif size > PORTAL_BYTES:
         yield _warning(1, f"{size} bytes: Open OnDemand's Job Composer does not show it")
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from fsdpkit.errors import RenderError
-from fsdpkit.rendering.quoting import Quoted
+from fsdpkit.rendering.quoting import QUOTERS, Quoted
 from fsdpkit.rendering.variables import Undecided, Variable
 
 HOLE = "\0"  # stands for a value; no template holds one
@@ -84,11 +85,16 @@ def places_in(shape: str, *, first: bool) -> tuple[Place, ...] | None:
     return None
 
 
-def check_kind(kind: str, place: Place) -> None:
-    """Raises RenderError if what this quoter makes is wrong at this place."""
-    called, allowed = PLACES[place]
-    if kind not in allowed:
-        raise RenderError(f"a value quoted for {_KINDS[kind]} is in {called}; {_REMEDY}")
+def places_of(shape: str) -> Iterator[Place]:
+    """What stands at each hole of a script, in order.
+
+    shape: the script with a HOLE for each value. Raises ValueError as `places_in` does.
+    """
+    in_body = False
+    for number, line in enumerate(shape.split("\n")):
+        found = None if in_body else places_in(line, first=number == 0)
+        in_body = found is None
+        yield from ("body",) * line.count(HOLE) if found is None else found
 
 
 _KINDS = {
@@ -99,11 +105,8 @@ _KINDS = {
 }
 
 
-def printed(value: Any, place: Place, quoters: str) -> str:
-    """The text of a value at its place. Raises RenderError if it passed no quoter, or a wrong one.
-
-    quoters: their names, for the message.
-    """
+def printed(value: Any, place: Place) -> str:
+    """The text of a value at its place. Raises RenderError for no quoter, or a wrong one."""
     if type(value) in (int, float) and math.isfinite(value):
         return str(value)
     if isinstance(value, Variable) and value.kind == "number":
@@ -112,8 +115,10 @@ def printed(value: Any, place: Place, quoters: str) -> str:
         return value.note if place == "comment" else value.number
     if not isinstance(value, Quoted):
         shown = repr(value[:60]) if isinstance(value, str) else f"a {type(value).__name__}"
-        raise RenderError(f"prints {shown} unquoted; pass it through {quoters}")
-    check_kind(value.kind, place)
+        raise RenderError(f"prints {shown} unquoted; pass it through {', '.join(QUOTERS)}")
+    called, allowed = PLACES[place]
+    if value.kind not in allowed:
+        raise RenderError(f"a value quoted for {_KINDS[value.kind]} is in {called}; {_REMEDY}")
     if place == "option" and not _OPTION.fullmatch(value.text):
         raise RenderError(f"{value.text[:60]!r} is not the name of an sbatch option")
     if place == "shebang" and not _SHEBANG.fullmatch(value.text):

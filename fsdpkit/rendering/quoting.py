@@ -26,6 +26,9 @@ class Quoted(msgspec.Struct, frozen=True):
     kind: Literal["shell", "words", "directive", "comment"]
     text: str
 
+    def __str__(self) -> str:
+        raise RenderError("what a quoter made can only be printed")
+
 
 def _refuse_control(text: str) -> None:
     if found := CONTROL_CHARACTER.search(text):

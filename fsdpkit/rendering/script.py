@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -41,7 +40,10 @@ from fsdpkit.rendering.context import (
 from fsdpkit.rendering.directives import Directive, resource_directives
 from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
-from fsdpkit.rendering.statements import Statement, Traced
+from fsdpkit.rendering.traced import Traced
+
+if TYPE_CHECKING:
+    from jinja2 import BytecodeCache
 
 RUN_ID_PLACEHOLDER = "RUN-ID"
 
@@ -102,12 +104,12 @@ def _digest(value: msgspec.Struct) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
 
 
-def render(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = None) -> str:
+def render(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> str:
     """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError.
 
-    statements: what the plan's template was parsed into, if the caller has it.
+    cache: of compiled templates, from earlier processes.
     """
-    script = trace(plan, run_dir, statements).script
+    script = trace(plan, run_dir, cache).script
     known = {*plan.placement.select, *plan.job.spec.slurm.options}
     problems = [f for f in lint(script, known) if f.severity == "error"]
     if problems:
@@ -119,12 +121,12 @@ def render(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = N
     return script
 
 
-def trace(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = None) -> Traced:
+def trace(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> Traced:
     """The same before the lint, with the template's line of each line of the script."""
     _check_run_dir(run_dir)
     _check_handed_on(plan)
     _check_kind(plan)
-    return trace_template(plan.template, context_of(plan, run_dir), statements)
+    return trace_template(plan.template, context_of(plan, run_dir), cache)
 
 
 def _check_handed_on(plan: Plan) -> None:

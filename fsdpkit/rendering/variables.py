@@ -22,10 +22,11 @@ class Undecided(RenderError):
         self.variable, self.use = variable, use
 
 
-class Variable(msgspec.Struct, frozen=True):
+class Variable(msgspec.Struct, frozen=True, eq=False):
     """An exported variable of bash whose value has been checked above.
 
-    of: the name in the template's context. low and high: the bounds of a number.
+    of: the name in the template's context. low and high: the bounds of a number. A comparison has
+    an answer where every value within the bounds gives the same; all else raises Undecided.
     """
 
     name: str
@@ -48,33 +49,49 @@ class Variable(msgspec.Struct, frozen=True):
         """In a comment, where bash puts nothing in its place: what it is, as `<nodes>`."""
         return f"<{self.of}>"
 
-    def compared(self, operation: str, other: Any) -> bool:
-        """Whether it is so for every value within the bounds. Raises Undecided if that depends."""
+    def __bool__(self) -> bool:
+        if self.kind == "number":
+            return self != 0
+        return True  # a text that is checked is not empty; no words expand to none
+
+    def __lt__(self, other: Any) -> bool:
+        low, high = self._bounds(other)
+        return self._agreed(always=high < other, never=low >= other)
+
+    def __le__(self, other: Any) -> bool:
+        low, high = self._bounds(other)
+        return self._agreed(always=high <= other, never=low > other)
+
+    def __gt__(self, other: Any) -> bool:
+        return not self <= other
+
+    def __ge__(self, other: Any) -> bool:
+        return not self < other
+
+    def __eq__(self, other: Any) -> bool:
+        low, high = self._bounds(other)
+        return self._agreed(always=low == high == other, never=not low <= other <= high)
+
+    def __ne__(self, other: Any) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _bounds(self, other: Any) -> tuple[float, float]:
         if self.kind != "number" or type(other) not in (int, float):
             raise Undecided(self)
-        bounds = (
-            (float("-inf") if self.low is None else self.low),
-            (float("inf") if self.high is None else self.high),
-        )
-        low, high = bounds
-        always = {
-            "eq": low == high == other,
-            "lt": high < other,
-            "le": high <= other,
-            "gt": low > other,
-            "ge": low >= other,
-        }
-        never = {
-            "eq": other < low or other > high,
-            "lt": low >= other,
-            "le": low > other,
-            "gt": high <= other,
-            "ge": high < other,
-        }
-        if operation == "ne":
-            return not self.compared("eq", other)
-        if always.get(operation):
-            return True
-        if never.get(operation):
-            return False
+        low = float("-inf") if self.low is None else self.low
+        return low, float("inf") if self.high is None else self.high
+
+    def _agreed(self, *, always: bool, never: bool) -> bool:
+        if always == never:
+            raise Undecided(self)
+        return always
+
+    def _undecided(self, *others: Any) -> Any:
         raise Undecided(self)
+
+    __str__ = __int__ = __len__ = __iter__ = __contains__ = __neg__ = _undecided
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _undecided
+    __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = _undecided
+    __mod__ = __rmod__ = __pow__ = __rpow__ = _undecided

@@ -48,7 +48,6 @@ from fsdpkit.scheduling.handing_over import call_scheduler, write_job
 from fsdpkit.scheduling.job_checks import check_array, training_of
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.outcome import RETURNS_WITHIN_S
-from fsdpkit.scheduling.parsed_templates import parsed_template
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
@@ -268,11 +267,13 @@ def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> An
 
     consent: to what strangers could have written of the plan; None: to nothing of it.
     """
+    from fsdpkit.scheduling.compiled_templates import compiled_templates
+
     (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
     refuse_from_here(plan)
     refuse_if_open(run.dir.parent)
     refuse_without_room(plan.job, run.dir.parent, training_of(plan.job, plan.work_dir))
-    script = render(plan, run.dir, parsed_template(plan.template))
+    script = render(plan, run.dir, compiled_templates())
     states = run.job_states()
     with changing(run.paths, patience_s=_PATIENCE_S) as record:
         if record.job_id != run.record.job_id:

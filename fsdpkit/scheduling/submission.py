@@ -42,7 +42,6 @@ from fsdpkit.scheduling.job_checks import (
     check_start,
     training_of,
 )
-from fsdpkit.scheduling.parsed_templates import parsed_template
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run_dir import make_run_dir, name_run_dir
@@ -162,7 +161,9 @@ def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     """The script as a submission would hand it to sbatch, its run id a placeholder."""
     directory = runs_dir(runs) / f"{plan.job.spec.name}-{RUN_ID_PLACEHOLDER}"
     where, _ = _where_it_runs(plan, directory)
-    return render(where, directory, parsed_template(plan.template))
+    from fsdpkit.scheduling.compiled_templates import compiled_templates
+
+    return render(where, directory, compiled_templates())
 
 
 def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, WorkTreeFiles | None]:
@@ -211,6 +212,7 @@ def submit_plan(
     """
     import shutil
 
+    from fsdpkit.scheduling.compiled_templates import compiled_templates
     from fsdpkit.scheduling.provenance import write_provenance
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.sharing import tell_centre
@@ -222,7 +224,7 @@ def submit_plan(
     refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
     plan, tree = _where_it_runs(asked, directory)
-    script = render(plan, directory, parsed_template(plan.template))
+    script = render(plan, directory, compiled_templates())
     make_run_dir(directory, group=plan.job.opens_to_group)
     paths = RunPaths(directory)
     try:

@@ -23,7 +23,8 @@ from tests.packaging.installation import ROOT
 
 PACKAGE = ROOT / "fsdpkit"
 
-# What each room may import. `errors`, `bounded`, `listing` and the package are open to all.
+# What each room may import. `errors`, `bounded`, `listing`, `process_limits` and the package
+# itself are open to all.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         *("publishing", "planning", "remote", "tracking", "sweeps", "reporting", "scheduling"),
@@ -136,7 +137,10 @@ def test_the_map_names_only_what_there_is() -> None:
 def test_a_room_knows_only_what_lies_below_it(room: str) -> None:
     allowed = {
         f"fsdpkit.{name}"
-        for name in {room, "errors", "bounded", "listing", "__version__", *MAY_IMPORT[room]}
+        for name in {
+            *(room, "errors", "bounded", "listing", "process_limits", "__version__"),
+            *MAY_IMPORT[room],
+        }
     }
     wrong = [
         str(found)
@@ -253,7 +257,6 @@ def test_a_dry_run_imports_neither_torch_nor_submitit() -> None:
     words = ("submit", "--nodes", "2", "--gpus", "4", "--dry-run", "--cluster", "generic")
     heavy = {"torch", "submitit", "numpy", "cloudpickle", "psutil", "rich"}
     assert not loaded_by(*words) & heavy
-    assert not loaded_by(*words) & {*heavy, "jinja2"}  # the template is parsed by now
 
 
 @pytest.mark.parametrize("verb", ["ls", "verify"])

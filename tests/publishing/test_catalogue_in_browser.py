@@ -19,8 +19,6 @@ import pytest
 from fsdpkit.cli.in_page import Answered, dry_run
 from fsdpkit.config.published.centre import open_centre
 from fsdpkit.config.surroundings import of_this_process
-from fsdpkit.publishing.catalogue.reading import Catalogue
-from fsdpkit.scheduling.parsed_templates import to_carry
 from tests.publishing.catalogue_pages import LANE, Shown, centres_of
 from tests.publishing.drawn import Drawn, drawn
 
@@ -131,9 +129,7 @@ def test_a_dozen_are_the_same_as_a_process_of_their_own_writes(form: Shown, plac
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node compiles it, and is not here")
-def test_the_pages_python_is_compiled_and_its_templates_are_parsed(
-    pages: Path, catalogue: Catalogue
-) -> None:
+def test_the_pages_python_is_compiled(pages: Path) -> None:
     def held(name: str) -> set[str]:
         with zipfile.ZipFile(pages / "engine" / name) as archive:
             return set(archive.namelist())
@@ -141,5 +137,3 @@ def test_the_pages_python_is_compiled_and_its_templates_are_parsed(
     sources = {name for name in held("modules.zip") | held("msgspec.zip") if name.endswith(".py")}
     assert sources == set()
     assert {"typing.pyc", "tomllib/_parser.pyc", "encodings/utf_8.pyc"} <= held("python_stdlib.zip")
-    parsed = {name for name in held("folders.zip") if name.startswith("parsed/")}
-    assert {f"parsed/{name}" for name in to_carry(catalogue.templates)} <= parsed

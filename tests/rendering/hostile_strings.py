@@ -16,9 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from fsdpkit.config.template import Template
-from fsdpkit.rendering.environment import render_template
-from tests.rendering.hostile_templates import MANIFEST
+from tests.rendering.hostile_templates import rendered
 from tests.slurm_cluster import SlurmCluster
 
 COUNTED = Path(__file__).with_suffix(".json")
@@ -51,9 +49,8 @@ def strings(seed: int) -> Iterator[str]:
 
 def script(words: Sequence[str]) -> str:
     """One that prints the words, and has them in a directive."""
-    template = Template(MANIFEST, Path("/nowhere"), "path", {"job.sbatch.j2": LAYOUT.encode()})
     values = {"first": words[0], "words": list(words), "together": BETWEEN.join(words)}
-    return render_template(template, values)
+    return rendered(LAYOUT, values)
 
 
 def through_bash(words: Sequence[str]) -> list[str]:

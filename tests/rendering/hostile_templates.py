@@ -11,18 +11,16 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
-from fsdpkit.config.template import Template, TemplateManifest
 from fsdpkit.errors import RenderError
-from fsdpkit.rendering.environment import render_template
 from fsdpkit.rendering.quoting import QUOTERS
+from fsdpkit.rendering.sandbox import TemplateSandbox, sandbox_of
 
 COUNTED = Path(__file__).with_suffix(".json")
-MANIFEST = TemplateManifest(
-    schema="fsdpkit.template/1", name="mine", version="0.0.1", description="A test's."
-)
 
 # @ is the value. These hold it as data, if its quoter is the one named.
 SAFE = {
@@ -35,9 +33,11 @@ SAFE = {
     "an assignment below a directive": ("#SBATCH --time=1\n# don't\n\nX=@\n", "sh"),
     "an assignment in a loop": ("{% for a in names %}\nX=@\n{% endfor %}\n", "sh"),
     "an assignment in a case": ("{% if v %}\nX=@\n{% else %}\nY=@\n{% endif %}\n", "sh"),
+    "an assignment begun before a tag": ("X={% if v %}@{% endif %}\n", "sh"),
     "a directive": ("#SBATCH --comment=@\n", "sb"),
     "a comment": ("# it's @ and @\n", "note"),
     "an indented comment": ("  # @\n", "note"),
+    "a comment begun before a tag": ("# x {% if v %}\n@\n{% endif %}\n", "note"),
 }
 _BELOW = {  # other shell text, and then what would be safe alone
     "a command": "true\n",
@@ -145,8 +145,7 @@ UNSAFE = {
     "a comment that becomes a directive": "#@\n",
     "half a directive": "#SB@\n",
     "a note behind a command": "true # @\n",
-    "a comment above in one line": "# x {% if v %}\n@\n{% endif %}\n",
-    "a line begun before a tag": "X={% if v %}@{% endif %}\n",
+    "a command begun before a tag": "echo {% if v %}@{% endif %}\n",
     "a line ended behind a tag": "X=@{% if v %} ; true{% endif %}\n",
     "a line joined by a tag": "X=a \\\n{%- if v %}@\n{% endif %}\n",
     "a value kept for later": "{% set w = v | sh %}\necho {{ w }}\n",
@@ -191,9 +190,17 @@ def templates() -> Iterator[tuple[str, str, bool]]:
 
 def render(text: str, value: object) -> str:
     """The script of a template. Raises RenderError."""
-    parts = {"job.sbatch.j2": text.encode(), **_PARTS}
-    template = Template(MANIFEST, Path("/nowhere"), "path", parts)
-    return render_template(template, {"v": value, "names": ["a", "b"], "number": 3})
+    return rendered(text, {"v": value, "names": ["a", "b"], "number": 3})
+
+
+def rendered(text: str, context: Mapping[str, object]) -> str:
+    """The same, in this process and with other values. Raises RenderError."""
+    return _sandbox(text).trace("job.sbatch.j2", context).script
+
+
+@lru_cache(maxsize=1)
+def _sandbox(text: str) -> TemplateSandbox:
+    return sandbox_of({"job.sbatch.j2": text.encode(), **_PARTS})
 
 
 def harmed(script: str) -> bool:
@@ -210,22 +217,23 @@ def harmed(script: str) -> bool:
         return any(Path(directory).iterdir())
 
 
+def accepted() -> dict[str, list[str]]:
+    """The scripts of those hostile templates that make any, by name."""
+    found: dict[str, list[str]] = {}
+    for name, text, may in templates():
+        for value in () if may else PAYLOADS:
+            with suppress(RenderError):
+                script = render(text, value)
+                found.setdefault(name, []).append(script)
+    return found
+
+
 def count() -> dict[str, int]:
     """How many hostile templates there are, how many are accepted, and how many do harm."""
-    tried = accepted = harmful = 0
-    for _, text, may in templates():
-        if may:
-            continue
-        tried += 1
-        scripts = []
-        for value in PAYLOADS:
-            try:
-                scripts.append(render(text, value))
-            except RenderError:
-                continue
-        accepted += bool(scripts)
-        harmful += any(harmed(script) for script in scripts)
-    return {"tried": tried, "accepted": accepted, "harmful": harmful}
+    made = accepted().values()
+    harmful = sum(any(map(harmed, scripts)) for scripts in made)
+    tried = sum(not may for _, _, may in templates())
+    return {"tried": tried, "accepted": len(made), "harmful": harmful}
 
 
 if __name__ == "__main__":

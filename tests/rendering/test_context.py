@@ -16,7 +16,7 @@ from fsdpkit.config.template import Template, load_template
 from fsdpkit.rendering import context as described
 from fsdpkit.rendering.environment import render_template
 from fsdpkit.rendering.script import Plan, context_of
-from fsdpkit.rendering.statements import Where
+from fsdpkit.rendering.traced import Where
 
 
 @pytest.fixture

@@ -15,10 +15,7 @@ from fsdpkit.config.site import load_site
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.goldens import (
     GOLDENS,
-    WHOLE,
-    fragment,
     golden_dir,
-    golden_file,
     golden_script,
     write_all,
 )
@@ -34,48 +31,15 @@ def golden(request: pytest.FixtureRequest) -> str:
 _script = functools.cache(golden_script)
 
 
-@pytest.mark.parametrize("name", GOLDENS)
-def test_the_golden_script_in_the_repository_is_current(name: str) -> None:
-    file, text = golden_file(name)
-    assert (golden_dir() / file).read_text(encoding="utf-8") == text, (
-        "the script changed: run python -m fsdpkit.rendering.goldens and read the difference"
-    )
-
-
-def test_there_are_no_others() -> None:
-    assert {path.stem for path in golden_dir().iterdir()} == set(GOLDENS)
-    assert {path.stem for path in golden_dir().glob("*.sbatch")} == set(WHOLE)
-
-
-def test_a_word_that_all_scripts_share_changes_no_fragment() -> None:
-    name = next(name for name in GOLDENS if name not in WHOLE)
-    whole, ours = golden_script(GOLDENS[name].nearest), golden_script(name)
-    before = fragment(ours, whole, "whole.sbatch")
-    word, other = "umask 0", "umask -S 0"
-    assert whole.count(word) == 1
-    both = fragment(ours.replace(word, other), whole.replace(word, other), "whole.sbatch")
-    assert both == before
-    longer = "\nset -f\numask 0"
-    assert fragment(ours.replace(word, longer), whole.replace(word, longer), "whole.sbatch") == (
-        before
-    )
-
-
-def test_whatever_one_script_alone_has_or_lacks_changes_its_fragment() -> None:
-    """Line by line: each changed, doubled and left out."""
-    name = "csc-lumi"
-    whole, lines = golden_script(GOLDENS[name].nearest), golden_script(name).splitlines()
-    before = fragment("\n".join(lines), whole, "whole.sbatch")
-    for at in range(0, len(lines), 7):
-        for instead in ([lines[at] + "x"], [lines[at]] * 2, []):
-            changed = "\n".join([*lines[:at], *instead, *lines[at + 1 :]])
-            assert fragment(changed, whole, "whole.sbatch") != before, lines[at]
-
-
-def test_writing_them_leaves_none_that_nothing_makes(tmp_path: Path) -> None:
+def test_the_golden_script_in_the_repository_is_current(tmp_path: Path) -> None:
+    """`python -m fsdpkit.rendering.goldens` writes them, and leaves no other."""
     (tmp_path / "old.sbatch").write_text("")
     write_all(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {p.name for p in golden_dir().iterdir()}
+    made, kept = (
+        {path.name: path.read_text("utf-8").splitlines() for path in directory.iterdir()}
+        for directory in (tmp_path, golden_dir())
+    )
+    assert made == kept
 
 
 def test_every_profile_has_a_golden_script_of_its_own_name() -> None:
@@ -90,7 +54,12 @@ def test_a_golden_holds_no_path_of_this_machine(golden: str) -> None:
     assert not [path for path in absolute if not path.startswith(known)]
 
 
-def test_bash_and_shellcheck_find_nothing(golden: str) -> None:
+# `template test` reads those of every profile (tests/publishing/test_template_test.py).
+@pytest.mark.parametrize(
+    "name", ["generic", *(name for name, of in GOLDENS.items() if name != of.site)]
+)
+def test_bash_and_shellcheck_find_nothing(name: str) -> None:
+    golden = _script(name)
     assert subprocess.run(["bash", "-n"], input=golden, text=True, check=False).returncode == 0
     if which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")

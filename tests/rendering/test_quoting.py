@@ -7,19 +7,16 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.directives import DirectiveError, read_directives, split_directive
-from fsdpkit.rendering.environment import render_template
 from fsdpkit.rendering.quoting import directive_quote, shell_quote
 from tests.rendering.hostile_strings import COUNTED, count
-from tests.rendering.hostile_templates import MANIFEST
+from tests.rendering.hostile_templates import rendered
 from tests.slurm_cluster import SlurmCluster
 
 # No control characters and no surrogates: those are refused before any quoting.
@@ -53,9 +50,7 @@ printf '%s\\0' "$X" "$Y" "${Z[@]}"
 
 def laid_out(v: str, w: str) -> str:
     """A script in the layout of every template, its values at all places."""
-    parts = {"job.sbatch.j2": LAYOUT.encode()}
-    template = Template(MANIFEST, Path("/nowhere"), "path", parts)
-    return render_template(template, {"v": v, "w": w, "words": [v, w, ""]})
+    return rendered(LAYOUT, {"v": v, "w": w, "words": [v, w, ""]})
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=50, max_size=50))

@@ -9,18 +9,17 @@ import pytest
 
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.places import places_in
-from tests.rendering.hostile_templates import COUNTED, PAYLOADS, count, harmed, render, templates
+from tests.rendering.hostile_templates import (
+    COUNTED,
+    PAYLOADS,
+    accepted,
+    count,
+    harmed,
+    render,
+    templates,
+)
 
-ALL = {name: (text, may) for name, text, may in templates()}
-WRONG = {name: text for name, (text, may) in ALL.items() if not may}
-RIGHT = {name: text for name, (text, may) in ALL.items() if may}
-
-
-@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
-def test_a_value_is_refused_where_its_quoter_is_not_right(text: str) -> None:
-    for value in PAYLOADS:
-        with pytest.raises(RenderError):
-            render(text, value)
+RIGHT = {name: text for name, text, may in templates() if may}
 
 
 @pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT.keys())
@@ -29,11 +28,10 @@ def test_what_is_accepted_keeps_every_value_as_data(text: str) -> None:
         assert not harmed(render(text, value))
 
 
-def test_the_count_in_the_repository_is_current() -> None:
-    """`python -m tests.rendering.hostile_templates` writes it."""
-    found = count()
-    assert json.loads(COUNTED.read_text()) == found
-    assert (found["accepted"], found["harmful"]) == (0, 0)
+def test_no_value_gets_to_a_place_where_its_quoter_is_not_right() -> None:
+    """`python -m tests.rendering.hostile_templates` writes the count."""
+    assert accepted() == {}
+    assert json.loads(COUNTED.read_text()) == count()
 
 
 def test_the_payloads_do_harm_where_they_are_not_quoted() -> None:
@@ -44,11 +42,6 @@ def test_the_payloads_do_harm_where_they_are_not_quoted() -> None:
         "RANDOM='a[$(touch HIT)]'",
     ):
         assert harmed(script)
-
-
-def test_a_place_that_is_never_reached_is_refused_as_well() -> None:
-    with pytest.raises(RenderError, match="is in the shell's own text"):
-        render("#!/bin/bash\n{% if false %}\necho {{ v | sh }}\n{% endif %}\n", "x")
 
 
 def test_the_refusal_names_the_line_and_the_way_out() -> None:

@@ -10,7 +10,6 @@ from fsdpkit.config import assets
 from fsdpkit.publishing.catalogue.bundle import folder, modules_zip, scripts, zipped
 from fsdpkit.publishing.catalogue.reading import Catalogue
 from fsdpkit.publishing.catalogue.rendering import Writing
-from fsdpkit.scheduling.parsed_templates import to_carry
 
 
 def catalogue_files(
@@ -30,16 +29,12 @@ def catalogue_files(
 
 def _folders(catalogue: Catalogue) -> dict[str, bytes]:
     """What the form's Python lays out: `packaged`, `centre0`, …, and `root` for scripts that lie
-    in none of them; in `plans` what was planned of them and in `parsed` what their templates were
-    parsed into, which are laid nowhere."""
+    in none of them; in `plans` what was planned of them, which is laid nowhere."""
     tops = {"packaged": assets.packaged_dir()}
     tops |= {f"centre{number}": top for number, top in enumerate(catalogue.centres)}
     files = {f"{name}/{path}": c for name, top in tops.items() for path, c in folder(top).items()}
     for path, content in scripts(job.entry.path for _, job in catalogue.jobs).items():
         files[_place(Path("/", path), tops)] = content
-    versions = [one.template for name in catalogue.released for one in name.versions]
-    parsed = to_carry([*catalogue.templates, *filter(None, versions)])
-    files |= {f"parsed/{name}": content for name, content in parsed.items()}
     if catalogue.plans.files:
         files |= {f"plans/{name}": content for name, content in catalogue.plans.files.items()}
         files["plans/torch"] = catalogue.plans.torch.encode()

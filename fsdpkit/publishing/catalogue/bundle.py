@@ -23,8 +23,9 @@ from fsdpkit.publishing.catalogue.reading_files import content_of_file
 _ENTRY = (
     *("fsdpkit.cli.in_page", "fsdpkit.cli.main", "fsdpkit.cli.submit", "fsdpkit.config.trust"),
     *("fsdpkit.planning.remembered", "fsdpkit.remote.hosts"),
-    *("fsdpkit.scheduling.local.client", "fsdpkit.scheduling.slurm"),
-    *("fsdpkit.scheduling.slurm_release", "fsdpkit.scheduling.submission"),
+    *("fsdpkit.scheduling.compiled_templates", "fsdpkit.scheduling.local.client"),
+    *("fsdpkit.scheduling.slurm", "fsdpkit.scheduling.slurm_release"),
+    "fsdpkit.scheduling.submission",
 )
 """What is imported by name, or inside a function that a dry run calls."""
 _WHOLE = ("fsdpkit.config", "fsdpkit.rendering")

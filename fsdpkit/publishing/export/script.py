@@ -48,7 +48,7 @@ from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
 from fsdpkit.rendering.script import Plan, PythonEnvironment, context_of, requeue_note
-from fsdpkit.rendering.statements import Traced
+from fsdpkit.rendering.traced import Traced
 from fsdpkit.rendering.variables import Undecided, Variable
 
 FORM_DECIDES = frozenset({"chdir", "output", "comment", "account"})
