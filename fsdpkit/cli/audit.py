@@ -34,33 +34,19 @@ def command(centre: str, weeks: int, as_json: bool) -> int:
     found = audit(where, weeks)
     if as_json:
         from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.publish_answers import Audited, AuditLine
+        from fsdpkit.cli.publish_answers import Audited
 
-        lines = [
-            AuditLine(
-                week=one.week,
-                kind="template" if one.kind == "template" else "site",
-                name=one.name,
-                version=one.version,
-                standing=one.standing,
-                runs=one.runs,
-                users=len(one.users),
-                done=one.done,
-                failed=one.failed,
-                unknown=one.unknown,
-                causes=dict(one.causes.most_common()),
-            )
-            for one in found.lines
-        ]
-        print_answer(Audited(centre=str(where), weeks=weeks, lines=lines, left_out=found.left_out))
+        print_answer(
+            Audited(centre=str(where), weeks=weeks, lines=found.lines, left_out=found.left_out)
+        )
         return 0
     heads = ["WEEK", "OF", "VERSION", "RUNS", "USERS", "DONE", "FAILED", "NO END"]
     rows = [
         [
             *(one.week, f"{one.kind} {one.name}"),
             (one.version or "-") + ("" if one.standing == "published" else f", {one.standing}"),
-            *map(str, (one.runs, len(one.users), one.done, one.failed, one.unknown)),
-            ", ".join(f"{cause} {count}" for cause, count in one.causes.most_common()),
+            *map(str, (one.runs, one.users, one.done, one.failed, one.unknown)),
+            ", ".join(f"{cause} {count}" for cause, count in one.causes.items()),
         ]
         for one in found.lines
     ]

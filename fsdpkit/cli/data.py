@@ -18,6 +18,7 @@ from fsdpkit.cli.options import json_option
 from fsdpkit.config.units import format_bytes
 
 if TYPE_CHECKING:
+    from fsdpkit.cli.json_answers import Lengths, PreparedData
     from fsdpkit.data.index import DataIndex
     from fsdpkit.data.pool import PreparationProgress
 
@@ -135,43 +136,43 @@ def prepare(
 @json_option
 def show(directory: str, row: int, as_json: bool) -> int:
     """Print what a prepared directory holds, and one of its rows."""
+    from msgspec.structs import astuple
+
+    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.options import table
     from fsdpkit.data.index import read_index
-    from fsdpkit.data.prepared import open_tokens, tokenizer_of
     from fsdpkit.errors import UsageError
 
     path = Path(directory)
     index = read_index(path)
     if row >= index.rows:
         raise UsageError(f"--row {row}: {directory} has rows 0 to {index.rows - 1}.")
+    data = _looked_at(path, index, row)
     if as_json:
-        _print_data(path, index, row)
+        print_answer(data)
         return 0
-    tokens, made = open_tokens(path), index.preparation
     facts = {
-        "task": made.task,
-        "tokenizer": f"{made.tokenizer.file}, {made.tokenizer.vocab_size:,} ids",
-        "rows": f"{index.rows:,}",
-        "tokens": f"{index.tokens:,}",
+        "task": data.task,
+        "tokenizer": f"{data.tokenizer}, {data.vocab_size:,} ids",
+        "rows": f"{data.rows:,}",
+        "tokens": f"{data.tokens:,}",
         "size": _size(index),
-        "bad rows": f"{index.bad_rows:,} left out" if index.bad_rows else "none",
+        "bad rows": f"{data.bad_rows:,} left out" if data.bad_rows else "none",
         "inputs": _inputs(index),
-        "fingerprint": index.fingerprint,
+        "fingerprint": data.fingerprint,
     }
     for name, fact in facts.items():
         click.echo(_cut(f"{name:<12}{fact}"))
     _tell_bad_rows(index)
     click.echo("\nLength in tokens")
     rows = [
-        [name, *(f"{length:,}" for length in _percentiles(tokens.lengths(i)))]
-        for i, name in enumerate(made.fields)
+        [name, *(f"{length:,}" for length in astuple(lengths))]
+        for name, lengths in data.lengths.items()
     ]
     table(["FIELD", "MIN", "5%", "50%", "95%", "99%", "MAX"], rows)
-    tokenizer = tokenizer_of(path, made.tokenizer)
     click.echo(f"\nRow {row:,}")
-    for i, name in enumerate(made.fields):
-        ids = tokens.ids(row, i)[: _width()]  # a token is a character at least, nearly always
-        click.echo(_cut(f"  {name}: {_printable(tokenizer.decode(ids.tolist()))}"))
+    for name, text in data.texts.items():
+        click.echo(_cut(f"  {name}: {_printable(text)}"))
     return 0
 
 
@@ -194,47 +195,43 @@ def _print_prepared(directory: Path, index: DataIndex, found: bool) -> None:
     )
 
 
-def _print_data(directory: Path, index: DataIndex, row: int) -> None:
-    from fsdpkit.cli.json_answers import Lengths, PreparedData
-    from fsdpkit.cli.json_output import print_answer
+def _looked_at(directory: Path, index: DataIndex, row: int) -> PreparedData:
+    from fsdpkit.cli.json_answers import PreparedData
     from fsdpkit.data.prepared import open_tokens, tokenizer_of
 
     tokens, made = open_tokens(directory), index.preparation
     tokenizer = tokenizer_of(directory, made.tokenizer)
-    names = Lengths.__struct_fields__
-    print_answer(
-        PreparedData(
-            dir=str(directory.absolute()),
-            task=made.task,
-            tokenizer=made.tokenizer.file,
-            vocab_size=made.tokenizer.vocab_size,
-            rows=index.rows,
-            tokens=index.tokens,
-            bytes=_bytes(index),
-            shards=len(index.shards),
-            bad_rows=index.bad_rows,
-            bad_examples=list(index.bad_examples),
-            inputs=[record.path for record in made.inputs],
-            fingerprint=index.fingerprint,
-            lengths={
-                name: Lengths(**dict(zip(names, _percentiles(tokens.lengths(i)), strict=True)))
-                for i, name in enumerate(made.fields)
-            },
-            row=row,
-            texts={
-                name: tokenizer.decode(tokens.ids(row, i).tolist())
-                for i, name in enumerate(made.fields)
-            },
-        )
+    return PreparedData(
+        dir=str(directory.absolute()),
+        task=made.task,
+        tokenizer=made.tokenizer.file,
+        vocab_size=made.tokenizer.vocab_size,
+        rows=index.rows,
+        tokens=index.tokens,
+        bytes=_bytes(index),
+        shards=len(index.shards),
+        bad_rows=index.bad_rows,
+        bad_examples=list(index.bad_examples),
+        inputs=[record.path for record in made.inputs],
+        fingerprint=index.fingerprint,
+        lengths={name: _percentiles(tokens.lengths(i)) for i, name in enumerate(made.fields)},
+        row=row,
+        texts={
+            name: tokenizer.decode(tokens.ids(row, i).tolist())
+            for i, name in enumerate(made.fields)
+        },
     )
 
 
-def _percentiles(lengths: Any) -> list[int]:
+def _percentiles(lengths: Any) -> Lengths:
     import numpy as np
 
+    from fsdpkit.cli.json_answers import Lengths
+
     some = lengths[:: max(1, -(-len(lengths) // MOST_LENGTHS))]
-    inner = np.percentile(some, [5, 50, 95, 99], method="lower")
-    return [int(value) for value in (lengths.min(), *inner, lengths.max())]
+    p5, p50, p95, p99 = map(int, np.percentile(some, [5, 50, 95, 99], method="lower"))
+    least, most = int(lengths.min()), int(lengths.max())
+    return Lengths(min=least, p5=p5, p50=p50, p95=p95, p99=p99, max=most)
 
 
 def _inputs(index: DataIndex) -> str:

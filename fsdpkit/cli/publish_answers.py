@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from fsdpkit.config.checking import BrokenFile
+from fsdpkit.publishing.audit import UsedVersion
 from fsdpkit.publishing.changes import PublishingStep
 
 
@@ -62,32 +63,12 @@ class FilesChecked(Struct, frozen=True, kw_only=True):
     problems: list[BrokenFile]
 
 
-class AuditLine(Struct, frozen=True, kw_only=True):
-    """One version of a template or profile, in one week."""
-
-    week: str
-    """By ISO 8601, such as 2026-W48."""
-    kind: Literal["template", "site"]
-    name: str
-    version: str | None
-    standing: Literal["published", "withdrawn", "not as published", "not of this centre"]
-    """How what the run says of it compares with the centre's index as it is now."""
-    runs: int
-    users: int
-    done: int
-    failed: int
-    unknown: int
-    """Without an end on record."""
-    causes: dict[str, int]
-    """Of attempts that were not done."""
-
-
 class Audited(Struct, frozen=True, kw_only=True):
     """What shared runs used, and why some failed, by week."""
 
     schema: Literal["fsdpkit.audit/1"] = "fsdpkit.audit/1"
     centre: str
     weeks: int
-    lines: list[AuditLine]
+    lines: list[UsedVersion]
     left_out: dict[str, int]
     """Records that do not count, by the reason."""

@@ -21,27 +21,37 @@ from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, read_all
 WEEK_S = 7 * 86400
 _AHEAD_S = 86400
 Standing = Literal["published", "withdrawn", "not as published", "not of this centre"]
+_Line = tuple[str, str, str, str | None, Standing]
+"""Week, kind, name, version, standing."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class UsedVersion:
-    """One version of one thing, in one week."""
+    """One version of a template or profile, in one week."""
 
     week: str
-    """ISO 8601, such as 2026-W48."""
+    """By ISO 8601, such as 2026-W48."""
     kind: str
     name: str
     version: str | None
     standing: Standing
-    runs: int = 0
+    """How what the run says of it compares with the centre's index as it is now."""
+    runs: int
     """Array tasks that started count each."""
+    users: int
+    done: int
+    failed: int
+    unknown: int
+    """Without an end on record: they wait or run, or were ended from outside."""
+    causes: dict[str, int]
+    """Of all attempts that were not done, those that were queued again, too; the most first."""
+
+
+@dataclass
+class _Counted:
     users: set[int] = field(default_factory=set)
-    done: int = 0
-    failed: int = 0
-    unknown: int = 0
-    """No end is on record: they wait or run, or were ended from outside."""
+    ends: Counter[str] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
-    """Of all attempts that were not done, those that were queued again, too."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +72,30 @@ def audit(centre: Path, weeks: int, now_s: float | None = None) -> AuditReport:
         )
     published = open_centre(centre)
     records, left_out = _records(folder)
-    lines: dict[tuple[str, ...], UsedVersion] = {}
+    counts: dict[_Line, _Counted] = {}
     oldest = _week_begins(now_s) - (weeks - 1) * WEEK_S
     for owner, record in records:
         if record.submitted_s > now_s + _AHEAD_S:
             left_out["submitted in the future"] += 1
         elif record.submitted_s >= oldest:
             for used in record.used:
-                _count(lines, owner, record, used, published.index if published else None)
-    ordered = sorted(lines.items(), key=lambda item: item[0])
-    return AuditReport([line for _, line in ordered], dict(left_out))
+                standing = _standing(used, published.index if published else None)
+                line = (_week(record.submitted_s), used.kind, used.name, used.version, standing)
+                _count(counts.setdefault(line, _Counted()), owner, record)
+    ordered = sorted(counts.items(), key=lambda item: [word or "" for word in item[0]])
+    return AuditReport([_line(*item) for item in ordered], dict(left_out))
+
+
+def _line(line: _Line, counted: _Counted) -> UsedVersion:
+    return UsedVersion(
+        *line,
+        runs=counted.ends.total(),
+        users=len(counted.users),
+        done=counted.ends["done"],
+        failed=counted.ends["failed"],
+        unknown=counted.ends["unknown"],
+        causes=dict(counted.causes.most_common()),
+    )
 
 
 def _records(folder: Path) -> tuple[list[tuple[int, SharedRecord]], Counter[str]]:
@@ -93,26 +117,14 @@ def _records(folder: Path) -> tuple[list[tuple[int, SharedRecord]], Counter[str]
     return records, left_out
 
 
-def _count(
-    lines: dict[tuple[str, ...], UsedVersion],
-    owner: int,
-    record: SharedRecord,
-    used: Used,
-    index: PublishedIndex | None,
-) -> None:
-    week, standing = _week(record.submitted_s), _standing(used, index)
-    key = (week, used.kind, used.name, used.version or "", standing)
-    line = lines.setdefault(key, UsedVersion(week, used.kind, used.name, used.version, standing))
-    line.runs += 1
-    line.users.add(owner)
+def _count(counted: _Counted, owner: int, record: SharedRecord) -> None:
+    counted.users.add(owner)
     last = record.ends[-1] if record.ends else None
     if last is None or last.action == "requeue":
-        line.unknown += 1
-    elif last.cause in ("done", "stopped"):
-        line.done += 1
+        counted.ends["unknown"] += 1
     else:
-        line.failed += 1
-    line.causes.update(end.cause for end in record.ends if end.cause not in ("done", "stopped"))
+        counted.ends["done" if last.cause in ("done", "stopped") else "failed"] += 1
+    counted.causes.update(end.cause for end in record.ends if end.cause not in ("done", "stopped"))
 
 
 def _standing(used: Used, index: PublishedIndex | None) -> Standing:

@@ -1,4 +1,4 @@
-"""What one of Slurm's commands answers to a question on a login node, or in words why it does not.
+"""How Slurm's commands are called, and what one answers to a question on a login node.
 
 The client in slurm.py follows jobs and submits them; here is what else `check` and `init` ask.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
+from typing import IO
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.scheduling.environment import scrubbed
@@ -14,25 +16,44 @@ from fsdpkit.scheduling.environment import scrubbed
 _ASK_S = 20.0
 
 
+def call(
+    argv: Sequence[str],
+    limit_s: float,
+    variables: Mapping[str, str | None] | None = None,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of Slurm's. variables: over this process's own; None: without it.
+
+    Raises SchedulerError if it cannot be run, subprocess.TimeoutExpired.
+    """
+    environ = {**scrubbed(os.environ)[0], **(variables or {})}
+    try:
+        return subprocess.run(
+            argv,
+            env={name: value for name, value in environ.items() if value is not None},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise SchedulerError(
+            f"there is no {argv[0]} on PATH: is this a login node? "
+            "Without Slurm, use --cluster local"
+        ) from error
+    except OSError as error:
+        raise SchedulerError(f"{argv[0]} cannot be run: {error.strerror}") from error
+
+
 def answer(*argv: str) -> str:
     """The output of a command. Raises SchedulerError, in the command's own words if it has any."""
     try:
-        done = subprocess.run(
-            argv,
-            env=scrubbed(os.environ)[0],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ASK_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise SchedulerError(f"there is no {argv[0]} on PATH") from None
+        done = call(argv, _ASK_S)
     except subprocess.TimeoutExpired:
         raise SchedulerError(f"{argv[0]} has not answered within {_ASK_S:.0f} s") from None
-    except OSError as error:
-        raise SchedulerError(f"{argv[0]} cannot be run: {error.strerror}") from error
     if done.returncode != 0:
         raise SchedulerError(done.stderr.strip() or f"{argv[0]}: exit status {done.returncode}")
     return done.stdout

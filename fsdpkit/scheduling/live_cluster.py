@@ -8,7 +8,6 @@ answer.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 
 from fsdpkit.config.units import parse_time_s
 from fsdpkit.errors import SchedulerError
-from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.answers import call
 from fsdpkit.scheduling.refusals import remedy_for
 
 _LIMIT_S = 60.0
@@ -163,23 +162,11 @@ def _asked(argv: Sequence[str]) -> Iterator[str]:
     """The lines that a command prints, once it has ended well. Raises SchedulerError."""
     with tempfile.TemporaryFile() as told:
         try:
-            done = subprocess.run(
-                argv,
-                env={**scrubbed(os.environ)[0], "SLURM_TIME_FORMAT": "standard"},
-                stdin=subprocess.DEVNULL,
-                stdout=told,
-                stderr=subprocess.PIPE,
-                timeout=_LIMIT_S,
-                check=False,
-            )
-        except FileNotFoundError:
-            raise SchedulerError(f"there is no {argv[0]} on PATH: is this a login node?") from None
+            done = call(argv, _LIMIT_S, {"SLURM_TIME_FORMAT": "standard"}, told)
         except subprocess.TimeoutExpired:
             raise SchedulerError(f"{argv[0]} has not answered within {_LIMIT_S:.0f} s") from None
-        except OSError as error:
-            raise SchedulerError(f"{argv[0]} cannot be run: {error.strerror}") from error
         if done.returncode != 0:
-            words = done.stderr.decode(errors="replace").strip()[-2000:]
+            words = done.stderr.strip()[-2000:]
             what = " ".join([argv[0], *(w for w in argv[1:] if not w.startswith("-"))])
             lines = [f"{what}: {words or f'exit status {done.returncode}'}"]
             if _REFUSALS.search(words):

@@ -7,7 +7,6 @@ have stopped to listen.
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import threading
@@ -21,11 +20,11 @@ from typing import Literal
 
 import msgspec
 
-from fsdpkit.errors import NotFoundError
+from fsdpkit.errors import NotFoundError, SchedulerError
 from fsdpkit.rendering.directives import resource_directives
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.rank_ports import RankPort, load_ports, say_tried
-from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.answers import call
 from fsdpkit.scheduling.opened import OpenRun
 
 _LOOK_S = 0.5
@@ -120,17 +119,8 @@ def _from_another_node(plan: Plan, nodes: Sequence[str], port: RankPort, most: i
     argv = ["srun", *words, f"--immediate={_NODE_S}", "--ntasks=1", "--chdir=/", "--quiet"]
     argv += ["bash", "-p", "-c", _KNOCK, "-", port.host, str(port.port), str(most)]
     try:
-        done = subprocess.run(
-            argv,
-            env=scrubbed(os.environ)[0],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=3 * _NODE_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = call(argv, 3 * _NODE_S)
+    except (SchedulerError, subprocess.TimeoutExpired) as error:
         raise UnaskedError(f"srun: {type(error).__name__}") from error
     here, _, said = done.stdout.partition("\n")
     if here != "here":

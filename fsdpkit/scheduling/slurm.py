@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.exclusions import SINFO_FORMAT
 from fsdpkit.runs.job_ids import ONE, job_of
-from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.answers import call
 from fsdpkit.scheduling.refusals import refusal
 from fsdpkit.scheduling.states import (
     JobState,
@@ -127,7 +127,7 @@ class SlurmClient:
         where = self._cluster_flag() or ([f"--clusters={clusters}"] if clusters else [])
         argv = ["sbatch", "--parsable", *where, *extra, os.path.abspath(script)]
         try:
-            done = self._run(argv, self.submit_timeout_s, {"SLURM_CLUSTERS": None})
+            done = call(argv, self.submit_timeout_s, {"SLURM_CLUSTERS": None})
         except subprocess.TimeoutExpired as error:
             raise SubmissionUnconfirmed(
                 f"sbatch has not answered within {self.submit_timeout_s:.0f} s{_last_words(error)}"
@@ -148,7 +148,7 @@ class SlurmClient:
         """`sbatch --test-only`: Slurm's estimate in its own words. Raises SchedulerError."""
         argv = ["sbatch", "--test-only", *self._cluster_flag(), os.path.abspath(script)]
         try:
-            done = self._run(argv, self.submit_timeout_s)
+            done = call(argv, self.submit_timeout_s)
         except subprocess.TimeoutExpired as error:
             raise SchedulerError(
                 f"sbatch --test-only has not answered within {self.submit_timeout_s:.0f} s"
@@ -248,7 +248,7 @@ class SlurmClient:
             raise SchedulerError(f"{job_id[:80]!r} is not a job id")
         words = ["update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"]
         try:
-            done = self._run(["scontrol", *self._cluster_flag(), *words], _QUERY_TIMEOUT_S)
+            done = call(["scontrol", *self._cluster_flag(), *words], _QUERY_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise SchedulerError("scontrol update has not answered") from error
         if done.returncode != 0:
@@ -273,7 +273,7 @@ class SlurmClient:
         """Whether Slurm's queue answers and knows no such job; False if it does not answer."""
         argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-j", _parents([job_id])]
         try:
-            done = self._run(argv, _QUERY_TIMEOUT_S)
+            done = call(argv, _QUERY_TIMEOUT_S)
         except (SchedulerError, subprocess.TimeoutExpired):
             return False
         if done.returncode != 0:
@@ -284,7 +284,7 @@ class SlurmClient:
         """Raise SchedulerError unless squeue knows the job, or its array, by this mark."""
         argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", "%U|%k"]
         try:
-            done = self._run([*argv, "-j", _parents([job_id])], _QUERY_TIMEOUT_S)
+            done = call([*argv, "-j", _parents([job_id])], _QUERY_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise SchedulerError(f"squeue has not said whose job {job_id} is") from error
         if done.returncode != 0:
@@ -305,7 +305,7 @@ class SlurmClient:
         self.confirm(job_id, mark)
         try:
             argv = ["scontrol", *self._cluster_flag(), "release", _job(job_id)]
-            done = self._run(argv, _QUERY_TIMEOUT_S)
+            done = call(argv, _QUERY_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise SchedulerError(f"scontrol release {job_id} has not answered") from error
         if done.returncode != 0:
@@ -315,7 +315,7 @@ class SlurmClient:
         """scancel; no error if the job is over already. Raises SchedulerError."""
         self.confirm(job_id, mark)
         try:
-            done = self._run(["scancel", *self._cluster_flag(), _job(job_id)], _QUERY_TIMEOUT_S)
+            done = call(["scancel", *self._cluster_flag(), _job(job_id)], _QUERY_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise SchedulerError(f"scancel {job_id} has not answered") from error
         if done.returncode != 0 and "already completing or completed" not in done.stderr:
@@ -332,7 +332,7 @@ class SlurmClient:
         limit_s = asked.left_s(daemon)
         try:
             # Seconds since 1970, whatever the person likes to read.
-            done = self._run(argv, limit_s, {"SLURM_TIME_FORMAT": "%s"})
+            done = call(argv, limit_s, {"SLURM_TIME_FORMAT": "%s"})
         except subprocess.TimeoutExpired:
             asked.missed(daemon, f"{command} has not answered within {limit_s:.0f} s")
             return None
@@ -346,33 +346,6 @@ class SlurmClient:
             why = f"{command}: {words.removeprefix(f'{command}: ').removeprefix('error: ')}"
             asked.missed(daemon, why, silent=bool(_NO_CONTACT.search(words)))
         return None
-
-    def _run(
-        self,
-        argv: list[str],
-        timeout_s: float,
-        variables: Mapping[str, str | None] | None = None,
-    ) -> subprocess.CompletedProcess[str]:
-        """variables: over this process's own; None: without it."""
-        environ = {**scrubbed(os.environ)[0], **(variables or {})}
-        try:
-            return subprocess.run(
-                argv,
-                env={name: value for name, value in environ.items() if value is not None},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                check=False,
-            )
-        except FileNotFoundError as error:
-            raise SchedulerError(
-                f"there is no {argv[0]} on PATH: is this a login node? "
-                "Without Slurm, use --cluster local"
-            ) from error
-        except OSError as error:
-            raise SchedulerError(f"{argv[0]} cannot be run: {error.strerror}") from error
 
 
 class SubmissionUnconfirmed(SchedulerError):

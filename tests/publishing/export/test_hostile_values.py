@@ -29,100 +29,21 @@ from tests.rendering.hostile_strings import PIECES
 
 REFUSED = 65
 HOSTILE = (
-    *(
-        "",
-        " ",
-        "  ",
-        "-x",
-        "--flag",
-        "--wrap=id",
-        "-",
-        "--",
-        "'",
-        '"',
-        "`touch gotcha`",
-        "\\",
-        "\\n",
-    ),
-    *(
-        "$(touch gotcha)",
-        "${IFS}",
-        "$((1+1))",
-        "a;touch gotcha",
-        "a|touch gotcha",
-        "a&touch gotcha",
-    ),
-    *(
-        "a\ntouch gotcha",
-        "a\r\nb",
-        "a\tb",
-        "\x1b[31mred\x1b[0m",
-        "\x07",
-        "\x7f",
-        "a\x0bb",
-        ">gotcha",
-    ),
-    *(
-        "x" * 10_000,
-        "9" * 10_000,
-        "a " * 5_000,
-        "../../etc/passwd",
-        "..",
-        "/",
-        "/../..",
-        "~",
-        "~root",
-    ),
-    *("é", "日本", "\u202eevil", "\u00a0", "\ufeff", "٤", "１", "𝕏", "e\u0301", "/tmp/é.py"),
-    *("0", "1", "-1", "+1", "01", "007", "1e3", "1E3", "0x10", "1_000", "1.5", "1.", ".5", "1,5"),
-    *("nan", "inf", "-inf", "NaN", "1 2", " 1", "1 ", "1\n", "99999999999999999999", "2147483648"),
-    *(
-        "3600",
-        "3601",
-        "0.25",
-        "0.249999",
-        "0.2499999",
-        "1.5",
-        "1.500001",
-        "1.0000000",
-        "0.3000000001",
-    ),
-    *(
-        "a[$(touch gotcha)]",
-        "x[0]",
-        "RANDOM",
-        "SECONDS",
-        "FSDPKIT_FORM_NODES",
-        "%n",
-        "%s%s%s",
-        "%>",
-    ),
-    *("*", "?", "[a-z]", "{a,b}", "!!", "#", "a#b", "#{place}", "#{`touch gotcha`}", "<%= 1 %>"),
-    *(
-        "train.py",
-        "a/b.py",
-        "a//b.py",
-        "a.py ",
-        "a.pyc",
-        "-a.py",
-        "./-a.py",
-        "a b.py",
-        ".py",
-        "/.py",
-    ),
-    *("/opt/env", "/opt/env/", "/opt/my env", "opt/env", "torch", "--epochs 2", "a=b c,d", "a  b"),
-    *(
-        "plain",
-        "fast-007",
-        "fast-1234",
-        "Fast",
-        "fast",
-        "very slow",
-        "very  slow",
-        "slow",
-        "fast\n",
-    ),
-    *("true", "null", "no", "~/x.py", "&a", "*a", "!ruby/object:Object {}", "---", "- a", "{a: b}"),
+    *r"""
+    -x --flag --wrap=id - -- ' ${IFS} $((1+1)) >gotcha ../../etc/passwd .. / /../.. ~ ~root é 日本
+    ٤ １ 𝕏 /tmp/é.py 0 1 -1 +1 01 007 1e3 1E3 0x10 1_000 1.5 1. .5 1,5 nan inf -inf NaN
+    99999999999999999999 2147483648 3600 3601 0.25 0.249999 0.2499999 1.5 1.500001 1.0000000
+    0.3000000001 x[0] RANDOM SECONDS FSDPKIT_FORM_NODES %n %s%s%s %> * ? [a-z] {a,b} !! # a#b
+    #{place} train.py a/b.py a//b.py a.pyc -a.py ./-a.py .py /.py /opt/env /opt/env/ opt/env
+    torch plain fast-007 fast-1234 Fast fast slow true null no ~/x.py &a *a ---
+    """.split(),  # noqa: SIM905 (a list of eighty strings is unreadable)
+    *("", " ", "  ", '"', "`touch gotcha`", "\\", "\\n", "$(touch gotcha)", "a;touch gotcha"),
+    *("a|touch gotcha", "a&touch gotcha", "a\ntouch gotcha", "a\r\nb", "a\tb"),
+    *("\x1b[31mred\x1b[0m", "\x07", "\x7f", "a\x0bb", "x" * 10_000, "9" * 10_000),
+    *("a " * 5_000, "\u202eevil", "\xa0", "\ufeff", "e\u0301", "1 2", " 1", "1 ", "1\n"),
+    *("a[$(touch gotcha)]", "#{`touch gotcha`}", "<%= 1 %>", "a.py ", "a b.py", "/opt/my env"),
+    *("--epochs 2", "a=b c,d", "a  b", "very slow", "very  slow", "fast\n"),
+    *("!ruby/object:Object {}", "- a", "{a: b}"),
 )
 NUL = "a\0b"
 """Only where a portal hands texts on; no variable of an environment can hold it."""
