@@ -1,7 +1,7 @@
 """Which share of failures is named right: cause, rank and node, and nothing said that is false.
 
 Captures of tests/reporting/captures; the cases of tests/reporting/unseen, which were written by
-people who did not know the rules; and those again with what means nothing changed.
+people who did not know the rules; and these again with what means nothing changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ LEAST_SHARE_OF_CHANGED = 0.99
 
 def figures(quick: bool) -> list[Figure]:
     from tests.reporting.captures import share_named_right
-    from tests.reporting.captures.changed import CHANGES, still_right
     from tests.reporting.unseen.case import Case
     from tests.reporting.unseen.files import all_cases
     from tests.reporting.unseen.mutations import MUTATIONS, changed
@@ -45,11 +44,6 @@ def figures(quick: bool) -> list[Figure]:
             least=LEAST_SHARE,
         ),
     ]
-    for name, change in CHANGES.items():
-        how = (change.__doc__ or "").partition(".")[0]
-        what = f"the captures, changed: {how[:1].lower()}{how[1:]}"
-        least = LEAST_SHARE_OF_CHANGED
-        found.append(_figure(f"captures-{name}", what, *still_right(change), least=least))
     for mutation in MUTATIONS:
         others = list(changed(mutation, cases))
         how = (mutation.__doc__ or "").partition(".")[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from fsdpkit.failures.patterns import Pattern, Shown, pattern
+from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.runs.failures import Level
 
 _LAST = re.compile(r"(?:Last error:\s*\n?\s*|^NCCL: )(.+)")
@@ -86,15 +86,12 @@ _CAUSES: tuple[tuple[str, str, Level], ...] = (
 _COMPILED = tuple(
     (cause, re.compile(words), Pattern((), "NCCL", level)) for cause, words, level in _CAUSES
 )
+_LOST = Pattern((), "NCCL, also in torch's words", Level.LOST_PEER)
 _GENERAL: tuple[tuple[str, str, Pattern], ...] = (
-    ("connection-reset", "ncclRemoteError", pattern("ncclRemoteError", "NCCL", Level.LOST_PEER)),
-    ("connection-reset", "ncclSystemError", pattern("ncclSystemError", "NCCL", Level.LOST_PEER)),
-    (
-        "connection-reset",
-        "unhandled system error",
-        pattern("unhandled system error", "NCCL, in torch's words", Level.LOST_PEER),
-    ),
-    ("exception", "nccl", pattern("nccl", "NCCL, of itself")),
+    ("connection-reset", "ncclRemoteError", _LOST),
+    ("connection-reset", "ncclSystemError", _LOST),
+    ("connection-reset", "unhandled system error", _LOST),
+    ("exception", "nccl", Pattern((), "NCCL, of itself")),
 )
 
 

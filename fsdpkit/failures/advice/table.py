@@ -19,6 +19,7 @@ import msgspec
 
 from fsdpkit.failures.advice.entry import Advice
 from fsdpkit.failures.advice.facts import Facts
+from fsdpkit.failures.patterns import stands_in
 
 _FAMILIES = ("gpus", "memory", "storage", "software", "network", "scheduler", "training")
 
@@ -84,22 +85,8 @@ def entries_for(facts: Facts) -> Iterator[Advice]:
         if one.killed and not facts.killed:
             continue
         text = f"{said}\n{around}" if one.around else said
-        if not one.words or any(_stands_in(text, words) for words in one.words):
+        if not one.words or any(stands_in(text, words) for words in one.words):
             yield one
-
-
-def _stands_in(text: str, words: str) -> bool:
-    """Whether each part of the words, which `…` parts, follows the one before it; `^`: whether the
-    text begins so."""
-    if words.startswith("^"):
-        return text.startswith(words[1:])
-    at = 0
-    for part in words.split("…"):
-        at = text.find(part, at)
-        if at < 0:
-            return False
-        at += len(part)
-    return True
 
 
 def _told(one: Advice, facts: Facts) -> str:

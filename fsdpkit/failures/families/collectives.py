@@ -12,28 +12,13 @@ COLLECTIVE_MISMATCH = Cause(
     waited="{who} left while other ranks still waited for it: {words}",
     patterns=(
         pattern(
-            "Detected mismatch between collectives on ranks",
-            "torch with TORCH_DISTRIBUTED_DEBUG=DETAIL",
-        ),
-        pattern(
-            "op.preamble.length <= op.nbytes",
-            "gloo, when a peer sends more than was to be received",
-        ),
-        pattern(
-            ("Mismatched ", ": collective mismatch"),
-            "NCCL, Horovod",
-            line=r"(?i)mismatched collective detected|: collective mismatch|"
-            r"mismatched [\w ]+: One rank \w+ ",
-        ),
-        pattern(
-            "message truncated", "NCCL over sockets, MPI", line=r" : receiving |MPI_ERR_TRUNCATE"
-        ),
-        pattern(
-            ("across ranks", "across all ranks", "in process 0"),
-            "FSDP and DDP, which compare the ranks' models and the order of their layers",
-            by=("rank",),
-            line=r"differs? across (?:all )?ranks|same model across all ranks, but |"
-            r"not to match (?:sizes|strides) of the same param in process",
+            "Detected mismatch between collectives on ranks | op.preamble.length <= op.nbytes | "
+            "ismatched collective detected | : collective mismatch | ismatched …: One rank  | "
+            "message truncated : receiving  | MPI_ERR_TRUNCATE | differs across ranks | "
+            "differ across ranks | differs across all ranks | same model across all ranks, but  | "
+            "not to match …of the same param in process",
+            "torch with TORCH_DISTRIBUTED_DEBUG=DETAIL, gloo, NCCL, Horovod, MPI; FSDP and DDP, "
+            "which compare the ranks' models and the order of their layers",
         ),
     ),
 )
@@ -51,28 +36,11 @@ HANG = Cause(
             line=r"(?i)ranks?(?:\(s\))? (?P<rank>\d+)(?:, \d+)* failed to (?:pass|reach) m",
         ),
         pattern(
-            (
-                *("Watchdog caught collective operation timeout", "Timed out waiting "),
-                *(
-                    "watchdog got stuck",
-                    "watchdog hang",
-                    "eartbeat monitor",
-                    "watchdog stuck",
-                ),
-                *(
-                    "ollective operation timed out",
-                    "monitoredBarrier",
-                    "collective timeout",
-                ),
-                *("Timeout at NCCL work", "timed out in a collective"),
-            ),
+            "Watchdog caught collective operation timeout | Timed out waiting …ms | "
+            "watchdog got stuck | watchdog hang | watchdog stuck | eartbeat monitor | "
+            "ollective operation timed out | monitoredBarrier | collective timeout | "
+            "Timeout at NCCL work | timed out in a collective",
             "NCCL's watchdog and gloo, in a rank waiting for another",
-            Level.WAITED,
-            line=r"(?i)waiting \d+ms|watchdog|heartbeat|barrier|collective|NCCL work",
-        ),
-        pattern(
-            "failed to pass monitoredBarrier",
-            "torch, on rank 0",
             Level.WAITED,
         ),
     ),

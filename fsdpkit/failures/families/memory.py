@@ -16,7 +16,7 @@ HOST_OUT_OF_MEMORY = Cause(
     states=frozenset({"OUT_OF_MEMORY"}),
     patterns=(
         pattern(
-            ("oom_kill event", "oom-kill event"),
+            "oom_kill event | oom-kill event",
             "slurmstepd, when the kernel killed a process in the job's cgroup",
             Level.OUTSIDE,
             line=r"(?:slurmstepd-(?P<node>[\w.-]+))?.*Detected \d+ oom",
@@ -28,36 +28,19 @@ HOST_OUT_OF_MEMORY = Cause(
             line=r"srun: error: (?P<node>\S+): tasks? ",
         ),
         pattern(
-            "memory limit",
-            "slurmstepd, where the site has it end a step by itself",
-            Level.OUTSIDE,
-            by=("agent", "batch"),
-            line=r"slurmstepd\S*: error: (?:Step(?:Id=\S+)?|Job(?:Id=\S+)?) ?\S* "
-            r"exceeded (?:virtual )?memory limit",
-        ),
-        pattern(
-            ("ut of memory: Kill", "oom-kill:constraint", "invoked oom-killer"),
-            "the kernel log, for the job's cgroup or the whole node",
+            "exceeded memory limit | exceeded virtual memory limit | ut of memory: Kill | "
+            "oom-kill:constraint | invoked oom-killer | earlyoom…sending SIG | "
+            "oomd…due to memory pressure",
+            "slurmstepd, where the site has it end a step by itself; the kernel's log; daemons "
+            "that kill before the kernel must",
             Level.OUTSIDE,
             by=("agent", "batch"),
         ),
         pattern(
-            ("earlyoom", "oomd", "nohang"),
-            "daemons that kill before the kernel must",
-            Level.OUTSIDE,
-            by=("agent", "batch"),
-            line=r"(?:earlyoom|oomd|nohang)\b.*"
-            r"(?:sending SIG(?:TERM|KILL) to|Killed \S+ due to memory)",
-        ),
-        pattern(
-            "is killed by signal: ",
-            "torch's DataLoader, for a worker",
-            line=r"DataLoader worker .*Killed",
-        ),
-        pattern(
-            "DefaultCPUAllocator: ",
-            "torch on CPU",
-            line=r"can't allocate|not enough memory",
+            "DataLoader worker …is killed by signal: Killed | "
+            "DefaultCPUAllocator: …can't allocate | DefaultCPUAllocator: …not enough memory | "
+            "memory allocation of …bytes failed",
+            "torch, for a worker and on CPU; Rust",
         ),
         pattern(
             "MemoryError",
@@ -66,11 +49,10 @@ HOST_OUT_OF_MEMORY = Cause(
             r"(?:\S+\.)?\w*MemoryError\b(?!\w)",
         ),
         pattern(
-            ("annot allocate memory", "std::bad_alloc"),
+            "annot allocate memory | std::bad_alloc",
             "the kernel's ENOMEM, of fork(2) or mmap(2); C++, but for its libraries for GPUs",
             line=r"(?i)^(?!.*(?:cuda|\bhip|thrust|rmm))",
         ),
-        pattern("memory allocation of ", "Rust"),
     ),
 )
 
@@ -81,27 +63,26 @@ GPU_OUT_OF_MEMORY = Cause(
     again=_SAME_MEMORY,
     patterns=(
         pattern(
-            ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory"),
+            "OutOfMemoryError",
             "torch",
             line=r"^(?!.*\bout of resource)",  # so Triton calls what one kernel wants too much
         ),
         pattern(
-            ("ut of memory", "cudaErrorMemoryAllocation", "RESOURCE_EXHAUSTED"),
+            "CUDA out of memory | HIP out of memory | cudaErrorMemoryAllocation | "
+            "RESOURCE_EXHAUSTED | _STATUS_ALLOC_FAILED | "
+            "OUT_OF_RESOURCES…Available Free mem : 0 MB",
+            "torch, CUDA, XLA; cuBLAS and cuDNN, of a workspace; ROCm's runtime, of a queue",
+        ),
+        pattern(
+            "ut of memory",
             "CUDA, HIP, XLA; extensions, which name their own source",
-            line=r"(?:CUDA|HIP|GPU|XLA|XPU|cuda)\b.{0,40}ut of mem|cudaErrorM|RESOURCE_E|"
+            line=r"(?:CUDA|HIP|GPU|XLA|XPU|cuda)\b.{0,40}ut of mem|"
             r"ut of memory\b.*(?:\.cuh?\b|/csrc/|\bcuda)",
         ),
         pattern(
-            "Available Free mem : ",
-            "ROCm's runtime, of a queue",
-            line=r"OUT_OF_RESOURCES.*Available Free mem : 0 MB",
-        ),
-        pattern("_STATUS_ALLOC_FAILED", "cuBLAS, cuDNN and their like, of a workspace"),
-        pattern(
-            ("uda failure", "UDA_ERROR_OUT_OF_MEMORY"),
+            "uda failure…ut of memory | uda failure 2  | UDA_ERROR_OUT_OF_MEMORY",
             "NCCL, for its buffers",
             quoted=True,
-            line=r"(?i)out[_ ]of[_ ]memory|failure 2\b",
         ),
     ),
 )

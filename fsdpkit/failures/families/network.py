@@ -12,48 +12,36 @@ NO_INTERNET = Cause(
     again="no, while the nodes have no internet access",
     patterns=(
         pattern(
-            ("Could not resolve host: ", "curl: (7)", "curl: (28)"),
+            "Could not resolve host:  | curl: (7) | curl: (28)",
             "curl and git, of what a container, a prelude or a script fetches",
         ),
         pattern(
-            (
-                *(
-                    "couldn't connect to",
-                    "Can't load the configuration of",
-                    "LocalEntryNotFound",
-                ),
-                *("offline mode is enabled", "outgoing traffic has been disabled"),
-                *("Cannot reach https", "we cannot find the requested files in the"),
-                *(
-                    "cannot find the requested files in the disk cache",
-                    "Network error (Con",
-                ),
-                *("Max retries exceeded with url", "Failed to establish a new connection"),
-                *("Could not reach", "annot connect to host", "Couldn't reach"),
-                *("onnect to the license server", "icense server", "connection broken by"),
-            ),
+            "couldn't connect to | Can't load the configuration of | LocalEntryNotFound | "
+            "offline mode is enabled | outgoing traffic has been disabled | Cannot reach https | "
+            "we cannot find the requested files in the | "
+            "cannot find the requested files in the disk cache | Network error (Con | "
+            "Max retries exceeded with url | Failed to establish a new connection | "
+            "Could not reach | annot connect to host | Couldn't reach | "
+            "onnect to the license server | icense server | connection broken by",
             "Hugging Face's libraries, urllib3, aiohttp, wandb, licence managers, pip",
             quoted=True,
             line=r"(?i)huggingface|https?://(?!localhost|127\.)|host=|hub|dataset|wandb|"
             r"connection error|network error|cannot connect to host [\w-]+\.[\w.-]+:443|"
-            r"(?:connect|reach|communicate|contact).{0,60}licen[sc]e (?:server|manager)|"
-            r"licen[sc]e (?:server|manager).{0,60}(?:connect|reach|down|respond|timed out)|"
+            r"licen[sc]e server.{0,60}(?:connect|reach|down|respond|timed out)|"
+            r"(?:connect|reach).{0,60}licen[sc]e server|"
             r"NewConnectionError|ConnectTimeoutError|NameResolutionError",
         ),
     ),
 )
 
-_IN_USE = ("server socket has failed to listen", "EADDRINUSE", "Address already in use")
 PORT_TAKEN = Cause(
     "port-taken",
     "A port was taken on {who}: {words}",
     patterns=(
         pattern(
-            _IN_USE,
-            "torch's TCPStore and the kernel, of a port that a rank chose",
-            by=("rank",),
+            "server socket has failed to listen | EADDRINUSE | Address already in use",
+            "torch's TCPStore and the kernel",
         ),
-        pattern(_IN_USE, "the same of an agent or the batch shell", by=("agent", "batch")),
     ),
 )
 
@@ -62,19 +50,12 @@ HEAD_ADDRESS = Cause(
     "{who} could not find the head node by its address: {words}",
     patterns=(
         pattern(
-            "The IPv",
-            "torch's TCPStore, of a name that does not resolve",
-            line=r"network addresses of \(.*\) cannot be retrieved",
+            "The IPv…network addresses of …cannot be retrieved | Name or service not known | "
+            "Temporary failure in name resolution | No address associated with hostname | "
+            "DNS resolution failed | no such host",
+            "torch's TCPStore, getaddrinfo(3), gRPC, Go",
         ),
-        pattern(
-            (
-                *("Name or service not known", "Temporary failure in name resolution"),
-                *("No address associated with hostname", "DNS resolution failed"),
-                "no such host",
-            ),
-            "getaddrinfo(3), gRPC, Go",
-        ),
-        pattern(("No route to host", "Network is unreachable"), "connect(2)", Level.WAITED),
+        pattern("No route to host | Network is unreachable", "connect(2)", Level.WAITED),
     ),
 )
 
@@ -84,8 +65,11 @@ NETWORK_SETUP = Cause(
     again="not until the network setup changes",
     patterns=(
         pattern(
-            ("Unable to find address for: ", "unable to find interface", "ifa != nullptr"),
-            "gloo, of GLOO_SOCKET_IFNAME",
+            "Unable to find address for:  | unable to find interface | ifa != nullptr | "
+            "no usable transports | UCX ERROR | UCX  ERROR | UCX  WARN…not available | "
+            "fi_getinfo | OFI fi_ | OFI …failed | OFI …Error:  | Error: ucp_ep_create | "
+            "Duplicate GPU detected",
+            "gloo, of GLOO_SOCKET_IFNAME; UCX and libfabric; NCCL",
         ),
         pattern(
             "connectFullMesh failed",
@@ -98,15 +82,6 @@ NETWORK_SETUP = Cause(
             Level.WAITED,
             line=r"^(?!.*(?:closed|reset) by peer)",
         ),
-        pattern(
-            (
-                *("no usable transports", "UCX ERROR", "UCX  ERROR", "UCX  WARN"),
-                *("fi_getinfo", "OFI ", "Error: ucp_ep_create"),
-            ),
-            "UCX and libfabric",
-            line=r"ERROR|Error|not available|no usable|fi_|OFI \w+(?:\(\))? failed",
-        ),
-        pattern("Duplicate GPU detected", "NCCL"),
     ),
 )
 
@@ -115,19 +90,11 @@ RENDEZVOUS_TIMEOUT = Cause(
     "The nodes did not meet in time: {who}: {words}",
     patterns=(
         pattern(
-            ("RendezvousTimeoutError", "RendezvousConnectionError"),
-            "torchrun",
-            Level.WAITED,
-        ),
-        pattern(
-            ("client socket has timed out", "client socket has failed to connect"),
-            "torch's TCPStore on a node that does not reach the head",
-            Level.WAITED,
-        ),
-        pattern("waiting for clients", "TCPStore on the head", Level.WAITED),
-        pattern(
-            ("wait timeout after ", "got error: Socket Timeout", "in store based barrier"),
-            "TCPStore, of a key that nobody sets",
+            "RendezvousTimeoutError | RendezvousConnectionError | client socket has timed out | "
+            "client socket has failed to connect | waiting for clients | wait timeout after  | "
+            "got error: Socket Timeout | in store based barrier",
+            "torchrun; torch's TCPStore on a node that does not reach the head, on the head, and "
+            "of a key that nobody sets",
             Level.WAITED,
         ),
     ),
@@ -138,26 +105,16 @@ CONNECTION_RESET = Cause(
     "{who} lost the connection to another rank; the cause is unknown: {words}",
     patterns=(
         pattern(
-            (
-                *("Connection reset", "Connection closed", "Connection refused"),
-                *("connection reset", "connection closed", "connection refused"),
-                *("closed by peer", "Broken pipe", "broken pipe", "Socket Timeout"),
-                *("Socket timeout", "ncclRemoteError", "ncclSystemError"),
-                *("remote process exited", "communicator was aborted"),
-                *("ConnectionResetError", "BrokenPipeError", "failed to recv, got 0 bytes"),
-                *("DistNetworkError", "DistStoreError", "Connection timed out"),
-                *("Transport retry count exceeded", "imed out trying to connect"),
-            ),
+            "onnection reset | onnection closed | onnection refused | closed by peer | "
+            "roken pipe | Socket Timeout | Socket timeout | ncclRemoteError | ncclSystemError | "
+            "remote process exited | communicator was aborted | ConnectionResetError | "
+            "BrokenPipeError | failed to recv, got 0 bytes | DistNetworkError | DistStoreError | "
+            "Connection timed out | Transport retry count exceeded | imed out trying to connect | "
+            "gloo/transport/…] Read error [ | gloo/transport/…Write error | "
+            "gloo/transport/…Writev error",
             "gloo, NCCL, UCX and TCPStore in ranks whose peer is gone: a follow-on error if any "
             "other failure is recorded",
             Level.LOST_PEER,
         ),
-        pattern(
-            "] Read error [",
-            "gloo, whatever errno says",
-            Level.LOST_PEER,
-            line=r"gloo/transport/",
-        ),
-        pattern("] Write", "gloo", Level.LOST_PEER, line=r"gloo/transport/.*Writev? error"),
     ),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fsdpkit.failures.cause import Cause
-from fsdpkit.failures.patterns import pattern
+from fsdpkit.failures.patterns import Speaker, pattern
 from fsdpkit.runs.failures import Level
+
+_NO_RANK: tuple[Speaker, ...] = ("agent", "batch")
 
 PREEMPTION = Cause(
     "preemption",
@@ -15,10 +17,7 @@ PREEMPTION = Cause(
     again="yes, as soon as Slurm grants the nodes",
     patterns=(
         pattern(
-            "DUE TO PREEMPTION",
-            "slurmstepd, at the end of the grace",
-            Level.OUTSIDE,
-            by=("agent", "batch"),
+            "DUE TO PREEMPTION", "slurmstepd, at the end of the grace", Level.OUTSIDE, by=_NO_RANK
         ),
     ),
 )
@@ -32,16 +31,10 @@ TIME_LIMIT = Cause(
     again="yes, from the newest checkpoint",
     patterns=(
         pattern(
-            "DUE TO TIME LIMIT",
-            "slurmstepd, of the job and each step",
+            "DUE TO TIME LIMIT | this job is timed-out | requeued because: timed-out",
+            "slurmstepd, of the job and each step; submitit, which knows how long it may run",
             Level.OUTSIDE,
-            by=("agent", "batch"),
-        ),
-        pattern(
-            ("this job is timed-out", "requeued because: timed-out"),
-            "submitit, which knows how long it may run",
-            Level.OUTSIDE,
-            by=("agent", "batch"),
+            by=_NO_RANK,
         ),
     ),
 )
@@ -64,7 +57,7 @@ CANCELLED = Cause(
             "slurmstepd, of a step that somebody asked to end; srun itself kills one at once when "
             "a task has failed",
             Level.SUMMED_UP,
-            by=("agent", "batch"),
+            by=_NO_RANK,
             line=r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ DUE to SIGNAL "
             r"(?!Killed|(?:SIG)?KILL|9\b)",
         ),
@@ -84,26 +77,18 @@ NODE_FAILURE = Cause(
             Level.OUTSIDE,
             line=r"srun: error: Node failure on (?P<node>[\w.-]+)",
         ),
-        pattern("DUE TO NODE FAILURE", "slurmstepd on a surviving node", Level.OUTSIDE),
         pattern(
-            ("hardware memory corruption", "UNCORRECTABLE MEMORY ERROR", "Fatal Machine check"),
-            "the kernel and slurmstepd, of the node's memory",
+            "DUE TO NODE FAILURE | due to hardware memory corruption | "
+            "***…UNCORRECTABLE MEMORY ERROR | not syncing: Fatal Machine check",
+            "slurmstepd on a surviving node; the kernel and slurmstepd, of the node's memory",
             Level.OUTSIDE,
-            by=("agent", "batch"),
-            line=r"Sending SIG\w+ to .* due to hardware|\*\*\* \w+ .*UNCORRECTABLE|not syncing",
-        ),
-        pattern(
-            "Remote daemon: ",
-            "Open MPI's mpirun, of a node that it lost",
-            Level.WAITED,
-            by=("agent", "batch"),
-            line=r"^ *Remote daemon: .* on node (?P<node>[\w.-]+)",
+            by=_NO_RANK,
         ),
         pattern(
             "Task launch for ",
             "srun, of a node whose slurmd did not take the step, unless the request is at fault",
             Level.OUTSIDE,
-            by=("agent", "batch"),
+            by=_NO_RANK,
             line=r"Task launch for \S+ failed on node (?P<node>[\w.-]+): "
             r"(?!.*(?:Requested|Unable to satisfy|Invalid job id|already|task layout|layout tasks|"
             r"More processors))",
@@ -116,31 +101,17 @@ REFUSED = Cause(
     "Slurm will not run the job: {words}.",
     retry="node-failure",
     patterns=(
-        pattern("srun: fatal: ", "srun", by=("agent", "batch")),
         pattern(
-            ("Batch job submission failed: ", "Unable to allocate resources: "),
-            "sbatch and srun, of a job that the script submits",
-            by=("agent", "batch"),
-            line=r"^s(?:batch|run|alloc): error: ",
+            "srun: fatal:  | srun: error: Unable to create step | error: Batch job submission | "
+            "error: Unable to allocate resources: ",
+            "srun; sbatch, of a job that the script submits",
+            by=_NO_RANK,
         ),
         pattern(
-            "Unable to create step",
-            "srun; usually a node that still holds the previous attempt",
-            by=("agent", "batch"),
-            line=r"srun: error: Unable to create step",
-        ),
-        pattern(
-            (
-                *("Task launch for ", "Application launch failed"),
-                *(
-                    "Job credential",
-                    "Invalid job credential",
-                    "Requested node configuration",
-                ),
-                *("More processors requested", "Invalid job id specified"),
-            ),
+            "Task launch for  | Application launch failed | ob credential | "
+            "Requested node configuration | More processors requested | Invalid job id specified",
             "srun and slurmd, of a step that was not started",
-            by=("agent", "batch"),
+            by=_NO_RANK,
             line=r"^(?:srun|slurmstepd\S*|slurmd): ",
         ),
     ),

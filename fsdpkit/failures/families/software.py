@@ -19,68 +19,36 @@ VERSION_MISMATCH = Cause(
     "Parts of the software do not fit together on {who}: {words}",
     patterns=(
         pattern(
-            ("river/library version mismatch", "NVML/RM version mismatch"),
-            "NVML, of a driver that was updated and not loaded again",
+            "river/library version mismatch | NVML/RM version mismatch | "
+            "The ranks differ in their software | Numpy is not available | "
+            "No such operator  | unsupported GNU version | nsupported gpu architecture | "
+            "river version is insufficient | no kernel image is available | "
+            "driver on your system is too old | hipErrorNoBinaryForGpu | "
+            "Unable to find code object | invalid device function | "
+            "does not match the version torch was compiled with | "
+            "forward compatibility was attempted | display driver / cuda driver combination | "
+            "PTX was compiled with an unsupported",
+            "CUDA, HIP and NVML, of a driver or a GPU that this build is not for; our trainer, "
+            "which compares as well; torch, of an extension or a numpy of another release; nvcc",
         ),
         pattern(
-            (
-                *("ersion incompatib", "ersion mismatch", "binary incompatib", " versions"),
-                *("compiled with", "compiled against", "built with", "built against"),
-            ),
-            "cuDNN, NVML, protobuf and others, for a library of another release",
+            "ersion | binary incompatib | compiled | built | operator  | out of date | "
+            "outdated | too old | apability  | GPUs or newer",
+            "cuDNN, protobuf and others, for a library of another release; FlashAttention, vLLM "
+            "and others, of a GPU older than what they compute with",
             line=r"(?i)(?:version|binary) (?:incompatib|mismatch)|"
             r"\bincompatible\b.*\bversions\b.*\d\.\d|"
             r"(?:compiled|built) +(?:with|against) .+ but |"
-            r" but .+ (?:compiled|built) +(?:with|against)\b",
-        ),
-        pattern("The ranks differ in their software", "our trainer, which compares as well"),
-        pattern(
-            ("operator ", "Numpy is not available"),
-            "torch, of an extension or a numpy of another release than it was built for",
-            by=("rank",),
-            line=r"\boperator \w+::[\w.]+ does not exist|No such operator \w+::|"
-            r"^(?:\S+: )?Numpy is",
-        ),
-        pattern(
-            ("unsupported GNU version", "nsupported gpu architecture"),
-            "nvcc, of a compiler or a GPU newer than itself",
-        ),
-        pattern(
-            ("out of date", "outdated", "too old"),
-            "libraries, of a release that is older than what is asked of it",
-            by=("rank",),
-            line=r"(?i)\b(?:version|release)\b(?: of \S+)? (?:is|seems) "
-            r"(?:out of date|outdated|too old)",
-        ),
-        pattern(
-            ("apability ", "GPUs or newer"),
-            "FlashAttention, vLLM and others, of a GPU older than what they compute with",
-            by=("rank",),
-            line=r"(?i)only support\w* .{0,40}\bGPUs or newer|"
+            r" but .+ (?:compiled|built) +(?:with|against)\b|"
+            r"\boperator \w+::[\w.]+ does not exist|"
+            r"\b(?:version|release)\b(?: of \S+)? (?:is|seems) (?:out of date|outdated|too old)|"
+            r"only support\w* .{0,40}\bGPUs or newer|"
             r"\b(?:compute|cuda) capability (?:of )?(?:at least|>=|≥|greater|or higher)",
         ),
         pattern(
-            ("' not found (required by", "undefined symbol: ", "symbol lookup error: "),
+            "' not found (required by | undefined symbol:  | symbol lookup error: ",
             "the dynamic linker, of a library of another release, whatever exception carries it",
             quoted=True,
-        ),
-        pattern(
-            (
-                "river version is insufficient",
-                *("no kernel image is available", "driver on your system is too old"),
-                *(
-                    "hipErrorNoBinaryForGpu",
-                    "Unable to find code object",
-                    "invalid device function",
-                ),
-                *("does not match the version torch was compiled with",),
-                *(
-                    "forward compatibility was attempted",
-                    "display driver / cuda driver combination",
-                    "PTX was compiled with an unsupported",
-                ),
-            ),
-            "CUDA, HIP and NVML, of a driver or a GPU that this build is not for",
         ),
     ),
 )
@@ -89,34 +57,15 @@ ENVIRONMENT_MISSING = Cause(
     "environment-missing",
     "The environment could not be set up on {who}: {words}",
     patterns=(
-        pattern(("CondaError: ", "conda init"), "conda", line=r"(?i)run 'conda init'|CondaError"),
         pattern(
-            "execve(): ",
-            "slurmstepd, when a program is missing or not executable",
-            by=("agent", "batch"),
-        ),
-        pattern(
-            "FATAL: ",
-            "apptainer, when it cannot create the container",
-            by=("agent", "batch"),
-            line=r"FATAL:\s+(?:container creation failed|could not open image|while )",
-        ),
-        pattern(
-            ("bad interpreter", "required file not found"),
-            "the shell, for a script whose interpreter has moved",
-            by=("agent", "batch"),
-        ),
-        pattern(
-            ": No such file or directory",
-            "the shell, for a file that the job's prelude sources",
-            by=("agent", "batch"),
-            line=r"slurm_script: line \d+: ",
-        ),
-        pattern(
-            "slurm_script: ",
-            "the shell in another language, of a file or a program that the prelude does not find",
-            by=("agent", "batch"),
-            line=r"slurm_script: (?!line )\S+ \d+: (?:\S*/\S*|[\w.+-]+)\s?: \S",
+            "CondaError:  | Run 'conda init' | 'conda init' before | EnvironmentNameNotFound | "
+            "EnvironmentLocationNotFound | The following module(s) are unknown | "
+            "Unable to locate a modulefile for | Failed to find C compiler | "
+            "CUDA_HOME environment variable is not set | Cannot find CUDA_HOME | "
+            "Ninja is required to load C++ extensions | ld: cannot find -l",
+            "conda; Lmod and Environment Modules; Triton and torch's builder of extensions, of "
+            "tools that the node lacks",
+            quoted=True,
         ),
         pattern(
             "pyxis:  ",
@@ -125,41 +74,32 @@ ENVIRONMENT_MISSING = Cause(
             line=r"pyxis: {2,}\S.*(?i:denied|not found|no such|failed|cannot)",
         ),
         pattern(
-            ("pyxis: couldn't start container", "pyxis: failed to import"),
-            "pyxis",
+            "execve():  | bad interpreter | required file not found | spank: required plugin  | "
+            "FATAL: …container creation failed | FATAL: …could not open image | FATAL:   while  | "
+            "pyxis: couldn't start container | pyxis: failed to import",
+            "slurmstepd and the shell, when a program is missing or its interpreter has moved; "
+            "apptainer, and Slurm's plugins for containers",
             by=("agent", "batch"),
         ),
         pattern(
-            "spank: required plugin ",
-            "Slurm, of a plugin that sets up containers and the like",
+            "slurm_script: ",
+            "the shell, of a file or a program that the prelude does not find, in any language",
             by=("agent", "batch"),
+            line=r"slurm_script: line \d+: .*: No such file or directory|"
+            r"slurm_script: (?!line )\S+ \d+: (?:\S*/\S*|[\w.+-]+)\s?: \S",
         ),
         pattern(
-            ("fatal error: ", "cannot find -l"),
-            "gcc, nvcc and ld, of headers and libraries that the node lacks",
-            line=r": fatal error: \S+\.h(?:pp)?: |\bld: cannot find -l",
+            "fatal error: ",
+            "gcc and nvcc, of headers that the node lacks",
+            line=r": fatal error: \S+\.h(?:pp)?: ",
         ),
         pattern(
-            (
-                *("Failed to find C compiler", "CUDA_HOME environment variable is not set"),
-                *("Ninja is required to load C++ extensions", "Cannot find CUDA_HOME"),
-            ),
-            "Triton and torch's builder of extensions, of tools that the node lacks",
-        ),
-        pattern("The following module(s) are unknown", "Lmod"),
-        pattern("Unable to locate a modulefile for", "Environment Modules"),
-        pattern(("EnvironmentNameNotFound", "EnvironmentLocationNotFound"), "conda"),
-        pattern(
-            "not found",
-            "the shell, in the batch script or around the agent",
+            "not found | No such file or directory | cannot execute",
+            "the shell, in the batch script or around the agent, or when the environment's "
+            "directory is not on this node",
             by=("agent", "batch"),
-            line=r"(?:python|torchrun|conda|module|apptainer): (?:command )?not found",
-        ),
-        pattern(
-            ("No such file or directory", "cannot execute"),
-            "the shell, when the environment's directory is not on this node",
-            by=("agent", "batch"),
-            line=r"^\S*(?:bash|exec)\S*: .*(?:python|torchrun)\S*: ",
+            line=r"(?:python|torchrun|conda|module|apptainer): (?:command )?not found|"
+            r"^\S*(?:bash|exec)\S*: .*(?:python|torchrun)\S*: (?!.*command not found)",
         ),
     ),
 )
@@ -168,13 +108,14 @@ SCRIPT_NOT_VISIBLE = Cause(
     "script-not-visible",
     "{who} cannot see a file that the job needs: {words}",
     patterns=(
-        pattern("can't open file '", "Python, of the script that it is to run"),
-        pattern("can't find '__main__' module in ", "Python, of a directory that is empty"),
         pattern(
-            "ould not open std",
+            "can't open file ' | can't find '__main__' module in ",
+            "Python, of the script that it is to run, or of a directory that is empty",
+        ),
+        pattern(
+            "slurmstepd…ould not open std",
             "slurmstepd, of the job's own output",
             by=("agent", "batch"),
-            line=r"slurmstepd\S*: error: Could not open std(?:in|out|err) file ",
         ),
     ),
 )
@@ -183,16 +124,17 @@ IMPORT_ERROR = Cause(
     "import-error",
     "{who} could not import a module: {words}",
     patterns=(
-        pattern(("ModuleNotFoundError: ", "ImportError: "), "Python"),
-        pattern("No module named ", "python -m, and whoever quotes Python"),
-        pattern("error while loading shared libraries: ", "the dynamic linker"),
-        pattern("cannot open shared object file", "dlopen(3)"),
         pattern(
-            (".so", "load symbol"),
+            "ModuleNotFoundError:  | ImportError:  | No module named  | "
+            "error while loading shared libraries:  | cannot open shared object file | "
+            "Failed to import ",
+            "Python; the dynamic linker; transformers, of one of its own modules",
+        ),
+        pattern(
+            ".so | load symbol",
             "cuDNN, nvrtc and others that open their libraries by themselves",
             line=r"(?i)(?:unable|failed|could not|cannot|can't)(?: to)? (?:load|dlopen|open)\b.*"
             r"(?:\blib[\w+-]+\.so\b|symbol \w+)",
         ),
-        pattern("Failed to import ", "transformers, of one of its own modules"),
     ),
 )

@@ -11,15 +11,12 @@ DISK_FULL = Cause(
     retry="storage",
     again="not until there is space",
     patterns=(
-        pattern("No space left on device", "the kernel's ENOSPC, whoever reports it"),
-        pattern("Disk quota exceeded", "the kernel's EDQUOT"),
         pattern(
-            "is killed by signal: ",
-            "torch's DataLoader, for a worker that found no room in /dev/shm",
-            line=r"DataLoader worker .*Bus error",
+            "No space left on device | Disk quota exceeded | DataLoader worker …Bus error | "
+            "insufficient shared memory | No usable temporary directory found",
+            "the kernel's ENOSPC and EDQUOT, whoever reports it; torch's DataLoader, for a worker "
+            "that found no room in /dev/shm; Python's tempfile",
         ),
-        pattern("insufficient shared memory", "the same in the worker's words"),
-        pattern("No usable temporary directory found", "Python's tempfile"),
     ),
 )
 
@@ -30,13 +27,10 @@ STORAGE = Cause(
     again="perhaps, once the file system has recovered",
     patterns=(
         pattern(
-            (
-                *("Stale file handle", "Input/output error", "Read-only file system"),
-                *("Remote I/O error", "Transport endpoint is not connected"),
-                *("Cannot send after transport endpoint shutdown", "disk I/O error"),
-                *("No locks available", "PytorchStreamWriter failed writing"),
-                ". unexpected pos ",
-            ),
+            "Stale file handle | Input/output error | Read-only file system | Remote I/O error | "
+            "Transport endpoint is not connected | Cannot send after transport endpoint shutdown | "
+            "disk I/O error | No locks available | PytorchStreamWriter failed writing | "
+            ". unexpected pos ",
             "the kernel's ESTALE, EIO, EROFS, EREMOTEIO, ENOTCONN, ESHUTDOWN; SQLite; torch.save, "
             "whose bytes did not all arrive",
         ),
@@ -47,14 +41,14 @@ CHECKPOINT_UNREADABLE = Cause(
     "checkpoint-unreadable",
     "{who} could not read a checkpoint or another saved file: {words}",
     patterns=(
-        pattern("No checkpoint is whole", "our trainer, listing what is wrong with each"),
-        pattern(("its index cannot be read", "is not the index of a checkpoint"), "our trainer"),
-        pattern("cannot be read", "our trainer", line=r"step-\d+\S* cannot be read"),
-        pattern("holds no complete checkpoint", "our trainer, of training.checkpoint.start"),
-        pattern("PytorchStreamReader failed", "torch.load, of a file that was cut short"),
-        pattern("UnpicklingError", "pickle, of a file that is damaged"),
-        pattern(("SafetensorError", "Error while deserializing header"), "safetensors"),
-        pattern("CheckpointException", "torch.distributed.checkpoint"),
+        pattern(
+            "No checkpoint is whole | its index cannot be read | "
+            "is not the index of a checkpoint | step-…cannot be read | "
+            "holds no complete checkpoint | PytorchStreamReader failed | UnpicklingError | "
+            "SafetensorError | Error while deserializing header | CheckpointException",
+            "our trainer; torch.load and pickle, of a file that was cut short or is damaged; "
+            "safetensors; torch.distributed.checkpoint",
+        ),
     ),
 )
 
@@ -63,8 +57,10 @@ DATA_MISSING = Cause(
     "{who} did not find a file that it needs: {words}",
     again="not until the file exists",
     patterns=(
-        pattern(": no such file", "our readers of data and tokenizers"),
-        pattern("Please use the NLTK Downloader", "NLTK"),
+        pattern(
+            ": no such file | Please use the NLTK Downloader",
+            "our readers of data and tokenizers; NLTK",
+        ),
         pattern(
             "FileNotFoundError: ",
             "Python; a name without a directory is a program that was to be run",

@@ -11,9 +11,14 @@ NAN_LOSS = Cause(
     "{who} computed NaN or infinite values: {words}",
     again="no, the same data gives the same result",
     patterns=(
-        pattern(("is not finite, ", "is not finite in "), "our trainer, on a GPU as well"),
         pattern(
-            ("nan", "NaN", "inf", "Inf", "finite"),
+            "is not finite,  | is not finite in  | but found invalid values | "
+            "inimum loss scale | oss scale already at minimum",
+            "our trainer, on a GPU as well; torch.distributions, of parameters that are no "
+            "numbers; DeepSpeed and fairseq, of a scaler that can go no lower",
+        ),
+        pattern(
+            "nan | NaN | inf | Inf | finite",
             "what trainers, torch and its anomaly detection say",
             quoted=True,
             line=r"(?i)\b(?:loss(?:es)?|grad\w*|norm|weights?|activations?|logits?|outputs?|"
@@ -21,15 +26,6 @@ NAN_LOSS = Cause(
             r".{0,80}?(?<![\w.])(?:nans?|infs?|infinit\w+|non-?finite|not finite)\b"
             r"|\b(?:nan|inf|non-?finite)s? (?:\w+ ){0,3}"
             r"(?:in|loss|grad\w*|found|detected|encountered)\b",
-        ),
-        pattern(
-            "but found invalid values",
-            "torch.distributions, of parameters that are no numbers",
-        ),
-        pattern(
-            ("loss scale", "Loss scale"),
-            "DeepSpeed, fairseq, of a scaler that can go no lower",
-            line=r"(?i)(?:minimum loss scale|loss scale already at minimum)",
         ),
     ),
 )
@@ -44,7 +40,7 @@ SETTINGS = Cause(
     ),
     patterns=(
         pattern(
-            ("ConfigError: ", "UsageError: ", "NotFoundError: "),
+            "ConfigError:  | UsageError:  | NotFoundError: ",
             "our trainer",
             line=r"^(?:fsdpkit\.errors\.)?(?:ConfigError|UsageError|NotFoundError): ",
         ),

@@ -6,8 +6,8 @@ One directory a capture, named after its cause and how it came about: the small 
 `cause`, `rank`, `node` (missing: there is none to name), and `undecided` with those of the two that
 nobody would commit to. `how` is `produced` for what happened just so on the cluster of
 tests/slurm_cluster, and `log` where a rank said the words of a public log (`source`), because the
-hardware was not there. Everything was made by `python -m tests.reporting.captures.make`; only paths
-were changed.
+hardware was not there. They stay as releases up to 0.1 left them, so that what those left behind is
+still read; only paths were changed.
 """
 
 from __future__ import annotations
