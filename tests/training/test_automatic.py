@@ -11,17 +11,15 @@ import pytest
 import torch
 from data import bucket_of_each
 
-from fsdpkit.config.training import TrainingSettings, for_device, load_settings, problems
-from fsdpkit.config.training.automatic import CPU, Device, in_words
+from fsdpkit.config.training import for_device, load_settings, problems
+from fsdpkit.config.training.automatic import CPU, Device
 from fsdpkit.errors import NotFoundError
 from fsdpkit.training import checkpoint_loading
 from fsdpkit.training.distributed import Ranks
-from fsdpkit.training.hardware import facts_of
 
 H100 = Device(on_gpu=True, capability=(9, 0), triton=True, cores=16)
 LARGE = ["model.preset=t5-v1.1-large", "data.source_length=512", "data.target_length=128"]
 ONE_RANK = Ranks(0, 0, 1, 1, torch.device("cpu"))
-PLAIN = {"multiple": 1, "buckets": 0, "workers": 0, "compile": False, "attention": "sdpa"}
 
 
 def chosen(sets: list[str], device: Device, earlier: dict | None = None) -> dict:
@@ -33,11 +31,6 @@ def chosen(sets: list[str], device: Device, earlier: dict | None = None) -> dict
         "compile": settings.compile,
         "attention": settings.model.attention,
     }
-
-
-@pytest.mark.parametrize("sets", [[], LARGE, ["data.packing=true"], ["deterministic=true"]])
-def test_on_a_cpu_nothing_is_padded_compiled_or_loaded_ahead(sets):
-    assert chosen(sets, CPU) == PLAIN
 
 
 FAST = {"multiple": 64, "buckets": 4, "workers": 2, "compile": True, "attention": "sdpa"}
@@ -106,21 +99,6 @@ def test_a_run_from_before_there_was_auto_keeps_what_its_checkpoint_says():
     assert (found["buckets"], found["multiple"], found["workers"]) == (0, 1, 2)
 
 
-@pytest.mark.parametrize("earlier", [{}, {"data": {}}, {"data": {"buckets": "auto"}}])
-def test_what_a_checkpoint_does_not_say_is_chosen(earlier):
-    assert chosen(LARGE, H100, earlier) == {**FAST, "attention": "sdpa"}
-
-
-def test_what_was_chosen_is_said_and_what_was_given_is_not():
-    given = load_settings({}, [*LARGE, "data.workers=7"])
-    assert in_words(given, for_device(given, H100)) == (
-        "data.multiple 64, data.buckets 4, compile true, model.attention sdpa"
-    )
-    assert in_words(given, for_device(given, CPU)).endswith("compile false, model.attention sdpa")
-    explicit = for_device(TrainingSettings(), CPU)
-    assert in_words(explicit, for_device(explicit, H100)) == ""
-
-
 def test_the_checkpoint_to_go_on_from_is_the_run_s_own_else_that_at_start(monkeypatch):
     """The newest that says something; what is wrong with one is told when it is read."""
     own, other = [Path("step-1"), Path("step-2")], [Path("start/step-9")]
@@ -142,9 +120,3 @@ def test_the_checkpoint_to_go_on_from_is_the_run_s_own_else_that_at_start(monkey
     own.clear()
     assert checkpoint_loading.settings_before(paths, "start", ONE_RANK) == {"seed": 9}
     assert checkpoint_loading.settings_before(paths, None, ONE_RANK) == {}
-
-
-def test_this_machine_is_a_cpu():
-    found = facts_of(ONE_RANK)
-    assert (found.on_gpu, found.capability, found.compiles) == (False, None, False)
-    assert found.cores >= 1

@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from data import Batch, Packed, Pairs, Samples, Spans, Steps, make_loader, open_data, stream
+from data import Batch, Packed, Pairs, Samples, Spans, make_loader, stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model import IGNORE, PAD, T5
+from model import IGNORE, T5
 from small_t5 import V1_1, build
 from torch.nn.functional import cross_entropy
 
@@ -118,49 +118,6 @@ def test_all_ranks_have_equal_shapes_and_parts_in_every_step(layout, world_size)
             assert {len(p) for p in parts} == {math.ceil(4 / micro_batch)}
 
 
-@every_layout
-def test_parts_are_the_batch_again(layout):
-    samples, given = set_up(layout, batch_size=5)
-    for (batch,) in epoch_of(samples, given, 1):
-        parts = batch.split(2)
-        assert [len(part.source) for part in parts] == [2, 2, 1]
-        joined = [torch.cat(fields) for fields in zip(*(p[:3] for p in parts), strict=True)]
-        assert all(map(torch.equal, joined, batch[:3]))
-        if batch.segments is not None:
-            for i in (0, 1):
-                whole = torch.cat([part.segments[i] for part in parts])
-                assert torch.equal(whole, batch.segments[i])
-
-
-@every_layout
-def test_padding_is_told_apart_everywhere(layout):
-    samples, given = set_up(layout)
-    for (batch,) in epoch_of(samples, given, 1):
-        assert (batch.source[~batch.source_mask] == PAD).all()
-        assert (batch.source[batch.source_mask] != PAD).all(), "no pair has the padding's id"
-        assert (batch.labels[batch.labels != IGNORE] > 0).all()
-        if batch.segments is not None:
-            assert torch.equal(batch.segments[0] > 0, batch.source_mask)
-            assert torch.equal(batch.segments[1] > 0, batch.labels != IGNORE)
-
-
-def test_batches_have_the_few_shapes_of_the_buckets():
-    samples, given = set_up(LAYOUTS["buckets"])
-    expected = {(6, 4), (12, 6), (18, 10), (24, 12)}  # quarters of 24 and 12, made even
-    steps = epoch_of(samples, given, 2)
-    found = {(b.source.shape[1], b.labels.shape[1]) for step in steps for b in step}
-    assert len(found) > 2
-    assert found <= expected
-
-
-def test_without_buckets_all_ranks_pad_to_the_longest_of_the_step():
-    samples, given = set_up({})
-    for step in epoch_of(samples, given, 3):
-        assert step[0].source.shape[1] == max(int(b.source_mask.sum(1).max()) for b in step)
-        longest = max(int((b.labels != IGNORE).sum(1).max()) for b in step)
-        assert step[0].labels.shape[1] == longest
-
-
 # Over epochs and interruptions
 
 
@@ -214,23 +171,6 @@ def test_workers_give_the_batches_of_the_rank_itself_in_every_epoch():
     assert all(map(equal, *found))
 
 
-def test_samples_are_hidden_anew_in_each_epoch_and_alike_at_any_world_size():
-    data = DataSettings(task="span-corruption", **SIZES)
-
-    def rows(world_size: int, epoch: int) -> set[tuple[int, ...]]:
-        given = TrainingSettings(batch_size=6 // world_size, data=data)
-        steps = epoch_of(spans(data), given, world_size, epoch)
-        batches = [batch for step in steps for batch in step]
-        return {
-            tuple(row[mask].tolist())
-            for b in batches
-            for row, mask in zip(b.source, b.source_mask, strict=True)
-        }
-
-    assert rows(1, 0) == rows(2, 0) == rows(3, 0)
-    assert len(rows(1, 0) & rows(1, 1)) < len(rows(1, 0)) / 2
-
-
 @every_layout
 def test_what_a_worker_is_sent_makes_the_same_batch(layout):
     """Pickled, as a loader does where processes are spawned."""
@@ -239,21 +179,6 @@ def test_what_a_worker_is_sent_makes_the_same_batch(layout):
     steps = pickle.loads(pickle.dumps(loader.dataset))
     for share, batch in zip(loader.batch_sampler, loader, strict=True):
         assert equal(steps.__getitems__(pickle.loads(pickle.dumps(share))), batch)
-
-
-def test_windows_are_counted_again_rather_than_sent():
-    data = DataSettings(task="span-corruption", **SIZES)
-    one, many = spans(data), spans(data)
-    many.windows.first = np.arange(10**6)
-    assert len(pickle.dumps(Steps(many, data, 4))) == len(pickle.dumps(Steps(one, data, 4)))
-
-
-def test_a_loader_leaves_the_run_s_random_numbers_alone():
-    samples, given = set_up({})
-    loader = make_loader(samples, given, rank(0, 1), shuffle=True)
-    before = torch.random.get_rng_state()
-    list(loader)
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 # What a token weighs
@@ -314,15 +239,3 @@ def test_a_rank_without_samples_has_as_many_rows_and_neither_loss_nor_gradient(m
     loss_of_both, gradient_of_both = loss_and_gradient(model, [something, nothing])
     assert loss_of_both == loss
     assert torch.equal(gradient_of_both, gradient)
-
-
-def test_the_default_data_fills_its_batches():
-    text = open_data(DataSettings(), seed=42)
-    loader = make_loader(text.train, TrainingSettings(batch_size=64), rank(0, 1), shuffle=True)
-    batch = next(iter(loader))
-    assert batch.source.shape == (64, 96)
-    assert batch.labels.shape == (64, 32)
-    assert int(batch.source.max()) < text.vocabulary
-    moved = batch.to(torch.device("cpu"))
-    assert equal(moved, batch)
-    assert moved.segments is None

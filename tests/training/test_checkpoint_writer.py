@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import threading
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -65,15 +63,6 @@ def test_size_and_digest_are_those_of_the_bytes_on_disk(tmp_path, copied):
     assert threading.active_count() == before
 
 
-def test_a_process_that_may_start_no_thread_any_more_finishes_its_checkpoint(tmp_path, monkeypatch):
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    write(writer := Writer(tmp_path / "draft"))
-    assert_as_written(writer)
-
-
 def test_a_full_disk_is_what_is_told(tmp_path):
     (tmp_path / "__0_0.distcp").symlink_to("/dev/full")
     writer = Writer(tmp_path)
@@ -82,10 +71,3 @@ def test_a_full_disk_is_what_is_told(tmp_path):
     (failure, _) = caught.value.failures[0]
     assert "No space left on device" in str(failure)
     assert not writer.written
-
-
-def test_only_the_checkpoint_is_without_a_crc(tmp_path):
-    write(Writer(tmp_path / "draft"))
-    torch.save(torch.arange(1000), file := io.BytesIO())
-    with zipfile.ZipFile(file) as archive:
-        assert archive.testzip() is None

@@ -24,11 +24,6 @@ def test_collectives_wait_long_until_the_first_step_is_done_and_then_the_usual_t
 
 
 @pytest.mark.torch
-def test_each_rank_of_the_first_node_leaves_a_profile():
-    assert {"profile-rank-0.json.gz", "profile-rank-1.json.gz"} <= set(loop_parts()["debug"])
-
-
-@pytest.mark.torch
 def test_an_exception_dumps_the_flight_recorder_of_every_rank_that_raised():
     found = loop_parts()
     assert {"nccl_trace_rank_0", "nccl_trace_rank_1"} <= set(found["debug"])
@@ -56,12 +51,6 @@ def test_deterministic_mode_refuses_an_operation_that_sums_in_any_order(clean, t
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
-def test_without_it_nothing_is_switched(clean, tmp_path):
-    prepare(DebugSettings(), TaskPaths(tmp_path))
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
-
-
 def test_a_hang_will_be_dumped_into_the_attempts_folder_and_the_persons_variables_stay(
     clean, tmp_path
 ):
@@ -77,12 +66,6 @@ def test_a_hang_will_be_dumped_into_the_attempts_folder_and_the_persons_variable
     assert os.environ["TORCH_FR_BUFFER_SIZE"] == "7"
 
 
-def test_a_flight_recorder_of_0_records_nothing_and_makes_no_folder(clean, tmp_path):
-    prepare(DebugSettings(flight_recorder=0), TaskPaths(tmp_path))
-    assert os.environ["TORCH_FR_BUFFER_SIZE"] == "0"
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("failure", [None, RuntimeError("boom")])
 def test_the_allocators_summary_is_printed_at_the_end_also_of_a_failure(
     clean, tmp_path, capsys, failure
@@ -94,15 +77,6 @@ def test_the_allocators_summary_is_printed_at_the_end_also_of_a_failure(
         if failure:
             raise failure
     assert capsys.readouterr().out == "summary of cuda:0\n"
-
-
-def test_ranks_on_cpus_say_once_that_they_have_no_such_allocator(clean, tmp_path, capsys):
-    settings = DebugSettings(memory_summary=True)
-    for rank in (0, 1):
-        with Debugging(settings, TaskPaths(tmp_path), rank_on("cpu", rank)):
-            pass
-    said = capsys.readouterr().out.splitlines()
-    assert said == ["training.debug.memory_summary: ranks run on cpu, without CUDA's allocator"]
 
 
 def rank_on(device: str, rank: int = 0) -> Ranks:

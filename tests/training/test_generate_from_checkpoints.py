@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import generate as command
@@ -15,12 +14,11 @@ from generate import main
 from launch import findings
 from model import T5
 from small_t5 import V1_0, V1_1, build
-from weights import export, load
+from weights import export
 
 from fsdpkit.data import index
-from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
+from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs import checkpoints
-from fsdpkit.training.export import export_hugging_face
 
 RUNS = {  # run → Hugging Face directory that its checkpoint has the weights of, engine
     "untied, fsdp2": ("untied", "fsdp2"),
@@ -35,9 +33,6 @@ BEAMS = [*FILE, "--beams", "4"]
 COMMANDS = {
     **{f"greedy: {run}": [f"{run}/checkpoints/step-7", *FILE] for run in RUNS if run != "deep"},
     "beams: untied": ["untied, fsdp2/checkpoints/step-7", *BEAMS],
-    "beams: tied": ["tied, fsdp1/checkpoints/step-7", *BEAMS],
-    "long preferred": ["untied, fsdp2/checkpoints/step-7", *BEAMS, "--length-penalty", "2"],
-    "stopping early": ["untied, fsdp1/checkpoints/step-7", *BEAMS, "--early-stopping"],
     "one text": ["untied, fsdp2/checkpoints/step-7", "one"],
     "ending at once, early and later": ["untied, fsdp2/checkpoints/step-7", "", "five", "six more"],
     "Hugging Face": ["tied", *BEAMS],
@@ -99,18 +94,6 @@ def flip_a_byte(file: Path) -> None:
     file.write_bytes(content)
 
 
-def without_config(checkpoint: Path, copy: Path) -> Path:
-    """The checkpoint as a trainer of another model saves it: nothing for Hugging Face."""
-    shutil.copytree(checkpoint, copy)
-    (copy / "config.json").unlink()
-    found = checkpoints.describe(copy)
-    files = {name: size for name, size in found.files.items() if name != "config.json"}
-    (copy / "checkpoint.json").write_text(replace(found, files=files, export={}).to_json())
-    sums = {n: checkpoints.sha256_of(copy / n) for n in (*files, "checkpoint.json")}
-    (copy / "SHA256SUMS").write_text(checkpoints.checksum_lines(sums))
-    return copy
-
-
 @pytest.fixture(scope="module")
 def found(runs) -> dict:
     write = {name: words_of(name, runs) for name in COMMANDS}
@@ -132,21 +115,6 @@ def test_three_ranks_print_once_what_one_process_prints(found, runs, capsys, nam
 
 
 @pytest.mark.torch
-def test_ranks_go_on_until_the_last_has_ended(found):
-    batches = found["ending at once, early and later"]["batches"]
-    tokens = [lengths for ((_, lengths),) in batches]
-    assert sorted(tokens) == [[0], [1], [2]]
-    assert [steps for ((steps, _),) in batches] == [3, 3, 3]
-
-
-@pytest.mark.torch
-def test_a_rank_without_a_text_of_its_own_lengthens_nothing(found):
-    each = found["one text"]["batches"]
-    assert each[0] == each[1] == each[2]
-    assert [len(lengths) for _, lengths in each[0]] == [1]
-
-
-@pytest.mark.torch
 def test_no_rank_ever_holds_the_model(found):
     memory = found["memory"]
     shard = 1.05 * memory["model"] / 3  # padded to a multiple of the ranks
@@ -157,14 +125,6 @@ def test_no_rank_ever_holds_the_model(found):
     assert memory["most while writing"] < shard + memory["root"] + blocks + rest
     assert shard + memory["root"] + blocks + rest < 0.9 * memory["model"]
     assert (memory["most blocks"], memory["blocks left"]) == (1, 0)
-
-
-@pytest.mark.torch
-def test_rank_0_writes_the_file_and_the_score(found, runs, capsys):
-    output = runs / "alone.jsonl"
-    main([*words_of("greedy: untied, fsdp2", runs), "--rouge", "--output", str(output)])
-    assert found["to a file"]["printed"] == [capsys.readouterr().out, "", ""]
-    assert (runs / "ranks.jsonl").read_text() == output.read_text()
 
 
 @pytest.mark.torch
@@ -185,43 +145,12 @@ def test_what_cannot_be_used_is_refused_by_name(found, runs, name, kind, words):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("run", RUNS)
-def test_a_checkpoint_s_weights_are_those_of_its_export(runs, tmp_path, run):
-    checkpoint = runs / run / "checkpoints" / "step-7"
-    export_hugging_face(checkpoint, tmp_path / "export")
-    ours, exported = load(checkpoint), load(tmp_path / "export")
-    assert ours.config == exported.config
-    assert ours.state_dict().keys() == exported.state_dict().keys()
-    for name, value in exported.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], value), name
-
-
-@pytest.mark.torch
 def test_a_run_is_its_newest_whole_checkpoint_and_says_which(runs, capsys):
     main(words_of("a run with a damaged checkpoint", runs))
     refused, reading = capsys.readouterr().err.splitlines()
     assert refused.startswith("checkpoint step-9 is refused: ")
     assert "step-9/__2_0.distcp is not what was written" in refused
     assert reading == f"reading {runs / 'damaged' / 'checkpoints' / 'step-7'}"
-
-
-@pytest.mark.torch
-def test_a_checkpoint_without_a_config_is_told_so(runs, tmp_path):
-    copy = without_config(runs / "untied, fsdp2" / "checkpoints" / "step-7", tmp_path / "step-7")
-    with pytest.raises(
-        NotFoundError, match=r"step-7: holds no config\.json, which says what model"
-    ):
-        main(["--weights", str(copy), "text"])
-
-
-@pytest.mark.torch
-def test_a_checkpoint_of_another_model_than_its_config_s_is_refused(runs, tmp_path):
-    shutil.copytree(runs / "deep" / "checkpoints" / "step-7", tmp_path / "step-7")
-    shutil.copy(runs / "untied" / "config.json", tmp_path / "step-7")
-    with pytest.raises(
-        ConfigError, match=r"step-7: decoder\.\S+ is not what config\.json there says"
-    ):
-        load(tmp_path / "step-7")
 
 
 def test_a_checkpoint_brings_the_tokenizer_of_its_run(tmp_path):
@@ -241,22 +170,6 @@ def test_a_checkpoint_brings_the_tokenizer_of_its_run(tmp_path):
     assert tokenizer_after(source=str(prepared), tokenizer=None) == "bytes"
 
 
-def test_a_checkpoint_brings_the_fields_and_the_prefix_of_its_run(tmp_path):
-    about = checkpoints.Description(
-        step=1, saved_at="", world_size=1, optimizer="", versions={}, progress={}, files={},
-        settings={"data": {"source_prefix": "summarize: ", "source_field": "text", "later": 1}},
-    )  # fmt: skip
-    (tmp_path / "checkpoint.json").write_text(about.to_json())
-    data = command.own_data(tmp_path)
-    assert (data.source_prefix, data.source_field, data.target_field) == (
-        "summarize: ", "text", "target",
-    )  # fmt: skip
-    damaged = replace(about, settings={"data": {"source_prefix": 3}})
-    (tmp_path / "checkpoint.json").write_text(damaged.to_json())
-    with pytest.raises(ConfigError, match="source_prefix"):
-        command.own_data(tmp_path)
-
-
 def prepared_with(directory: Path, tokenizer: str) -> Path:
     """An empty prepared directory."""
     directory.mkdir()
@@ -272,9 +185,3 @@ def prepared_with(directory: Path, tokenizer: str) -> Path:
     (directory / index.LENGTHS).touch()
     (directory / index.STARTS).touch()
     return directory
-
-
-def test_a_device_is_for_one_process(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="under torchrun each rank has its own"):
-        main(["--weights", "x", "--device", "cpu", "text"])

@@ -7,7 +7,6 @@ import math
 import os
 import pickle
 import re
-import shutil
 import sys
 import warnings
 import zipfile
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from launch import EXAMPLE, RANKS, findings, run_ranks
+from launch import RANKS, findings
 from safetensors.torch import save_file
 from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
 
@@ -235,35 +234,3 @@ def test_what_cannot_be_begun_with_is_refused_in_a_sentence(
         assert word in said
     assert "\n" not in said
     assert len(said) < 400 + 2 * len(str(tmp_path))
-
-
-def test_a_second_name_of_a_weight_is_not_another_weight(tmp_path: Path) -> None:
-    """Hugging Face's own files have them, and the model may not."""
-    whole = state()
-    path = saved(tmp_path / "model.pt", {**whole, "decoder.embed.weight": whole["embed.weight"]})
-    found = match(path, tensors_at(starting_point(path)), tensors_needed(Net()))
-    assert found.names["head.weight"] == "embed.weight"
-    assert found.left_out == []
-
-
-def test_a_copy_of_a_checkpoint_is_a_checkpoint_whatever_its_name(tmp_path: Path) -> None:
-    """Not weights alone: the optimizer is in it."""
-    (tmp_path / "best").mkdir()
-    (tmp_path / "best" / ".metadata").touch()
-    assert starting_point(tmp_path / "best").kind == "dcp"
-    (tmp_path / "best" / "checkpoint.json").touch()
-    assert starting_point(tmp_path / "best").checkpoints == [tmp_path / "best"]
-    shutil.copytree(tmp_path / "best", tmp_path / "step-4")
-    assert starting_point(tmp_path).checkpoints == [tmp_path / "step-4"]
-
-
-@pytest.mark.torch
-def test_the_trainer_says_what_it_expected_of_a_start_and_no_traceback(tmp_path: Path) -> None:
-    path = saved(tmp_path / "model.pt", state())
-    trainer = EXAMPLE / "fsdp_t5.py"
-    done = run_ranks(
-        1, trainer, "--set", f"checkpoint.start={path}", FSDPKIT_TASK_DIR=str(tmp_path)
-    )
-    assert done.returncode == 65
-    assert f"fsdp_t5: {path} is of another model: it has" in done.stdout
-    assert "Traceback" not in done.stdout

@@ -14,7 +14,7 @@ from torch import nn
 
 from fsdpkit.config.training import CheckpointSettings, load_settings, problems
 from fsdpkit.errors import StorageError
-from fsdpkit.runs.checkpoints import checkpoints_in, describe, step_of
+from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.distributed import Ranks
@@ -68,31 +68,6 @@ def test_an_evaluation_that_is_the_best_so_far_asks_for_a_save_and_is_kept(tmp_p
 
 
 @pytest.mark.torch
-def test_a_checkpoint_says_only_what_was_measured_of_its_own_weights(tmp_path):
-    saves = checkpointer(tmp_path, CheckpointSettings(keep_last=9, background=False))
-    saves.measured(1, {"step": 1, "loss": 4.0, "host": "n1", "grad_norm": math.inf})
-    saves.measured(1, {"eval_loss": 3.0})
-    saves.save(Progress(step=1))
-    saves.save(Progress(step=2))
-    saves.close()
-    found = checkpoints_in(TaskPaths(tmp_path).checkpoints)
-    assert [describe(path).measured for path in found] == [{"loss": 4.0, "eval_loss": 3.0}, {}]
-    assert saves.best() is None, "nobody asked for one"
-
-
-@pytest.mark.torch
-def test_other_metrics_compare_what_is_saved_anyway(tmp_path):
-    settings = CheckpointSettings(keep_last=1, keep_best="tokens_per_s", background=False)
-    saves = checkpointer(tmp_path, settings)
-    for step, speed in enumerate([1.0, 5.0, 2.0], 1):
-        saves.measured(step, {"tokens_per_s": speed})
-        assert not saves.best_due(step)
-        saves.save(Progress(step=step))
-    saves.close()
-    assert steps_in(tmp_path) == [2, 3]
-
-
-@pytest.mark.torch
 def test_a_best_one_that_could_not_be_written_is_not_the_best(tmp_path, monkeypatch):
     saves = checkpointer(tmp_path)
     saves.measured(1, {"eval_loss": 5.0})
@@ -130,18 +105,3 @@ def test_a_best_one_that_could_not_be_written_is_not_the_best(tmp_path, monkeypa
 def test_keep_best_without_anything_that_measures_it_is_refused(sets, expected):
     found = problems(load_settings({}, sets), 8, 4)
     assert any(re.search(expected, each) for each in found), found
-
-
-def test_keep_best_with_what_measures_it_is_accepted():
-    for sets in (
-        ["checkpoint.keep_best=eval_loss", "evaluation.every_steps=5"],
-        ["checkpoint.keep_best=loss", "checkpoint.every_steps=10", "metrics.every_steps=5"],
-    ):
-        assert problems(load_settings({}, sets), 8, 4) == []
-
-
-def test_who_stops_early_keeps_the_best_unless_told_by_what():
-    patient = ["evaluation.patience=2", "evaluation.every_steps=5"]
-    assert load_settings({}, patient).saving.keep_best == "eval_loss"
-    assert load_settings({}, [*patient, "checkpoint.keep_best=loss"]).saving.keep_best == "loss"
-    assert load_settings({}).saving.keep_best is None

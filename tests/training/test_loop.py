@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
-import pytest
 import torch
 
-from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.runs.save_requests import SaveAnswer, answer, ask
 from fsdpkit.training.agreement import SaveClock, StopRequest, Votes
 from fsdpkit.training.distributed import Ranks
-from fsdpkit.training.finite import require_finite
 
 FIRST = Ranks(rank=0, local_rank=0, world_size=2, local_world_size=2, device=torch.device("cpu"))
 
@@ -33,20 +26,6 @@ def test_the_file_is_looked_for_at_most_once_a_second(tmp_path):
     assert stop.wanted() == 1, "a request is not taken back"
 
 
-def test_only_the_first_rank_looks(tmp_path):
-    paths = TaskPaths(tmp_path)
-    paths.stop_requested.touch()
-    assert StopRequest(paths, replace(FIRST, rank=1)).wanted() == 0
-
-
-@pytest.mark.parametrize("votes", [0.0, 1.0])
-def test_ranks_agree_on_what_was_summed(tmp_path, votes):
-    stop = StopRequest(TaskPaths(tmp_path), FIRST)
-    assert not stop.agreed()
-    stop.decide(torch.tensor(votes))
-    assert stop.agreed() == (votes > 0)
-
-
 def test_a_checkpoint_is_wanted_when_the_last_one_is_old_enough():
     now = 0.0
     clock = SaveClock(FIRST, every_minutes=2, clock=lambda: now)
@@ -62,36 +41,6 @@ def test_a_checkpoint_is_wanted_when_the_last_one_is_old_enough():
     now = 319.0
     assert clock.wanted() == 0
     now = 320.0
-    assert clock.wanted() == 1
-
-
-def test_without_minutes_or_on_other_ranks_no_clock_asks():
-    now = 0.0
-    clocks = [
-        SaveClock(FIRST, every_minutes=0, clock=lambda: now),
-        SaveClock(replace(FIRST, rank=1), every_minutes=1, clock=lambda: now),
-    ]
-    now = 1e9
-    assert [clock.wanted() for clock in clocks] == [0, 0]
-
-
-def test_a_checkpoint_is_wanted_once_for_each_request(tmp_path):
-    now, paths = 100.0, TaskPaths(tmp_path)
-    clock = SaveClock(FIRST, every_minutes=0, clock=lambda: now, paths=paths)
-    other = SaveClock(replace(FIRST, rank=1), 0, clock=lambda: now, paths=paths)
-    assert clock.wanted() == 0
-    asked = ask(paths)
-    now = 100.9
-    assert clock.wanted() == 0, "it is looked for at most once a second"
-    now = 101.0
-    assert (clock.wanted(), other.wanted()) == (1, 0)
-    clock.decide(torch.tensor(1.0))
-    assert clock.agreed()
-    now = 102.0
-    assert clock.wanted() == 0, "the checkpoint is being written"
-    answer(paths, asked, SaveAnswer(step=5))
-    ask(paths)
-    now = 103.0
     assert clock.wanted() == 1
 
 
@@ -143,10 +92,3 @@ def test_each_wish_gets_its_own_votes_from_the_one_sum_of_a_step(tmp_path, monke
     stop, clock = StopRequest(paths, FIRST), SaveClock(FIRST, 1)
     assert Votes(FIRST, stop, clock).sum(1).tolist() == [11.0]
     assert (stop.agreed(), clock.agreed()) == (False, False)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_number_that_is_not_finite_is_an_error_with_a_remedy(value):
-    require_finite(torch.tensor(1.0), "The gradient of step 1")
-    with pytest.raises(FsdpkitError, match=r"gradient of step 4 is not finite.*optimizer\.lr"):
-        require_finite(torch.tensor(value), "The gradient of step 4")

@@ -11,12 +11,10 @@ import pytest
 import torch
 from loop_parts import loop_parts
 
-from fsdpkit.errors import ConfigError
-from fsdpkit.training import tensorboard
-from fsdpkit.training.display import Display, short, text
+from fsdpkit.training.display import Display, text
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.early_stop import lost_patience
-from fsdpkit.training.hardware import describe_peak, peak_of_name, peak_tflops
+from fsdpkit.training.hardware import peak_of_name
 from fsdpkit.training.metrics import memory
 
 CPU = torch.device("cpu")
@@ -60,28 +58,6 @@ def test_on_a_gpu_a_line_has_peak_and_reserved_memory_and_the_allocators_retries
 
 
 @pytest.mark.torch
-def test_skipped_steps_are_counted_and_add_neither_loss_nor_tokens():
-    found = loop_parts()
-    line = found["only skipped"]
-    assert (line["skipped"], line["tokens"], line["step_time_s"]) == (3, 1020, 1.0)
-    assert "loss" not in line
-    assert found["settled"] == 1020
-
-
-@pytest.mark.torch
-def test_metrics_jsonl_has_no_word_that_json_lacks():
-    lines = loop_parts()["lines"]
-    assert [line["step"] for line in lines] == [2, 3, 3]
-    assert lines[1]["grad_norm"] is None
-    assert lines[2]["eval_loss"] == 2.5
-
-
-@pytest.mark.torch
-def test_tensorboard_gets_the_lines_too():
-    assert len(loop_parts()["board"]) == 1
-
-
-@pytest.mark.torch
 def test_a_rank_that_computes_three_times_as_long_is_named_though_all_wait_for_it():
     found = loop_parts()
     assert found["own seconds"] == [2.0, 6.0], "waiting in a gather is no computing"
@@ -99,12 +75,6 @@ def test_a_gradient_bad_on_one_rank_is_bad_on_all():
     found = loop_parts()
     assert found["may update"] == [[False, False], True]
     assert "step 7 is not finite" in found["stopped"]
-
-
-def test_tensorboard_without_the_package_names_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"fsdpkit\[tensorboard\]"):
-        tensorboard.TensorBoard(tmp_path)
 
 
 def test_plain_lines_have_the_form_that_people_grep_for(capsys):
@@ -144,21 +114,6 @@ def test_in_a_terminal_of_80_columns_the_bar_is_one_line_with_loss_and_speed(mon
     assert "loss 5.123 1,234,567 tok/s 43%" in plain
 
 
-def test_other_ranks_show_nothing(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    display = Display(Ranks(1, 1, 2, 2, CPU), 10, kind="bar")
-    display.step(1)
-    display.line(LINE)
-    display.close()
-    assert sys.stdout.getvalue() == ""
-
-
-def test_a_line_without_a_loss_can_be_shown():
-    without = {k: v for k, v in LINE.items() if k != "loss"}
-    assert "loss nan" in text(without, 10)
-    assert "loss nan" in short(without)
-
-
 @pytest.mark.parametrize(
     ("name", "dtype", "peak"),
     [
@@ -186,13 +141,6 @@ def test_dense_peaks_by_the_names_that_torch_gives(name, dtype, peak):
     assert peak_of_name(name, dtype) == peak
 
 
-def test_a_cpu_has_no_known_peak_unless_one_is_set_and_the_line_says_so():
-    assert peak_tflops(CPU, torch.float32) is None
-    assert peak_tflops(CPU, torch.float32, 1.5) == 1.5
-    assert "training.metrics.peak_tflops" in describe_peak(CPU, torch.float32, None)
-    assert "989.4 dense bfloat16 TFLOP/s" in describe_peak(CPU, torch.bfloat16, 989.4)
-
-
 @dataclass
 class Record:
     best_loss: float | None = None
@@ -206,9 +154,3 @@ def test_patience_counts_evaluations_without_a_lower_loss_and_survives_a_resume(
     assert lost_patience(resumed, 2.5, 2)
     assert not lost_patience(resumed, 1.0, 2)
     assert resumed == Record(1.0, 0)
-
-
-def test_no_patience_never_stops_and_nan_is_no_improvement():
-    record = Record()
-    assert not any(lost_patience(record, loss, 0) for loss in (float("nan"), 1.0, 2.0, 3.0))
-    assert record == Record(1.0, 2)

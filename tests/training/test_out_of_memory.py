@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
-import torch
 from launch import RANKS, findings, run_ranks
-from torch import nn
 
-from fsdpkit.errors import ConfigError
-from fsdpkit.training.distributed import Ranks
-from fsdpkit.training.out_of_memory import MicroBatches, messages_of, smaller_size
+from fsdpkit.training.out_of_memory import smaller_size
 
 CASES = [
     *("forward flat", "forward hybrid", "backward flat", "backward hybrid", "gather flat"),
@@ -36,31 +30,11 @@ def test_the_step_is_the_one_that_smaller_parts_would_have_made(found, case):
 
 
 @pytest.mark.torch
-def test_parts_are_halved_until_they_fit_and_no_further(found):
-    assert found["forward flat"]["size"] == 3
-    assert found["two halvings"]["size"] == 1
-    assert set(found) == set(CASES)
-
-
-@pytest.mark.torch
 def test_when_not_even_one_row_fits_the_run_ends_with_what_else_to_try(tmp_path):
     done = run_ranks(2 * 2, RANKS / "out_of_memory.py", str(tmp_path / "found.json"), "nothing")
     assert done.returncode != 0
     assert "Out of memory on rank 1 with one sample at a time" in done.stdout
     assert "activation_checkpointing" in done.stdout
-
-
-def test_auto_without_fsdp2_is_refused():
-    ranks = Ranks(0, 0, 1, 1, torch.device("cpu"))
-    with pytest.raises(ConfigError, match="fsdp2"):
-        MicroBatches(nn.Linear(1, 1), ranks, "auto", 4)
-
-
-def test_messages_go_by_the_names_that_the_installed_torch_has():
-    new = {"all_gather_single": 0, "reduce_scatter_single": 0, "all_reduce": 0}
-    old = {"all_gather_into_tensor": 0, "reduce_scatter_tensor": 0, "all_reduce": 0}
-    assert messages_of(SimpleNamespace(**old)) == list(old)
-    assert messages_of(SimpleNamespace(**(old | new))) == list(new), "an old name calls the new"
 
 
 def test_large_parts_shrink_by_steps_of_eight_and_small_ones_by_half():

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from launch import environment, run_ranks, run_torchrun, the_pool
 
 pytestmark = pytest.mark.torch
@@ -65,26 +63,6 @@ def test_what_a_rank_raises_is_in_the_output_and_its_status_the_answer(write_scr
     assert "ValueError: follows" in done.stdout
 
 
-def test_a_crash_ends_its_own_case_only(write_script: Write) -> None:
-    crash = write_script("crash.py", "import os; os.kill(os.getpid(), 11)")
-    well = write_script("well.py", "print('well')")
-    assert run_ranks(2, crash).returncode == -11
-    assert run_ranks(2, well).stdout.count("well") == 2
-
-
-def test_a_rank_that_waits_for_one_that_failed_is_ended(write_script: Write) -> None:
-    script = write_script(
-        "waits.py",
-        """
-        import os, signal, sys
-        if os.environ["RANK"] == "0":
-            sys.exit(3)
-        signal.pause()
-        """,
-    )
-    assert run_ranks(2, script).returncode == 3
-
-
 def test_ranks_out_of_time_leave_their_stacks_and_no_process(
     write_script: Write, tmp_path: Path
 ) -> None:
@@ -122,34 +100,3 @@ def alive(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
-
-
-def test_what_a_case_changes_is_gone_in_the_next(write_script: Write) -> None:
-    script = write_script(
-        "changes.py",
-        """
-        import os, sys, torch
-        print(torch.get_default_dtype(), "LEFT" in os.environ, os.getcwd() == "/", sys.path[-1])
-        torch.set_default_dtype(torch.float64)
-        os.environ["LEFT"] = "1"
-        os.chdir("/")
-        sys.path.append("LEFT")
-        """,
-    )
-    first, second = (run_ranks(1, script).stdout for _ in range(2))
-    assert first == second
-
-
-def test_a_library_that_a_case_names_is_imported_once_for_all_to_come(write_script: Write) -> None:
-    text = "import sys; print('pydoc_data.topics' in sys.modules, flush=True)"
-    script = write_script("has.py", text)
-    before = run_ranks(1, script).stdout
-    named = run_ranks(2, script, libraries=["pydoc_data.topics"]).stdout
-    after = run_ranks(1, script).stdout
-    # Triton 3.9 says at the end which of its types are left.
-    told = [re.findall("^(?:True|False)$", out, re.M) for out in (before, named, after)]
-    assert told == [["False"], ["True", "True"], ["True"]]
-
-
-def test_tests_themselves_compute_with_one_thread_as_the_pool_s_ranks_do() -> None:
-    assert torch.get_num_threads() == 1

@@ -83,9 +83,5 @@ def test_an_overflow_on_one_rank_makes_every_rank_skip_and_halve_the_scale(found
         assert rank["first norm"] == pytest.approx(found["float32"][1][0], rel=1e-2)  # unscaled
 
 
-def test_other_types_scale_nothing(found):
-    assert found["scaler unused"] is False
-
-
 def test_fsdp1_casts_buffers_to_the_type_asked_for(found):
     assert found["buffer"] == "bfloat16"

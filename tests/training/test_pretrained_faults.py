@@ -15,7 +15,6 @@ from small_transformers import made
 
 from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError
 from fsdpkit.training import pretrained
-from fsdpkit.training.units import block_paths, own_blocks
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 Tensors = dict[str, torch.Tensor]
@@ -184,27 +183,3 @@ def test_no_code_of_the_directory_runs(copy: Callable[[str], Path], tmp_path: Pa
     with pytest.raises(ConfigError, match="custom code"):
         tried(directory)
     assert not trace.exists()
-
-
-@pytest.mark.parametrize(
-    "leftover",
-    ["model.layers.1.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"],
-)
-def test_tables_that_the_model_computes_are_left_out(
-    copy: Callable[[str], Path], leftover: str
-) -> None:
-    directory = copy("llama")
-    put(leftover, torch.ones(4))(directory)
-    found = pretrained(directory)
-    found.fill.check(found.model)
-    assert not (found.model.model.rotary_emb.inv_freq == 1).all()
-    assert leftover not in found.export.layout
-
-
-def test_a_model_that_names_no_blocks_is_told_what_to_pass(copy: Callable[[str], Path]) -> None:
-    model = pretrained(copy("llama")).model
-    assert [block.__name__ for block in own_blocks(model)] == ["LlamaDecoderLayer"]
-    model._no_split_modules = None
-    assert own_blocks(model) == []
-    with pytest.raises(ConfigError, match=r"_no_split_modules names nothing.*`blocks`"):
-        block_paths(model, own_blocks(model))

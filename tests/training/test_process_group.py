@@ -9,8 +9,6 @@ from collections.abc import Sequence
 import pytest
 from launch import EXAMPLE, RANKS, environment, run_ranks
 
-from fsdpkit.errors import FsdpkitError
-
 
 @pytest.mark.torch
 def test_a27_runs_of_four_ranks_leave_together_with_status_0(tmp_path):
@@ -29,12 +27,6 @@ def test_a51_slurm_variables_do_not_make_a_rank():
     assert done.returncode == 2
     assert "RANK" in done.stderr
     assert "torchrun --standalone --nproc-per-node 2" in done.stderr
-
-
-@pytest.mark.torch
-def test_a_rank_does_not_end_while_gloo_holds_a_message(tmp_path):
-    done = run_ranks(2, RANKS / "late_release.py", str(tmp_path))
-    assert done.returncode == 0, done.stdout[-3000:]
 
 
 class Joined(Exception):
@@ -79,13 +71,3 @@ def test_on_gpus_the_device_comes_first_then_nccl_with_gloo_beside_it(monkeypatc
 
 def test_without_a_gpu_gloo_joins_the_ranks(monkeypatch):
     assert asked_of_torch(monkeypatch, gpus=0) == [("join", "gloo")]
-
-
-def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
-    with pytest.raises(FsdpkitError, match="local rank 1 has no GPU: 1 are visible"):
-        asked_of_torch(monkeypatch, gpus=1)
-
-
-def test_a_rank_with_a_gpu_that_torch_was_not_built_for_does_not_join(monkeypatch):
-    with pytest.raises(FsdpkitError, match=r"A100 \(compute capability 8\.0\).*sm_90"):
-        asked_of_torch(monkeypatch, gpus=2, built_for=["sm_90"])

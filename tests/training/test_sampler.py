@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from fsdpkit.config.training import DataSettings
-from fsdpkit.errors import ConfigError
 from fsdpkit.training.checkpoint import Progress
 from fsdpkit.training.sampler import (
     Buckets,
@@ -22,7 +21,6 @@ from fsdpkit.training.sampler import (
     completed_epoch,
     endless,
     first_fit,
-    gather,
     steps_of_epochs,
 )
 
@@ -60,13 +58,6 @@ def test_each_sample_goes_to_exactly_one_rank(world_size):
     assert [len(s) for s in ranks(world_size)] == [len(share) for share in shares]
 
 
-@pytest.mark.parametrize("buckets", [None, in_buckets(37)], ids=["plain", "buckets"])
-@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 8), (2, 4), (4, 2), (8, 1)])
-def test_the_global_batch_does_not_depend_on_the_number_of_ranks(world_size, batch_size, buckets):
-    one = consumed(ranks(1, buckets=buckets), 8)
-    assert consumed(ranks(world_size, buckets=buckets), batch_size) == one
-
-
 @pytest.mark.parametrize("world_size", [2, 4, 5, 40])
 def test_all_ranks_have_equally_many_batches(world_size):
     batches = [list(GlobalBatches(s, 3)) for s in ranks(world_size)]
@@ -77,12 +68,6 @@ def test_all_ranks_have_equally_many_batches(world_size):
     assert sorted(i for b in batches for share in b for i in share) == list(SAMPLES)
 
 
-def test_set_epoch_and_seed_change_the_order_and_nothing_else_does():
-    orders = [tuple(ranks(2, epoch=e, seed=s)[0].order()) for s in (0, 1) for e in (0, 1, 2)]
-    assert len(set(orders)) == 6
-    assert orders[0] == tuple(ranks(4, epoch=0, seed=0)[3].order())
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_a_position_resumes_on_any_number_of_ranks_where_eight_samples_were_left(world_size):
     whole = consumed(ranks(4), 2)
@@ -90,54 +75,7 @@ def test_a_position_resumes_on_any_number_of_ranks_where_eight_samples_were_left
     assert resumed == whole[1:]
 
 
-def test_a_finished_epoch_has_no_batches_left():
-    for batch_size in (1, 4):  # 37 samples: global batches of eight end the epoch at 40
-        assert list(GlobalBatches(ranks(2, position=40)[1], batch_size)) == []
-        assert len(GlobalBatches(ranks(2, position=40)[1], batch_size)) == 0
-
-
-def test_the_last_step_can_be_left_out():
-    batches = [list(GlobalBatches(s, 3, drop_last=True)) for s in ranks(4)]
-    assert [[len(share) for share in b] for b in batches] == [[3, 3, 3]] * 4
-
-
-def test_without_shuffle_the_order_is_the_file_s():
-    assert ranks(1, shuffle=False)[0].order().tolist() == list(SAMPLES)
-
-
-def test_a_rank_outside_the_world_is_refused():
-    with pytest.raises(ValueError, match="rank 2"):
-        GlobalOrderSampler(SAMPLES, num_replicas=2, rank=2)
-
-
-def test_each_rank_knows_the_step_s_samples_of_all_ranks():
-    for step in zip(*(GlobalBatches(s, 3) for s in ranks(4, epoch=5)), strict=True):
-        everyone = sorted(i for share in step for i in share)
-        assert all(sorted(share.everyone.tolist()) == everyone for share in step)
-        assert {share.epoch for share in step} == {5}
-
-
 # Length buckets
-
-
-def collected(order: list[int], buckets: np.ndarray, group: int) -> list[int]:
-    """What `gather` promises, a sample at a time."""
-    waiting: dict[int, list[int]] = {}
-    done = []
-    for sample in order:
-        bucket = waiting.setdefault(int(buckets[sample]), [])
-        bucket.append(sample)
-        if len(bucket) == group:
-            done += bucket
-            bucket.clear()
-    return done + [i for bucket in sorted(waiting) for i in waiting[bucket]]
-
-
-@given(st.integers(0, 120), st.integers(1, 9), st.integers(1, 12), st.integers(0, 99))
-def test_buckets_hand_over_a_global_batch_when_they_have_one(samples, kinds, group, seed):
-    rng = np.random.default_rng(seed)
-    order, buckets = rng.permutation(samples), rng.integers(0, kinds, samples).astype(np.uint8)
-    assert gather(order, buckets, group).tolist() == collected(order.tolist(), buckets, group)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -147,12 +85,6 @@ def test_all_but_the_last_batches_are_of_one_bucket_on_all_ranks(world_size):
     mixed = [len({int(b) for b in buckets[step]}) > 1 for step in steps]
     assert not any(mixed[:-4])
     assert sorted(i for step in steps for i in step) == list(samples)
-
-
-def test_buckets_are_filled_anew_in_each_epoch():
-    buckets = in_buckets(37)
-    orders = {tuple(ranks(2, epoch=e, group=8, buckets=buckets)[0].order()) for e in range(3)}
-    assert len(orders) == 3
 
 
 @given(
@@ -181,11 +113,6 @@ def test_a_bucket_is_the_smallest_share_of_the_longest_that_fits(
     smallest = next(s for s in shapes if lengths[0][0] <= s[0] and lengths[1][0] <= s[1])
     assert buckets.shape(*lengths) == smallest
     assert shapes[int(buckets.of(*lengths)[0])] == smallest
-
-
-def test_without_buckets_a_batch_is_padded_to_its_longest_rounded_up():
-    buckets = Buckets(DataSettings(source_length=96, target_length=32, multiple=8))
-    assert buckets.shape(np.array([3, 17]), np.array([8, 2])) == (24, 8)
 
 
 # Through a loader, over epochs and other numbers of ranks
@@ -238,17 +165,6 @@ def test_an_epoch_has_each_sample_once_however_often_the_number_of_ranks_changes
             assert sorted(found) == list(range(samples))
 
 
-def test_an_epoch_keeps_the_groups_it_began_with():
-    progress = Progress()
-    options = {"buckets": in_buckets(60)}
-    list(run(4, 2, 60, progress, 3, **options))
-    assert (progress.epoch, progress.position, progress.group) == (0, 24, 8)
-    list(run(3, 1, 60, progress, 2, **options))
-    assert (progress.epoch, progress.position, progress.group) == (0, 30, 8)
-    list(run(3, 1, 60, progress, 11, **options))
-    assert (progress.epoch, progress.position, progress.group) == (1, 3, 3)
-
-
 def test_endless_batches_come_in_another_order_in_each_epoch():
     order: dict[int, list[int]] = {}
     for epoch, step in run(2, 5, 40, Progress(), steps=8):
@@ -283,38 +199,7 @@ def test_the_steps_of_so_many_epochs_end_with_the_last_sample_of_the_last_one(
     assert steps_of_epochs(read, progress, epochs) == progress.step, "nothing is left"
 
 
-def test_a_run_that_is_beyond_its_epochs_has_no_steps_left():
-    read = loader(2, 0, 4, samples=20)
-    assert steps_of_epochs(read, Progress(step=9, epoch=3, position=8), 2) == 9
-
-
-def test_an_epoch_is_complete_after_its_last_step_only():
-    read, progress = loader(2, 0, 4, samples=20), Progress()
-    found = []
-    for _ in endless(read, progress):
-        found.append(completed_epoch(read, progress))
-        if len(found) == 7:
-            break
-    assert found == [0, 0, 1, 0, 0, 2, 0]
-
-
-def test_an_epoch_without_a_batch_is_an_error_and_not_endless():
-    with pytest.raises(ConfigError, match="0 samples"):
-        next(endless(loader(1, 0, 4, samples=0), Progress()))
-
-
 # Packing
-
-
-@given(st.integers(0, 700), st.integers(4, 60), st.integers(4, 60), st.integers(0, 99))
-@settings(max_examples=60)
-def test_packed_rows_fit_and_have_no_gaps_in_their_numbers(samples, source, target, seed):
-    rng = np.random.default_rng(seed)
-    lengths = np.stack([rng.integers(1, longest + 1, samples) for longest in (source, target)])
-    row = first_fit(lengths, (source, target))
-    assert sorted(set(row.tolist())) == list(range(int(row.max(initial=-1)) + 1))
-    for field, longest in zip(lengths, (source, target), strict=True):
-        assert (np.bincount(row, weights=field) <= longest).all()
 
 
 def test_no_two_packed_rows_of_a_window_would_have_fitted_into_one():
@@ -326,11 +211,6 @@ def test_no_two_packed_rows_of_a_window_would_have_fitted_into_one():
     fitting = (together <= 100).all(-1) & ~np.eye(len(used), dtype=bool)
     assert not fitting.any()
     assert used.sum() / used.size > 80  # of 100 tokens
-
-
-def test_a_sample_that_fits_no_row_is_refused():
-    with pytest.raises(ValueError, match="longer"):
-        first_fit(np.array([[3, 11], [1, 1]]), (10, 10))
 
 
 # Size
@@ -347,8 +227,3 @@ def test_the_order_of_a_hundred_million_samples_is_one_array_of_four_bytes_each(
     assert share.everyone.base is None, "no view of the order goes to a worker"
     assert sampler.order().dtype == np.int32
     assert peak < 1_000_000, "beside torch's array nothing grows with the number of samples"
-
-
-def test_the_order_of_a_million_is_a_permutation():
-    order = ranks(1, samples=range(1_000_000))[0].order()
-    assert (np.bincount(order) == 1).all()

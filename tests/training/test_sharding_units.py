@@ -12,14 +12,12 @@ from torch import Tensor, nn
 from fsdpkit.config.training import ShardingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
-from fsdpkit.training.ignored import ignored_parameters, modules_of
 from fsdpkit.training.units import (
     ShardedUnit,
     find_units,
     matching_paths,
     outermost,
     walk,
-    warning_about_tiny,
 )
 
 
@@ -97,36 +95,6 @@ def test_block_classes_that_the_model_lacks_are_refused() -> None:
         units(Model(), blocks=())
 
 
-def test_neighbours_share_a_unit_within_one_parent_only() -> None:
-    found = units(Model(), blocks_per_unit=2)
-    assert paths(found) == ["left.0", "left.2", "right.0", "right.2"]
-    assert [len(unit.modules) for unit in found] == [2, 1, 2, 1]
-
-
-def test_by_size_small_modules_are_gathered_with_what_holds_them() -> None:
-    model = nn.Sequential(
-        nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 10)), nn.Linear(10, 30)
-    )
-    assert paths(units(model, (), wrap="size", wrap_parameters=111)) == ["0", "1"]
-    assert paths(units(model, (), wrap="size", wrap_parameters=110)) == ["0.0", "0.2", "1"]
-    assert paths(units(model, (), wrap="size", wrap_parameters=331)) == []
-
-
-def test_by_size_blocks_are_not_cut_and_embeddings_stay_outside() -> None:
-    found = units(Model(), wrap="size", wrap_parameters=100)
-    assert "left.0" in paths(found)
-    assert not [path for path in paths(found) if path.startswith("left.0.")]
-    assert "embed" not in paths(found)
-    assert "head" in paths(found)
-
-
-def test_by_size_tied_modules_stay_in_what_holds_both() -> None:
-    pair = nn.Sequential(nn.Linear(10, 100), nn.ReLU(), nn.Linear(10, 100))
-    pair[2].weight = pair[0].weight
-    found = units(nn.Sequential(pair, nn.Linear(20, 20)), (), wrap="size", wrap_parameters=100)
-    assert paths(found) == ["0", "1"]
-
-
 trees = st.recursive(
     st.integers(1, 6).map(lambda n: nn.Linear(n, n, bias=False)),
     lambda children: st.lists(children, min_size=1, max_size=4).map(lambda c: nn.Sequential(*c)),
@@ -161,13 +129,6 @@ def test_by_name_a_unit_may_hold_others_and_comes_before_them() -> None:
     assert paths(named) == ["right.0", "right.0.norm", "right.0.first", "right.0.second"]
 
 
-def test_a_pattern_that_fits_nothing_is_named_with_its_setting() -> None:
-    with pytest.raises(ConfigError, match=r"wrap_names: 'middle\.\*' fits no module of Model"):
-        units(Model(), wrap="names", wrap_names=("left.*", "middle.*"))
-    with pytest.raises(ConfigError, match="'left' fits no module"):  # a list has no forward
-        units(Model(), wrap="names", wrap_names=("left",))
-
-
 def test_kept_modules_are_gathered_once_per_unit_and_once_for_the_root() -> None:
     model = Model()
     kept = outermost(matching_paths(model, ["*norm"], "keep"))
@@ -181,26 +142,6 @@ def test_kept_modules_are_gathered_once_per_unit_and_once_for_the_root() -> None
     ]
 
 
-def test_a_kept_block_is_a_unit_of_its_own_precision() -> None:
-    found = units(Model(), kept=["left.1"], blocks_per_unit=3)
-    assert [(u.path, len(u.modules), u.float32) for u in found[:3]] == [
-        ("left.0", 1, False),
-        ("left.1", 1, True),
-        ("left.2", 1, False),
-    ]
-
-
-def test_all_units_in_a_kept_module_are_kept_and_it_is_one_too() -> None:
-    model = nn.Sequential(nn.Sequential(Block(), Block()), Block())
-    found = units(model, kept=["0"])
-    assert [(u.path, u.float32, u.inner) for u in found] == [
-        ("0", True, False),
-        ("0.0", True, False),
-        ("0.1", True, False),
-        ("1", False, False),
-    ]
-
-
 def test_a_tie_across_units_is_refused_unless_both_were_named() -> None:
     names = {"wrap": "names", "wrap_names": ("embed", "head")}
     (pair,) = units(Model(tied=True), **names)
@@ -208,34 +149,3 @@ def test_a_tie_across_units_is_refused_unless_both_were_named() -> None:
     for refused in ({**names, "engine": "fsdp1"}, {**names, "wrap_names": ("head",)}):
         with pytest.raises(ConfigError, match="embed and head share a weight"):
             units(Model(tied=True), **refused)
-
-
-def test_a_block_used_twice_is_refused() -> None:
-    model = Model()
-    model.left[1] = model.left[0]
-    with pytest.raises(ConfigError, match=r"left\.0\.norm and left\.1\.norm share a weight"):
-        units(model)
-
-
-def test_tiny_units_are_counted_and_the_smallest_named() -> None:
-    line = warning_about_tiny(units(Model()))
-    assert line is not None
-    assert "6 of 6 sharding units have fewer than 10,000 parameters (left.0: 304)" in line
-    assert warning_about_tiny(units(nn.Sequential(nn.Linear(100, 100)), (nn.Linear,))) is None
-
-
-def test_a_module_of_ignored_and_other_parameters_cannot_compute_in_two_types():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    ignored = ignored_parameters(model, ["0.weight"])
-    with pytest.raises(ConfigError, match=r'ignore all of it \("0\.\*"\)'):
-        modules_of(model, ignored.values())
-    assert modules_of(model, ignored_parameters(model, ["0.*"]).values()) == ["0"]
-
-
-def test_a_function_that_chooses_is_asked_about_the_block_inside_a_checkpoint_wrapper():
-    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-    checkpoint_activations(model, [nn.Linear])
-    chosen = find_units(
-        model, ShardingSettings(), [], is_unit=lambda path, module: isinstance(module, nn.Linear)
-    )
-    assert [unit.path for unit in chosen] == ["0", "2"]

@@ -37,7 +37,6 @@ from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.checkpoints import checkpoints_in, problems_of, sha256_of
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training import checkpoint
 from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.checkpoint_loading import read_weights
 from fsdpkit.training.distributed import Ranks
@@ -165,13 +164,6 @@ def damaged(folder: Path) -> dict[str, dict]:
         damage(TaskPaths(run).checkpoints / "step-2")
         again = in_child(lambda run=run: training(run, 1))
         found[name] = {"again": again, "after": state_of(run)}
-    run = folder / "all damaged"
-    shutil.copytree(folder / "before", run)
-    for path in checkpoints_in(TaskPaths(run).checkpoints):
-        flip(path / "__0_0.distcp")
-    before = sorted(p.name for p in TaskPaths(run).checkpoints.iterdir())
-    again = in_child(lambda: training(run, 1))
-    after = sorted(p.name for p in TaskPaths(run).checkpoints.iterdir())
     newer = folder / "newer format"
     shutil.copytree(folder / "before", newer)
     description = TaskPaths(newer).checkpoints / "step-2" / "checkpoint.json"
@@ -180,7 +172,6 @@ def damaged(folder: Path) -> dict[str, dict]:
     sums.write_text(sums.read_text().replace(before_it, sha256_of(description)))
     return {
         **found,
-        "all": {"again": again, "before": before, "after": after},
         "newer format": {"again": in_child(lambda: training(newer, 1))},
     }
 
@@ -255,42 +246,6 @@ def two_jobs(folder: Path, other: OtherJob) -> dict:
     }
 
 
-def published_meanwhile(folder: Path, other: OtherJob) -> tuple[int, str]:
-    """A job that has looked for checkpoints, while the one before it was writing another."""
-    claim = checkpoint.claim
-
-    def late(directory: Path) -> object:
-        checkpoint.claim = claim
-        other(folder)
-        return claim(directory)
-
-    in_child(lambda: training(folder, 1))
-    checkpoint.claim = late
-    try:
-        return in_child(lambda: training(folder, 0))
-    finally:
-        checkpoint.claim = claim
-
-
-def two_layers(folder: Path, *, steps: int, used: int) -> str:
-    """AdamW over two weights, of which `used` get a gradient."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)
-    )
-    optimizer = torch.optim.AdamW(model.parameters())
-    saves = Checkpointer(TaskPaths(folder), ALONE, model, optimizer)
-    progress = saves.resume() or Progress()
-    for _ in range(steps):
-        for layer in [*model][:used]:
-            layer.weight.grad = torch.ones_like(layer.weight)
-        optimizer.step()
-    progress.step += 1
-    saves.save(progress)
-    saves.close()
-    return f"{len(optimizer.state)} with state, at step {progress.step}"
-
-
 class OtherJob:
     """Takes a step of the run in a folder, in a process that has no process group yet."""
 
@@ -326,14 +281,6 @@ def main() -> None:
         "copied": copied_before_it_changes(folder / "copied"),
         "no room": no_room(folder / "full"),
         "read-only": read_only(folder / "read-only"),
-        "meanwhile": published_meanwhile(folder / "meanwhile", other),
-        "before any step": [
-            in_child(lambda: two_layers(folder / "untouched", steps=0, used=0)) for _ in range(2)
-        ],
-        "frozen": [
-            in_child(lambda used=used: two_layers(folder / "frozen", steps=1, used=used))
-            for used in (1, 2)
-        ],
         "two jobs": two_jobs(folder / "shared", other),
     }
     result.write_text(json.dumps(found))

@@ -222,7 +222,6 @@ def main() -> None:
                 "fsdp1 full_shard fused": overflow(ranks, "fused", **fsdp1),
                 "fsdp1 full_shard sgd": overflow(ranks, "sgd", **fsdp1),
             },
-            "scaler unused": loss_scaler(exact, nn.Linear(1, 1), ranks).is_enabled(),
             "buffer": buffers(ranks),
         }
         if ranks.is_first:
