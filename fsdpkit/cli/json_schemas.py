@@ -55,7 +55,6 @@ from fsdpkit.cli.publish_answers import (
 from fsdpkit.cli.scale_answers import (
     ScaleAdvanced,
     ScaleCancelled,
-    ScaleExpected,
     ScaleStarted,
     ScaleStatus,
     ScaleWritten,
@@ -94,7 +93,7 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "sweep report": (SweepReport,),
     "sweep advance": (Advanced,),
     "sweep cancel": (SweepCancelled,),
-    "scale": (ScaleStarted, ScaleExpected),
+    "scale": (ScaleStarted, ScaleStatus),
     "scale status": (ScaleStatus,),
     "scale write": (ScaleWritten,),
     "scale advance": (ScaleAdvanced,),
