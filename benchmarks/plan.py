@@ -1,7 +1,7 @@
 """How far plans are from what was measured: `python benchmarks/plan.py`, half an hour.
 
-Speed against published runs and against our own runs on this machine's cores, memory against what
-real ranks hold, what a plan itself takes, and what compiled blocks keep. What is compared how
+Speed against published runs, memory against what real ranks hold, what a plan itself takes, and
+what compiled blocks keep. What is compared how
 stands in plan_parts/, a module each, with a file of results of its own, from which the tables in
 README.md are made.
 
@@ -32,7 +32,6 @@ PARTS = {
     "cost": "plan-cost.json",
     "compiled": "plan-compiled.json",
     "speed": "plan-speed.json",
-    "gloo": "plan-speed-cpu.json",
 }
 """Each module, which has `measure(quick)`, with its file of results."""
 

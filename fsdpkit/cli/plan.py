@@ -189,11 +189,13 @@ def command(
         step = asked(job, cluster, gpu, model, extra, options, args, agreed)
         return replace(step, compiled=compiled)
 
-    by = By(speed_file, not published, runs_dir(runs), _site_id(cluster))
+    site, network_gb_s = _site_and_network(cluster)
+    by = By(speed_file, not published, runs_dir(runs), site, network_gb_s)
     if calibration:
         from fsdpkit.cli.plan_calibration import show
 
-        return show(ask().card.name, by, forget, save_to, as_json)
+        context.with_resource(one_child())
+        return show(ask().card, by, forget, save_to, as_json)
     context.with_resource(one_child())
     if tune:
         from fsdpkit.cli.plan_tune import answer, places
@@ -368,15 +370,17 @@ def args_alone(
     return list(spec.args) if spec.training is msgspec.UNSET else None
 
 
-def _site_id(cluster: str | None) -> str | None:
-    """The cluster whose runs count; None where this machine is several, or the named one none."""
+def _site_and_network(cluster: str | None) -> tuple[str | None, float | None]:
+    """The cluster whose runs count, and what its profile says of bandwidth between nodes; None
+    where this machine is several, or the named one none."""
     from fsdpkit.config.site import choose_site
     from fsdpkit.errors import FsdpkitError
 
     try:
-        return choose_site(cluster)[0].id
+        site = choose_site(cluster)[0]
     except FsdpkitError:
-        return None
+        return None, None
+    return site.id, site.profile.network.all_reduce_gb_s
 
 
 def _start(asked: AskedStep, key: str) -> int:

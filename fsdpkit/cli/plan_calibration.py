@@ -12,20 +12,23 @@ import click
 from fsdpkit.cli.options import table
 
 if TYPE_CHECKING:
+    from fsdpkit.planning.cards import Card
     from fsdpkit.planning.forecast import By
     from fsdpkit.planning.speed_learned import Basis
     from fsdpkit.planning.speed_measured import MeasuredSpeed
 
 
-def show(gpu: str, by: By, forget: Sequence[str], save_to: Path | None, as_json: bool) -> int:
-    """What was measured, and what of it counts for `gpu`. Raises FsdpkitError."""
-    from fsdpkit.planning.speed_learned import MeasuredMachine, basis_of
+def show(card: Card, by: By, forget: Sequence[str], save_to: Path | None, as_json: bool) -> int:
+    """What was measured, and what of it counts for `card`. Raises FsdpkitError."""
+    from fsdpkit.planning.forecast import work_of_run
+    from fsdpkit.planning.speed_learned import basis_of
 
+    gpu = card.name
     records = by.records()
     gone = _forgotten(records, forget)
     records = [one for one in records if one.run not in gone]
-    machine = MeasuredMachine.here(gpu, by.site)
-    basis = basis_of(records, machine)
+    machine = by.machine(card)
+    basis = basis_of(records, machine, lambda run: work_of_run(run, card))
     if save_to is not None:
         _save(basis, save_to, machine.torch)
     if as_json:
@@ -73,7 +76,7 @@ def _row(one: MeasuredSpeed, used: bool) -> list[str]:
 
 def _save(basis: Basis, path: Path, torch: str | None) -> None:
     from fsdpkit.errors import StorageError
-    from fsdpkit.planning.speed_records import save
+    from fsdpkit.planning.speed_calibration import save
 
     try:
         save(basis.calibration, path, torch if basis.used else None)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from fsdpkit.config.job import Resources
+    from fsdpkit.config.site import LoadedSite
     from fsdpkit.planning.asked import AskedStep
     from fsdpkit.planning.forecast import By
-    from fsdpkit.planning.tune import Tuned
 
 
 def places(
@@ -26,7 +26,6 @@ def places(
     from fsdpkit.config.job_loading import load_job
     from fsdpkit.config.site import choose_site
     from fsdpkit.errors import UsageError
-    from fsdpkit.planning.tune_space import nodes_that_fit
     from fsdpkit.scheduling.wanted import Wanted
 
     if gpu is not None and cluster is None:
@@ -34,10 +33,30 @@ def places(
     said = Wanted(**options)
     resources = load_job(job, options=said.options, sets=said.sets).spec.resources
     site, _ = choose_site(cluster)
-    fitting, refused = nodes_that_fit(resources, site, nodes or (resources.nodes,))
+    fitting, refused = places_of(resources, site, nodes or (resources.nodes,))
     if not fitting:
         raise UsageError("--tune: " + next(iter(refused.values())))
     return fitting, refused
+
+
+def places_of(
+    resources: Resources, site: LoadedSite, wanted: Iterable[int]
+) -> tuple[list[int], dict[int, str]]:
+    """Of the wanted numbers of nodes those that the site has a place for; why not the others."""
+    from msgspec.structs import replace
+
+    from fsdpkit.config.placement import place_to_plan
+    from fsdpkit.errors import UsageError
+
+    fit: list[int] = []
+    refused: dict[int, str] = {}
+    for nodes in wanted:
+        try:
+            place_to_plan(replace(resources, nodes=nodes), site)
+            fit.append(nodes)
+        except UsageError as error:
+            refused[nodes] = str(error)
+    return fit, refused
 
 
 def answer(
@@ -52,10 +71,12 @@ def answer(
     import msgspec
 
     from fsdpkit.planning import speed_words
+    from fsdpkit.planning.tune import T5, allowed_by, tune
 
-    basis = by.basis(base.card.name)
-    tuned = _of_model if base.model else _of_trainer
-    found, rests_on = tuned(base, nodes, aim, basis.calibration)
+    basis = by.basis(base.card)
+    allowed = allowed_by(base.entry.path) if base.model else T5
+    where = nodes or (base.nodes,)
+    found = tune(base, where, basis.calibration, aim=aim, allowed=allowed)
     if refused:
         why = next(iter(refused.values()))
         numbers = ", ".join(map(str, refused))
@@ -70,43 +91,7 @@ def answer(
     else:
         for line in speed_words.tuned_lines(found):
             click.echo(line)
-        click.echo(f"speed is computed from: {rests_on}; {basis.words}")
+        click.echo(f"speed is computed from: recorded steps; {basis.words}")
         for line in speed_words.left_out_lines(basis.left_out):
             click.echo(line)
     return 0 if found.fits else 1
-
-
-def _of_trainer(
-    base: AskedStep, nodes: Sequence[int], aim: Any, calibration: Any
-) -> tuple[Tuned, str]:
-    from fsdpkit.config.training import TrainingSettings
-    from fsdpkit.planning import plans
-    from fsdpkit.planning.forecast import goal_of
-    from fsdpkit.planning.outside import SAFE
-    from fsdpkit.planning.tune import tune
-
-    def memory_of(settings: TrainingSettings, nodes: int, gpus: int) -> int:
-        each = dataclasses.replace(base, settings=settings, nodes=nodes, gpus=gpus)
-        return plans.plan(each).total
-
-    found = tune(
-        base.settings,
-        nodes=nodes or (base.nodes,),
-        gpus=base.gpus,
-        base_nodes=base.nodes,
-        calibration=calibration,
-        memory_of=memory_of,
-        room_bytes=int(base.card.memory * SAFE),
-        aim=aim,
-        goal=goal_of(base),
-    )
-    return found, "a closed form, an estimate"
-
-
-def _of_model(
-    base: AskedStep, nodes: Sequence[int], aim: Any, calibration: Any
-) -> tuple[Tuned, str]:
-    from fsdpkit.planning.tune_model import tune_model
-
-    found = tune_model(base, nodes or (base.nodes,), aim, calibration)
-    return found, "the layers of a recorded step, put together for each setting, an estimate"

@@ -21,7 +21,6 @@ from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.sweeps.scaling import Mode, Size
-    from fsdpkit.sweeps.scaling_expected import Expected
     from fsdpkit.sweeps.scaling_record import Study, StudyPaths
 
 
@@ -103,12 +102,10 @@ def start(
     as_json: bool,
     **resources: Any,
 ) -> int:
-    """Start a study of JOB; say first what is expected of each size, where that is known."""
-    from fsdpkit.cli.scale_expected import expected
+    """Start a study of JOB."""
     from fsdpkit.cli.submit import say_where
     from fsdpkit.sweeps import scaling_study
     from fsdpkit.sweeps.scaling import MODES
-    from fsdpkit.sweeps.scaling_expected import by_size
 
     said = [f"resources.{key}={value}" for key, value in resources.items() if value is not None]
     modes: list[Mode] = [mode for mode in MODES if how in (mode, "both")]
@@ -117,28 +114,16 @@ def start(
         nodes, modes, job, name, [*said, *sets], bound, cluster, batch, runs, agreed
     )
     prepared = scaling_study.prepare(asked)
-    largest = prepared.plans[modes[0], max(nodes)]
-    say_where(largest, prepared.why_site)
-    told = expected(prepared, runs)
-    sizes = [one for of_mode in told.values() for one in of_mode]
-    if not as_json:
-        _print_expected(told, bound, alone=dry_run)
+    say_where(prepared.plans[modes[0], max(nodes)], prepared.why_site)
     if dry_run:
-        if as_json:
-            from fsdpkit.cli.json_output import print_answer
-            from fsdpkit.cli.scale_answers import ScaleExpected
-
-            print_answer(ScaleExpected(name=prepared.study.name, bound=bound, sizes=sizes))
-        return 0
-    paths, study = scaling_study.start(prepared, asked, by_size(sizes))
+        return _show(prepared.paths, prepared.study, as_json)
+    paths, study = scaling_study.start(prepared, asked)
     if as_json:
         from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.scale_answers import ScaleStarted
 
         submitted = {f"{point.mode} {point.nodes}": point.run for point in study.points}
-        print_answer(
-            ScaleStarted(name=study.name, dir=str(paths.dir), runs=submitted, expected=sizes)
-        )
+        print_answer(ScaleStarted(name=study.name, dir=str(paths.dir), runs=submitted))
         return 0
     click.echo(study.name)
     for point in study.points:
@@ -146,27 +131,6 @@ def start(
     typed, where = fsdpkit_as_typed(), as_typed(paths.dir)
     click.echo(f"  {typed} scale status {where}\n  {typed} scale write {where}")
     return 0
-
-
-def _print_expected(told: dict[Mode, list[Expected]], bound: float | None, *, alone: bool) -> None:
-    """As a table where it is all that was asked for; else in lines on stderr."""
-    from fsdpkit.sweeps.scaling_expected import HEAD, in_words, rows, where_it_would_stop
-
-    sizes = [one for of_mode in told.values() for one in of_mode]
-    if alone:
-        table([*HEAD], rows(sizes))
-    if all(one.rate is None for one in sizes):
-        click.echo(
-            "fsdpkit: no prediction: fsdpkit plan was not asked about these sizes of this job, or "
-            "the site's GPUs are not known",
-            err=True,
-        )
-        return
-    lines = [] if alone else [in_words(one) for one in sizes]
-    stops = [where_it_would_stop(of_mode, bound) for of_mode in told.values()]
-    rest_on = dict.fromkeys(one.rests_on for one in sizes if one.rests_on)
-    lines += [*filter(None, stops), *(f"computed, not measured: {one}" for one in rest_on)]
-    click.echo("\n".join(lines), err=not alone)
 
 
 def _open(name: str, runs: str | None) -> tuple[StudyPaths, Study]:
@@ -189,10 +153,14 @@ def _measured(paths: StudyPaths, study: Study) -> dict[Mode, list[Size]]:
 @json_option
 def status(name: str, runs: str | None, as_json: bool) -> int:
     """Show what was measured so far, and where more nodes stop paying off."""
+    return _show(*_open(name, runs), as_json)
+
+
+def _show(paths: StudyPaths, study: Study, as_json: bool) -> int:
+    """Each size as far as it is known; of one that was not submitted what is predicted."""
     from fsdpkit.sweeps.scaling import knee
     from fsdpkit.sweeps.scaling_tables import HEAD, rows
 
-    paths, study = _open(name, runs)
     found = _measured(paths, study)
     if as_json:
         from fsdpkit.cli.json_output import print_answer

@@ -7,7 +7,6 @@ from typing import Literal
 from msgspec import Struct
 
 from fsdpkit.sweeps.scaling import Size
-from fsdpkit.sweeps.scaling_expected import Expected
 
 
 class ScaleStarted(Struct, frozen=True, kw_only=True):
@@ -18,21 +17,10 @@ class ScaleStarted(Struct, frozen=True, kw_only=True):
     dir: str
     runs: dict[str, str]
     """By mode and nodes (`weak 2`), those that were submitted at once."""
-    expected: list[Expected] = []
-    """Of each size, also those that are submitted later, if at all."""
-
-
-class ScaleExpected(Struct, frozen=True, kw_only=True):
-    """What a study would show, as far as that is known; with --dry-run."""
-
-    schema: Literal["fsdpkit.scale-expected/1"] = "fsdpkit.scale-expected/1"
-    name: str
-    bound: float | None
-    sizes: list[Expected]
 
 
 class ScaleStatus(Struct, frozen=True, kw_only=True):
-    """A scaling study as it was measured so far."""
+    """A scaling study as it was measured so far; with --dry-run, as it would be."""
 
     schema: Literal["fsdpkit.scale-status/1"] = "fsdpkit.scale-status/1"
     name: str

@@ -1,8 +1,4 @@
-"""GPUs by name: how much memory a driver shows, and what they can compute. No torch here.
-
-Memory is what `nvidia-smi` (AMD: `rocm-smi`, one die) gives as the total; makers' gigabytes are
-about as many GiB. Capability: NVIDIA, developer.nvidia.com/cuda-gpus.
-"""
+"""GPUs as `--gpu` and a site's profile name them, with their memory. No torch here."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import re
 import msgspec
 
 from fsdpkit.config.gpu import Capability, parse_capability
+from fsdpkit.config.gpu_models import GPU_MODELS
 from fsdpkit.config.profile import NodeType
 from fsdpkit.errors import ConfigError, UsageError
 
@@ -27,20 +24,10 @@ class Card(msgspec.Struct, frozen=True):
     known: bool = True
 
 
-CARDS = (
-    Card("V100-16", 16384 * MIB, (7, 0)),
-    Card("V100-32", 32768 * MIB, (7, 0)),
-    Card("A100-40", 40960 * MIB, (8, 0)),
-    Card("A100-80", 81920 * MIB, (8, 0)),
-    Card("A40-48", 46068 * MIB, (8, 6)),
-    Card("L40S-48", 46068 * MIB, (8, 9)),
-    Card("H100-80", 81559 * MIB, (9, 0)),
-    Card("H100-94", 95830 * MIB, (9, 0)),
-    Card("GH200-96", 97871 * MIB, (9, 0)),
-    Card("H200-141", 143771 * MIB, (9, 0)),
-    Card("B200-180", 183359 * MIB, (10, 0)),
-    Card("MI250X-64", 65520 * MIB),
-    Card("MI300X-192", 196592 * MIB),
+CARDS = tuple(
+    Card(f"{model.name.split()[0]}-{size}", mib * MIB, model.capability)
+    for model in GPU_MODELS
+    for size, mib in model.cards
 )
 
 

@@ -8,11 +8,11 @@ model of speed reads `Rates`, plain numbers; the range of its answer comes from 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import msgspec
 
+from fsdpkit.config.gpu_models import GPU_MODELS, gpu_model
 from fsdpkit.errors import UsageError
 
 GB = 1e9
@@ -87,30 +87,11 @@ class MachineRates(msgspec.Struct, frozen=True):
 
 
 _SHEET = "data sheet"
-# (part of the GPU's name, bf16 and float32 TFLOP/s, memory TB/s, GB/s a direction to its node's
-# others, and over which link). The first that fits counts. Sources: the makers' data sheets,
-# figures "with sparsity" halved; memory as `_MEMORY_SHARE` says.
-_GPUS: tuple[tuple[str, float, float, float, float], ...] = (
-    ("gh200", 989.4, 66.9, 4.0, 450),
-    ("h200 nvl", 835.5, 60.0, 4.8, 450),
-    ("h200", 989.4, 66.9, 4.8, 450),
-    ("h100 pcie", 756.5, 51.2, 2.0, 300),
-    ("h100 nvl", 835.5, 60.0, 3.9, 300),
-    ("h100", 989.4, 66.9, 3.35, 450),
-    ("gb200", 2500.0, 80.0, 8.0, 900),
-    ("b200", 2250.0, 80.0, 8.0, 900),
-    ("a100-40", 312.0, 19.5, 1.555, 300),
-    ("a100", 312.0, 19.5, 2.039, 300),
-    ("l40s", 362.05, 91.6, 0.864, 32),
-    ("v100", 125.0, 15.7, 0.9, 150),
-    ("mi300x", 1307.4, 163.4, 5.3, 448),
-    ("mi250x", 191.5, 47.9, 1.6, 150),
-)
 _ATTENTION = {
-    "a100": UncertainValue(
+    "A100": UncertainValue(
         0.6, 1.25, "FlashAttention-2 at 50-73 % of an A100's peak, arXiv 2307.08691"
     ),
-    "h100": UncertainValue(
+    "H100": UncertainValue(
         0.35, 1.4, "FlashAttention-2 at 35 % of an H100's peak, arXiv 2407.08608"
     ),
 }
@@ -119,60 +100,46 @@ _BUS_SHARE = 0.75
 """Of the links' rate that a collective of some hundred megabytes reaches as bus bandwidth."""
 
 
-def known_gpus() -> list[str]:
-    return [name for name, *_ in _GPUS]
-
-
 def family_of(gpu: str) -> str | None:
     """The GPU of the table that `gpu` names, in whatever spelling; None if there is none."""
-    row = _row(gpu)
-    return row[0] if row else None
-
-
-def _row(gpu: str) -> tuple[str, float, float, float, float] | None:
-    name = gpu.lower().replace("_", "-")
-    plain = name.replace("-", " ").replace("sxm4 40gb", "40").replace("a100 40", "a100-40")
-    plain = plain.replace("a100 pcie 40gb", "a100-40")
-    return next((row for row in _GPUS if row[0] in plain or row[0] in name), None)
+    row = gpu_model(gpu)
+    return row.name if row else None
 
 
 def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
     """Published figures and assumptions for a GPU by its name, "h100-80" or "NVIDIA H100 NVL".
 
-    `network_gb_s`: 10^9 bytes a second out of one node, from a data sheet; None assumes 50 a GPU of
-    four. Raises UsageError for a GPU that has no figures here.
+    `network_gb_s`: bus bandwidth of an all-reduce between nodes, in 10^9 bytes a second, as a
+    site's profile has it; None assumes four adapters of 400 Gb/s a node. Raises UsageError for a
+    GPU that has no figures here.
     """
-    found = _row(gpu)
+    found = gpu_model(gpu)
     if found is None:
         raise UsageError(
             f"No published figures of a GPU called {gpu!r} are known: name one of "
-            f"{', '.join(known_gpus())}, or calibrate with a finished run."
+            f"{', '.join(model.name for model in GPU_MODELS)}."
         )
-    name, bf16, float32, memory_tb, links_gb = found
-    family = "h100" if name[:4] in ("h100", "h200", "gh20") else name[:4]
     network = (
-        UncertainValue(
-            0.85 * network_gb_s * GB, 1.25, f"85 % of {network_gb_s:g} GB/s a node, {ASSUMED}"
-        )
+        UncertainValue(network_gb_s * GB, 1.25, "the site's profile")
         if network_gb_s
         else UncertainValue(0.85 * 200 * GB, 2.5, f"four adapters of 400 Gb/s a node, {ASSUMED}")
     )
+    peak = found.peak_tflops * 1e12
+    family = "H100" if found.name[:4] in ("H100", "H200", "GH20") else found.name[:4]
     return MachineRates(
         gpu,
         {
-            "peak_flops": UncertainValue(bf16 * 1e12, 1.0, _SHEET),
-            "float32_flops": UncertainValue(float32 * 1e12, 1.0, _SHEET),
+            "peak_flops": UncertainValue(peak, 1.0, _SHEET),
+            "float32_flops": UncertainValue(found.float32 * 1e12, 1.0, _SHEET),
             "matmul_share": UncertainValue(0.65, 1.2, ASSUMED),
-            "matmul_ramp_flops": UncertainValue(
-                10 * 1e-6 * bf16 * 1e12, 2.0, f"10 µs at peak, {ASSUMED}"
-            ),
+            "matmul_ramp_flops": UncertainValue(10e-6 * peak, 2.0, f"10 µs at peak, {ASSUMED}"),
             "attention_share": _ATTENTION.get(family, UncertainValue(0.4, 1.5, ASSUMED)),
-            "memory_bytes": UncertainValue(0.8 * memory_tb * 1e12, 1.15, f"80 % of {_SHEET}"),
+            "memory_bytes": UncertainValue(0.8e12 * found.memory_tb_s, 1.15, f"80 % of {_SHEET}"),
             "kernel_s": UncertainValue(3e-6, 1.5, ASSUMED),
             "launch_s": UncertainValue(8e-6, 1.6, ASSUMED),
             "collective_s": UncertainValue(150e-6, 2.0, ASSUMED),
             "in_node_bytes": UncertainValue(
-                _BUS_SHARE * links_gb * GB, 1.25, f"{100 * _BUS_SHARE:.0f} % of {_SHEET}"
+                _BUS_SHARE * found.links_gb_s * GB, 1.25, f"{100 * _BUS_SHARE:.0f} % of {_SHEET}"
             ),
             "in_node_latency_s": UncertainValue(2e-6, 2.0, ASSUMED),
             "node_bytes": network,
@@ -189,8 +156,3 @@ def product_rate(rates: Rates, flops_per_kernel: float, dtype: str) -> float:
     peak = rates.float32_flops if dtype in ("float32", "float64") else rates.peak_flops
     filled = flops_per_kernel / (flops_per_kernel + rates.matmul_ramp_flops)
     return peak * rates.matmul_share * filled
-
-
-def spread(factors: Mapping[str, float]) -> float:
-    """One factor for independent ones: their logarithms' root of the sum of squares."""
-    return math.exp(math.sqrt(sum(math.log(factor) ** 2 for factor in factors.values())))

@@ -1,25 +1,32 @@
-"""The speed of a planned job: its work, on its GPUs as published figures and runs tell them.
-
-A T5 job's work is counted, since its blocks are compiled on the GPU and a tape is of uncompiled
-ones; a model of one's own is what its tape says. On other numbers of nodes a recorded step is
-resized (`speed_resized.py`).
-"""
+"""The speed of a planned job: its recorded step, on its GPUs as published figures and runs tell
+them. On other numbers of nodes the step is resized (`speed_tape.on_nodes`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fsdpkit.config.assets import packaged_dir
+from fsdpkit.config.trust import Consent
 from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.planning.apart import tape_apart
 from fsdpkit.planning.asked import AskedStep, on_card
+from fsdpkit.planning.cards import Card
+from fsdpkit.planning.efficiency import ASSUMED
 from fsdpkit.planning.speed import Goal, Range, Scaled, Speed, predict, scaling
-from fsdpkit.planning.speed_learned import Basis, MeasuredMachine, basis_of, of_file, published
+from fsdpkit.planning.speed_learned import (
+    Basis,
+    MeasuredMachine,
+    basis_of,
+    keep_work,
+    kept_work,
+    name_of_step,
+    of_file,
+)
 from fsdpkit.planning.speed_measured import MeasuredSpeed, learn
-from fsdpkit.planning.speed_resized import on_nodes
-from fsdpkit.planning.speed_settings import work_of_settings
-from fsdpkit.planning.speed_tape import work_of
+from fsdpkit.planning.speed_tape import on_nodes, work_of
 from fsdpkit.planning.work import StepWork
 from fsdpkit.runs.predicted import Span
 
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from fsdpkit.planning.tape import Tape
 
 MOST_DOUBLINGS = 3
+TRAINER = Path("examples") / "T5-fsdp" / "fsdp_t5.py"
 
 
 @dataclass(frozen=True)
@@ -39,18 +47,23 @@ class By:
     runs: Path | None = None
     """The directory of runs to learn from."""
     site: str | None = None
+    network_gb_s: float | None = None
+    """Between nodes, as the site's profile has it."""
 
     def records(self) -> Sequence[MeasuredSpeed]:
         return learn(self.runs) if self.learned and self.runs is not None else ()
 
-    def basis(self, gpu: str) -> Basis:
+    def basis(self, card: Card) -> Basis:
         """Raises FsdpkitError for a GPU without figures, or a file that is not for it."""
-        machine = MeasuredMachine.here(gpu, self.site)
+        machine = self.machine(card)
         if self.file is not None:
             return of_file(self.file, machine)
         if not self.learned:
-            return published(gpu)
-        return basis_of(self.records(), machine)
+            return Basis(machine.published())
+        return basis_of(self.records(), machine, lambda run: work_of_run(run, card))
+
+    def machine(self, card: Card) -> MeasuredMachine:
+        return MeasuredMachine.here(card.name, self.site, self.network_gb_s)
 
 
 @dataclass(frozen=True)
@@ -62,61 +75,85 @@ class Forecast:
     """On one node, two, four … up to eight times as many as were asked for."""
     why: str = ""
     rests_on: str = ""
+    network: str = ""
+    """Where nothing has measured what joins the nodes: what was assumed of it."""
     left_out: tuple[str, ...] = field(default=())
     """Of what was measured, a sentence each."""
 
 
 def goal_of(asked: AskedStep) -> Goal | None:
-    """None where epochs end the run, whose length is only known from its data."""
+    """None where epochs end the run, whose length is only known from its data, and of a script of
+    one's own, of which nobody knows how long it trains."""
     settings = asked.settings
+    if asked.model:
+        return None
     if settings.most_steps:
         return Goal(steps=settings.most_steps)
     return Goal(tokens=settings.tokens) if settings.tokens else None
 
 
-def works_of(asked: AskedStep, tape: Tape | None) -> Callable[[int], StepWork]:
-    """The step on each number of nodes. Raises UsageError for a model whose step is not recorded,
-    or not whole."""
-    if not asked.model:
-        settings = on_card(asked)
-        return lambda nodes: work_of_settings(settings, nodes, asked.gpus)
-    if tape is None or not tape.samples:
+def work_on_tape(asked: AskedStep, tape: Tape) -> StepWork:
+    """Raises UsageError for a model whose step is not recorded, or not whole."""
+    if not tape.samples:
         raise UsageError("its step was not recorded")
-    if getattr(tape, "lacking", None):
+    if tape.lacking:
         raise UsageError("not all of its step could be followed")
-    sharding = asked.settings.sharding
+    settings = on_card(asked)
+    sharding = settings.sharding
     limited = sharding.engine == "fsdp2" or sharding.limit_all_gathers
-    work = work_of(
+    # Of a script of one's own only what its settings say is known.
+    compiled = asked.settings.compile is True if asked.model else bool(settings.compile)
+    return work_of(
         tape,
         ranks=asked.ranks,
         ranks_per_node=asked.gpus,
-        tokens=tape.tokens,
-        samples=tape.samples,
-        parameters=tape.parameters,
         gathers_ahead=2 if limited else None,
+        compiled=compiled and not settings.deterministic,
+        offloads=sharding.cpu_offload,
     )
-    return lambda nodes: on_nodes(work, nodes)
 
 
-def forecast(asked: AskedStep, by: By, tape: Tape | None = None) -> Forecast:
+def work_of_run(run: MeasuredSpeed, card: Card) -> StepWork:
+    """The step that a run of the T5 trainer did, kept or recorded now. Raises FsdpkitError."""
+    assert run.training is not None
+    name = name_of_step(run.training, run.nodes, run.gpus)
+    if (kept := kept_work(name)) is not None:
+        return kept
+    entry = Consent().to_script(packaged_dir() / TRAINER)
+    asked = AskedStep(run.training, run.nodes, run.gpus, card, entry)
+    work = work_on_tape(asked, tape_apart(asked)[0])
+    keep_work(name, work)
+    return work
+
+
+def forecast(asked: AskedStep, by: By, tape: Tape) -> Forecast:
     """Raises FsdpkitError for a calibration file that cannot be used."""
     try:
-        basis = by.basis(asked.card.name)
-        works = works_of(asked, tape)
-        speed = predict(works(asked.nodes), basis.calibration, _goal(asked))
+        basis = by.basis(asked.card)
+        work = work_on_tape(asked, tape)
+        speed = predict(work, basis.calibration, goal_of(asked))
     except FsdpkitError as error:
         if by.file is not None:
             raise
         return Forecast(None, why=str(error))
+    if not asked.model:
+        keep_work(name_of_step(asked.settings, asked.nodes, asked.gpus), work)
+    source = basis.calibration.machine.values["node_bytes"].source
+    return Forecast(
+        speed,
+        tuple(scaling(lambda nodes: on_nodes(work, nodes), basis.calibration, _counts(asked))),
+        rests_on=basis.words,
+        network=source if ASSUMED in source else "",
+        left_out=basis.left_out,
+    )
+
+
+def _counts(asked: AskedStep) -> list[int]:
+    """Numbers of nodes; of one rank alone no message was recorded that could grow."""
+    if asked.ranks == 1:
+        return [1]
     counts = {1, asked.nodes, *(asked.nodes << n for n in range(1, MOST_DOUBLINGS + 1))}
-    counts |= {1 << n for n in range(asked.nodes.bit_length())}
-    scaled = scaling(works, basis.calibration, sorted(counts))
-    return Forecast(speed, tuple(scaled), rests_on=basis.words, left_out=basis.left_out)
-
-
-def _goal(asked: AskedStep) -> Goal | None:
-    """Of a script of one's own nobody knows how long it trains."""
-    return None if asked.model else goal_of(asked)
+    return sorted(counts | {1 << n for n in range(asked.nodes.bit_length())})
 
 
 def span_of(found: Range | None) -> Span | None:

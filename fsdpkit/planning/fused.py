@@ -28,7 +28,8 @@ import torch
 from torch import Tensor, fx
 from torch._functorch.partitioners import get_default_op_list
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import flop_registry
+
+from fsdpkit.planning.flops import flops_of
 
 READS, MOST_READS = 4, 8
 HEAVY = frozenset({"exp", "log", "log10", "log1p", "log2", "sigmoid", "tanh"})
@@ -257,15 +258,12 @@ def _peak(kernels: Sequence[Kernel]) -> int:
 
 def _kernel(launch: _Launch, frees: Sequence[fx.Node], *, again: bool) -> Kernel:
     node = launch.node
-    count, flops = flop_registry.get(_packet(node)), 0
-    if count:
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-        flops = int(count(*args, **kwargs, out_val=node.meta["val"]))
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
     return Kernel(
         name=_name(node),
         makes=tuple(map(_store, launch.made)),
         frees=tuple(frees),
-        flops=flops,
+        flops=flops_of(node.target, args, kwargs, node.meta.get("val")),
         bytes_read=sum(map(_bytes, launch.reads)),
         bytes_written=sum(map(_bytes, launch.made)),
         again=again,

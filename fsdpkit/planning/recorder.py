@@ -30,8 +30,8 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import flop_registry
 
+from fsdpkit.planning.flops import flops_of
 from fsdpkit.planning.fused import Kernel
 from fsdpkit.planning.gathered import ROOT, gathered_into, resharded
 from fsdpkit.planning.launches import not_launched
@@ -343,12 +343,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         written += [v for k, v in kwargs.items() if k == "out"] if mutable else []
         into = [t for t in tree_iter(written) if isinstance(t, Tensor)] if mutable else outputs
-        count = flop_registry.get(func.overloadpacket)
         phase = self.phase
         self.tape.work.append(
             Operation(
                 name=name,
-                flops=int(count(*args, **kwargs, out_val=result)) if count else 0,
+                flops=flops_of(func, args, kwargs, result),
                 bytes_read=sum(map(_bytes, inputs.values())),
                 bytes_written=sum(map(_bytes, into)),
                 phase=phase,

@@ -1,9 +1,9 @@
 """What a speed rests on: published figures, and what was measured on GPUs like these.
 
 Of all that this account's runs have measured (`speed_measured.py`), what is of this GPU, this
-release of torch and this cluster counts, if it agrees (`speed_outliers.py`); what does not is left
-out and named. Of one job that several runs did, their middle counts, and of two the faster: it is
-the machine that is to be known, and a run beside it can only have been held up.
+release of torch and this cluster counts, if it agrees with the rest; what does not is left out and
+named. Of one job that several runs did, their median counts. A run's work is that of its recorded
+step: recorded when its job was planned, else now, once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,24 +19,32 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.config.private_files import make_private_dir
+from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.launching.torch_release import installed_torch, release_of
-from fsdpkit.planning.efficiency import family_of, machine_for
-from fsdpkit.planning.speed_calibration import MeasuredStep, SpeedCalibration, uncalibrated
+from fsdpkit.planning.efficiency import GB, UncertainValue, family_of, machine_for
+from fsdpkit.planning.speed_calibration import (
+    MeasuredStep,
+    SpeedCalibration,
+    fitted,
+    load,
+    uncalibrated,
+    with_value,
+)
 from fsdpkit.planning.speed_measured import MeasuredSpeed, directory
-from fsdpkit.planning.speed_outliers import Outlier, against, fitted
-from fsdpkit.planning.speed_records import load, save, with_figures
-from fsdpkit.planning.speed_settings import work_of_settings
 from fsdpkit.planning.work import StepWork
+from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.reading import read_bytes
 
 PUBLISHED = "published figures only"
-MOST_JOBS = 6
-"""Different jobs that are fitted to, the newest: more say little more, and take seconds."""
-_MOST_CHECKS = 5
-_OF_ONE_JOB = 1.25
-"""A run that took longer than the middle one of its job by more is named."""
+MOST_JOBS = 3
+"""Different jobs that are fitted to, the newest: each costs a recording."""
 _FEWER_TOKENS, _MORE_TOKENS = 0.5, 1.05
 """Of the tokens that the settings say a step has: padding is left out of what a run counts."""
+_MOST_BYTES = 8 << 20
+
+WorkOf = Callable[[MeasuredSpeed], StepWork]
+"""The step that a run did. Raises FsdpkitError where it cannot be recorded."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +54,16 @@ class MeasuredMachine:
     gpu: str
     site: str | None
     torch: str | None = None
+    network_gb_s: float | None = None
+    """Between nodes, as the site's profile has it."""
 
     @staticmethod
-    def here(gpu: str, site: str | None) -> MeasuredMachine:
-        return MeasuredMachine(gpu, site, installed_torch())
+    def here(gpu: str, site: str | None, network_gb_s: float | None = None) -> MeasuredMachine:
+        return MeasuredMachine(gpu, site, installed_torch(), network_gb_s)
+
+    def published(self) -> SpeedCalibration:
+        """Raises UsageError for a GPU without figures."""
+        return uncalibrated(machine_for(self.gpu, self.network_gb_s))
 
 
 @dataclass(frozen=True)
@@ -62,11 +76,6 @@ class Basis:
     """IDs of runs."""
     left_out: tuple[str, ...] = ()
     """A sentence each."""
-
-
-def published(gpu: str) -> Basis:
-    """Raises UsageError for a GPU without figures."""
-    return Basis(uncalibrated(machine_for(gpu)))
 
 
 def of_file(path: Path, machine: MeasuredMachine) -> Basis:
@@ -85,39 +94,30 @@ def of_file(path: Path, machine: MeasuredMachine) -> Basis:
     return Basis(calibration, f"{path.name}, fitted to {_counted(count, 'run')}"[:300])
 
 
-def basis_of(records: Sequence[MeasuredSpeed], machine: MeasuredMachine) -> Basis:
+def basis_of(records: Sequence[MeasuredSpeed], machine: MeasuredMachine, work_of: WorkOf) -> Basis:
     """What the records, the newest first, say of the machine. Raises UsageError for a GPU without
     figures."""
-    before = uncalibrated(machine_for(machine.gpu))
+    before = machine.published()
     fitting, left_out = _fitting(records, machine)
-    checks = [one for one in fitting if one.training is None][:_MOST_CHECKS]
-    for one, figures in _middles(checks):
-        before = with_figures(before, figures, f"fsdpkit check, {one}")
-    works: dict[str, StepWork] = {}
-    for record in (one for one in fitting if one.training is not None):
-        found = _work(record, before)
+    checks = [one for one in fitting if one.training is None][:1]
+    for check in checks:
+        before = _with_figures(before, check)
+    jobs = _by_job([one for one in fitting if one.training is not None])[:MOST_JOBS]
+    samples = []
+    for runs in jobs:
+        found = _sample(runs, before, work_of)
         if isinstance(found, str):
-            left_out.append(f"{record.run}: {found}")
+            left_out.append(f"{runs[0].run}: {found}")
         else:
-            works[record.run] = found
-    jobs, slow = _by_job([one for one in fitting if one.run in works])
-    left_out += slow
-    samples = {
-        f"{runs[0].run}": MeasuredStep(
-            work=works[runs[0].run],
-            step_s=statistics.median_low([one.step_s or 0.0 for one in runs]),
-            source=runs[0].run,
-        )
-        for runs in jobs[:MOST_JOBS]
-    }
-    calibration, outliers = _fitted_once(before, list(samples.values()))
-    odd = {one.source for one in outliers}
-    left_out += [str(one) for one in outliers]
-    used = [one.run for runs in jobs[:MOST_JOBS] if runs[0].run not in odd for one in runs]
+            samples.append(found)
+    calibration, odd = fitted(before, samples)
+    left_out += odd
+    counted = {*calibration.samples}
+    used = [one.run for runs in jobs if runs[0].run in counted for one in runs]
     if not used and not checks:
         return Basis(calibration, left_out=tuple(left_out))
     parts = [_counted(len(used), "run")] if used else []
-    parts += [_counted(len(checks), "check") + " of nodes"] if checks else []
+    parts += ["a check of nodes"] if checks else []
     words = f"calibrated by {' and '.join(parts)} on {machine.site}"
     return Basis(calibration, words[:300], (*used, *(c.run for c in checks)), tuple(left_out))
 
@@ -130,101 +130,99 @@ def _fitting(
     for one in records:
         if one.forgotten:
             continue
-        if one.problem:
-            why = one.problem
-        elif not one.gpu:
-            why = "the GPUs it ran on are not recorded"
-        elif family_of(one.gpu) != family_of(machine.gpu):
-            why = f"of {one.gpu}: this is {machine.gpu}"
-        elif machine.torch is None or release_of(one.torch) != release_of(machine.torch):
-            why = f"of torch {one.torch or 'of a release that is not on record'}: this is " + (
-                machine.torch or "without torch"
-            )
-        elif one.site != machine.site:
-            why = f"of {one.site}: this is {machine.site or 'no cluster that is known'}"
+        if why := _unfit(one, machine):
+            others[why] = others.get(why, 0) + 1
         else:
             fitting.append(one)
-            continue
-        others[why] = others.get(why, 0) + 1
     return fitting, [f"{_counted(count, 'record')} {why}" for why, count in others.items()]
 
 
-def _middles(
-    checks: Sequence[MeasuredSpeed],
-) -> Iterator[tuple[str, tuple[float | None, float | None, float | None]]]:
-    """Each figure's middle one over the checks that have it."""
-    for place, name in enumerate(("in_node_gb_s", "between_gb_s", "tflop_s")):
-        known = [(value, one.run) for one in checks if (value := getattr(one, name)) is not None]
-        if known:
-            middle = statistics.median_low([value for value, _ in known])
-            figures: list[float | None] = [None, None, None]
-            figures[place] = middle
-            yield known[0][1], (figures[0], figures[1], figures[2])
+def _unfit(one: MeasuredSpeed, machine: MeasuredMachine) -> str:
+    """Why a record says nothing of the machine; empty if it does."""
+    if one.problem:
+        return one.problem
+    if not one.gpu:
+        return "the GPUs it ran on are not recorded"
+    if family_of(one.gpu) != family_of(machine.gpu):
+        return f"of {one.gpu}: this is {machine.gpu}"
+    if machine.torch is None or release_of(one.torch) != release_of(machine.torch):
+        theirs = one.torch or "of a release that is not on record"
+        return f"of torch {theirs}: this is {machine.torch or 'without torch'}"
+    if one.site != machine.site:
+        return f"of {one.site}: this is {machine.site or 'no cluster that is known'}"
+    return ""
 
 
-def _work(record: MeasuredSpeed, calibration: SpeedCalibration) -> StepWork | str:
-    """The step that the run did, or why it is not known."""
-    assert record.training is not None
-    if record.step_s is None or record.tokens_per_step is None:
+def _with_figures(before: SpeedCalibration, check: MeasuredSpeed) -> SpeedCalibration:
+    """With what `fsdpkit check --nodes` measured in the place of what was assumed."""
+    source = f"fsdpkit check, {check.run}"
+    for name, gb_s in (("in_node_bytes", check.in_node_gb_s), ("node_bytes", check.between_gb_s)):
+        if gb_s:
+            before = with_value(before, name, UncertainValue(gb_s * GB, 1.1, source))
+    if not check.tflop_s:
+        return before
+    share = check.tflop_s * 1e12 / before.machine.values["peak_flops"].value
+    # One large product: a step's own reach less.
+    return with_value(before, "matmul_share", UncertainValue(min(1.0, share), 1.15, source))
+
+
+def _by_job(records: Sequence[MeasuredSpeed]) -> list[list[MeasuredSpeed]]:
+    """Runs of the same job on as many nodes together, the newest job first."""
+    jobs: dict[str, list[MeasuredSpeed]] = {}
+    for one in records:
+        assert one.training is not None
+        jobs.setdefault(name_of_step(one.training, one.nodes, one.gpus), []).append(one)
+    return [*jobs.values()]
+
+
+def _sample(
+    runs: Sequence[MeasuredSpeed], before: SpeedCalibration, work_of: WorkOf
+) -> MeasuredStep | str:
+    """One job's step and how long it took, or why that is not known."""
+    timed = [(one.step_s, one.tokens_per_step) for one in runs if one.step_s is not None]
+    if not timed or (tokens := timed[0][1]) is None:
         return "its steps were not timed"
     try:
-        work = work_of_settings(record.training, record.nodes, record.gpus)
-    except (FsdpkitError, OSError, ValueError, KeyError, TypeError) as error:
-        return f"its model is no longer known ({str(error)[:120]})"
-    share = record.tokens_per_step / (work.tokens * work.ranks)
+        work = work_of(runs[0])
+    except (FsdpkitError, OSError) as error:
+        return f"its step cannot be recorded ({str(error)[:120]})"
+    share = tokens / (work.tokens * work.ranks) if work.tokens else 0.0
     if not _FEWER_TOKENS <= share <= _MORE_TOKENS:
         return f"its steps had {share:.0%} of the tokens that its settings say"
-    reached = work.model_flops / record.step_s
-    if reached > calibration.machine.values["peak_flops"].value:
+    step_s = statistics.median_low([seconds for seconds, _ in timed if seconds])
+    if work.model_flops / step_s > before.machine.values["peak_flops"].value:
         return "its steps are faster than the GPU's peak allows"
-    return work
+    return MeasuredStep(work=work, step_s=step_s, source=runs[0].run)
 
 
-def _by_job(records: Sequence[MeasuredSpeed]) -> tuple[list[list[MeasuredSpeed]], list[str]]:
-    """Runs of the same job on as many nodes together, the newest job first; and those that took
-    much longer than others of their job."""
-    jobs: dict[bytes, list[MeasuredSpeed]] = {}
-    for one in records:
-        key = msgspec.json.encode([_of_step(one), one.nodes, one.gpus])
-        jobs.setdefault(key, []).append(one)
-    kept, slow = [], []
-    for runs in jobs.values():
-        middle = statistics.median_low([one.step_s or 0.0 for one in runs])
-        held_up = [one for one in runs if (one.step_s or 0.0) > _OF_ONE_JOB * middle]
-        slow += [
-            f"{one.run}: {(one.step_s or 0.0) / middle:.1f} times slower than other runs of its job"
-            for one in held_up
-        ]
-        kept.append([one for one in runs if one not in held_up])
-    return kept, slow
+# Recorded steps, kept
 
 
-def _of_step(record: MeasuredSpeed) -> Mapping[str, object]:
-    """The settings that decide how long a step takes."""
-    assert record.training is not None
-    training = record.training
+def name_of_step(training: TrainingSettings, nodes: int, gpus: int) -> str:
+    """Of what decides how long a step takes, the SHA-256 as hex."""
     names = ("batch_size", "micro_batch", "loss", "sharding", "precision", "model", "data")
-    return {name: getattr(training, name) for name in (*names, "compile", "optimizer")}
+    step = {name: getattr(training, name) for name in (*names, "compile", "optimizer")}
+    whole = msgspec.json.encode([step, nodes, gpus, fsdpkit.__version__], order="deterministic")
+    return hashlib.sha256(whole).hexdigest()
 
 
-def _fitted_once(
-    before: SpeedCalibration, samples: Sequence[MeasuredStep]
-) -> tuple[SpeedCalibration, list[Outlier]]:
-    """`fitted`, or what it said the last time of the same: it takes seconds for many."""
-    if not samples:
-        return before, []
-    known = [before, list(samples), fsdpkit.__version__]
-    digest = hashlib.sha256(msgspec.json.encode(known, order="deterministic")).hexdigest()
-    path = directory() / "fits" / f"{digest}.json"
+def kept_work(name: str) -> StepWork | None:
+    """The recorded step of this name; None if there is none that can be read."""
     try:
-        calibration, _ = load(path, own=True)
-    except FsdpkitError:
-        calibration, _ = fitted(before, samples)
-        with contextlib.suppress(OSError):
-            make_private_dir(path.parent)
-            save(calibration, path)
-    kept = {*calibration.samples}
-    return calibration, [against(one, calibration) for one in samples if one.source not in kept]
+        return msgspec.json.decode(read_bytes(_file(name), _MOST_BYTES, own=True), type=StepWork)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def keep_work(name: str, work: StepWork) -> None:
+    """Keep it, if there is a place for it."""
+    with contextlib.suppress(OSError):
+        make_private_dir(_file(name).parent)
+        write_atomically(_file(name), msgspec.json.encode(work), private=True)
+
+
+def _file(name: str) -> Path:
+    return directory() / "steps" / f"{name}.json"
 
 
 def _counted(count: int, noun: str) -> str:

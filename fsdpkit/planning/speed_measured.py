@@ -21,7 +21,6 @@ from msgspec import Meta
 from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
-from fsdpkit.planning.speed_records import preflight_figures, settled
 from fsdpkit.runs import node_report
 from fsdpkit.runs.caches import cache_directory
 from fsdpkit.runs.history import Attempt, history_of
@@ -37,7 +36,12 @@ _MOST_KEPT = 400
 _MOST_BYTES = 1 << 20
 _TAIL_BYTES = 4 << 20
 """Of metrics.jsonl: ten thousand lines and more."""
+_FEWEST_LINES = 3
 _WELL = ("done", "stopped")
+
+
+Pair = tuple[float, float]
+"""Of one logged step: its seconds, and tokens a second."""
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +210,7 @@ def _with_steps(plain: MeasuredSpeed, lines: Sequence[dict[str, Any]]) -> Measur
         if (step_s := _number(line.get("step_time_s"))) is not None
         and (rate := _number(line.get("tokens_per_s"))) is not None
     ]
-    kept = settled(pairs)
+    kept = _settled(pairs)
     if not kept:
         return msgspec.structs.replace(
             plain, problem=f"too short: {len(pairs)} steps were logged", lines=len(pairs)
@@ -219,6 +223,13 @@ def _with_steps(plain: MeasuredSpeed, lines: Sequence[dict[str, Any]]) -> Measur
     )
 
 
+def _settled(values: Sequence[Pair]) -> Sequence[Pair]:
+    """What was logged once a run was under way: without the first third, in which code is compiled
+    and memory is found. Nothing where too little is left to say anything."""
+    kept = values[len(values) // 3 :]
+    return kept if len(kept) >= _FEWEST_LINES else []
+
+
 def _of_check(plain: MeasuredSpeed, report: node_report.NodeReport) -> MeasuredSpeed:
     names = {gpu.name for node in report.nodes for gpu in node.gpus if gpu.name}
     gpu = names.pop()[:300] if len(names) == 1 else plain.gpu
@@ -229,6 +240,23 @@ def _of_check(plain: MeasuredSpeed, report: node_report.NodeReport) -> MeasuredS
     if report.device != "cuda":
         return msgspec.structs.replace(found, problem="its ranks ran on CPU cores")
     return found
+
+
+def preflight_figures(
+    report: node_report.NodeReport,
+) -> tuple[float | None, float | None, float | None]:
+    """10^9 bytes a second inside a node and between nodes, TFLOP/s of a product: the slowest
+    node's, for a step waits for the slowest; but those of no node that `check` itself calls slow
+    or broken, which jobs are told to avoid. None: not measured."""
+    bad = {verdict.node for verdict in node_report.judge(report) if verdict.state != "ok"}
+    nodes = [node for node in report.nodes if node.name not in bad]
+    inside = [node.in_node_gb_s for node in nodes if node.in_node_gb_s]
+    pairs = [pair.gb_s for pair in report.pairs if not bad & {*pair.nodes}]
+    between = report.all_nodes_gb_s if len(report.nodes) > 1 and not bad else None
+    if between is None and pairs:
+        between = statistics.median(pairs)
+    products = [node.slowest_tflop_s for node in nodes if node.slowest_tflop_s]
+    return min(inside, default=None), between, min(products, default=None)
 
 
 def _ended_well(attempt: Attempt, record: RunRecord) -> bool:

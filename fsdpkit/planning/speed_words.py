@@ -34,9 +34,9 @@ def lines(found: Forecast) -> Iterator[str]:
         yield _row("GPU-hours", speed.gpu_hours)
     yield f"bound by {in_words(speed.bound)}; a step's time: {_shares(speed)}"
     scaled = ", ".join(f"{one.nodes}: {one.efficiency:.0%}" for one in found.scaled)
-    yield f"efficiency by nodes, the batch of a GPU as it is: {scaled}"
-    work = "the recorded step" if speed.source == "tape" else "a closed form, an estimate"
-    yield f"speed is computed from: {work}; {found.rests_on}"
+    assumed = f" (the network between nodes is not known: {found.network})" if found.network else ""
+    yield f"efficiency by nodes, the batch of a GPU as it is: {scaled}{assumed}"
+    yield f"speed is computed from: the recorded step; {found.rests_on}"
     yield from left_out_lines(found.left_out)
 
 
@@ -52,7 +52,7 @@ def tuned_lines(found: Tuned) -> Iterator[str]:
     """The answer of `--tune`: what to type, and why each choice."""
     as_it_is = "" if found.in_script else "(as it is)"
     sets = " ".join(f"--set {each}" for each in found.sets) or as_it_is
-    needed = f"{found.memory_bytes / GIB:.1f}" if found.memory_bytes is not None else "?"
+    needed = f"{found.memory_bytes / GIB:.1f}"
     room = f"{found.room_bytes / GIB:.1f} GiB"
     if found.fits:
         yield f"fastest that fits: --nodes {found.nodes} {sets}".rstrip()
@@ -74,15 +74,13 @@ def tuned_lines(found: Tuned) -> Iterator[str]:
     )
     for one in found.choices:
         yield f"  {one.key} = {one.value}: {one.why}"
-    yield f"of {found.candidates:,} that submit accepts; memory was planned for {found.asked}"
+    yield f"{found.asked} settings were recorded, one at a time from the job's own"
     for note in found.notes:
         yield f"note: {note}"
 
 
 def _too_much(found: Tuned) -> str:
-    """By how much the nearest miss misses, and which GPU would do; nothing where nobody knows."""
-    if found.memory_bytes is None:
-        return ""
+    """By how much the nearest miss misses, and which GPU would do."""
     over, least = found.memory_bytes - found.room_bytes, found.memory_bytes / SAFE
     enough = min((c for c in CARDS if c.memory >= least), key=lambda c: c.memory, default=None)
     example = f", such as {enough.name}" if enough else ""

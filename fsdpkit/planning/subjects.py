@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from fsdpkit.config.training import TrainingSettings
+from fsdpkit.config.training.footprint import parameter_count
 from fsdpkit.config.trust import TrustedModel, TrustedScript
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.unknown import place_of
@@ -84,7 +85,16 @@ def of_trainer(entry: TrustedScript, settings: TrainingSettings) -> tuple[Build,
             metrics.close()
             folder.cleanup()
 
-        return Subject(model, optimizer, step, close)
+        data = settings.data
+        tokens = settings.batch_size * (data.source_length + data.target_length)
+        return Subject(
+            model,
+            optimizer,
+            step,
+            close,
+            counts=(settings.batch_size, tokens),
+            parameters=parameter_count(settings.model.dimensions()),
+        )
 
     return build, vocabulary
 

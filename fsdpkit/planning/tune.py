@@ -1,50 +1,56 @@
-"""`fsdpkit plan --tune`: the fastest settings that fit, and why each of them.
+"""`fsdpkit plan --tune`: the fastest settings found that fit, and what the others would do.
 
-Best first. Every candidate has a bound that it cannot beat, its computing alone; the one with the
-best bound is simulated, and once the best of all is a simulated one its memory is asked for. The
-first that fits is the answer: no other can be faster, by this model. Only what `submit` accepts is
-a candidate (`tune_space.py`), and few are asked about (`tune_memory.py`).
+Each setting that is tried is a step recorded of its own, which says what it takes and how fast it
+is. Every setting has its values in an order: the later ones need more memory, and mostly compute or
+send less. From the job's own settings the search first takes what needs less until it fits, then
+what needs more while that is faster, one setting at a time or one against another; so what it finds
+is better than all that differ from it by one value, and not surely the best of all.
 
 The batch of one optimizer step over all ranks is never changed: the answer trains the same model.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence, Set
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from fsdpkit.config.array_tasks import text
+from fsdpkit.config.script_source import read_source, reads_settings, settings_named, syntax_of
 from fsdpkit.config.training import TrainingSettings
-from fsdpkit.errors import UsageError
-from fsdpkit.planning.efficiency import Rates
-from fsdpkit.planning.speed import Beside, Goal, Speed, predict
+from fsdpkit.config.training.problems import problems
+from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.planning.asked import AskedStep
+from fsdpkit.planning.forecast import goal_of, work_on_tape
+from fsdpkit.planning.outside import SAFE
+from fsdpkit.planning.plans import plan
+from fsdpkit.planning.speed import Speed, predict
 from fsdpkit.planning.speed_calibration import SpeedCalibration
-from fsdpkit.planning.speed_schedule import computation_s, simulate
-from fsdpkit.planning.speed_settings import work_of_settings
-from fsdpkit.planning.tune_memory import MemoryAnswers, MemoryOf
-from fsdpkit.planning.tune_space import (
-    ALL,
-    BATCH,
-    MICRO,
-    Candidate,
-    candidates,
-    hunger,
-    sets_of,
-    takes_no_less,
-)
+from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.work import StepWork
 
 Aim = Literal["tokens_per_s", "gpu_hours"]
-WorkOf = Callable[[TrainingSettings, int, int], StepWork]
+Measure = Callable[[AskedStep], tuple[int, StepWork]]
+"""Bytes of one GPU at the peak, all told, and the step. Raises FsdpkitError."""
 
-_LONGEST = 4
-"""Micro-batches that are simulated; those between the first and the last are alike."""
-_MOST_ASKED = 8
-"""How often memory is asked for to find the nearest miss."""
 _WORTH = 0.01
 """A change of what was asked for has to be worth so much of a step; less is no difference."""
+SECONDS = 150.0
+
+STRATEGY = "training.sharding.strategy"
+CHECKPOINTING = "training.sharding.activation_checkpointing"
+OFFLOAD = "training.sharding.cpu_offload"
+LOSS = "training.loss"
+MICRO = "training.micro_batch"
+BATCH = "training.batch_size"
+SHARDING = (CHECKPOINTING, STRATEGY, OFFLOAD)
+_THRIFT = (CHECKPOINTING, LOSS, STRATEGY, MICRO, OFFLOAD)
+"""In this order settings are changed until they fit, what costs least first."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -56,7 +62,8 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--tune` answers. `fits` False: nothing does, and this is the nearest miss."""
+    """What `--tune` answers. `fits` False: nothing that was tried does, and this misses by the
+    least."""
 
     fits: bool
     sets: tuple[str, ...]
@@ -65,275 +72,371 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """The same for a script that reads no [training], to be written in its source."""
     nodes: int
     speed: Speed
-    memory_bytes: int | None
-    """Of one GPU at the peak, asked for this very answer; None: it could not be told."""
+    memory_bytes: int
+    """Of one GPU at the peak."""
     room_bytes: int
     choices: tuple[Choice, ...]
-    candidates: int
     asked: int
-    """How often memory was asked for."""
+    """How many settings were recorded."""
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """Which settings a script takes, and how it is told them."""
+
+    keys: frozenset[str]
+    reads: bool = True
+    """Whether it reads [training], so that `--set` reaches it; else its source has them."""
+    name: str = ""
+    """Of the script."""
+
+
+T5 = Allowed(frozenset({*SHARDING, LOSS, MICRO, BATCH}))
+
+
+def allowed_by(entry: Path) -> Allowed:
+    """Of what could be chosen, the settings that a script has a use for: those that its source, or
+    that of a module beside it, names; of one that reads no [training], how it is sharded."""
+    try:
+        source = read_source(entry)
+        tree = None if source is None else syntax_of(source)
+        if tree is not None and not reads_settings(tree, entry.parent):
+            return Allowed(frozenset(SHARDING), reads=False, name=entry.name)
+        named = None if tree is None else settings_named(tree, entry.parent)
+    except OSError as error:
+        raise FsdpkitError(f"{entry} cannot be read: {error.strerror}") from error
+    keys = {*SHARDING, MICRO, BATCH}
+    if named is not None:
+        keys = {key for key in keys if key.split(".")[1] in named}
+    return Allowed(frozenset(keys), name=entry.name)
+
+
+def recorded(asked: AskedStep) -> tuple[int, StepWork]:
+    """Of the step as `fsdpkit plan` records it."""
+    made = plan(asked)
+    return made.total, work_on_tape(asked, made.tape)
+
+
 def tune(
-    base: TrainingSettings,
-    *,
+    asked: AskedStep,
     nodes: Sequence[int],
-    gpus: int,
-    base_nodes: int,
     calibration: SpeedCalibration,
-    memory_of: MemoryOf,
-    room_bytes: int,
-    work_of: WorkOf = work_of_settings,
+    *,
     aim: Aim = "tokens_per_s",
-    goal: Goal | None = None,
-    beside: Beside | None = None,
-    seconds: float = 100,
-    keys: Set[str] = ALL,
-    parameters: int | None = None,
+    allowed: Allowed = T5,
+    measure: Measure = recorded,
+    seconds: float = SECONDS,
 ) -> Tuned:
-    """The fastest of `candidates(base, …)` that needs at most `room_bytes` of a GPU, for tokens a
-    second or for GPU-hours. After `seconds` no more memory is asked for. keys: what may be chosen;
-    parameters: of the whole model, None: of the T5 that `base` describes.
-
-    Raises UsageError where `submit` would accept no candidate at all.
-    """
-    points = list(candidates(base, nodes, gpus, base_nodes, keys))
-    if not points:
-        raise UsageError(
-            f"No settings to choose from: {base.batch_size * base_nodes * gpus} samples of one "
-            f"optimizer step over {base_nodes * gpus} ranks divide among none of "
-            f"{', '.join(str(n * gpus) for n in nodes)} ranks, or submit refuses all that do."
-        )
-    search = _Search(base, gpus, calibration.machine.rates(), work_of, aim, keys)
-    memory = MemoryAnswers(
-        memory_of, room_bytes, gpus, search.moved, seconds, parameters=parameters
-    )
-    best, fits = search.best(points, memory)
-    notes = []
-    if not fits and memory.out_of_time:
-        notes.append(f"after {seconds:.0f} s no fit had been found: the rest was not tried")
-    if memory.failed:
-        notes.append(f"could not be followed, and left out: {next(iter(memory.failed.values()))}")
-    work = work_of(best.settings, best.nodes, gpus)
+    """The fastest settings on one of `nodes`, for tokens a second or for GPU-hours. After `seconds`
+    no more is recorded. Raises FsdpkitError where nothing could be recorded."""
+    search = _Search(asked, calibration, aim, allowed, measure, time.monotonic() + seconds)
+    best = search.best([*nodes])
+    if best is None:
+        raise UsageError(f"--tune: nothing could be recorded: {search.problem}")
+    sets = search.sets_of(best)
     return Tuned(
-        fits=fits,
-        sets=sets_of(best, base, keys),
-        nodes=best.nodes,
-        speed=predict(work, calibration, goal, beside),
-        memory_bytes=memory.known_bytes(best),
-        room_bytes=room_bytes,
-        choices=tuple(_choices(best, points, search, memory)),
-        candidates=len(points),
-        asked=memory.asked,
-        notes=tuple(notes),
+        fits=search.fits(best),
+        sets=sets if allowed.reads else (),
+        in_script=() if allowed.reads else sets,
+        nodes=best.place.nodes,
+        speed=predict(best.work, calibration, goal_of(asked)),
+        memory_bytes=best.bytes,
+        room_bytes=search.room,
+        choices=tuple(search.choices(best)),
+        asked=len(search.trials),
+        notes=tuple(search.notes([*nodes])),
     )
 
 
+@dataclass(frozen=True)
+class _Place:
+    """One point of the space: for each setting the number of its value in `values`."""
+
+    nodes: int
+    at: tuple[tuple[str, int], ...]
+    values: Mapping[str, Sequence[Any]] = field(compare=False, hash=False)
+
+    def moved(self, key: str, by: int) -> _Place | None:
+        at = {**dict(self.at)}
+        at[key] += by
+        if not 0 <= at[key] < len(self.values[key]):
+            return None
+        return dataclasses.replace(self, at=tuple(at.items()))
+
+    def chosen(self) -> dict[str, Any]:
+        return {key: self.values[key][number] for key, number in self.at}
+
+    def needs_no_less(self, other: _Place) -> bool:
+        theirs = dict(other.at)
+        return self.nodes == other.nodes and all(n >= theirs[key] for key, n in self.at)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    place: _Place
+    bytes: int
+    work: StepWork
+    cost: float
+    """Of one sample: seconds, or GPU-seconds."""
+
+
+@dataclass
 class _Search:
-    """Times of candidates, each worked out once."""
+    asked: AskedStep
+    calibration: SpeedCalibration
+    aim: Aim
+    allowed: Allowed
+    measure: Measure
+    until: float
+    trials: dict[_Place, _Trial | None] = field(default_factory=dict)
+    batch: int = 0
+    """Of one rank, as asked for; 0: not known yet."""
+    problem: str = ""
 
-    def __init__(
-        self,
-        base: TrainingSettings,
-        gpus: int,
-        rates: Rates,
-        work_of: WorkOf,
-        aim: Aim,
-        keys: Set[str],
-    ) -> None:
-        self.keys = keys
-        self.base, self.gpus, self.rates, self.work_of, self.aim = base, gpus, rates, work_of, aim
-        self._bounds: dict[tuple[Any, ...], float] = {}
-        self._moved: dict[str, int] = {}
-        self._costs: dict[tuple[Any, ...], float] = {}
+    @property
+    def room(self) -> int:
+        return int(self.asked.card.memory * SAFE)
 
-    def best(self, points: Sequence[Candidate], memory: MemoryAnswers) -> tuple[Candidate, bool]:
-        """The best that fits; else the one that needs least, as far as is known. Guesses may be
-        wrong: what they put off is asked about afterwards, where it is better than what was found.
-        """
-        found, put_off = self._first(points, memory, guessing=True)
-        better = [one for one in put_off if not found or self._rank(one) < self._rank(found)]
-        found = self._first(better, memory, guessing=False)[0] or found
-        if found:
-            return found, True
-        return _nearest_miss(points, memory), False
+    @property
+    def out_of_time(self) -> bool:
+        return time.monotonic() > self.until
 
-    def _first(
-        self, points: Sequence[Candidate], memory: MemoryAnswers, *, guessing: bool
-    ) -> tuple[Candidate | None, list[Candidate]]:
-        """The first that fits in order of rank, and what was put off on the way."""
-        queue = [(self._rank(one, self.bound(one)), n, False) for n, one in enumerate(points)]
-        heapq.heapify(queue)
-        put_off: list[Candidate] = []
-        while queue and not memory.out_of_time:
-            _, number, exact = heapq.heappop(queue)
-            one = points[number]
-            if memory.surely_too_large(one) or memory.hopeless(one):
+    def fits(self, trial: _Trial) -> bool:
+        return trial.bytes <= self.room
+
+    def best(self, nodes: list[int]) -> _Trial | None:
+        """First on as many nodes as asked for, or the first of the others; the settings found there
+        are then tried on each other number, and improved on the best."""
+        first = self.asked.nodes if self.asked.nodes in nodes else nodes[0]
+        self.batch = self.asked.settings.batch_size
+        if self.asked.model:  # a model brings its own batch
+            start = self._trial(self._start(first, batch=None))
+            if start is None:
+                return None
+            self.batch = start.work.samples
+        best = self._climbed(self._start(first, self.batch))
+        others = [n for n in nodes if n != first and (best is None or self._place_on(n, best))]
+        for count in others:
+            place = self._place_on(count, best) if best else self._start(count, self.batch)
+            found = self._made_to_fit(place) if place else None
+            if found and (best is None or self._rank(found) < self._rank(best)):
+                best = found
+        if best and best.place.nodes != first:
+            best = self._improved(best)
+        return best
+
+    # One trial
+
+    def _trial(self, place: _Place | None) -> _Trial | None:
+        """None for what is refused, cannot be recorded or surely does not fit."""
+        if place is None:
+            return None
+        if place not in self.trials:
+            if self.out_of_time or self._surely_too_large(place):
+                return None
+            self.trials[place] = self._measured(place)
+        return self.trials[place]
+
+    def _surely_too_large(self, place: _Place) -> bool:
+        return any(
+            trial and not self.fits(trial) and place.needs_no_less(trial.place)
+            for trial in self.trials.values()
+        )
+
+    def _measured(self, place: _Place) -> _Trial | None:
+        settings = self._settings(place)
+        ranks = place.nodes * self.asked.gpus
+        if wrong := problems(settings, ranks, self.asked.gpus):
+            self.problem = self.problem or wrong[0]
+            return None
+        rows = place.chosen()[BATCH] if self.asked.model else None
+        asked = dataclasses.replace(self.asked, settings=settings, nodes=place.nodes, rows=rows)
+        try:
+            size, work = self.measure(asked)
+        except FsdpkitError as error:
+            self.problem = str(error)
+            return None
+        seconds = simulate(work, self.calibration.machine.rates()).step_s / work.samples
+        cost = seconds / ranks if self.aim == "tokens_per_s" else seconds
+        return _Trial(place, size, work, cost)
+
+    def _settings(self, place: _Place) -> TrainingSettings:
+        values = {k: v for k, v in place.chosen().items() if v is not None}
+        top = {k.partition(".")[2]: v for k, v in values.items() if k.count(".") == 1}
+        sharding = {k.rpartition(".")[2]: v for k, v in values.items() if "sharding." in k}
+        base = self.asked.settings
+        return msgspec.structs.replace(
+            base, **top, sharding=msgspec.structs.replace(base.sharding, **sharding)
+        )
+
+    def _start(self, nodes: int, batch: int | None) -> _Place:
+        """The job's own settings on some nodes, with what else each of them could be."""
+        base, keys = self.asked.settings, self.allowed.keys
+        strategies = ["full_shard", "shard_grad_op", "no_shard"]
+        if nodes > 1:
+            strategies[1:1] = ["hybrid_shard"]
+        now = {
+            CHECKPOINTING: base.sharding.activation_checkpointing,
+            STRATEGY: base.sharding.strategy,
+            OFFLOAD: base.sharding.cpu_offload,
+            LOSS: base.loss,
+            MICRO: self._micro(batch),
+            BATCH: batch,
+        }
+        orders: dict[str, Sequence[Any]] = {
+            CHECKPOINTING: ("full", "selective", "none"),
+            STRATEGY: strategies,
+            OFFLOAD: (True, False),
+            LOSS: ("chunked", "whole"),
+            MICRO: [n for n in range(1, (batch or 1) + 1) if (batch or 1) % n == 0],
+        }
+        # What a script cannot be told stays, and so does what stands in no order.
+        values = {
+            key: orders[key] if key in keys and value in orders.get(key, ()) else (value,)
+            for key, value in now.items()
+        }
+        return _Place(nodes, tuple((k, values[k].index(v)) for k, v in now.items()), values)
+
+    def _micro(self, batch: int | None) -> int | None:
+        micro = self.asked.settings.micro_batch
+        if isinstance(micro, int):
+            return micro
+        return batch if MICRO in self.allowed.keys else None
+
+    def _place_on(self, nodes: int, like: _Trial) -> _Place | None:
+        """The same settings on other nodes, with as many samples in a step; None: they cannot be
+        divided among the ranks. Of a script whose batch cannot be set, that of a rank stays."""
+        batch = self.batch
+        if BATCH in self.allowed.keys:
+            whole = self.batch * self.asked.nodes
+            if whole % nodes:
+                return None
+            batch = whole // nodes
+        place = self._start(nodes, batch)
+        chosen, at = like.place.chosen(), dict(place.at)
+        for key, values in place.values.items():
+            if chosen[key] in values:
+                at[key] = values.index(chosen[key])
+        return dataclasses.replace(place, at=tuple(at.items()))
+
+    # The search
+
+    def _rank(self, trial: _Trial) -> tuple[bool, float]:
+        if not self.fits(trial):
+            return True, trial.bytes
+        return False, trial.cost * (1 + _WORTH * len(self.sets_of(trial)))
+
+    def _climbed(self, start: _Place) -> _Trial | None:
+        found = self._made_to_fit(start)
+        return self._improved(found) if found and self.fits(found) else found
+
+    def _made_to_fit(self, start: _Place) -> _Trial | None:
+        """What needs less, until it fits; else what misses by the least."""
+        best, place = self._trial(start), start
+        for key in _THRIFT:
+            while not (best and self.fits(best)):
+                if (less := place.moved(key, -1)) is None:
+                    break
+                place = less
+                found = self._trial(place)
+                if found and (best is None or self._rank(found) < self._rank(best)):
+                    best = found
+        return best
+
+    def _improved(self, best: _Trial) -> _Trial:
+        while True:
+            better = self._first_better(best)
+            if better is None:
+                return best
+            best = better
+
+    def _first_better(self, best: _Trial) -> _Trial | None:
+        for place in self._near(best.place):
+            found = self._trial(place)
+            if found and self._rank(found) < self._rank(best):
+                return found
+        return None
+
+    def _near(self, place: _Place) -> Iterator[_Place | None]:
+        """What needs more of one setting, then what also needs less of another."""
+        for more in reversed(_THRIFT):
+            steps = range(1, 2 if more == MICRO else len(place.values[more]))
+            yield from (place.moved(more, by) for by in steps)
+        for less in (CHECKPOINTING, STRATEGY, LOSS, MICRO):
+            if cheaper := place.moved(less, -1):
+                others = (MICRO, STRATEGY, CHECKPOINTING)
+                yield from (cheaper.moved(more, 1) for more in others if more != less)
+
+    # The answer in words
+
+    def sets_of(self, trial: _Trial) -> tuple[str, ...]:
+        """`--set` values that make the job's settings the trial's: what differs, of the keys that
+        may be chosen."""
+        chosen = trial.place.chosen()
+        now = self._start(trial.place.nodes, chosen[BATCH]).chosen() | {BATCH: self.batch}
+        return tuple(
+            f"{key}={text(value)}"
+            for key, value in chosen.items()
+            if key in self.allowed.keys and value != now[key] and value is not None
+        )
+
+    def choices(self, best: _Trial) -> Iterator[Choice]:
+        """Each setting of the answer against its other values that were tried with the rest as it
+        is."""
+        mine = best.place.chosen()
+        for key, values in best.place.values.items():
+            if len(values) < 2:
                 continue
-            if guessing and memory.guessed_too_large(one):
-                put_off.append(one)
-            elif not exact:
-                heapq.heappush(queue, (self._rank(one), number, True))
-            else:
-                needed = memory.bytes_of(one)
-                if needed is not None and needed <= memory.room:
-                    return one, put_off
-        return None, put_off
+            same = [
+                trial
+                for trial in self.trials.values()
+                if trial and trial.place.nodes == best.place.nodes
+                and self._differs_in(trial, best) == {key}
+            ]  # fmt: skip
+            said = [f"{t.place.chosen()[key]}: {self._against(t, best)}" for t in same]
+            yield Choice(key, str(mine[key]), "; ".join(said) or "nothing else was tried with it")
+        others = sorted({t.place.nodes for t in self.trials.values() if t} - {best.place.nodes})
+        for count in others:
+            on_it = [t for t in self.trials.values() if t and t.place.nodes == count]
+            yield Choice("nodes", str(best.place.nodes), self._nodes(count, on_it, best))
 
-    def _rank(self, one: Candidate, cost: float | None = None) -> float:
-        changes = sets_of(one, self.base, self.keys - {BATCH})
-        return (self.cost(one) if cost is None else cost) * (1 + _WORTH * len(changes))
+    @staticmethod
+    def _differs_in(trial: _Trial, best: _Trial) -> set[str]:
+        theirs = trial.place.chosen()
+        return {key for key, value in best.place.chosen().items() if theirs[key] != value}
 
-    def cost(self, one: Candidate) -> float:
-        """What the aim counts: seconds, or GPU-seconds."""
-        key = (one.combination, one.micro)
-        if key not in self._costs:
-            self._costs[key] = self._counted(self.step_s(one), one)
-        return self._costs[key]
+    def _nodes(self, count: int, trials: Sequence[_Trial], best: _Trial) -> str:
+        word = "time" if self.aim == "tokens_per_s" else "GPU time"
+        least = min(trials, key=self._rank)
+        if not self.fits(least):
+            return f"{count}: nothing that was tried fits"
+        return f"{count}: {least.cost / best.cost:.2f} times the {word} of as many samples"
 
-    def _counted(self, step_s: float, one: Candidate) -> float:
-        """Of one sample: where a rank's batch stays, more nodes do more of them in a step."""
-        seconds = step_s / int(one.values[BATCH])
-        return seconds / (one.nodes * self.gpus) if self.aim == "tokens_per_s" else seconds
-
-    def step_s(self, one: Candidate) -> float:
-        batches = int(one.values[BATCH]) // one.micro
-        if batches <= _LONGEST:
-            return self._simulated(one, batches)
-        third, second = self._simulated(one, _LONGEST), self._simulated(one, _LONGEST - 1)
-        return third + (batches - _LONGEST) * (third - second)
-
-    def _simulated(self, one: Candidate, batches: int) -> float:
-        settings = msgspec.structs.replace(one.settings, batch_size=batches * one.micro)
-        return simulate(self.work_of(settings, one.nodes, self.gpus), self.rates).step_s
-
-    def bound(self, one: Candidate) -> float:
-        """Less than its cost: one micro-batch's computing, without messages or an optimizer, as
-        often as there are micro-batches."""
-        batches = int(one.values[BATCH]) // one.micro
-        sharding = one.settings.sharding
-        key = (one.micro, sharding.activation_checkpointing, one.settings.loss, sharding.engine)
-        if key not in self._bounds:
-            settings = msgspec.structs.replace(one.settings, batch_size=one.micro)
-            work = self.work_of(settings, one.nodes, self.gpus)
-            self._bounds[key] = sum(
-                computation_s(part, self.rates)[0]
-                for part in work.computations()
-                if part.kind != "other"
-            )
-        return self._counted(batches * self._bounds[key], one)
-
-    def moved(self, one: Candidate) -> int:
-        """Bytes of activations that forward moves in one micro-batch: what a sample adds, times
-        its samples."""
-        if one.settings.loss not in self._moved:
-            one_row, two_rows = (self._forward_bytes(one, rows) for rows in (1, 2))
-            self._moved[one.settings.loss] = two_rows - one_row
-        return one.micro * self._moved[one.settings.loss]
-
-    def _forward_bytes(self, one: Candidate, rows: int) -> int:
-        settings = msgspec.structs.replace(one.settings, batch_size=rows, micro_batch=None)
-        work = self.work_of(settings, one.nodes, self.gpus)
-        return sum(part.bytes for part in work.computations() if part.phase == "forward")
-
-
-def _nearest_miss(points: Sequence[Candidate], memory: MemoryAnswers) -> Candidate:
-    """What needs least, asked about itself, and so is what surely needs no more than that."""
-
-    def needs(one: Candidate) -> int:
-        return memory.known_bytes(one) or memory.guess(one)
-
-    nearest = min(points, key=needs)
-    for _ in range(_MOST_ASKED):
-        if memory.out_of_time:
-            break
-        if memory.was_asked(nearest):
-            lower = [p for p in points if takes_no_less(nearest, p) and not memory.was_asked(p)]
-            if not lower:
-                break
-            memory.bytes_of(min(lower, key=hunger))
+    def _against(self, other: _Trial, best: _Trial) -> str:
+        ratio = other.cost / best.cost
+        fast = self.aim == "tokens_per_s"
+        if ratio > 1 + _WORTH:
+            speed = f"{100 * (ratio - 1):.0f} % {'slower' if fast else 'dearer'}"
+        elif ratio < 1 - _WORTH:
+            speed = f"{100 * (1 / ratio - 1):.0f} % {'faster' if fast else 'cheaper'}"
         else:
-            memory.bytes_of(nearest)
-        nearest = min(points, key=needs)
-    return nearest
+            speed = "as fast" if fast else "as cheap"
+        return speed if self.fits(other) else f"{speed}, but takes {other.bytes / 2**30:.1f} GiB"
 
-
-def _choices(
-    best: Candidate, points: Sequence[Candidate], search: _Search, memory: MemoryAnswers
-) -> list[Choice]:
-    """Each setting of the answer against its other values, everything else as it is."""
-    found = []
-    for key, value in best.values.items():
-        if key == BATCH or key not in search.keys:
-            continue
-        others = [
-            each
-            for each in points
-            if each.nodes == best.nodes
-            and each.values[key] != value
-            and all(each.values[k] == v for k, v in best.values.items() if k != key)
-        ]
-        if key == MICRO:  # the next larger and smaller one say enough
-            others = [
-                *[each for each in others if each.micro > best.micro][-1:],
-                *[each for each in others if each.micro < best.micro][:1],
-            ]
-        said = [_against(each, best, key, search, memory) for each in others]
-        why = "; ".join(said) or "nothing else is possible with the rest"
-        found.append(Choice(key, str(value), why))
-    counts = sorted({each.nodes for each in points})
-    if len(counts) > 1:
-        found.append(Choice("nodes", str(best.nodes), _nodes(best, points, search, memory, counts)))
-    return found
-
-
-def _against(
-    other: Candidate, best: Candidate, key: str, search: _Search, memory: MemoryAnswers
-) -> str:
-    name = str(other.values[key])
-    ratio = search.cost(other) / search.cost(best)
-    worse = "slower" if search.aim == "tokens_per_s" else "dearer"
-    if ratio > 1 + _WORTH:
-        speed = f"{100 * (ratio - 1):.0f} % {worse}"
-    elif ratio < 1 - _WORTH:
-        speed = f"{100 * (1 / ratio - 1):.0f} % {'faster' if worse == 'slower' else 'cheaper'}"
-    else:
-        speed = "as fast" if worse == "slower" else "as cheap"
-    known = memory.known_bytes(other)
-    if known is not None and known > memory.room:
-        return f"{name}: {speed}, but takes {known / 2**30:.1f} GiB"
-    if memory.surely_too_large(other):
-        return f"{name}: {speed}, but does not fit"
-    if memory.guessed_too_large(other):
-        return f"{name}: {speed}, but is estimated not to fit"
-    if ratio < 1 - _WORTH:
-        return f"{name}: {speed}, but was not tried in time"
-    return f"{name}: {speed}"
-
-
-def _nodes(
-    best: Candidate,
-    points: Sequence[Candidate],
-    search: _Search,
-    memory: MemoryAnswers,
-    counts: Sequence[int],
-) -> str:
-    """The answer's own settings on the other numbers of nodes, as far as they are candidates."""
-    said = []
-    for count in counts:
-        if count == best.nodes:
-            continue
-        same = [
-            each
-            for each in points
-            if each.nodes == count
-            and all(v == each.values[k] for k, v in best.values.items() if k not in (MICRO, BATCH))
-            and not memory.surely_too_large(each)
-            and not memory.guessed_too_large(each)
-        ]
-        if same:
-            ratio = min(search.cost(each) for each in same) / search.cost(best)
-            word = "time" if search.aim == "tokens_per_s" else "GPU time"
-            said.append(f"{count}: {ratio:.2f} times the {word} of as many samples")
-    return "; ".join(said) or "these settings fit no other number"
+    def notes(self, nodes: Sequence[int]) -> Iterator[str]:
+        if self.out_of_time:
+            yield "the time was up: the rest was not tried"
+        if self.problem:
+            yield f"could not be followed, and left out: {self.problem}"
+        if BATCH in self.allowed.keys:
+            if odd := [n for n in nodes if self.batch * self.asked.nodes % n]:
+                yield (
+                    f"the samples of a step do not divide among the ranks of "
+                    f"{', '.join(map(str, odd))} nodes"
+                )
+        elif len(nodes) > 1:
+            yield (
+                f"the batch of a rank is {self.allowed.name}'s own and stays, so that more nodes "
+                "train with a larger batch"
+            )

@@ -1,8 +1,8 @@
 """What one rank does in one optimizer step, in the order in which its host issues it. No torch.
 
-This is where the two halves of a plan meet: the tape of a step (or a closed form, called an
-estimate) fills a `StepWork`, and `speed.py` says how long a machine takes for it. It says what is
-done and in which order, never when: times, overlap and efficiency are the machine's.
+This is where the two halves of a plan meet: the tape of a step fills a `StepWork`, and `speed.py`
+says how long a machine takes for it. It says what is done and in which order, never when: times,
+overlap and efficiency are the machine's.
 
 An operation is a computation on the GPU (or the host), a collective of a process group, or a copy
 between host and GPU. Nobody writes dependencies down, since FSDP's are few and follow from the
@@ -102,7 +102,6 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True):
     gathers_ahead: int | None = 2
     """Units whose gathered weights may wait for their computations in forward; None: no limit, as
     under FSDP1 without limit_all_gathers."""
-    source: Literal["tape", "closed form"]
 
     @property
     def nodes(self) -> int:

@@ -54,7 +54,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     mfu: Span | None = None
     """A share of the dense peak."""
     source: Literal["tape", "closed form"] | None = None
-    """Where the speed's work is from."""
+    """Where the speed's work is from; before 0.2 of T5 a closed form."""
     rests_on: Line = ""
     """What the speed rests on: `published figures only`, or runs."""
 

@@ -35,6 +35,8 @@ from fsdpkit.runs.predicted import predicted_of
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling.cluster import cluster_of
+from fsdpkit.scheduling.job_checks import training_of
+from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
@@ -68,6 +70,7 @@ class StudyRequest:
 class CheckedStudy:
     """A study whose every size may be submitted."""
 
+    paths: StudyPaths
     study: Study
     base: LoadedJob
     plans: dict[tuple[Mode, int], Plan]
@@ -101,7 +104,8 @@ def prepare(asked: StudyRequest) -> CheckedStudy:
         work_dir=str(Path.cwd()),
         cluster=asked.cluster,
     )
-    _refuse_second(StudyPaths(runs_dir(asked.runs) / "studies" / name))
+    paths = StudyPaths(runs_dir(asked.runs) / "studies" / name)
+    _refuse_second(paths)
     plans: dict[tuple[Mode, int], Plan] = {}
     refused, why = [], ""
     for mode in asked.modes:
@@ -125,7 +129,22 @@ def prepare(asked: StudyRequest) -> CheckedStudy:
             f"study {name}: {len(refused)} of {len(sizes) * len(asked.modes)} sizes would be "
             "refused, so none is submitted\n" + "\n".join(refused[:5])
         )
-    return CheckedStudy(study, base, plans, why)
+    predicted = {f"{mode} {nodes}": rate for (mode, nodes), rate in _predicted(plans).items()}
+    study = msgspec.structs.replace(study, predicted=predicted)
+    return CheckedStudy(paths, study, base, plans, why)
+
+
+def _predicted(plans: Mapping[tuple[Mode, int], Plan]) -> dict[tuple[Mode, int], float]:
+    """Tokens per second of those sizes that `fsdpkit plan` was asked about."""
+    known = {
+        size: prediction_of(decided, training_of(decided.job, decided.work_dir))
+        for size, decided in plans.items()
+    }
+    return {
+        size: one.tokens_per_s.middle
+        for size, one in known.items()
+        if one is not None and one.tokens_per_s is not None
+    }
 
 
 def _batch(text: str) -> tuple[str, int]:
@@ -171,15 +190,9 @@ def _refuse_second(paths: StudyPaths) -> None:
         )
 
 
-def start(
-    prepared: CheckedStudy,
-    asked: StudyRequest,
-    predicted: Mapping[str, float] | None = None,
-) -> tuple[StudyPaths, Study]:
-    """Make the study and submit what may be submitted at once. predicted: tokens per second by
-    `weak 2`, to be compared with what is measured. Raises FsdpkitError."""
-    study = msgspec.structs.replace(prepared.study, predicted=dict(predicted or {}))
-    paths = StudyPaths(runs_dir(asked.runs) / "studies" / study.name)
+def start(prepared: CheckedStudy, asked: StudyRequest) -> tuple[StudyPaths, Study]:
+    """Make the study and submit what may be submitted at once. Raises FsdpkitError."""
+    paths, study = prepared.paths, prepared.study
     make_run_dir(paths.dir, group=prepared.base.opens_to_group)
     try:
         make_directory(paths.dir / "next")

@@ -13,33 +13,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fsdpkit.config.gpu_models import gpu_model
 from fsdpkit.config.training.automatic import Device
 from fsdpkit.training.device_code import capability_of
 
 if TYPE_CHECKING:
     from fsdpkit.training.distributed import Ranks
-
-# TFLOP/s: (part of torch.cuda.get_device_name, float32 without TF32, bfloat16, float16); the first
-# that fits counts, so longer names come first. Sources: NVIDIA's data sheets of H100 (PCIe, NVL,
-# SXM), H200, GH200, HGX B200, GB200, A100, L40S and V100, where figures "with sparsity" are halved;
-# AMD's of MI300X and MI250X, whose two dies are two devices to torch, with half the card's figure
-# each.
-_PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
-    ("GH200", 66.9, 989.4, 989.4),
-    ("H200 NVL", 60.0, 835.5, 835.5),
-    ("H200", 66.9, 989.4, 989.4),
-    ("H100 PCIe", 51.2, 756.5, 756.5),
-    ("H100 NVL", 60.0, 835.5, 835.5),
-    ("H100", 66.9, 989.4, 989.4),
-    ("GB200", 80.0, 2500.0, 2500.0),
-    ("B200", 80.0, 2250.0, 2250.0),
-    ("A100", 19.5, 312.0, 312.0),
-    ("L40S", 91.6, 362.05, 362.05),
-    ("V100-PCI", 14.0, None, 112.0),
-    ("V100", 15.7, None, 125.0),
-    ("MI300X", 163.4, 1307.4, 1307.4),
-    ("MI250X", 47.9, 191.5, 191.5),
-)
 
 
 def facts_of(ranks: Ranks) -> Device:
@@ -77,11 +56,15 @@ def peak_tflops(
 
 def peak_of_name(name: str, dtype: torch.dtype) -> float | None:
     """The table's entry for a device named as torch names it, such as "NVIDIA H100 80GB HBM3"."""
-    column = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}.get(dtype)
-    if column is None:
+    row = gpu_model(name)
+    if row is None:
         return None
-    row = next((row for row in _PEAKS if row[0].lower() in name.lower()), None)
-    return None if row is None else row[column]  # type: ignore[return-value]
+    peaks = {
+        torch.float32: row.float32,
+        torch.bfloat16: row.bfloat16,
+        torch.float16: row.float16,
+    }
+    return peaks.get(dtype)
 
 
 def describe_peak(device: torch.device, dtype: torch.dtype, peak: float | None) -> str:

@@ -11,27 +11,25 @@ from typing import Any
 import pytest
 
 from benchmarks import plan
-from benchmarks.plan_parts.speed import summary
-from benchmarks.plan_parts.tables import median_between
+from benchmarks.plan_parts.speed import PUBLISHED, rows_of, settings_of, summary
 from benchmarks.report import table
+from fsdpkit.config.training.presets import PRESETS
 
 Parts = dict[str, dict[str, Any]]
-ROW: dict[str, Any] = {"status": "predicted", "measured_s": 1.0, "predicted_s": 1.0, "factor": 1.1}
 
 
-def published(error: float) -> dict[str, Any]:
-    """Of one run that calibrates and one that is predicted with this error."""
-    row = ROW | {"model": "mpt-7b", "gpus": 8, "length": 2048, "rows": 4, "bound": "compute"}
-    rows = [row | {"status": "calibrates", "error": 0.0}, row | {"error": error}]
-    found = summary(rows)
+def published(held: int, of: int = 10) -> dict[str, Any]:
+    """Of `of` runs that are predicted, `held` of them within the interval."""
+    row = {"model": "mpt-7b", "gpus": 8, "length": 2048, "rows": 4, "status": "predicted"}
+    rows = [
+        row | {"measured_s": 1.0, "plain": {
+            "error": 0.1, "in_range": n < held, "predicted_s": [0.8, 1.1, 1.4], "bound": "compute"
+        }}
+        for n in range(of)
+    ]  # fmt: skip
+    found = {how: summary(rows, how) for how in ("plain", "calibrated")}
     system = {"name": "a cluster", "source": "https://x.invalid", "rows": rows, "summary": found}
     return {"plan_speed": "", "systems": [system], "summary": found, "left_out": ["two others"]}
-
-
-def own(*errors: float) -> dict[str, Any]:
-    about = ROW | {"size": "wide", "ranks": 2, "samples_s": [0.9, 1.0, 1.2]}
-    rows = [about | {"error": error} for error in errors]
-    return {"plan_speed": "", "measured": {"cpus": 2, "load": [0.5]}, "rows": rows}
 
 
 def held(*errors: float) -> dict[str, Any]:
@@ -66,8 +64,7 @@ def parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Parts:
         "memory": held(0.009, -0.009),
         "cost": taken(60.0, 10**9),
         "compiled": foreseen(1000),
-        "speed": published(0.05),
-        "gloo": own(0.1, -0.1),
+        "speed": published(8),
     }
     readme = tmp_path / "README.md"
     readme.write_text("a page\n")
@@ -104,20 +101,16 @@ def test_quick_writes_nothing(parts: Parts, tmp_path: Path) -> None:
 
 def test_one_part_leaves_the_files_of_the_others(parts: Parts, tmp_path: Path) -> None:
     (tmp_path / "plan-speed.json").write_text('"as it was"')
-    assert plan.main(["--only", "gloo"]) == 0
-    assert written(tmp_path) == {
-        "plan-speed.json": "as it was",
-        "plan-speed-cpu.json": parts["gloo"],
-    }
+    assert plan.main(["--only", "cost"]) == 0
+    assert written(tmp_path) == {"plan-speed.json": "as it was", "plan-cost.json": parts["cost"]}
 
 
 @pytest.mark.parametrize(
     ("result", "reached"),
     [
-        (published(0.10), True),
-        (published(-0.11), False),
-        (own(0.15, -0.15), True),
-        (own(0.01, -0.16), False),
+        (published(8), True),
+        (published(7), False),
+        (published(10), False),
         (held(0.009, -0.009), True),
         (held(0.001, -0.011), False),
         (taken(60.0, 10**9), True),
@@ -130,16 +123,37 @@ def test_one_part_leaves_the_files_of_the_others(parts: Parts, tmp_path: Path) -
 def test_a_missed_target_is_shown_as_missed_and_is_the_exit_status(
     parts: Parts, result: dict[str, Any], reached: bool
 ) -> None:
-    parts["gloo"] = result
+    parts["cost"] = result
     assert ("**missed**" in table(result)) is not reached
-    assert plan.main(["--only", "gloo", "--quick"]) == (0 if reached else 1)
+    assert plan.main(["--only", "cost", "--quick"]) == (0 if reached else 1)
 
 
-def test_between_which_samples_the_median_lies_is_counted_in_tosses_of_a_coin() -> None:
-    seven = [0.7, 0.1, 0.6, 0.2, 0.5, 0.3, 0.4]
-    assert median_between(seven) == (0.2, 0.6)  # 1 - 2 × (1 + 7) / 128 = 0.875
-    assert median_between([*range(25)]) == (8, 16)  # 0.89; one more inward 0.77
-    assert median_between([2.0, 1.0]) == (1.0, 2.0)  # too few to say more
+def test_every_published_row_says_what_it_is() -> None:
+    facts = json.loads(PUBLISHED.read_text("utf-8"))
+    for system in facts["systems"]:
+        assert sum(row.get("calibrates", False) for row in system["rows"]) <= 1
+        for row in system["rows"]:
+            rates = {"tokens_per_s_per_gpu", "samples_per_s_per_gpu"} & row.keys()
+            assert len(rates) == 1
+            assert "not_modelled" in row or row["model"] in {**facts["models"], **PRESETS}
+            if "not_modelled" not in row:
+                assert settings_of({**system["defaults"], **row}).batch_size
+
+
+@pytest.mark.torch
+def test_a_published_row_goes_the_way_of_a_plan(tmp_path: Path) -> None:
+    """Of a model small enough for a test."""
+    models = {"small": {"width": 64, "layers": 2, "heads": 4, "kv_heads": 2, "feed_forward": 128,
+                        "gated": True, "vocabulary": 256}}  # fmt: skip
+    row = {"model": "small", "gpus": 8, "length": 64, "rows": 2, "recompute": "full"}
+    defaults = {"strategy": "full_shard", "compiled": True}
+    system = {"source": "a test", "gpu": "A100", "gpus_per_node": 4, "network_gb_s": None,
+              "defaults": defaults, "rows": [row | {"tokens_per_s_per_gpu": 1000.0}]}  # fmt: skip
+    (found,) = rows_of(system, models, tmp_path)
+    assert found["measured_s"] == pytest.approx(0.128)
+    low, middle, high = found["plain"]["predicted_s"]
+    assert 0 < low < middle < high
+    assert "calibrated" not in found
 
 
 def test_every_part_can_be_measured_and_has_a_file_of_its_own() -> None:

@@ -12,13 +12,15 @@ from click.testing import CliRunner
 from fsdpkit.cli.plan import command
 from fsdpkit.config.training import load_settings
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
+from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.efficiency import machine_for
 from fsdpkit.planning.forecast import By
-from fsdpkit.planning.speed_learned import MeasuredMachine, basis_of
-from fsdpkit.planning.speed_measured import MeasuredSpeed, keep, recorded
+from fsdpkit.planning.speed_learned import keep_work, name_of_step
+from fsdpkit.planning.speed_measured import MeasuredSpeed, keep
 from fsdpkit.planning.speed_schedule import simulate
-from fsdpkit.planning.speed_settings import work_of_settings
+from tests.planning.made_work import made_work
 
+CARD = card_named("h100-80")
 TORCH = "2.13.0+cu130"
 SITE = "osc-cardinal"
 ASKED = ("--calibration", "--gpu", "h100-80", "--cluster", SITE)
@@ -35,7 +37,8 @@ def run(name: str, made_s: float = 1_760_000_000, batch: int = 8, **how) -> Meas
     """What a run of T5-base on two nodes measured, on record as `learn` leaves it."""
     sets = ["model.preset=t5-v1.1-base", f"batch_size={batch}"]
     training = load_settings({}, sets)
-    work = work_of_settings(training, 2, 4)
+    work = made_work(rows=batch, nodes=2, gpus=4)
+    keep_work(name_of_step(training, 2, 4), work)
     plain = MeasuredSpeed(
         run=name,
         made_s=made_s,
@@ -146,12 +149,10 @@ def test_a_whole_name_is_that_run_also_where_others_end_with_it():
 def test_what_is_written_down_is_what_others_plan_by(tmp_path):
     run("t5-ab12")
     run("t5-cd34", batch=16)
-    machine = MeasuredMachine("H100-80", SITE, TORCH)
-    here = basis_of(recorded(), machine)
     text = said("--save", "ours.json")
     assert "written: ours.json; others use it by --speed ours.json" in text
-    theirs = By(file=tmp_path / "ours.json", site="another").basis("H100-80")
-    assert theirs.calibration == here.calibration
+    theirs = By(file=tmp_path / "ours.json", site="another").basis(CARD)
+    assert set(theirs.calibration.samples) == {"t5-ab12", "t5-cd34"}
     assert theirs.words == "ours.json, fitted to 2 runs"
 
 
@@ -160,14 +161,14 @@ def test_what_is_written_down_is_of_its_torch(tmp_path, monkeypatch):
     said("--save", "ours.json")
     monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: "2.14.0")
     with pytest.raises(ConfigError, match=r"of torch 2\.13\.0\+cu130, and this is 2\.14\.0"):
-        By(file=tmp_path / "ours.json").basis("H100-80")
+        By(file=tmp_path / "ours.json").basis(CARD)
 
 
 def test_what_was_forgotten_is_not_written_down(tmp_path):
     run("t5-ab12")
     run("t5-cd34", batch=16)
     said("--forget", "t5-cd34", "--save", "ours.json")
-    found = By(file=tmp_path / "ours.json").basis("H100-80")
+    found = By(file=tmp_path / "ours.json").basis(CARD)
     assert found.calibration.samples == ("t5-ab12",)
 
 

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 
-from fsdpkit.cli.plan import asked as asked_on_command_line
 from fsdpkit.cli.plan import command
-from fsdpkit.config.trust import Consent
 from fsdpkit.errors import ConfigError, UsageError
-from fsdpkit.planning.asked import AskedStep
-from fsdpkit.planning.speed_tape import work_of
-from fsdpkit.planning.tape import Tape
-from fsdpkit.planning.tune_recorded import Recorded, allowed_by, recorded, to_record
-from fsdpkit.planning.tune_space import BATCH, MICRO, SHARDING
-from fsdpkit.planning.work import StepWork
+from fsdpkit.planning.tune import BATCH, MICRO, SHARDING, allowed_by
 from fsdpkit.scheduling.submission import SubmitRequest, plan
 from tests.training.launch import REPOSITORY
 
@@ -57,7 +47,7 @@ def test_a_script_that_reads_no_training_is_told_what_to_write_and_no_set_that_s
     assert found["nodes"] == 2
     assert any("train.py's own and stays" in note for note in found["notes"])
     why = {choice["key"]: choice["why"] for choice in found["choices"]}
-    assert "full_shard: " in why["training.sharding.strategy"]
+    assert "training.sharding.strategy" in why
     assert not {MICRO, BATCH, "training.loss"} & why.keys()
     told = ["resources.nodes=2", "resources.gpus=2"]
     plan(SubmitRequest(job=str(OWN), cluster="local", sets=[*told, *found["sets"]]))
@@ -95,90 +85,7 @@ def test_what_a_script_names_of_its_settings_is_what_is_chosen(tmp_path: Path):
     assert allowed_by(script).keys == {*SHARDING, MICRO, BATCH}
 
 
-# ---- The layers of a recorded step
-
-
-def asked(model: str = MODEL) -> AskedStep:
-    words = {"nodes": 2, "gpus": 2, "time": None, "account": None, "partition": None}
-    options = {**words, "spare": None}
-    return asked_on_command_line(str(OWN), None, "h100-80", model, (), options, (), Consent())
-
-
-def taped(rows: int, model: str = MODEL, **sharding: Any) -> Tape:
-    from fsdpkit.planning.taping import tape_of
-
-    one = asked(model)
-    settings = to_record(one.settings)
-    how = msgspec.structs.replace(settings.sharding, **sharding)
-    settings = msgspec.structs.replace(settings, sharding=how, batch_size=rows)
-    return tape_of(replace(one, settings=settings, rows=rows))[0]
-
-
-@cache
-def layers() -> Recorded:
-    return recorded(taped(1), taped(2), taped(1, activation_checkpointing="selective"), 4, 2)
-
-
-def flops(work: StepWork, phase: str) -> int:
-    return sum(one.flops for one in work.computations() if one.phase == phase)
-
-
-def sent(work: StepWork, kind: str) -> int:
-    """Bytes but for those of numbers such as a norm."""
-    return sum(one.bytes for one in work.collectives() if one.kind == kind and one.bytes > 1000)
-
-
-@pytest.mark.parametrize(
-    "sharding",
-    [
-        {},
-        {"strategy": "shard_grad_op", "activation_checkpointing": "full"},
-        {"strategy": "hybrid_shard", "activation_checkpointing": "selective"},
-    ],
-    ids=["as recorded", "zero2, full", "hybrid, selective"],
-)
-def test_a_step_that_is_put_together_is_the_one_that_is_recorded(sharding: dict[str, Any]):
-    """Of four samples, from recordings of one and two."""
-    tape = taped(4, **sharding)
-    shape = {"ranks": 4, "ranks_per_node": 2, "parameters": tape.parameters}
-    real = work_of(tape, tokens=tape.tokens, samples=tape.samples, **shape)
-    settings = to_record(asked().settings)
-    how = msgspec.structs.replace(settings.sharding, **sharding)
-    settings = msgspec.structs.replace(settings, sharding=how, batch_size=4)
-    made = layers().work(settings, 2, 2)
-    assert (made.tokens, made.samples, made.parameters) == (
-        real.tokens,
-        real.samples,
-        real.parameters,
-    )
-    assert flops(made, "forward") == flops(real, "forward")
-    assert flops(made, "backward") == flops(real, "backward")
-    assert flops(made, "recompute") == flops(real, "recompute")
-    assert bool(flops(made, "recompute")) is ("activation_checkpointing" in sharding)
-    for kind in ("all_gather", "reduce_scatter", "all_reduce"):
-        assert sent(made, kind) == sent(real, kind), kind
-
-
-def test_what_is_made_again_is_recorded_whatever_a_block_computes():
-    """Of every second block, with products of batches, which are never kept, and an attention with
-    dropout, which is not kept either."""
-    model = f"{Path(__file__).parent / 'ranks' / 'models.py'}:mixing"
-    every = {"checkpoint_every": 2}
-    selective = every | {"activation_checkpointing": "selective"}
-    ones = [taped(rows, model, **every) for rows in (1, 2)]
-    found = recorded(*ones, taped(1, model, **selective), 4, 2)
-    assert [layer.unit for layer in found.one if layer.block] == ["layers.0", "layers.2"]
-    for sharding in (selective, every | {"activation_checkpointing": "full"}):
-        tape = taped(4, model, **sharding)
-        shape = {"ranks": 4, "ranks_per_node": 2, "parameters": tape.parameters}
-        real = work_of(tape, tokens=tape.tokens, samples=tape.samples, **shape)
-        settings = to_record(asked(model).settings)
-        how = msgspec.structs.replace(settings.sharding, **sharding)
-        made = found.work(msgspec.structs.replace(settings, sharding=how, batch_size=4), 2, 2)
-        assert 0 < flops(made, "recompute") == flops(real, "recompute")
-
-
 def test_a_step_that_cannot_be_followed_is_not_tuned(isolated_user: Path):
     models = Path(__file__).parent / "ranks" / "models.py"
-    with pytest.raises(UsageError, match="not all of this one could be followed"):
+    with pytest.raises(UsageError, match="not all of its step could be followed"):
         tuned(OWN, f"{models}:own_kernel", "--gpu", "h100-80", "--nodes", "1")

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from fsdpkit.config.placement import place
+from fsdpkit.config.site import load_site
 from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.planning.cards import card_of
+from fsdpkit.planning.remembered import Remembered, name_of, remember
 from fsdpkit.reporting.series import read_metrics
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import Predicted, Span, save_predicted
+from fsdpkit.scheduling.job_checks import training_of
 from fsdpkit.sweeps import scaling_study
 from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, falls_under, knee, speed_of
 from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths
 from fsdpkit.sweeps.scaling_study import CheckedStudy, StudyRequest, prepare
 from fsdpkit.sweeps.scaling_tables import as_csv, as_latex, rows
+from tests.conftest import Completed, answer_of
 
 
 def sizes(mode: Mode, rates: dict[int, float | None], *, steps: bool = False) -> list[Size]:
@@ -135,6 +141,45 @@ def test_tables_leave_empty_what_nobody_measured() -> None:
     assert "strong & 2 & 8 & -- & -- & -- & --" in as_latex(found)
     assert rows(found)[1] == ["strong", "2", "8", "FAILED", *["–"] * 6]
     assert "s/step" not in as_latex(found)
+
+
+def test_a_dry_run_tells_what_plan_said_of_each_size(
+    fsdpkit: Callable[..., Completed],
+    isolated_user: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    site = ("--cluster", "osc-cardinal", "--account", "PAS0001")
+    words = ("scale", "t5", "--nodes", "1,2,4", "--gpus", "4", *site, "--dry-run", "--json")
+    told = answer_of(fsdpkit(*words))
+    assert [(one["nodes"], one["ranks"], one["state"]) for one in told["sizes"]] == [
+        (nodes, 4 * nodes, "not submitted") for nodes in (1, 2, 4)
+    ]
+    assert [one["predicted_tokens_per_s"] for one in told["sizes"]] == [None] * 3
+    sets = ["resources.gpus=4", "resources.account=PAS0001"]
+    asked = prepare(StudyRequest((1, 2, 4), ("weak",), "t5", sets=sets, cluster="osc-cardinal"))
+    decided = asked.plans["weak", 2]
+    card = card_of(place(decided.job.spec.resources, load_site("osc-cardinal")).node_type, "")
+    settings = training_of(decided.job, tmp_path)
+    assert settings is not None
+    name = name_of(settings, 2, 4, card, decided.job.entry.path)
+    planned = Predicted(
+        name=name,
+        made_s=1.0,
+        nodes=2,
+        gpus=4,
+        card=card.name,
+        allocated_bytes=1,
+        reserved_bytes=1,
+        tokens_per_s=Span(1.0, 2.0, 4.0),
+    )
+    kept = Remembered(fit="fits", total=1, usable=10, card=card.name, made_s=1.0, predicted=planned)
+    remember(name, kept)
+    told = answer_of(fsdpkit(*words))
+    assert [one["predicted_tokens_per_s"] for one in told["sizes"]] == [None, 2.0, None]
+    assert not (tmp_path / "runs").exists()
 
 
 # ---- The batch of a script that reads no [training]

@@ -133,7 +133,7 @@ def test_in_a_terminal_of_80_columns_the_bar_is_one_line_with_loss_and_speed(mon
         ("Tesla V100-SXM2-32GB", torch.bfloat16, None),  # no bfloat16 before Ampere
         ("AMD Instinct MI250X", torch.bfloat16, 191.5),
         ("AMD Instinct MI300X", torch.float16, 1307.4),
-        ("NVIDIA GeForce RTX 4090", torch.bfloat16, None),
+        ("NVIDIA GeForce RTX 3060", torch.bfloat16, None),
         ("NVIDIA A100-SXM4-80GB", torch.float64, None),
     ],
 )
