@@ -38,7 +38,7 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "sweep report": (sweep_answers.SweepReport,),
     "sweep advance": (sweep_answers.Advanced,),
     "sweep cancel": (sweep_answers.SweepCancelled,),
-    "scale": (scale_answers.ScaleStarted, scale_answers.ScaleExpected),
+    "scale": (scale_answers.ScaleStarted,),
     "scale status": (scale_answers.ScaleStatus,),
     "scale write": (scale_answers.ScaleWritten,),
     "scale advance": (scale_answers.ScaleAdvanced,),
