@@ -7,7 +7,6 @@ they answer on a login node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +28,7 @@ from fsdpkit.config.units import format_bytes
 from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
-    from fsdpkit.cli import json_answers
+    from fsdpkit.cli.json_answers import ListedCheckpoint
     from fsdpkit.runs.checkpoints import Description
 
 
@@ -66,76 +65,60 @@ def ls(run: str, runs: str | None, task: int | None, as_json: bool) -> int:
     resume does.
     """
     places = find_checkpoints(run, runs, task)
-    listed = [entry for place in places for entry in _listed(place)]
+    listed = [one for place in places for one in _listed(place)]
     if as_json:
         from fsdpkit.cli.json_answers import Checkpoints
         from fsdpkit.cli.json_output import print_answer
 
         require_some(run, places)
-        print_answer(Checkpoints(checkpoints=[entry.answer() for entry in listed]))
+        print_answer(Checkpoints(checkpoints=listed))
     elif listed:
         columns = ["CHECKPOINT", "SAVED", "SIZE", "RANKS", "STATE"]
-        table(columns, [entry.row() for entry in listed])
+        table(columns, [_row(one) for one in listed])
     for place in places:
         _tell_drafts(place)
     require_some(run, places)
     return 0
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """A line of `ls`; `problem` is what shows without reading the tensors."""
-
-    name: str
-    path: Path
-    task: int | None
-    description: Description | None
-    problem: str | None
-    resumes: bool
-    best: str | None = None  # by what, if it is the best of its run
-
-    def row(self) -> list[str]:
-        state = f"refused: {self.problem}" if self.problem else "complete"
-        if self.resumes:
-            state += ", a resume takes it"
-        if self.best:
-            state += f", best by {self.best}"
-        if (known := self.description) is None:
-            return [self.name, "-", "-", "-", state]
-        size = format_bytes(known.total_bytes)
-        return [self.name, _local_time(known.saved_at), size, str(known.world_size), state]
-
-    def answer(self) -> json_answers.ListedCheckpoint:
-        from fsdpkit.cli import json_answers
-        from fsdpkit.runs.checkpoints import step_of
-
-        known = self.description
-        return json_answers.ListedCheckpoint(
-            path=str(self.path),
-            task=self.task,
-            step=known.step if known else step_of(self.path),
-            saved_at=known.saved_at if known else None,
-            bytes=known.total_bytes if known else None,
-            ranks=known.world_size if known else None,
-            problem=self.problem,
-            resumes=self.resumes,
-            measured=known.measured if known else {},
-            best=self.best is not None,
-        )
+def _row(one: ListedCheckpoint) -> list[str]:
+    state = f"refused: {one.problem}" if one.problem else "complete"
+    if one.resumes:
+        state += ", a resume takes it"
+    if one.best_by:
+        state += f", best by {one.best_by}"
+    if one.saved_at is None or one.bytes is None:
+        return [one.name, "-", "-", "-", state]
+    return [one.name, _local_time(one.saved_at), format_bytes(one.bytes), str(one.ranks), state]
 
 
-def _listed(place: CheckpointPlace) -> list[_Listed]:
-    from fsdpkit.runs.checkpoints import best_of
+def _listed(place: CheckpointPlace) -> list[ListedCheckpoint]:
+    from fsdpkit.cli.json_answers import ListedCheckpoint
+    from fsdpkit.runs.checkpoints import best_of, step_of
 
-    listed: list[_Listed] = []
+    listed: list[ListedCheckpoint] = []
     best = best_of(place.checkpoints)
     decided = place.directory is None  # which one a resume takes, or that it takes none
     for path in reversed(place.checkpoints):
-        description, problem, stops = _glance(path)
+        known, problem, stops = _glance(path)
         resumes = not decided and problem is None
-        by = f"{best[1].metric} {best[2]:.6g}" if best and best[0] == path else None
-        name = place.name(path)
-        listed.append(_Listed(name, path, place.task, description, problem, resumes, by))
+        is_best = best is not None and best[0] == path
+        listed.append(
+            ListedCheckpoint(
+                name=place.name(path),
+                path=str(path),
+                task=place.task,
+                step=known.step if known else step_of(path),
+                saved_at=known.saved_at if known else None,
+                bytes=known.total_bytes if known else None,
+                ranks=known.world_size if known else None,
+                problem=problem,
+                resumes=resumes,
+                measured=known.measured if known else {},
+                best=is_best,
+                best_by=f"{best[1].metric} {best[2]:.6g}" if best and is_best else None,
+            )
+        )
         decided = decided or resumes or stops
     return listed[::-1]
 

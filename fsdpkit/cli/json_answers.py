@@ -58,6 +58,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
 class ListedCheckpoint(Struct, frozen=True, kw_only=True):
     """One checkpoint. `problem`: what shows without reading the tensors."""
 
+    name: str
     path: str
     task: int | None
     step: int | None
@@ -68,6 +69,8 @@ class ListedCheckpoint(Struct, frozen=True, kw_only=True):
     resumes: bool
     measured: dict[str, Any]
     best: bool
+    best_by: str | None
+    """By what it is the best, and the value."""
 
 
 class Checkpoints(Struct, frozen=True, kw_only=True):

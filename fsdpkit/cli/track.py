@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +10,6 @@ from fsdpkit.cli.options import chosen, complete_run, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.config.track import Tracker
-    from fsdpkit.tracking.trackers import SentLines
 
 SCHEMA = "fsdpkit.tracked/1"
 
@@ -55,6 +53,8 @@ def command(
     Exit status: 65 if the tracker's package is missing, 69 if the tracker refused or did not
     answer.
     """
+    from fsdpkit.cli.json_answers import Sent, Tracked
+    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.config.track import Track
     from fsdpkit.errors import NotFoundError, UsageError
     from fsdpkit.scheduling.run import Run
@@ -70,40 +70,28 @@ def command(
     tasks = opened.record.array_tasks
     if task is not None and task not in (tasks or []):
         raise NotFoundError(f"{opened.id} has no array task {task}")
-    sent_so_far: list[tuple[int | None, str, SentLines]] = []
+    told: list[Sent] = []
     numbers: list[int | None] = [task] if task is not None else [*tasks] if tasks else [None]
     for number in numbers:
         sending = sending_of(opened, number, asked)
         for tracker in dict.fromkeys(trackers):
             sent = send(sending, tracker)
-            sent_so_far.append((number, tracker, sent))
-            if not as_json:
-                click.echo(f"{tracker}: {sent.lines:,} new lines of {sending.name}: {sent.place}")
-    if as_json:
-        _print_json(opened.id, sent_so_far)
-    elif sending.offline and "wandb" in trackers:
-        click.echo("  wandb sync DIRECTORY/offline-run-* sends them", err=True)
-    if (why := sending.destination.not_followed) is not None:
-        click.echo(f"fsdpkit: {why}: it went by your own settings", err=True)
-    return 0
-
-
-def _print_json(run: str, sent_so_far: Sequence[tuple[int | None, str, SentLines]]) -> None:
-    from fsdpkit.cli import json_answers
-    from fsdpkit.cli.json_output import print_answer
-
-    print_answer(
-        json_answers.Tracked(
-            sent=[
-                json_answers.Sent(
-                    run=run,
-                    task=task,
+            told.append(
+                Sent(
+                    run=opened.id,
+                    task=number,
                     tracker=tracker,
                     id=sent.mark.id,
                     place=sent.place,
                     lines=sent.lines,
                 )
-                for task, tracker, sent in sent_so_far
-            ]
-        )
-    )
+            )
+            if not as_json:
+                click.echo(f"{tracker}: {sent.lines:,} new lines of {sending.name}: {sent.place}")
+    if as_json:
+        print_answer(Tracked(sent=told))
+    elif sending.offline and "wandb" in trackers:
+        click.echo("  wandb sync DIRECTORY/offline-run-* sends them", err=True)
+    if (why := sending.destination.not_followed) is not None:
+        click.echo(f"fsdpkit: {why}: it went by your own settings", err=True)
+    return 0

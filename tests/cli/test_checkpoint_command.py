@@ -137,6 +137,7 @@ def test_ls_as_json(run: TaskPaths, checkpoint: Command) -> None:
     size = sum(file.stat().st_size for file in path.iterdir() if file.name not in unlisted)
     about = json.loads((path / "checkpoint.json").read_text())
     assert second == {
+        "name": "step-4",
         "path": str(path),
         "task": None,
         "step": 4,
@@ -147,6 +148,7 @@ def test_ls_as_json(run: TaskPaths, checkpoint: Command) -> None:
         "resumes": True,
         "measured": {},
         "best": False,
+        "best_by": None,
     }
     assert (third["step"], third["bytes"], third["resumes"]) == (6, size, False)
     assert third["problem"].startswith("SHA256SUMS is missing")

@@ -39,8 +39,9 @@ def called() -> Iterator[tuple[str, Any]]:
         if not callable(one):
             continue
         yield name, one
-        for member, value in vars(one).items() if inspect.isclass(one) else ():
-            if inspect.isfunction(value) and not member.startswith("_"):
+        for member, value in inspect.getmembers(one) if inspect.isclass(one) else ():
+            ours = str(getattr(value, "__module__", "")).startswith("fsdpkit")
+            if ours and inspect.isroutine(value) and not member.startswith("_"):
                 yield f"{name}.{member}", value
 
 
