@@ -20,12 +20,13 @@ from fsdpkit.rendering import limited_process
 from fsdpkit.rendering.environment import render_template
 from fsdpkit.rendering.limited_process import in_limited_process
 from fsdpkit.rendering.traced import Traced
+from fsdpkit.rendering.variables import Undecided, Variable
 
 WriteTemplate = Callable[..., Template]
 VALUES = {
     "text": "plain",
     "names": ["a", "b"],
-    "table": {"x": "1"},
+    "table": {"b": "3", "x": "1", "B": "2"},
     "number": 3,
     "nothing": None,
     "long": "x" * 4000,
@@ -155,7 +156,7 @@ def test_a_process_that_dies_or_says_nothing_is_an_error_and_leaves_nothing(
         raise OSError("no such luck")
 
     def hangs() -> Traced:
-        time.sleep(60)
+        time.sleep(600)
         return Traced([])
 
     monkeypatch.setattr(limited_process, "_WAIT_S", 0.5)
@@ -167,6 +168,14 @@ def test_a_process_that_dies_or_says_nothing_is_an_error_and_leaves_nothing(
     assert os.listdir("/proc/self/fd") == before
     assert len(forked) == 3
     assert not [child for child in forked if os.path.exists(f"/proc/{child}")]
+
+
+def test_what_only_a_form_will_say_is_reported_as_such(write_template: WriteTemplate) -> None:
+    nodes = Variable("NODES", "number", "nodes", 1, 8)
+    template = write_template("#!/bin/bash\n{% if nodes > 2 %}\ntrue\n{% endif %}\n")
+    with pytest.raises(Undecided) as raised:
+        render_template(template, {"nodes": nodes})
+    assert raised.value.variable.of == "nodes"
 
 
 def test_the_limits_are_enough_for_a_job_of_ten_thousand_arguments(
@@ -279,4 +288,13 @@ def test_what_templates_need_is_there(write_template: WriteTemplate) -> None:
         "echo{% for name in names %} {{ loop.index }}{% endfor %}\n"
     )
     lines = render_template(template, VALUES).splitlines()[1:]
-    assert lines == ["PAIR=x=1", "AT=1", "NAME=none", "WORDS=(a b)", "echo 7", "echo 1 2"]
+    assert lines == [
+        "PAIR=b=3",
+        "AT=1",
+        "PAIR=x=1",
+        "AT=2",
+        "NAME=none",
+        "WORDS=(a b)",
+        "echo 7",
+        "echo 1 2",
+    ]
