@@ -26,7 +26,7 @@ WriteTemplate = Callable[..., Template]
 VALUES = {
     "text": "plain",
     "names": ["a", "b"],
-    "table": {"b": "3", "x": "1", "B": "2"},
+    "table": {"x": "1", "b": "3", "C": "4", "B": "2"},
     "number": 3,
     "nothing": None,
     "long": "x" * 4000,
@@ -288,13 +288,5 @@ def test_what_templates_need_is_there(write_template: WriteTemplate) -> None:
         "echo{% for name in names %} {{ loop.index }}{% endfor %}\n"
     )
     lines = render_template(template, VALUES).splitlines()[1:]
-    assert lines == [
-        "PAIR=b=3",
-        "AT=1",
-        "PAIR=x=1",
-        "AT=2",
-        "NAME=none",
-        "WORDS=(a b)",
-        "echo 7",
-        "echo 1 2",
-    ]
+    pairs = ["PAIR=C=4", "AT=1", "PAIR=b=3", "AT=2", "PAIR=x=1", "AT=3"]
+    assert lines == [*pairs, "NAME=none", "WORDS=(a b)", "echo 7", "echo 1 2"]
