@@ -17,27 +17,22 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from fsdpkit.failures import exceptions, mpi, nccl, refusals
+from fsdpkit.failures import exceptions, nccl, refusals
 from fsdpkit.failures.aborts import aborted_by
-from fsdpkit.failures.json_lines import logged_as_json
 from fsdpkit.failures.last_words import (
     LAST_LINES,
-    is_noise,
     last_line,
     last_words,
-    looks_like_an_error,
+    refused_by_hydra,
 )
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.raised import exception_of, left_at
 from fsdpkit.failures.tracebacks import (
     PrintedException,
     TracebackLine,
-    behind_tracebacks,
-    cut_off,
     ended_by,
-    is_by_the_way,
     is_of_a_library,
-    last_of_its_own,
+    last_unless_it_went_on,
     lines_of,
 )
 from fsdpkit.runs.failures import Level
@@ -109,12 +104,9 @@ def explain(end: ProcessEnd) -> Explanation | None:
         return None
     return (
         _refused(end)
-        or _cut_off(end)
         or _hydra(end)
-        or _by_json_line(end)
         or _child_killed(end)
         or _not_run(end)
-        or _printed_to_out(end)
         or _last_words(end)
         or _logged(end)
         or _last_line(end)
@@ -140,14 +132,12 @@ def _output_closed(end: ProcessEnd) -> Explanation | None:
 
 
 def _by_exception(end: ProcessEnd) -> Explanation | None:
-    printed = _printed(end.err)
+    printed = ended_by(end.err)
     if (caught := exception_of(end.raised)) is not None:
         return _by_raised(caught, printed, end)
     told = _of_record(end.record) if end.record else None
     if told is not None and (printed is None or not _same(printed, told)):
         printed = None
-    if (refused := refusals.on_record(end.status, end.record)) is not None:
-        return Explanation(refused, "record")
     if told is not None and (end.callstack or printed is None):
         raised = msgspec.structs.replace(told, begin=0, end=len(end.record.partition("\n")[0]))
         if (traced := ended_by(end.callstack) or printed) is not None:
@@ -199,14 +189,6 @@ def _placed(
         above=found.above if found else None,
         before=_placed(before, found and found.before, at) if before is not None else None,
     )
-
-
-def _printed(err: str) -> PrintedException | None:
-    """What ended the process by its standard error: of Python, or of MPI if that stands behind."""
-    python, other = ended_by(err), mpi.ended_by(err)
-    if python is None or (other is not None and other.begin > python.begin):
-        return other or python
-    return python
 
 
 def _same(one: PrintedException, other: PrintedException) -> bool:
@@ -331,38 +313,9 @@ def _refused(end: ProcessEnd) -> Explanation | None:
     return Explanation(shown, "err") if shown is not None else None
 
 
-_CUT = Pattern((), "Python, of a log that ends too early")
-
-
-def _cut_off(end: ProcessEnd) -> Explanation | None:
-    frame = cut_off(end.err)
-    if frame is None:
-        return None
-    words = f"its log ends within a traceback, at {frame}"
-    last = max((line for line in lines_of(end.err) if line.text.strip()), key=lambda one: one.begin)
-    shown = Shown("exception", _CUT, last.begin, last.end, words=words, sure=False)
-    return Explanation(shown, "err")
-
-
-_OF_HYDRA = "Set the environment variable HYDRA_FULL_ERROR=1"
-_HYDRA_PATTERN = Pattern((), "Hydra, of a configuration that it cannot put together")
-
-
 def _hydra(end: ProcessEnd) -> Explanation | None:
-    """Hydra prints no traceback of its own refusals, only of what the program raised."""
-    later = behind_tracebacks(end.err)
-    lines = [line for line in lines_of(later) if line.text.strip()]
-    if not lines or not lines[-1].text.startswith(_OF_HYDRA):
-        return None
-    own = lines[:-1][-LAST_LINES:]
-    by_the_way = [place for place, line in enumerate(own) if is_by_the_way(line.text)]
-    own = own[by_the_way[-1] + 1 :] if by_the_way else own
-    told = [line for line in own if not is_noise(line.text)]
-    first = next((line for line in told if looks_like_an_error(line.text)), None)
-    if first is None:
-        return None
-    shown = Shown("settings", _HYDRA_PATTERN, first.begin, first.end)
-    return Explanation(shown.moved(len(end.err) - len(later)), "err")
+    shown = refused_by_hydra(end.err)
+    return Explanation(shown, "err") if shown is not None else None
 
 
 _OF_A_KILLED_CHILD = re.compile(
@@ -385,25 +338,10 @@ def tells_of_a_killed_child(words: str) -> bool:
     return _OF_A_KILLED_CHILD.search(words) is not None
 
 
-def _by_json_line(end: ProcessEnd) -> Explanation | None:
-    for where, text in _texts(end):
-        if (shown := logged_as_json(text)) is not None:
-            return Explanation(shown, where)
-    return None
-
-
-def _printed_to_out(end: ProcessEnd) -> Explanation | None:
-    """A traceback at the end of standard output, where some loggers and wrappers print it."""
-    raised = _printed(end.out)
-    if raised is None or not _is_own_status(end):
-        return None
-    return Explanation(msgspec.structs.replace(exceptions.shown(raised), sure=False), "out")
-
-
 def _logged(end: ProcessEnd) -> Explanation | None:
     """The last exception of a process that left by a status of its own and names no other error."""
     for where, text in _texts(end) if _is_own_status(end) else ():
-        if (raised := last_of_its_own(text)) is not None:
+        if (raised := last_unless_it_went_on(text)) is not None:
             shown = msgspec.structs.replace(exceptions.shown(raised), sure=False)
             return Explanation(shown, where)
     return None

@@ -51,13 +51,6 @@ def of_arguments(status: int | None, err: str) -> Shown | None:
     return None
 
 
-def on_record(status: int | None, record: str) -> Shown | None:
-    """The same of what an agent put on record of it."""
-    if status == _BY_CONVENTION and (_REFUSED.match(record) or _OF_ARGUMENTS.search(record)):
-        return Shown("settings", _PARSER, 0, len(record))
-    return None
-
-
 def of_a_shell(status: int | None, err: str) -> Shown | None:
     """The last line of a shell that could not run what it was to run; it says so in the language
     of the account."""

@@ -318,14 +318,6 @@ def test_what_concerns_the_whole_job_is_told_in_plain_sentences() -> None:
     )
 
 
-def test_a_log_that_ends_within_a_traceback_says_where_it_was() -> None:
-    told = found(rank(0, "exit status 1", log=TOP))
-    assert told.cause == "exception"
-    assert "/home/ada/train.py:3 in main" in told.sentence
-    whole = found(rank(0, "exit status 1", log=f"{TOP}KeyError: 'mask'\n"))
-    assert "KeyError" in whole.sentence
-
-
 def test_a_hang_up_that_somebody_sent_is_no_crash_of_native_code() -> None:
     told = found(rank(1, None, status=129, log="step 5\n"))
     assert (told.cause, told.rank) == ("unknown", 1)

@@ -153,7 +153,7 @@ def _waited_for(
     waited = {f.rank for f in findings if (f.cause, f.level) == ("hang", Level.WAITED)}
     if first.cause != "hang" or not waited >= ranks - set(silent):
         return None
-    nodes = {rank: _node_of(rank, attempt) for rank in silent}
+    nodes = {rank: attempt.node_of(rank) for rank in silent}
     node = nodes[silent[0]] if len(set(nodes.values())) == 1 else None
     one = len(silent) == 1
     if one and (thread := in_a_thread(silent[0], attempt)) is not None:
@@ -173,7 +173,7 @@ def _lost_by_all(silent: Sequence[int], first: Finding, attempt: AttemptEvidence
         return None
     rank = silent[0]
     words = f"it printed no error, and all other ranks lost a peer{_last(silent, attempt)}"
-    node = _node_of(rank, attempt) or None
+    node = attempt.node_of(rank) or None
     told = msgspec.structs.replace(first, cause="exception", level=Level.OWN, words=words)
     return msgspec.structs.replace(told, rank=rank, node=node, said="", raised=None, sure=False)
 
@@ -190,10 +190,6 @@ def _last(silent: Sequence[int], attempt: AttemptEvidence) -> str:
 def _listed(ranks: Sequence[object]) -> str:
     shown = ", ".join(map(str, ranks[:8]))
     return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
-
-
-def _node_of(rank: int, attempt: AttemptEvidence) -> str | None:
-    return next((voice.node for voice in attempt.voices if voice.rank == rank), None)
 
 
 _BREAKS = ("host-out-of-memory", "node-failure", "bad-gpu")
@@ -231,7 +227,7 @@ def _with_victim(first: Finding, others: Sequence[Finding], attempt: AttemptEvid
         return msgspec.structs.replace(first, rank=None, node=None)
     rank, node = first.rank, first.node
     if node is None and rank is not None:
-        node = _node_of(rank, attempt)
+        node = attempt.node_of(rank)
     if node is None and first.level == Level.OUTSIDE:
         same = [f for f in others if f.cause == first.cause and f.node is not None]
         node = min(same, key=order).node if same else None
