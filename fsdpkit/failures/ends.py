@@ -253,7 +253,6 @@ def _with_name_service(shown: Shown, end: ProcessEnd) -> Shown:
 # Crashes and aborts
 
 
-_FATAL = re.compile(r"^Fatal Python error: (.+)")
 _INNERMOST = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)')
 _BY_SIGNAL = Pattern((), "the kernel")
 _TRACED = Pattern((), "faulthandler, of a signal")
@@ -265,11 +264,12 @@ def _crash(end: ProcessEnd) -> Explanation:
     words = in_words_of(end.status)
     lines = lines_of(end.err)
     for place, line in reversed(list(enumerate(lines))):
-        if _FATAL.match(line.text):
+        if line.text.startswith("Fatal Python error: "):
             at = _where(_current_thread(lines[place:]))
             shown = Shown("exception", _TRACED, line.begin, line.end, words=words + at)
             return Explanation(shown, "err")
-    unbacked = next((line.text for line in lines if _NO_PAGE.search(line.text)), None)
+    # So UCX says that nothing was behind an address: most often /dev/shm was full.
+    unbacked = next((line.text for line in lines if "physical address" in line.text), None)
     if end.status == BUS and unbacked is not None:
         words = f"{words}: {unbacked.strip()}"
         memory = Shown("host-out-of-memory", _SHARED_MEMORY, 0, 0, words=words, sure=False)
@@ -277,8 +277,6 @@ def _crash(end: ProcessEnd) -> Explanation:
     return Explanation(_status(end.status), "status")
 
 
-_NO_PAGE = re.compile(r"(?i)non-?exist[ae]nt physical address")
-"""How UCX and Open MPI say that nothing was behind an address: most often /dev/shm was full."""
 _SHARED_MEMORY = Pattern((), "the kernel, of memory that a file was to back")
 
 

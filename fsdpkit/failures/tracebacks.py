@@ -78,6 +78,8 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
         first, _, more = "\n".join([lines[begin].strip(), *lines[begin + 1 :]]).partition("\n")
         if first.endswith(":"):  # of a list, such as the keys that a checkpoint lacks
             first = f"{first} {more.strip().partition(chr(10))[0]}".rstrip()
+        elif re.match(r"\d+ validation errors? for ", first):  # pydantic's: which key, and why
+            first = " ".join([first, *(line.strip() for line in more.split("\n")[:2])])
         return f"{self.type}: {first}" if self.type and first else self.type or first
 
     def chain(self) -> Iterator[PrintedException]:
@@ -383,16 +385,15 @@ _ANEW = re.compile(
 """A line that begins something else than one more line of an exception's message."""
 
 
-_BARE = re.compile(
-    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Unsupported))"
-    r"(?:: (?P<message>.*)|:?)$"
-)
+_NAMES = ("Error", "Exception", "Interrupt", "Failure", "Unsupported")
+"""With which a type's name ends, where no traceback shows that it is one."""
 
 
 def _without_traceback(lines: Sequence[TracebackLine]) -> PrintedException | None:
     """A last line that only names an exception, as of a syntax error or a cut log."""
     for line in reversed([line for line in lines if line.text.strip()][-3:]):
-        if (match := _BARE.match(line.text)) and match["type"] != "SystemExit":
+        match = _EXCEPTION.match(line.text)
+        if match and match["type"].endswith(_NAMES) and match["type"] not in _NAMES:
             return PrintedException(
                 type=match["type"],
                 message=match["message"] or "",
@@ -403,12 +404,9 @@ def _without_traceback(lines: Sequence[TracebackLine]) -> PrintedException | Non
     return None
 
 
-_OF_A_RANK = re.compile(re.escape(BEGINS) + r" \(RANK \d+\)")
-
-
 def of_a_rank(raised: PrintedException) -> PrintedException | None:
     """The last of the exceptions that torch's distributed checkpoint collects from the ranks."""
-    return last_printed(_OF_A_RANK.sub(BEGINS, raised.message))
+    return last_printed(re.sub(r"(?<=last\):) \(RANK \d+\)", "", raised.message))
 
 
 def inner(raised: PrintedException) -> PrintedException:

@@ -108,9 +108,7 @@ def _by_prelude(attempt: AttemptEvidence) -> Iterator[Finding]:
 
 
 _BLOCK_LINES = 8
-_OF_FILES = re.compile(
-    r"^(?:cp|mv|ln|cat|tar|rsync|dd|scp|gzip|pigz|unzip|zstd|xz|head|tail|ls|find): "
-)
+_OF_FILES = ("cp", "mv", "ln", "cat", "tar", "rsync", "dd", "scp", "gzip", "unzip", "ls", "find")
 """Tools that look for what a person named."""
 
 
@@ -120,7 +118,7 @@ def _by_its_words(line: str, until: str) -> str | None:
         return "no-internet"
     if "no space left on device" in line.lower() or "quota exceeded" in line.lower():
         return "disk-full"
-    missed = "No such file or directory" in line and _OF_FILES.match(line)
+    missed = "No such file or directory" in line and line.partition(": ")[0] in _OF_FILES
     return "data-missing" if missed else None
 
 

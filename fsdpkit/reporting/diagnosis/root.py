@@ -60,8 +60,9 @@ def _surest(candidates: Sequence[Finding]) -> Finding:
 
 _AT_ONCE_S = 2.0
 """Within which a clock does not say who failed first."""
-_MISSES = re.compile(
-    r"No such file|FileNotFoundError|cannot open shared object|Ran out of input|EOFError"
+_MISSES = (
+    *("No such file", "FileNotFoundError", "cannot open shared object"),
+    *("Ran out of input", "EOFError"),
 )
 _MISSING = frozenset({"data-missing", "checkpoint-unreadable"})
 
@@ -84,11 +85,11 @@ def _maker(first: Finding, candidates: Sequence[Finding]) -> Finding:
 def _only_misses(finding: Finding) -> bool:
     if "unexpected pos" in finding.words:  # of a file that another rank could not write
         return True
-    quoted = finding.cause in ("exception", "import-error") and _MISSES.search(finding.words)
-    return finding.cause in _MISSING or bool(quoted)
+    quoted = any(words in finding.words for words in _MISSES)
+    return finding.cause in _MISSING or (finding.cause in ("exception", "import-error") and quoted)
 
 
-_OF_CUDA = re.compile(r"(?i)\b(?:cuda|cublas|cudnn|nccl)\w*")
+_OF_CUDA = ("cuda", "cublas", "cudnn", "nccl")
 
 
 def _by_machine(first: Finding, attempt: AttemptEvidence) -> Finding | None:
@@ -98,7 +99,8 @@ def _by_machine(first: Finding, attempt: AttemptEvidence) -> Finding | None:
     felt = first.level <= Level.WAITED
     machines = attempt.machines
     lost = {node: m.lost_bits for node, m in machines.items() if m.lost_bits}
-    if first.cause == "exception" and _OF_CUDA.search(first.words) and (at := first.node) in lost:
+    of_cuda = first.cause == "exception" and any(w in first.words.lower() for w in _OF_CUDA)
+    if of_cuda and (at := first.node) in lost:
         told = _of_nodes("bad-gpu", first, {at: lost[at]})
         return msgspec.structs.replace(told, rank=first.rank)
     if not felt:
