@@ -408,37 +408,23 @@ VAGUE = re.compile(r"exit status \d+$|ended by signal \d+|ended by SIG|stopped e
 
 
 @lru_cache(maxsize=4096)
-def explain_record(status: int, message: str) -> Shown | None:
-    """What ended a rank, by what its agent put on record."""
-    found = explain(ProcessEnd(status=status, record="" if VAGUE.match(message) else message))
-    return found.shown if found else None
-
-
 def follows(message: str) -> bool:
     """Whether these are the words of a rank that only lost its peer, or waited for one in vain."""
-    shown = explain_record(1, message)
-    return shown is not None and shown.level <= Level.WAITED
+    found = explain(ProcessEnd(status=1, record="" if VAGUE.match(message) else message))
+    return found is not None and found.shown.level <= Level.WAITED
 
 
-def told(end: ProcessEnd) -> str:
+def told(end: ProcessEnd, found: Explanation | None) -> str:
     """What an agent puts on record of an end: the words that explain it for certain, else only how
-    the process ended. `explain_record` finds the same in it again."""
-    found = explain(end)
-    if found is None or not found.shown.sure:
+    the process ended. found: what explains it."""
+    shown = found.shown if found is not None and found.shown.sure else None
+    if shown is not None and shown.raised is not None:
+        return ": ".join(filter(None, (shown.raised.type, shown.raised.message)))
+    if found is None or shown is None or end.record:
         return end.record or in_words_of(end.status)
-    candidates = [end.record] if end.record else []
-    if (raised := found.shown.raised) is not None:
-        candidates.append(f"{raised.type}: {raised.message}" if raised.type else raised.message)
-    if found.where in ("err", "out"):
-        text = end.err if found.where == "err" else end.out
-        line = text[found.shown.begin : found.shown.end]
-        candidates.append(found.shown.words or _COLOURS_AND_MARKS.sub("", line).strip())
-    shows = (found.shown.cause, found.shown.level)
-    for words in candidates:
-        again = explain_record(end.status or 1, words)
-        if again is not None and (again.cause, again.level) == shows:
-            return words
-    return end.record or in_words_of(end.status)
+    text = {"err": end.err, "out": end.out}.get(found.where, "")
+    line = _COLOURS_AND_MARKS.sub("", text[shown.begin : shown.end]).strip()
+    return (text and (shown.words or line)) or in_words_of(end.status)
 
 
 _COLOURS_AND_MARKS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^\[rank\d+\]: ?")
