@@ -17,27 +17,22 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from fsdpkit.failures import exceptions, mpi, nccl, refusals
+from fsdpkit.failures import exceptions, nccl, refusals
 from fsdpkit.failures.aborts import aborted_by
-from fsdpkit.failures.json_lines import logged_as_json
 from fsdpkit.failures.last_words import (
     LAST_LINES,
-    is_noise,
     last_line,
     last_words,
-    looks_like_an_error,
+    refused_by_hydra,
 )
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.raised import exception_of, left_at
 from fsdpkit.failures.tracebacks import (
     PrintedException,
     TracebackLine,
-    behind_tracebacks,
-    cut_off,
     ended_by,
-    is_by_the_way,
     is_of_a_library,
-    last_of_its_own,
+    last_unless_it_went_on,
     lines_of,
 )
 from fsdpkit.runs.failures import Level
@@ -109,12 +104,9 @@ def explain(end: ProcessEnd) -> Explanation | None:
         return None
     return (
         _refused(end)
-        or _cut_off(end)
         or _hydra(end)
-        or _by_json_line(end)
         or _child_killed(end)
         or _not_run(end)
-        or _printed_to_out(end)
         or _last_words(end)
         or _logged(end)
         or _last_line(end)
@@ -140,14 +132,12 @@ def _output_closed(end: ProcessEnd) -> Explanation | None:
 
 
 def _by_exception(end: ProcessEnd) -> Explanation | None:
-    printed = _printed(end.err)
+    printed = ended_by(end.err)
     if (caught := exception_of(end.raised)) is not None:
         return _by_raised(caught, printed, end)
     told = _of_record(end.record) if end.record else None
     if told is not None and (printed is None or not _same(printed, told)):
         printed = None
-    if (refused := refusals.on_record(end.status, end.record)) is not None:
-        return Explanation(refused, "record")
     if told is not None and (end.callstack or printed is None):
         raised = msgspec.structs.replace(told, begin=0, end=len(end.record.partition("\n")[0]))
         if (traced := ended_by(end.callstack) or printed) is not None:
@@ -199,14 +189,6 @@ def _placed(
         above=found.above if found else None,
         before=_placed(before, found and found.before, at) if before is not None else None,
     )
-
-
-def _printed(err: str) -> PrintedException | None:
-    """What ended the process by its standard error: of Python, or of MPI if that stands behind."""
-    python, other = ended_by(err), mpi.ended_by(err)
-    if python is None or (other is not None and other.begin > python.begin):
-        return other or python
-    return python
 
 
 def _same(one: PrintedException, other: PrintedException) -> bool:
@@ -271,7 +253,6 @@ def _with_name_service(shown: Shown, end: ProcessEnd) -> Shown:
 # Crashes and aborts
 
 
-_FATAL = re.compile(r"^Fatal Python error: (.+)")
 _INNERMOST = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)')
 _BY_SIGNAL = Pattern((), "the kernel")
 _TRACED = Pattern((), "faulthandler, of a signal")
@@ -283,11 +264,12 @@ def _crash(end: ProcessEnd) -> Explanation:
     words = in_words_of(end.status)
     lines = lines_of(end.err)
     for place, line in reversed(list(enumerate(lines))):
-        if _FATAL.match(line.text):
+        if line.text.startswith("Fatal Python error: "):
             at = _where(_current_thread(lines[place:]))
             shown = Shown("exception", _TRACED, line.begin, line.end, words=words + at)
             return Explanation(shown, "err")
-    unbacked = next((line.text for line in lines if _NO_PAGE.search(line.text)), None)
+    # So UCX says that nothing was behind an address: most often /dev/shm was full.
+    unbacked = next((line.text for line in lines if "physical address" in line.text), None)
     if end.status == BUS and unbacked is not None:
         words = f"{words}: {unbacked.strip()}"
         memory = Shown("host-out-of-memory", _SHARED_MEMORY, 0, 0, words=words, sure=False)
@@ -295,8 +277,6 @@ def _crash(end: ProcessEnd) -> Explanation:
     return Explanation(_status(end.status), "status")
 
 
-_NO_PAGE = re.compile(r"(?i)non-?exist[ae]nt physical address")
-"""How UCX and Open MPI say that nothing was behind an address: most often /dev/shm was full."""
 _SHARED_MEMORY = Pattern((), "the kernel, of memory that a file was to back")
 
 
@@ -331,38 +311,9 @@ def _refused(end: ProcessEnd) -> Explanation | None:
     return Explanation(shown, "err") if shown is not None else None
 
 
-_CUT = Pattern((), "Python, of a log that ends too early")
-
-
-def _cut_off(end: ProcessEnd) -> Explanation | None:
-    frame = cut_off(end.err)
-    if frame is None:
-        return None
-    words = f"its log ends within a traceback, at {frame}"
-    last = max((line for line in lines_of(end.err) if line.text.strip()), key=lambda one: one.begin)
-    shown = Shown("exception", _CUT, last.begin, last.end, words=words, sure=False)
-    return Explanation(shown, "err")
-
-
-_OF_HYDRA = "Set the environment variable HYDRA_FULL_ERROR=1"
-_HYDRA_PATTERN = Pattern((), "Hydra, of a configuration that it cannot put together")
-
-
 def _hydra(end: ProcessEnd) -> Explanation | None:
-    """Hydra prints no traceback of its own refusals, only of what the program raised."""
-    later = behind_tracebacks(end.err)
-    lines = [line for line in lines_of(later) if line.text.strip()]
-    if not lines or not lines[-1].text.startswith(_OF_HYDRA):
-        return None
-    own = lines[:-1][-LAST_LINES:]
-    by_the_way = [place for place, line in enumerate(own) if is_by_the_way(line.text)]
-    own = own[by_the_way[-1] + 1 :] if by_the_way else own
-    told = [line for line in own if not is_noise(line.text)]
-    first = next((line for line in told if looks_like_an_error(line.text)), None)
-    if first is None:
-        return None
-    shown = Shown("settings", _HYDRA_PATTERN, first.begin, first.end)
-    return Explanation(shown.moved(len(end.err) - len(later)), "err")
+    shown = refused_by_hydra(end.err)
+    return Explanation(shown, "err") if shown is not None else None
 
 
 _OF_A_KILLED_CHILD = re.compile(
@@ -385,25 +336,10 @@ def tells_of_a_killed_child(words: str) -> bool:
     return _OF_A_KILLED_CHILD.search(words) is not None
 
 
-def _by_json_line(end: ProcessEnd) -> Explanation | None:
-    for where, text in _texts(end):
-        if (shown := logged_as_json(text)) is not None:
-            return Explanation(shown, where)
-    return None
-
-
-def _printed_to_out(end: ProcessEnd) -> Explanation | None:
-    """A traceback at the end of standard output, where some loggers and wrappers print it."""
-    raised = _printed(end.out)
-    if raised is None or not _is_own_status(end):
-        return None
-    return Explanation(msgspec.structs.replace(exceptions.shown(raised), sure=False), "out")
-
-
 def _logged(end: ProcessEnd) -> Explanation | None:
     """The last exception of a process that left by a status of its own and names no other error."""
     for where, text in _texts(end) if _is_own_status(end) else ():
-        if (raised := last_of_its_own(text)) is not None:
+        if (raised := last_unless_it_went_on(text)) is not None:
             shown = msgspec.structs.replace(exceptions.shown(raised), sure=False)
             return Explanation(shown, where)
     return None
@@ -472,37 +408,23 @@ VAGUE = re.compile(r"exit status \d+$|ended by signal \d+|ended by SIG|stopped e
 
 
 @lru_cache(maxsize=4096)
-def explain_record(status: int, message: str) -> Shown | None:
-    """What ended a rank, by what its agent put on record."""
-    found = explain(ProcessEnd(status=status, record="" if VAGUE.match(message) else message))
-    return found.shown if found else None
-
-
 def follows(message: str) -> bool:
     """Whether these are the words of a rank that only lost its peer, or waited for one in vain."""
-    shown = explain_record(1, message)
-    return shown is not None and shown.level <= Level.WAITED
+    found = explain(ProcessEnd(status=1, record="" if VAGUE.match(message) else message))
+    return found is not None and found.shown.level <= Level.WAITED
 
 
-def told(end: ProcessEnd) -> str:
+def told(end: ProcessEnd, found: Explanation | None) -> str:
     """What an agent puts on record of an end: the words that explain it for certain, else only how
-    the process ended. `explain_record` finds the same in it again."""
-    found = explain(end)
-    if found is None or not found.shown.sure:
+    the process ended. found: what explains it."""
+    shown = found.shown if found is not None and found.shown.sure else None
+    if shown is not None and shown.raised is not None:
+        return ": ".join(filter(None, (shown.raised.type, shown.raised.message)))
+    if found is None or shown is None or end.record:
         return end.record or in_words_of(end.status)
-    candidates = [end.record] if end.record else []
-    if (raised := found.shown.raised) is not None:
-        candidates.append(f"{raised.type}: {raised.message}" if raised.type else raised.message)
-    if found.where in ("err", "out"):
-        text = end.err if found.where == "err" else end.out
-        line = text[found.shown.begin : found.shown.end]
-        candidates.append(found.shown.words or _COLOURS_AND_MARKS.sub("", line).strip())
-    shows = (found.shown.cause, found.shown.level)
-    for words in candidates:
-        again = explain_record(end.status or 1, words)
-        if again is not None and (again.cause, again.level) == shows:
-            return words
-    return end.record or in_words_of(end.status)
+    text = {"err": end.err, "out": end.out}.get(found.where, "")
+    line = _COLOURS_AND_MARKS.sub("", text[shown.begin : shown.end]).strip()
+    return (text and (shown.words or line)) or in_words_of(end.status)
 
 
 _COLOURS_AND_MARKS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^\[rank\d+\]: ?")

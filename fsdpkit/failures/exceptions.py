@@ -97,7 +97,8 @@ _WITHOUT_NUMBER = (
     ("hread creation failed", 11),
 )
 """Words of libraries that leave the number out."""
-_TIMED_OUT_ON_A_FILE = re.compile(r"\[Errno 110\] [^\n:]*: ['\"]/")
+_TIMED_OUT = 110
+"""Of a file system where it names a file, else of a connection."""
 
 
 def shown(raised: PrintedException) -> Shown:
@@ -132,10 +133,6 @@ def _of_one(outer: PrintedException) -> Shown:
 
 def _named(plain: Shown, cause: str, pattern: Pattern | None = None) -> Shown:
     return msgspec.structs.replace(plain, cause=cause, pattern=pattern or plain.pattern)
-
-
-def _shadowed(raised: PrintedException, plain: Shown) -> Shown | None:
-    return _named(plain, "import-error", _SHADOWED) if _SHADOWS.search(raised.message) else None
 
 
 def _only_data(raised: PrintedException, plain: Shown) -> Shown | None:
@@ -177,8 +174,6 @@ def _by_place(raised: PrintedException, plain: Shown) -> Shown | None:
         return _named(plain, "head-address")
     if raised.type.partition(".")[0] in ("ucp", "ucxx", "mpi4py"):
         return _named(plain, "network-setup")
-    if _TIMED_OUT_ON_A_FILE.search(raised.message):
-        return _named(plain, "storage")
     missed = "Unable to" in raised.message and "errno = 2," in raised.message  # HDF5
     return _named(plain, "data-missing") if missed else None
 
@@ -189,6 +184,8 @@ def _by_errno(raised: PrintedException, plain: Shown) -> Shown | None:
         return None
     if number in _BY_ERRNO:
         return _named(plain, _BY_ERRNO[number])
+    if number == _TIMED_OUT and ": '/" in raised.message:
+        return _named(plain, "storage")
     if number == errno.EPIPE and _of_its_output(raised):
         return plain
     if number in _BY_ERRNO_OF_A_PEER:
@@ -244,13 +241,13 @@ def _of_a_checkpoint(found: Shown, raised: PrintedException) -> Shown:
     return msgspec.structs.replace(found, cause=cause, words=f"{raised.name}: {of_rank}")
 
 
-_WRITES = re.compile(r"/logging/__init__\.py$|/tqdm/")
-
-
 def _of_its_output(raised: PrintedException) -> bool:
     """Whether a pipe broke into which the script, a logger or a progress bar wrote."""
     last = raised.frames[-1] if raised.frames else None
-    return last is not None and (last is raised.own_frame or bool(_WRITES.search(last.file)))
+    writes = last is not None and (
+        last.file.endswith("/logging/__init__.py") or "/tqdm/" in last.file
+    )
+    return writes or (last is not None and last is raised.own_frame)
 
 
 def _above(raised: PrintedException, causes: Container[str]) -> Shown | None:
@@ -276,8 +273,7 @@ def _referred_to(raised: PrintedException, _: Shown) -> Shown | None:
     if found is None:
         return None
     near = raised.above_near and found.cause in _SAID_ABOVE
-    further_up = found.level >= Level.OWN and _FURTHER_UP.search(raised.message)
-    return msgspec.structs.replace(found, sure=False) if near or further_up else None
+    return msgspec.structs.replace(found, sure=False) if near else None
 
 
 _RAISED = Pattern((), "Python, as the last line of a traceback")
@@ -287,11 +283,6 @@ _ASKED = Pattern((), "Python, of a process that a person or Slurm interrupted", 
 CHILD_KILLED = Pattern((), "whoever had started a process that was killed", Level.KILLED)
 _INTERRUPTS = frozenset({"KeyboardInterrupt", "SignalException"})
 """What a process raises because a signal asked it to end: whoever sent that knows why."""
-_NO_THREAD = re.compile(r"^.*(?:pthread_create failed|hread creation failed).*$", re.MULTILINE)
-_SHADOWS = re.compile(r"\bpartially initialized module\b|\bsince it has the same name as the ")
-_SHADOWED = Pattern(
-    (), "Python, of a module that it finds in place of another, or that is not loaded to its end"
-)
 _OF_THE_MACHINE = frozenset(
     {"disk-full", "storage", "gpu-out-of-memory", "host-out-of-memory", "bad-gpu"}
 )
@@ -302,14 +293,14 @@ def _of_an_interrupt(raised: PrintedException, plain: Shown) -> Shown | None:
     """OpenBLAS interrupts its own process where it gets no threads."""
     if raised.name not in _INTERRUPTS:
         return None
-    told = _NO_THREAD.search(raised.in_front)
-    if told is None:
+    lines = raised.in_front.split("\n")
+    told = [line for line in lines if any(words in line for words, _ in _WITHOUT_NUMBER)]
+    if not told:
         return msgspec.structs.replace(plain, pattern=_ASKED)
     return msgspec.structs.replace(plain, raised=None, words=told[0].strip())
 
 
 _ASSERTED = re.compile(r"^\S+\.(?:cuh?|hip|h):\d+: .*Assertion [`'](.+?)['`]? failed", re.MULTILINE)
-_NO_NUMBER = re.compile(r"(?i)\b(?:nan|inf)\b|isfinite")
 _ON_GPU = Pattern((), "a kernel's assertion, which CUDA prints before the exception")
 
 
@@ -319,7 +310,8 @@ def _of_an_assertion(raised: PrintedException, plain: Shown) -> Shown | None:
         return None
     if not (told := _ASSERTED.findall(raised.in_front)):
         return msgspec.structs.replace(plain, pattern=_ON_GPU)
-    cause = "nan-loss" if _NO_NUMBER.search(told[-1]) else "exception"
+    no_number = re.search(r"(?i)\b(?:nan|inf)\b|isfinite", told[-1])
+    cause = "nan-loss" if no_number else "exception"
     pattern = _ON_GPU if cause == "exception" else _RAISED
     words = f"{raised.type}: device-side assertion failed: {told[-1]}"
     return msgspec.structs.replace(plain, cause=cause, pattern=pattern, words=words, raised=None)
@@ -398,10 +390,6 @@ _REFERS_ABOVE = re.compile(
     r"(?:could not|failed to|unable to) (?:start|create|initiali[sz]e) (?:\w+ ){0,2}server\b"
 )
 """An exception that only says that something was printed before it."""
-_FURTHER_UP = re.compile(
-    r"(?i)\bnot the (?:actual|real) error|\b(?:look|see) (?:\w+ )?(?:further up|error above)\b"
-)
-"""One that says so of whatever it was."""
 _SAID_ABOVE = frozenset({*_OF_A_CHILD, "port-taken", "bad-gpu", "network-setup", "head-address"})
 _TWO_RELEASES = re.compile(
     r"(?i)\b(?:needs?|requires?|required|expects?|expected)\b[^\n]*?\d+\.\d+[^\n]*?"
@@ -419,7 +407,6 @@ def _other_release(raised: PrintedException) -> Shown | None:
 
 _JUDGES: tuple[Callable[[PrintedException, Shown], Shown | None], ...] = (
     _of_an_interrupt,
-    _shadowed,
     _of_a_child,
     _only_data,
     _out_of_memory,

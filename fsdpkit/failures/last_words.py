@@ -60,6 +60,21 @@ def _shown(line: TracebackLine, *, newest: bool, last: bool) -> Shown | None:
     return None
 
 
+_OF_HYDRA = "Set the environment variable HYDRA_FULL_ERROR=1"
+_HYDRA = Pattern((), "Hydra, of a configuration that it cannot put together")
+
+
+def refused_by_hydra(text: str) -> Shown | None:
+    """Hydra prints no traceback of its own refusals, only of what the program raised."""
+    lines, offset = _last_lines(text)
+    if not lines or not lines[-1].text.startswith(_OF_HYDRA):
+        return None
+    by_the_way = [place for place, line in enumerate(lines) if is_by_the_way(line.text)]
+    told = lines[by_the_way[-1] + 1 if by_the_way else 0 : -1]
+    first = next((line for line in told if looks_like_an_error(line.text)), None)
+    return Shown("settings", _HYDRA, first.begin, first.end).moved(offset) if first else None
+
+
 def last_line(text: str) -> tuple[TracebackLine, TracebackLine | None] | None:
     """Whatever was written last, and the last that looks like an error, if that is another; they
     need have nothing to do with the end."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from fsdpkit.failures.patterns import Pattern, Shown
+from fsdpkit.failures.patterns import Pattern, Shown, stands_in
 from fsdpkit.runs.failures import Level
 
 _LAST = re.compile(r"(?:Last error:\s*\n?\s*|^NCCL: )(.+)")
@@ -18,79 +18,66 @@ _OWN_WORDS = re.compile(
     r"\bnccl(?:\w+Error|InvalidUsage|InvalidArgument)\b|NCCL [Ee]rror|\bNCCL WARN |^NCCL: "
 )
 
-_CAUSES: tuple[tuple[str, str, Level], ...] = (
-    # (cause, regular expression, level)
-    (
-        "disk-full",
-        r"(?i)(?:/dev/shm|shared memory|shm|posix_fallocate|fallocate).*|No space left on device",
-        Level.OWN,
-    ),
+_OWN = Pattern((), "NCCL")
+_LOST_PEER = Pattern((), "NCCL", Level.LOST_PEER)
+_WAITED = Pattern((), "NCCL", Level.WAITED)
+_CAUSES: tuple[tuple[str, Pattern, str], ...] = (
+    # (cause, level, words in small letters)
+    ("disk-full", _OWN, "shared memory | shm | fallocate | no space left on device"),
     (
         "gpu-out-of-memory",
-        r"(?i)cuda failure (?:\d+ )?'?out of memory|cudaErrorMemoryAllocation|"
-        r"failed to cuda (?:host )?(?:calloc|malloc)|cuMem(?:Create|Alloc)\w*.*out of memory",
-        Level.OWN,
+        _OWN,
+        "cuda failure …out of memory | cudaerrormemoryallocation | failed to cuda …alloc | "
+        "cumem…out of memory",
     ),
     (
         "bad-gpu",
-        r"(?i)uncorrectable|fallen off the bus|GPU is lost|NVLink error|hardware error|"
-        r"system not yet initialized|Nvlink SHARP .*fatal",
-        Level.OWN,
+        _OWN,
+        "uncorrectable | fallen off the bus | gpu is lost | nvlink error | hardware error | "
+        "system not yet initialized | nvlink sharp …fatal",
     ),
     (
         "version-mismatch",
-        r"(?i)version mismatch|mismatched? .*version|versions? .*(?:differ|do not match)|"
-        r"incompatible .*version|driver version is insufficient",
-        Level.OWN,
+        _OWN,
+        "version mismatch | mismatch…version | version…differ | versions …do not match | "
+        "incompatible …version | driver version is insufficient",
     ),
     (
         "collective-mismatch",
-        r"(?i)collective mismatch|mismatched collective|message truncated|"
-        r"(?:sizes?|types?|counts?) (?:mismatch|differ)",
-        Level.OWN,
+        _OWN,
+        "collective mismatch | mismatched collective | message truncated | size mismatch | "
+        "sizes differ | type mismatch | types differ | count mismatch | counts differ",
     ),
     (
         "network-setup",
-        r"(?i)duplicate GPU",
-        Level.OWN,
-    ),
-    (
-        "network-setup",
-        r"(?i)ibv_\w+.*(?:cannot allocate|memory)|memlock|max locked memory|memory lock|"
-        r"ibv_(?:reg_mr|create_cq|create_qp|alloc_pd)\w* ",
-        Level.OWN,
-    ),
-    (
-        "network-setup",
-        r"(?i)neither AF_INET|no IP interface|no usable .*interface|"
-        r"no (?:\w+ )?(?:socket )?interface|"
-        r"interface .* (?:not found|does not exist)|peer access|no device found|No such device|"
-        r"NET/\w+ .*(?:failed|unable|couldn't|could not|cannot)|unsupported .*transport|"
-        r"cannot find .*(?:HCA|network)|Failed to (?:initialize|find) any NET|"
-        r"No route to host|Network is unreachable|libfabric|ncclNet\w*",
-        Level.OWN,
+        _OWN,
+        "duplicate gpu | ibv_…memory | memlock | max locked memory | memory lock | ibv_reg_mr | "
+        "ibv_create_cq | ibv_create_qp | ibv_alloc_pd | neither af_inet | no ip interface | "
+        "no usable …interface | no socket interface | no interface | interface …not found | "
+        "interface …does not exist | peer access | no device found | no such device | "
+        "net/…failed | net/…unable | net/…couldn't | net/…could not | net/…cannot | "
+        "unsupported …transport | cannot find …hca | cannot find …network | "
+        "failed to initialize any net | failed to find any net | no route to host | "
+        "network is unreachable | libfabric | ncclnet",
     ),
     (
         "connection-reset",
-        r"(?i)closed by|connection reset|reset by peer|broken pipe|remote process|"
-        r"peer .*(?:exit|gone|closed)|connection refused|socketProgress|"
-        r"socket (?:recv|send|poll)|recv(?:ed)? 0 bytes|Got completion |proxy ?call|abort",
-        Level.LOST_PEER,
+        _LOST_PEER,
+        "closed by | connection reset | reset by peer | broken pipe | remote process | "
+        "peer …exit | peer …gone | peer …closed | connection refused | socketprogress | "
+        "socket recv | socket send | socket poll | recv 0 bytes | recved 0 bytes | "
+        "got completion  | proxycall | proxy call | abort",
     ),
     (
         "network-setup",
-        r"(?i)connect(?:ion)? (?:to .* )?(?:failed|timed out)|timed out",
-        Level.WAITED,
+        _WAITED,
+        "connect…failed | connect…timed out",
     ),
 )
-_COMPILED = tuple(
-    (cause, re.compile(words), Pattern((), "NCCL", level)) for cause, words, level in _CAUSES
-)
-_LOST = Pattern((), "NCCL, also in torch's words", Level.LOST_PEER)
 _GENERAL: tuple[tuple[str, str, Pattern], ...] = (
-    ("connection-reset", "ncclRemoteError", _LOST),
-    ("connection-reset", "ncclSystemError", _LOST),
-    ("connection-reset", "unhandled system error", _LOST),
+    ("connection-reset", "ncclRemoteError", _LOST_PEER),
+    ("connection-reset", "ncclSystemError", _LOST_PEER),
+    ("connection-reset", "unhandled system error", _LOST_PEER),
     ("exception", "nccl", Pattern((), "NCCL, of itself")),
 )
 
@@ -102,8 +89,9 @@ def explained(message: str) -> Shown | None:
     warnings = _WARNING.findall(message)
     last = _LAST.search(message)
     for words in (*([last[1]] if last else []), *reversed(warnings[-3:])):
-        for cause, told, found in _COMPILED:
-            if told.search(words):
+        small = words.lower()
+        for cause, found, told in _CAUSES:
+            if any(stands_in(small, one) for one in told.split(" | ")):
                 return Shown(cause, found, 0, 0, words=f"NCCL: {words.strip()}")
     words = f"NCCL: {last[1].strip()}" if last else None
     for cause, sign, found in _GENERAL:

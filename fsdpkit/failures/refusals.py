@@ -9,9 +9,6 @@ import re
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.tracebacks import lines_of
 
-_USAGE = re.compile(r"^(?:usage: |Usage: )")
-_HELP = re.compile(r"--help|^[╭┌]")
-"""What stands around a refusal: a word about help, a frame."""
 _REFUSED = re.compile(r"^(?:\S+: error: |Error: |No such|Missing|Invalid|Got unexpected)")
 _OF_ARGUMENTS = re.compile(
     r"(?i)\b(?:un(?:recogni[sz]ed|known|expected)|no such|missing|invalid|ambiguous|required|"
@@ -40,21 +37,15 @@ def of_arguments(status: int | None, err: str) -> Shown | None:
         return None
     lines = [line for line in lines_of(err) if line.text.strip()]
     meant = status == _BY_CONVENTION
-    used = meant and any(_USAGE.match(line.text) for line in lines)
+    used = meant and any(line.text.lower().startswith("usage: ") for line in lines)
     lines = lines[-(_NEAR_THE_END if meant else _AT_THE_END) :]
-    if not used and not any(_HELP.search(line.text) for line in lines):
+    framed = ("--help" in line.text or line.text[:1] in ("╭", "┌") for line in lines)
+    if not used and not any(framed):
         lines = lines[-1:] if meant else []
     for line in reversed(lines):
         words = unframed(line.text)
         if (used and _REFUSED.match(words)) or _OF_ARGUMENTS.search(words):
             return Shown("settings", _PARSER, line.begin, line.end, words=words, sure=meant)
-    return None
-
-
-def on_record(status: int | None, record: str) -> Shown | None:
-    """The same of what an agent put on record of it."""
-    if status == _BY_CONVENTION and (_REFUSED.match(record) or _OF_ARGUMENTS.search(record)):
-        return Shown("settings", _PARSER, 0, len(record))
     return None
 
 

@@ -78,6 +78,8 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
         first, _, more = "\n".join([lines[begin].strip(), *lines[begin + 1 :]]).partition("\n")
         if first.endswith(":"):  # of a list, such as the keys that a checkpoint lacks
             first = f"{first} {more.strip().partition(chr(10))[0]}".rstrip()
+        elif re.match(r"\d+ validation errors? for ", first):  # pydantic's: which key, and why
+            first = " ".join([first, *(line.strip() for line in more.split("\n")[:2])])
         return f"{self.type}: {first}" if self.type and first else self.type or first
 
     def chain(self) -> Iterator[PrintedException]:
@@ -114,15 +116,11 @@ _RANK_MARK = re.compile(r" ?\[rank\d+\]: ?")
 
 
 def lines_of(text: str) -> list[TracebackLine]:
-    """The lines of a text, without colours, torch's marks, what a carriage return erased, and what
-    a launcher or a logger writes in front of each line of a traceback."""
+    """The lines of a text, without colours, torch's marks, and what a carriage return erased."""
     found, begin = [], 0
-    prefix = _prefix_of_lines(text)
     for raw in text.split("\n"):
         end = begin + len(raw)
         shown = without_controls(raw.rstrip("\r").rpartition("\r")[2])
-        if prefix is not None and (in_front := prefix.match(shown)):
-            shown = shown[in_front.end() :]
         mark = _RANK_MARK.match(shown)
         found.append(
             TracebackLine(shown[mark.end() :] if mark else shown, begin, end, mark is not None)
@@ -140,27 +138,6 @@ def without_numbers(line: str) -> str:
 
 
 BEGINS = "Traceback (most recent call last):"
-_LONGEST_PREFIX = 80
-
-
-def _prefix_of_lines(text: str) -> re.Pattern[str] | None:
-    """What stands in front of the first traceback, if it does so in front of its next line, too:
-    word for word, else but for numbers, such as those of the time."""
-    at = text.find(BEGINS)
-    while at >= 0:
-        prefix = re.sub(r" ?\[rank\d+\]: ?$", "", text[text.rfind("\n", 0, at) + 1 : at])
-        prefix = without_controls(prefix)
-        nearby = text[at : at + 4 * _LONGEST_PREFIX]  # the whole rest, each time, would be slow
-        following = without_controls(nearby.partition("\n")[2].partition("\n")[0])
-        if prefix.strip(" |+") and len(prefix) <= _LONGEST_PREFIX:
-            words = re.escape(prefix)
-            for pattern in (words, re.sub(r"\d+", r"\\d+", words)):
-                if re.match(rf'{pattern} ?(?:\[rank\d+\]: ?)? +File "', following):
-                    return re.compile(pattern)
-        at = text.find(BEGINS, at + 1)
-    return None
-
-
 _HEADER = re.compile(
     r"^[ |+]*(?:Exception Group )?Traceback \(most recent call last\):\s*$|"
     r"^╭─+ Traceback \(most recent call last\) ─+╮$"
@@ -212,17 +189,6 @@ def ended_by(text: str) -> PrintedException | None:
     return None if found else _without_traceback(lines)
 
 
-def cut_off(text: str) -> Frame | None:
-    """The innermost call of a traceback within which the text ends."""
-    lines = [line.text for line in lines_of(text) if line.text.strip()]
-    headers = [place for place, line in enumerate(lines) if _HEADER.match(line)]
-    rest = lines[headers[-1] + 1 :] if headers else []
-    if not rest or any(line[:1] != " " for line in rest):
-        return None
-    frame = next(filter(None, map(_FRAME.match, reversed(rest))), None)
-    return Frame(frame[1], int(frame[2]), frame[3] or "<module>") if frame else None
-
-
 def behind_tracebacks(text: str) -> str:
     """What stands behind the first line of the last exception that was printed: if it did not end
     the process, what it said later may tell what did."""
@@ -236,24 +202,15 @@ def last_printed(text: str) -> PrintedException | None:
     return found[-1][0] if found else None
 
 
-def last_of_its_own(text: str) -> PrintedException | None:
+def last_unless_it_went_on(text: str, *, of_threads: bool = False) -> PrintedException | None:
     """The last exception that the process printed of itself, unless it went on after that: counted
-    a step, or says that it tries again. Not for certain what ended it."""
+    a step, or says that it tries again. Not for certain what ended it.
+
+    of_threads: also of its threads and children.
+    """
     lines = lines_of(text)
-    raised = next((raised for raised, _, own, _ in reversed(_all(lines)) if own), None)
-    return _unless_it_went_on(raised, lines)
-
-
-def last_before_silence(text: str) -> PrintedException | None:
-    """The last exception that the process or a thread or child of it printed, unless it went on."""
-    lines = lines_of(text)
-    found = _all(lines)
-    return _unless_it_went_on(found[-1][0] if found else None, lines)
-
-
-def _unless_it_went_on(
-    raised: PrintedException | None, lines: Sequence[TracebackLine]
-) -> PrintedException | None:
+    found = reversed(_all(lines))
+    raised = next((raised for raised, _, own, _ in found if own or of_threads), None)
     if raised is None:
         return None
     behind = [line.text for line in lines if line.begin > raised.end and line.text.strip()]
@@ -428,16 +385,15 @@ _ANEW = re.compile(
 """A line that begins something else than one more line of an exception's message."""
 
 
-_BARE = re.compile(
-    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Unsupported))"
-    r"(?:: (?P<message>.*)|:?)$"
-)
+_NAMES = ("Error", "Exception", "Interrupt", "Failure", "Unsupported")
+"""With which a type's name ends, where no traceback shows that it is one."""
 
 
 def _without_traceback(lines: Sequence[TracebackLine]) -> PrintedException | None:
     """A last line that only names an exception, as of a syntax error or a cut log."""
     for line in reversed([line for line in lines if line.text.strip()][-3:]):
-        if (match := _BARE.match(line.text)) and match["type"] != "SystemExit":
+        match = _EXCEPTION.match(line.text)
+        if match and match["type"].endswith(_NAMES) and match["type"] not in _NAMES:
             return PrintedException(
                 type=match["type"],
                 message=match["message"] or "",
@@ -448,12 +404,9 @@ def _without_traceback(lines: Sequence[TracebackLine]) -> PrintedException | Non
     return None
 
 
-_OF_A_RANK = re.compile(re.escape(BEGINS) + r" \(RANK \d+\)")
-
-
 def of_a_rank(raised: PrintedException) -> PrintedException | None:
     """The last of the exceptions that torch's distributed checkpoint collects from the ranks."""
-    return last_printed(_OF_A_RANK.sub(BEGINS, raised.message))
+    return last_printed(re.sub(r"(?<=last\):) \(RANK \d+\)", "", raised.message))
 
 
 def inner(raised: PrintedException) -> PrintedException:

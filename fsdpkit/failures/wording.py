@@ -75,13 +75,10 @@ def is_of_data(raised: PrintedException) -> bool:
     return not (paths and re.fullmatch(r"[\w.+-]+", paths[0]) and "." not in paths[0])
 
 
-_FOUND_NO_FILE = re.compile(r"FileNotFoundError: (.*)")
-
-
 def quotes_data(raised: PrintedException) -> bool:
     """The same of a FileNotFoundError that another exception quotes."""
-    quoted = _FOUND_NO_FILE.search(raised.message)
-    return quoted is None or is_of_data(PrintedException(type="", message=quoted[1]))
+    _, error, words = raised.message.partition("FileNotFoundError: ")
+    return not error or is_of_data(PrintedException(type="", message=words.partition("\n")[0]))
 
 
 _NO_SUCH_FILE = re.compile(

@@ -20,7 +20,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -285,7 +284,6 @@ class _Server:
         pass_over_warnings()
         take_over(program, environ, files)
         caught.begin()
-        caught.watch_threads(threading)
         in_rank.begin(watch=False)
         in_rank.before_ranks_meet.append(self.aside.before_ranks_meet)
         self.aside.start = RankStart.now(request["anew"], environ, request["directory"])

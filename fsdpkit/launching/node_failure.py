@@ -60,7 +60,7 @@ def own_failure(error: BaseException, rule: str = "", status: int | None = None)
 def _cause_of(error: BaseException) -> tuple[str, int]:
     if isinstance(error, FsdpkitError):
         return error.cause, Level.WAITED if isinstance(error, NotMetError) else Level.OWN
-    from fsdpkit.failures.exceptions import shown  # 130 regular expressions: only on failure
+    from fsdpkit.failures.exceptions import shown  # many regular expressions: only on failure
     from fsdpkit.failures.tracebacks import PrintedException
 
     kind = type(error)
@@ -95,18 +95,17 @@ def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -
     torchelastic keeps whole seconds; the rank's own record and the error file's time are finer. A
     rank that ended without either did so at most one look before now.
     """
-    from fsdpkit.failures.ends import explain, told  # 130 regular expressions: only on failure
+    from fsdpkit.failures.ends import explain, told  # many regular expressions: only on failure
 
     now_ns = time.time_ns()
     found = []
     for rank, failure in error.failures.items():
         end = _end_of_rank(failure, attempt, rank, launch)
         explained = explain(end)
-        shown = explained.shown if explained else None
-        level = shown.level if shown else Level.LOST_PEER
-        found.append((-level, _ended_ns(failure, end.raised, now_ns), rank, end, shown))
-    _, time_ns, rank, end, shown = min(found, key=lambda one: one[:3])
-    words = told(end)
+        level = explained.shown.level if explained else Level.LOST_PEER
+        found.append((-level, _ended_ns(failure, end.raised, now_ns), rank, end, explained))
+    _, time_ns, rank, end, explained = min(found, key=lambda one: one[:3])
+    words, shown = told(end, explained), explained.shown if explained else None
     if end.status == STOPPED_EARLY:
         words = "stopped early as asked, after saving a checkpoint"
     raised = shown.raised if shown else None

@@ -74,7 +74,7 @@ def cause_of(failure: FailureRecord) -> Cause:
         return "settings"
     if not failure.cause:
         return "crash"
-    from fsdpkit.failures.causes import CAUSES  # 130 regular expressions: only on failure
+    from fsdpkit.failures.causes import CAUSES  # many regular expressions: only on failure
 
     found = CAUSES.get(failure.cause)
     return found.retry if found else "crash"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsdpkit.failures.ends import explain_record
+from fsdpkit.failures.ends import VAGUE, ProcessEnd, explain
 from fsdpkit.launching.policy import Report
 from fsdpkit.runs.failures import HUNG, FailureRecord
 
 
 def record(status: int = 1, words: str = "", **fields: Any) -> FailureRecord:
     """What an agent puts on record of an end with these words."""
-    shown = explain_record(status, words)
+    found = explain(ProcessEnd(status=status, record="" if VAGUE.match(words) else words))
     explained: dict[str, Any] = {}
-    if shown is not None:
+    if found is not None:
+        shown = found.shown
         raised = shown.raised.type if shown.raised else ""
         explained = {"cause": shown.cause, "level": shown.level, "exception": raised}
     by = "rank" if fields.get("rank") is not None else "agent"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -44,9 +43,6 @@ class Rank(NamedTuple):
         record = read_raised(self.file)
         assert record is not None
         return record
-
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.file.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -94,22 +90,15 @@ def test_what_led_to_it_is_recorded_whatever_the_script_s_hook_prints(
     record = rank.record()
     newest, oldest = record.chain
     assert (record.status, newest.type, newest.meant) == (1, "ValueError", True)
-    assert (oldest.type, oldest.errno, oldest.filename) == ("OSError", 28, "/data/x")
+    assert (oldest.type, oldest.errno) == ("OSError", 28)
     assert newest.own == (str(rank.dir / "train.py"), 7, "save")
-    assert newest.source == 'raise ValueError("not saved") from error'
     assert [function for *_, function in newest.frames] == ["<module>", "save"]
 
 
 def test_what_ends_a_thread_has_not_ended_the_rank(rank: Rank) -> None:
-    script = (
-        "import threading\n"
-        "for i in range(20):\n"
-        "    t = threading.Thread(target=lambda: 1 / 0, name=f'loader {i}')\n"
-        "    t.start(); t.join()\n"
-    )
+    script = "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start(); t.join()\n"
     assert rank.run(script).status == 0
-    assert read_raised(rank.file) is None
-    assert [line["thread"] for line in rank.lines()] == [f"loader {i}" for i in range(16)]
+    assert not rank.file.exists()
     assert rank.run(script + "raise RuntimeError('later')").status == 1
     assert rank.record().chain[0].message == "later"
 

@@ -27,6 +27,7 @@ from fsdpkit.runs.log_ends import LogText
 from fsdpkit.runs.outcomes import WARNING, AttemptVerdict, Ending, Trouble
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import FAILED, RESET, agent, attempt, batch, found, of, rank
+from tests.reporting.said import all_said
 
 FOLLOW_ONS = (
     RESET,
@@ -39,135 +40,6 @@ FOLLOW_ONS = (
     "RuntimeError: NCCL communicator was aborted on rank 3.",
     "ended by signal 15 (SIGTERM)",
 )
-
-
-# One cause each
-
-
-RANKS_SAY = {
-    "exception": ["RuntimeError: a bad sample", "exit status 3", "ended by signal 11 (SIGSEGV)"],
-    "import-error": [
-        "ModuleNotFoundError: No module named 'apex'",
-        "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
-    ],
-    "port-taken": [
-        "DistNetworkError: The server socket has failed to listen on any local network address. "
-        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
-    ],
-    "head-address": [
-        "DistNetworkError: The IPv6 network addresses of (n1, 29500) cannot be retrieved (gai "
-        "error: -2 - Name or service not known).",
-        "gaierror: [Errno -3] Temporary failure in name resolution",
-    ],
-    "rendezvous-timeout": [
-        "DistNetworkError: The client socket has timed out after 60000ms while trying to connect "
-        "to (10.0.0.1, 29500).",
-        "RendezvousTimeoutError: ",
-        "DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
-    ],
-    "connection-reset": [RESET],
-    "collective-mismatch": [
-        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running "
-        "collective: CollectiveFingerPrint(SequenceNumber=5, OpType=ALLREDUCE",
-        "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4",
-    ],
-    "hang": [
-        "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation",
-    ],
-    "gpu-out-of-memory": [
-        "OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB.",
-        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-    ],
-    "host-out-of-memory": [
-        "RuntimeError: DataLoader worker (pid 81) is killed by signal: Killed. ",
-        "MemoryError: Unable to allocate 64.0 GiB for an array with shape (8589934592,)",
-        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
-        "allocate memory: you tried to allocate 68719476736 bytes. Error code 12",
-        "OSError: [Errno 12] Cannot allocate memory",
-    ],
-    "bad-gpu": [
-        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
-        "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
-        "DistBackendError: NCCL error: unhandled cuda error. Last error:\nCuda failure "
-        "'uncorrectable NVLink error detected during the execution'",
-    ],
-    "disk-full": [
-        "StorageError: The checkpoint of step 40 could not be written: No space left on device "
-        "Older ones stand.",
-        "OSError: [Errno 122] Disk quota exceeded: '/runs/x'",
-    ],
-    "checkpoint-unreadable": [
-        "StorageError: No checkpoint is whole:\nstep-10: a file is cut short",
-        "StorageError: /runs/x/checkpoints/step-10: its index cannot be read: EOFError.",
-        "_pickle.UnpicklingError: invalid load key, 'x'.",
-    ],
-    "data-missing": [
-        "NotFoundError: /data/c4.jsonl: no such file.",
-        "FileNotFoundError: [Errno 2] No such file or directory: '/data/c4.bin'",
-    ],
-    "nan-loss": [
-        "FsdpkitError: The gradient norm of step 8 is not finite, so the weights were left as "
-        "they are.",
-        "ValueError: loss is nan at step 3",
-    ],
-    "settings": ["ConfigError: training.sharding.reshard_to: 3 ranks do not divide 8."],
-    "environment-missing": [
-        "torch._inductor.exc.InductorError: RuntimeError: Failed to find C compiler. Please "
-        "specify via CC environment variable or set triton.knobs.build.impl.",
-        "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install "
-        "root.",
-    ],
-}
-AGENTS_SAY = {
-    "version-mismatch": "torch is 2.12 on node2 but 2.13 on node1: all nodes must see the same "
-    "environment",
-    "import-error": "torch cannot be imported by /opt/venv/bin/python on this node (No module "
-    "named 'torch'); does every node see the environment that the job activates?",
-    "head-address": "the head node's name 'node1x' does not resolve on this node (Name or service "
-    "not known); set rendezvous.address",
-    "port-taken": "port 10001 is taken on the head node (Address already in use) although it was "
-    "free a moment ago",
-    "bad-gpu": "4 GPUs were asked for on each node, NVML shows 3 here; exclude this node",
-    "disk-full": "only 0.1 GB are free in /runs, 1 GB are wanted (template parameter min_free_gb)",
-    "script-not-visible": "/runs/x/attempt-0 does not exist on this node, though the head node "
-    "made it: the run directory must lie on a file system that all nodes share",
-    "host-out-of-memory": "only 200 MB of memory are free, 4 ranks need 1400 MB to start",
-    "environment-missing": "cannot load the module cuda/99",
-    "settings": "something that no entry knows",
-}
-LOGS_SAY = {
-    "host-out-of-memory": "slurmstepd-node2: error: Detected 1 oom_kill event in StepId=7.0. Some "
-    "of the tasks have been OOM Killed.",
-    "time-limit": "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-22T00:14:34 DUE "
-    "TO TIME LIMIT ***",
-    "preemption": "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-22T00:14:34 DUE TO "
-    "PREEMPTION ***",
-    "cancelled": "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-22T00:14:34 ***",
-    "node-failure": "srun: error: Node failure on node2",
-    "environment-missing": "Lmod has detected the following error:  The following module(s) are "
-    'unknown: "cuda/99"',
-    "import-error": "/opt/venv/bin/python: No module named fsdpkit",
-}
-
-
-def case(table: dict[str, object]) -> list[tuple[str, str]]:
-    pairs = (
-        (name, text)
-        for name, texts in table.items()
-        for text in (texts if isinstance(texts, list) else [texts])
-    )
-    return [(name, str(text)) for name, text in pairs]
-
-
-@pytest.mark.parametrize(("cause", "message"), case(RANKS_SAY))
-def test_a_ranks_last_words_name_the_cause_and_the_rank(cause: str, message: str) -> None:
-    diagnosis = found(rank(3, message), rank(0, RESET, time_s=1.0))
-    assert (diagnosis.cause, diagnosis.node) == (
-        cause,
-        "node2" if cause != "connection-reset" else "node1",
-    )
-    assert diagnosis.rank == (3 if cause != "connection-reset" else 0)
-    assert diagnosis.evidence
 
 
 @pytest.mark.parametrize(
@@ -201,35 +73,9 @@ def test_a_port_that_a_rank_chose_is_not_blamed_on_the_job(message: str) -> None
     for by_rank in (found(rank(3, message)), found(rank(3, "exit status 1", log=log))):
         assert by_rank.cause == "port-taken"
         assert "leave MASTER_ADDR and MASTER_PORT as they are" in (by_rank.action or "")
-    by_agent = found(agent("node1", f"check before training failed: {AGENTS_SAY['port-taken']}"))
+    words = "port 10001 is taken on the head node (Address already in use)"
+    by_agent = found(agent("node1", f"check before training failed: {words}"))
     assert "Submit again" in (by_agent.action or "")
-
-
-@pytest.mark.parametrize(("cause", "message"), case(RANKS_SAY))
-def test_a_rank_without_an_error_file_is_understood_by_its_log(cause: str, message: str) -> None:
-    if not re.match(r"[\w.]+(: |$)", message):
-        return  # an agent's words
-    marked = message.replace("\n", "\n[rank3]: ")
-    log = f"step 1\n[rank3]: Traceback (most recent call last):\n[rank3]: {marked}\n"
-    diagnosis = found(rank(3, "exit status 1", log=log))
-    assert (diagnosis.cause, diagnosis.rank) == (cause, 3)
-    assert diagnosis.evidence[0].line in (3, 4)
-
-
-@pytest.mark.parametrize(("cause", "message"), case(AGENTS_SAY))
-def test_what_a_node_says_before_training_names_the_cause_and_the_node(
-    cause: str, message: str
-) -> None:
-    diagnosis = found(agent("node2", f"check before training failed: {message}"))
-    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == (cause, "node2", None)
-    assert "check before training failed" not in diagnosis.sentence
-
-
-@pytest.mark.parametrize(("cause", "line"), case(LOGS_SAY))
-def test_a_line_in_the_batch_shells_log_names_the_cause(cause: str, line: str) -> None:
-    diagnosis = found(batch(f"fsdpkit: 2 nodes (node1 node2)\n{line}\n"))
-    assert diagnosis.cause == cause
-    assert (diagnosis.evidence[0].file, diagnosis.evidence[0].line) == (Path("slurm-7.log"), 2)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +96,7 @@ def test_slurms_state_explains_whatever_ranks_say(state: JobState, cause: str) -
 
 @pytest.mark.parametrize("cause", ["time-limit", "preemption", "cancelled"])
 def test_what_befell_the_whole_job_is_not_laid_at_a_nodes_door(cause: str) -> None:
-    said = Voice(kind="agent", node="node1", logs=(LogText(LOGS_SAY[cause]),))
+    said = Voice(kind="agent", node="node1", logs=(LogText(IN_THE_LOG[cause]),))
     diagnosis = found(said, rank(1, RESET))
     assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == (cause, None, None)
 
@@ -320,11 +166,9 @@ def test_a_process_that_left_without_an_exception_has_no_traceback_to_read() -> 
 # Who came first, and what only followed
 
 
-OWN_CAUSES = [
-    found_name
-    for found_name in sorted(RANKS_SAY)
-    if found_name not in ("connection-reset", "hang", "rendezvous-timeout")
-]
+IN_THE_LOG = {said.cause: said.words for said in all_said() if said.who == "batch"}
+BY_RANKS = {said.cause: said.words for said in all_said() if said.who == "rank"}
+OWN_CAUSES = sorted(BY_RANKS.keys() - {"hang", "rendezvous-timeout"})
 A_FOLLOW_ON = st.builds(
     lambda number, message, time_s: rank(
         number, message, status=143 if "SIGTERM" in message else 1, time_s=time_s
@@ -345,7 +189,7 @@ A_FOLLOW_ON = st.builds(
 def test_what_only_follows_never_changes_the_diagnosis(
     cause: str, more: list[Voice], random: object, state: JobState
 ) -> None:
-    own = [rank(2, RANKS_SAY[cause][0], time_s=50.0), rank(1, RESET, time_s=60.0)]
+    own = [rank(2, BY_RANKS[cause], time_s=50.0), rank(1, RESET, time_s=60.0)]
     voices = [*own, *more]
     random.shuffle(voices)  # type: ignore[attr-defined]
     alone, all_of_them = found(*own, state=state), found(*voices, state=state)

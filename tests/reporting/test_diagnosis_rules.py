@@ -56,26 +56,6 @@ def test_an_interrupt_is_told_where_nobody_says_who_sent_it() -> None:
     assert found(rank(0, "KeyboardInterrupt")).cause == "exception"
 
 
-@pytest.mark.parametrize(
-    ("last", "cause"),
-    [
-        ("OSError: [Errno 122] Der zugewiesene Plattenplatz ist überschritten", "disk-full"),
-        ("OSError: [Errno 116] Descripteur de fichier périmé", "storage"),
-        ("ConnectionRefusedError: [Errno 111] Verbindungsaufbau abgelehnt", "connection-reset"),
-        ("socket.gaierror: [Errno -2] Nom ou service inconnu", "head-address"),
-        ("Exception: kein Platz (os error 28)", "disk-full"),
-        ("ValueError: row 3 holds '[Errno 28]'", "exception"),
-    ],
-)
-def test_errno_decides_in_any_language(last: str, cause: str) -> None:
-    assert cause_of(f"{TOP}{last}\n") == cause
-
-
-def test_a_missing_symbol_is_the_linkers_whatever_exception_carries_it() -> None:
-    words = "/lib64/libm.so.6: version `GLIBC_2.29' not found (required by /env/libpyg.so)"
-    assert cause_of(f"{TOP}OSError: {words}\n") == "version-mismatch"
-
-
 def test_a_file_missed_while_a_full_disk_is_handled_follows_from_the_disk() -> None:
     full = "OSError: [Errno 28] No space left on device\n"
     missed = "FileNotFoundError: [Errno 2] No such file or directory: '/lustre/a.tmp'\n"
@@ -95,22 +75,6 @@ def test_a_quoted_line_is_data_but_for_one_that_is_quoted_as_a_whole() -> None:
     assert cause_of(f"{TOP}ValueError: cannot parse 'CUDA out of memory'\n") == "exception"
 
 
-@pytest.mark.parametrize(
-    ("last", "cause"),
-    [
-        ("==> Error: Spec 'cuda@12.4' matches no installed packages.", "environment-missing"),
-        (f"{SHELL}Zeile 4: conda: Kommando nicht gefunden.", "environment-missing"),
-        ("srun: error: Something is wrong with the boot of the nodes.", "refused"),
-        ("srun: error: node1: task 0: Exited with exit code 1", "unknown"),
-        ("+ echo Error: nothing", "unknown"),
-    ],
-)
-def test_a_job_that_failed_before_its_ranks_is_told_by_its_shells_last_error(
-    last: str, cause: str
-) -> None:
-    assert found(batch(f"fsdpkit: one node (node1)\n{last}\n")).cause == cause
-
-
 def test_it_is_told_as_perhaps_and_only_where_nobody_else_speaks() -> None:
     shell = batch("error: no interpreter found\n")
     assert found(shell).sentence.startswith("Perhaps: ")
@@ -126,37 +90,6 @@ def test_a_part_of_a_file_begins_with_the_last_line_that_has_the_words(tmp_path:
     assert (part.text.splitlines()[:2], part.line) == (["[rank5]: Traceback", "two"], 4)
     assert part_from(log, b"]: Traceback", 60, 30) is None
     assert part_from(tmp_path / "none", b"x", 60, 30) is None
-
-
-@pytest.mark.parametrize(
-    ("last", "cause"),
-    [
-        ("RuntimeError: failed to allocate 8589934592 bytes", "host-out-of-memory"),
-        ("RuntimeError: CUDA failed to allocate 8589934592 bytes", "gpu-out-of-memory"),
-        ("RuntimeError: failed to allocate a slot for request 17", "exception"),
-        (
-            "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8 bytes",
-            "gpu-out-of-memory",
-        ),
-        ("duckdb.OutOfMemoryError: 63.9 GiB/64.0 GiB used", "host-out-of-memory"),
-        ("ValueError: agent 3 ran out of memory slots", "exception"),
-    ],
-)
-def test_memory_that_was_short_is_the_nodes_unless_a_gpu_is_named(last: str, cause: str) -> None:
-    assert cause_of(f"{TOP}{last}\n") == cause
-
-
-@pytest.mark.parametrize(
-    ("last", "cause"),
-    [
-        ("ImportError: /env/a.so: undefined symbol: _ZN3c10", "version-mismatch"),
-        ("ImportError: Numba needs NumPy 2.1 or less. Got NumPy 2.3.", "version-mismatch"),
-        ("ImportError: cannot import name 'step' from 'proj'", "import-error"),
-        ("ValueError: dropout needs 0.0 to 1.0, but got 1.5", "exception"),
-    ],
-)
-def test_an_import_that_wants_another_release_is_no_missing_module(last: str, cause: str) -> None:
-    assert cause_of(f"{TOP}{last}\n") == cause
 
 
 def test_an_exception_that_refers_to_what_stands_above_is_told_by_it() -> None:
@@ -188,21 +121,6 @@ def test_a_child_that_was_killed_is_taken_as_the_rank_itself(share: float, cause
 def test_a_status_above_all_signals_is_told_as_a_status() -> None:
     assert in_words_of(247) == "exit status 247"
     assert in_words_of(137).startswith("ended by signal 9")
-
-
-@pytest.mark.parametrize(
-    ("line", "cause"),
-    [
-        ("cat: /data/a.txt: No such file or directory", "data-missing"),
-        ("tar: a.bin: Cannot write: No space left on device", "disk-full"),
-        ("cp: error writing 'a': Disk quota exceeded", "disk-full"),
-        ("stage: /data/a.txt: No such file or directory", "environment-missing"),
-        ("sbatch: error: Batch job submission failed: Unspecified error", "refused"),
-    ],
-)
-def test_a_prelude_may_fail_at_what_its_words_name(line: str, cause: str) -> None:
-    told = found(batch(f"fsdpkit: one node (node1)\n{line}\nstage: bye\n"))
-    assert (told.cause, told.evidence[0].text) == (cause, line)
 
 
 def test_a_failure_with_a_cause_of_its_own_is_not_said_to_have_followed() -> None:
@@ -243,39 +161,6 @@ def test_memory_of_the_host_that_is_broken_is_the_nodes_failure() -> None:
     assert found(crashed, batch(f"{corrected}\n")).cause == "exception"
 
 
-@pytest.mark.parametrize("whose", ["Step 7.0", "StepId=7.0", "Job 7"])
-def test_a_step_over_its_limit_of_memory_is_told_by_slurms_releases_alike(whose: str) -> None:
-    words = (
-        f"slurmstepd: error: {whose} exceeded memory limit (530579456 > 524288000), being killed"
-    )
-    assert found(batch(f"{words}\n")).cause == "host-out-of-memory"
-
-
-KILLED = "traceback : Signal 9 (SIGKILL) received by PID 41\n=====\n"
-CRASHED = "traceback : Signal 11 (SIGSEGV) received by PID 41\n=====\n"
-
-
-@pytest.mark.parametrize(
-    ("last", "cause"),
-    [
-        (f"ChildFailedError: \n{KILLED}", "unknown"),
-        (f"ChildFailedError: \n{CRASHED}", "exception"),
-        ("subprocess.CalledProcessError: Command 'a' died with <Signals.SIGKILL: 9>.\n", "unknown"),
-        ("subprocess.CalledProcessError: Command 'a' returned exit status 1.\n", "exception"),
-    ],
-)
-def test_a_signal_that_ended_a_child_is_told_in_its_words(last: str, cause: str) -> None:
-    answer = explain(ProcessEnd(status=1, err=TOP + last))
-    assert answer is not None
-    assert answer.shown.cause == cause
-    assert ("SIG" in (answer.shown.words or "")) == ("SIG" in last)
-
-
-@pytest.mark.parametrize("number", [101, 113])
-def test_an_address_without_a_route_is_known_by_its_number(number: int) -> None:
-    assert cause_of(f"{TOP}OSError: [Errno {number}] Aucun chemin\n") == "head-address"
-
-
 def test_a_rank_that_was_asked_to_dump_does_not_count_as_one_that_waited() -> None:
     words = (
         "[rank0]:[E1122 a.cpp:1] Received a dump signal due to a collective timeout from rank 5\n"
@@ -284,18 +169,6 @@ def test_a_rank_that_was_asked_to_dump_does_not_count_as_one_that_waited() -> No
     assert aborted is not None
     assert aborted.shown.cause == "hang"
     assert explain(ProcessEnd(err=words)) is None
-
-
-@pytest.mark.parametrize(
-    ("why", "cause"),
-    [
-        ("Unable to satisfy cpu bind request", "refused"),
-        ("Job credential expired", "node-failure"),
-    ],
-)
-def test_a_launch_fails_for_the_node_or_for_the_request(why: str, cause: str) -> None:
-    line = f"srun: error: Task launch for StepId=7.0 failed on node node1: {why}\n"
-    assert found(batch(line)).cause == cause
 
 
 def test_a_hint_behind_a_preludes_error_is_not_the_error() -> None:
@@ -316,14 +189,6 @@ def test_what_concerns_the_whole_job_is_told_in_plain_sentences() -> None:
     assert (
         "in the job" in found(batch(f"fsdpkit: one node (node1)\n{SHELL}Zeile 4: a: b.\n")).sentence
     )
-
-
-def test_a_log_that_ends_within_a_traceback_says_where_it_was() -> None:
-    told = found(rank(0, "exit status 1", log=TOP))
-    assert told.cause == "exception"
-    assert "/home/ada/train.py:3 in main" in told.sentence
-    whole = found(rank(0, "exit status 1", log=f"{TOP}KeyError: 'mask'\n"))
-    assert "KeyError" in whole.sentence
 
 
 def test_a_hang_up_that_somebody_sent_is_no_crash_of_native_code() -> None:

@@ -70,11 +70,6 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
     assert [read_raised(tmp_path / name) for name in ("pipe", "link", "none")] == [None] * 3
 
 
-def test_its_own_step_counts_before_that_of_the_node_s_first_rank() -> None:
-    assert record(BROKEN, steps=7, heartbeat=[3, 12, 1]).step == 12
-    assert record(BROKEN, steps=7, heartbeat=[0, 0, 0]).step == 7
-
-
 def test_the_error_number_decides_in_whatever_language_the_words_are() -> None:
     found = explained(record({**BROKEN, "meant": True}, FULL))
     assert (found.shown.cause, found.where) == ("disk-full", "raised")

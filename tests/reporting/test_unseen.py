@@ -1,5 +1,5 @@
-"""Failures that the rules' writers had not seen are named right; that each case is sound; that a
-case changed in what means nothing is named as before.
+"""Failures that the rules' writers had not seen are named right, and a case changed in what means
+nothing is named as before.
 
 Of the first set 139 of 147 were named right before its misses were looked at, of the second 177 of
 219; before the rules judged an end by its shape it was 129 of the 219. Of the third, written by
@@ -12,7 +12,8 @@ the misses was the case's own mistake: it had not allowed for `exception`); of i
 written after mending, 47 of 53, and of threads of issue trackers 25 of 30. Of the seventh, what
 researchers meet most often, with the ordinary noise of their logs and 84 of it from threads, 219 of
 228 before its writer read the rules; of its `forms`, thought of after reading them, 46 of 59; of
-its `kin`, written before the rules that they try, 24 of 62 before and 60 at once after them.
+its `kin`, written before the rules that they try, 24 of 62 before and 60 at once after them. Of the
+ninth, recalled by another one before reading the rules, 29 of 30 (the miss was the case's own).
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reporting.unseen.build import build
-from tests.reporting.unseen.case import CAUSES, Case
+from tests.reporting.unseen.case import Case
 from tests.reporting.unseen.files import all_cases
 from tests.reporting.unseen.mutations import MUTATIONS, Mutation, changed
 from tests.reporting.unseen.score import answer
@@ -37,17 +37,6 @@ MISSED_IF_CHANGED = {
     "too far above the exception, which only says that pip failed",
 }
 each = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
-
-
-def test_cases_speak_of_their_own_ranks_and_nodes_and_of_causes_that_there_are() -> None:
-    for case in ALL:
-        want = case.want
-        assert want.best in want.causes <= CAUSES, case.name
-        assert all(rank < case.size for rank in (*case.ranks, *case.stacks, *case.hung)), case.name
-        nodes = (*case.lost, *case.node_logs, *case.memory_share)
-        assert all(node < case.nodes for node in nodes), case.name
-        if isinstance(want.rank, int):
-            assert want.node in ("any", case.node_name(want.rank // case.gpus)), case.name
 
 
 @each
@@ -66,15 +55,3 @@ def test_a_case_changed_in_what_means_nothing_is_named_as_before(
         found = answer(case, tmp_path / str(number))
         right = (mutation.__name__, case.name) not in MISSED_IF_CHANGED
         assert (found.mark == "right") == right, f"{case.name}: {found.diagnosis.sentence}"
-
-
-def test_the_same_case_makes_the_same_files(tmp_path: Path) -> None:
-    for case in ALL[:: max(1, len(ALL) // 8)]:
-        runs = [build(case, tmp_path / place) for place in ("once", "again")]
-        (one, texts), (other, same_texts) = runs
-        assert texts == same_texts
-        assert _content(one) == _content(other), case.name
-
-
-def _content(run: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(run)): p.read_bytes() for p in run.rglob("*") if p.is_file()}

@@ -30,10 +30,11 @@ _IN_WORDS = {
 _MISSED_KEY = re.compile(r"^KeyError: '([A-Z][A-Z0-9_]+)'")
 _OF_OS = re.compile(r"\bos(?:\.py)?>?$")
 _PEER = re.compile(r"(?i)\brank (\d+)\b")
-_FUNCTIONS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
-    ("saving", re.compile(r"^_*(?:async_)?save(?:_|$)")),
-    ("loading", re.compile(r"^_*(?:load_(?:state|checkpoint|ckpt)\w*|(?:resume|restore)\w*)$")),
+_FUNCTIONS: tuple[tuple[Phase, tuple[str, ...]], ...] = (
+    ("saving", ("save_",)),
+    ("loading", ("load_state", "load_checkpoint", "load_ckpt", "resume", "restore")),
 )
+"""How the names of functions begin, behind underscores and `async_`."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,8 +83,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def phase(self) -> Phase | None:
         """What the calls that failed were about, by their names."""
         for frame in reversed(self.frames):
-            for phase, name in _FUNCTIONS:
-                if name.search(frame.function):
+            name = frame.function.lstrip("_").removeprefix("async_") + "_"
+            for phase, begins in _FUNCTIONS:
+                if name.startswith(begins):
                     return phase
         return None
 

@@ -27,8 +27,6 @@ _MOST_CHARACTERS = 8192
 """Of a message: half of them its begin, half its end."""
 _MOST_EXCEPTIONS = 12
 _OUTERMOST, _INNERMOST = 8, 32
-_MOST_OF_THREADS = 16
-"""Lines about exceptions that did not end the process."""
 _AS_ASKED = (0, 75)
 """Statuses of a rank that is done, or has stopped because it was asked to (errors.py)."""
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3")
@@ -40,17 +38,12 @@ class _Rank:
     def __init__(self, error_file: str) -> None:
         self.file = error_file + ".raised"
         self.process = os.getpid()
-        self.directory = os.environ.get("FSDPKIT_HEARTBEAT_DIR", "")
-        self.local_rank = os.environ.get("LOCAL_RANK", "")
-        self.ended, self.of_threads = False, 0
+        self.ended = False
 
-    def may_write(self, *, ended: bool) -> bool:
-        """Whether this is that process, and has not written all that it may."""
+    def begins_to_end(self) -> bool:
+        """Whether this is that process, and has not recorded its end."""
         if self.process != os.getpid() or self.ended:
             return False
-        if not ended:
-            self.of_threads += 1
-            return self.of_threads <= _MOST_OF_THREADS
         self.ended = True
         return True
 
@@ -61,15 +54,6 @@ class _Rank:
             os.write(number, line)
         finally:
             os.close(number)
-
-    def numbers(self, name: str, order: Any) -> list[int]:
-        """What a file of the node's memory holds, such as this rank's heartbeat."""
-        try:
-            with open(os.path.join(self.directory, name), "rb") as file:
-                data = file.read(24)
-        except OSError:
-            return []
-        return [int.from_bytes(data[at : at + 8], order) for at in range(0, len(data) - 7, 8)]
 
 
 _rank: _Rank | None = None
@@ -113,15 +97,11 @@ def watch_interpreter() -> None:
             record(error, error.__traceback__)
 
     if _rank is not None:
-        _replace_hook(sys, then, excepthook)
+        # Libraries look whether the hook is still Python's own, and put up theirs only then.
+        if sys.__excepthook__ is then:
+            sys.__excepthook__ = excepthook
+        sys.excepthook = excepthook
         atexit.register(at_exit)
-
-
-def _replace_hook(module: Any, then: Any, hook: Any) -> None:
-    """Libraries look whether the hook is still Python's own, and put up theirs only then."""
-    if getattr(module, "__excepthook__", None) is then:
-        module.__excepthook__ = hook
-    module.excepthook = hook
 
 
 def _last() -> BaseException | None:
@@ -129,45 +109,20 @@ def _last() -> BaseException | None:
     return getattr(sys, "last_value", None)
 
 
-def watch_threads(threading: Any) -> None:
-    """Record what ends a thread. The process goes on."""
-    then = getattr(threading, "excepthook", None)
-    if then is None or hasattr(threading, "_fsdpkit"):  # none before Python 3.8
-        return
-    threading._fsdpkit = True
-
-    def excepthook(args: Any) -> None:
-        if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
-            name = getattr(args.thread, "name", "")
-            record(args.exc_value, args.exc_traceback, thread=name, ended=False)
-        then(args)
-
-    _replace_hook(threading, then, excepthook)
-
-
-def record(error: BaseException, trace: Any, *, thread: str = "", ended: bool = True) -> None:
+def record(error: BaseException, trace: Any) -> None:
     """Write the line. Raises nothing: an end without a record is still the same end."""
     rank = _rank
     try:
         status = _status(error)
         if rank is None or status in _AS_ASKED or _would_import_after_an_interrupt(error):
             return
-        if not rank.may_write(ended=ended):
+        if not rank.begins_to_end():
             return
         import json
         import time
 
-        steps = rank.numbers("steps-0", sys.byteorder)
-        line = {
-            "ended": ended,
-            "status": status if ended else None,
-            "pid": rank.process,
-            "time_ns": time.time_ns(),
-            "thread": _clean(thread, 100),
-            "steps": steps[0] if steps else None,
-            "heartbeat": rank.numbers("rank-" + rank.local_rank, "little"),
-            "chain": _chain(error, trace, set()),
-        }
+        chain = _chain(error, trace, set())
+        line = {"ended": True, "status": status, "time_ns": time.time_ns(), "chain": chain}
         rank.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
     except BaseException:
         return
@@ -176,8 +131,7 @@ def record(error: BaseException, trace: Any, *, thread: str = "", ended: bool = 
 def _would_import_after_an_interrupt(error: BaseException) -> bool:
     """Modules that evaluate text as they are loaded make Python forget that it is to end by the
     signal."""
-    loaded = "json" in sys.modules and "linecache" in sys.modules
-    return isinstance(error, KeyboardInterrupt) and not loaded
+    return isinstance(error, KeyboardInterrupt) and "json" not in sys.modules
 
 
 def _status(error: BaseException) -> int:
@@ -214,18 +168,15 @@ def _described(error: BaseException, trace: Any) -> dict[str, Any]:
     module = kind.__module__
     bare = not isinstance(module, str) or module in ("builtins", "__main__")
     name = kind.__qualname__ if bare else module + "." + kind.__qualname__
-    frames, own, source = _calls(trace)
+    frames, own = _calls(trace)
     described: dict[str, Any] = {"type": _clean(name, 300), "message": _message(error)}
     if isinstance(error, OSError) and kind.__str__ is OSError.__str__:  # else of another numbering
         described["errno"] = error.errno if isinstance(error.errno, int) else None
-        if isinstance(error.filename, (str, bytes)):
-            described["filename"] = _clean(os.fsdecode(error.filename), 1000)
     place = error.filename if isinstance(error, SyntaxError) else None
     if isinstance(error, SyntaxError) and isinstance(place, str) and place[:1] != "<":
         own = [_clean(place, 1000), error.lineno or 0, "<module>"]
-        source = error.text or ""
         frames.append(own)
-    described.update(frames=frames, own=own, source=_clean(source.strip(), 300))
+    described.update(frames=frames, own=own)
     return described
 
 
@@ -244,28 +195,22 @@ def _message(error: BaseException) -> str:
     return _clean("\n".join(parts) if len(parts) > 1 else parts[0], _MOST_CHARACTERS)
 
 
-def _calls(trace: Any) -> tuple[list[Any], Any, str]:
-    """The outermost and innermost calls of a traceback; the innermost that is no library's, and its
-    line of the source."""
-    found, own, of_own = [], None, None
+def _calls(trace: Any) -> tuple[list[Any], Any]:
+    """The outermost and innermost calls of a traceback; the innermost that is no library's."""
+    found, own = [], None
     while trace is not None:
         code = trace.tb_frame.f_code
         call = [code.co_filename, trace.tb_lineno or 0, code.co_name]
         if call[0][:1] != "<" and not any(part in call[0] for part in _LIBRARIES):
-            own, of_own = call, trace.tb_frame
+            own = call
         found.append(call)
         trace = trace.tb_next
     kept = found[:_OUTERMOST] + found[_OUTERMOST:][-_INNERMOST:]
     if own is not None and not any(call is own for call in kept):
         kept.insert(_OUTERMOST, own)
-    source = ""
-    if own is not None and of_own is not None:
-        import linecache
-
-        source = linecache.getline(own[0], own[1], of_own.f_globals)
     for call in kept:
         call[0], call[2] = _clean(call[0], 1000), _clean(call[2], 200)
-    return kept, own, source
+    return kept, own
 
 
 def _clean(text: str, most: int) -> str:

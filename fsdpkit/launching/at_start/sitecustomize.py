@@ -120,7 +120,6 @@ def _begin() -> None:
 
         caught.begin()
         caught.watch_interpreter()
-        in_rank.ACTIONS["threading"] = caught.watch_threads
         in_rank.begin()
         del sys.modules["in_rank"], sys.modules["caught"]
     sys.path[:] = [place for place in sys.path if place != _HERE]

@@ -7,7 +7,6 @@ merely lost its peers, or was ended with them, are no reason for another one to 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -40,13 +39,13 @@ def _last(log: LogText) -> str:
     )
 
 
-_IN_THE_END = re.compile(r"^Traceback \(|^terminate called|^\[E\d{4} |^Fatal Python error")
+_IN_THE_END = ("Traceback (", "terminate called", "[E1", "[E0", "Fatal Python error")
 """With which a process begins to tell how it lost its peers."""
 
 
 def _got_over(text: str, status: int | None) -> Iterator[TracebackLine]:
     lines = [line for line in lines_of(text) if line.text.strip()]
-    before = [*itertools.takewhile(lambda line: not _IN_THE_END.search(line.text), lines)]
+    before = [*itertools.takewhile(lambda line: not line.text.startswith(_IN_THE_END), lines)]
     plain = filter(_is_plain, before[:-1] if status in _SILENT and before == lines else before)
     yield from plain
 

@@ -71,7 +71,7 @@ def missing_in_flight(attempt: AttemptEvidence) -> Iterator[Observation]:
         if record is not None and stuck.missing and not stuck.different:
             words = flight_record.in_words(record) or ""
             rank = stuck.missing[0] if len(stuck.missing) == 1 else None
-            nodes = {_node_of(number, attempt) for number in stuck.missing}
+            nodes = {attempt.node_of(number) for number in stuck.missing}
             yield Observation(words, Level.OWN, rank, nodes.pop() if len(nodes) == 1 else None)
 
 
@@ -244,7 +244,7 @@ def _watchdogs_differ(attempt: AttemptEvidence) -> Iterator[Observation]:
                 for (kind, size), ranks in sorted(kinds.items())
             )
             odd = _odd_one(kinds.values())
-            node = None if odd is None else _node_of(odd, attempt)
+            node = None if odd is None else attempt.node_of(odd)
             words = f"collective {number} is not the same everywhere: {', '.join(told)}"
             yield Observation(words, Level.OWN, odd, node)
             return
@@ -277,11 +277,7 @@ def left_behind(attempt: AttemptEvidence) -> Iterator[Observation]:
         first, more = behind[0], len(behind) - 1
         words = f"its last collective was {enqueued[first]}, the others waited in {wanted}"
         words += f" (as of {more} other ranks)" if more else ""
-        yield Observation(words, Level.OWN, first, _node_of(first, attempt))
-
-
-def _node_of(rank: int, attempt: AttemptEvidence) -> str | None:
-    return next((voice.node for voice in attempt.voices if voice.rank == rank), None)
+        yield Observation(words, Level.OWN, first, attempt.node_of(first))
 
 
 _POLL_S = 2.0

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.errors import NotFoundError
-from fsdpkit.failures.advice.facts import Facts
+from fsdpkit.failures.advice.facts import Facts, Scope
 from fsdpkit.failures.advice.table import advise
 from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.failures.older_words import came_back
@@ -175,6 +175,7 @@ def _standing_still(
     told = standing_ranks(newest[0] if newest else None)
     if told is None:
         return found
+    scope: Scope = "all" if len(newest[0].still) > 1 else "only-node"
     return msgspec.structs.replace(
         found,
         cause="hang",
@@ -182,7 +183,7 @@ def _standing_still(
         rank=told.rank,
         node=told.node,
         evidence=tuple(Quote(None, None, words) for words in told.others),
-        action=told.action.replace("{run}", evidence.run),
+        action=advise(Facts(cause="running", run=evidence.run, said=told.sentence, scope=scope)),
     )
 
 

@@ -105,6 +105,9 @@ class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     still: tuple[StandingStill, ...] = ()
     """Nodes of the last launch whose ranks do nothing, of an attempt that goes on."""
 
+    def node_of(self, rank: int) -> str | None:
+        return next((voice.node for voice in self.voices if voice.rank == rank), None)
+
 
 class TaskEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """One training: the run itself, or one task of an array."""

@@ -19,7 +19,7 @@ from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, expla
 from fsdpkit.failures.last_words import last_error
 from fsdpkit.failures.older_words import older_line, slurm_said
 from fsdpkit.failures.patterns import Shown, Speaker
-from fsdpkit.failures.tracebacks import PrintedException, ended_by, last_before_silence
+from fsdpkit.failures.tracebacks import PrintedException, ended_by, last_unless_it_went_on
 from fsdpkit.failures.wording import outside_not_reached
 from fsdpkit.reporting.diagnosis.baseline import baseline_of, without
 from fsdpkit.reporting.diagnosis.checks import CHECKS
@@ -108,9 +108,7 @@ def _by_prelude(attempt: AttemptEvidence) -> Iterator[Finding]:
 
 
 _BLOCK_LINES = 8
-_OF_FILES = re.compile(
-    r"^(?:cp|mv|ln|cat|tar|rsync|dd|scp|gzip|pigz|unzip|zstd|xz|head|tail|ls|find): "
-)
+_OF_FILES = ("cp", "mv", "ln", "cat", "tar", "rsync", "dd", "scp", "gzip", "unzip", "ls", "find")
 """Tools that look for what a person named."""
 
 
@@ -120,7 +118,7 @@ def _by_its_words(line: str, until: str) -> str | None:
         return "no-internet"
     if "no space left on device" in line.lower() or "quota exceeded" in line.lower():
         return "disk-full"
-    missed = "No such file or directory" in line and _OF_FILES.match(line)
+    missed = "No such file or directory" in line and line.partition(": ")[0] in _OF_FILES
     return "data-missing" if missed else None
 
 
@@ -289,14 +287,14 @@ def in_a_thread(rank: int, attempt: AttemptEvidence) -> Finding | None:
     """What the last exception shows that a thread or a child of a rank printed, unless the rank
     went on: of a rank that neither failed nor came where the others waited, that may be why. A
     thread that is all a library's, such as a tracker's, and a lost connection explain nothing."""
-    for voice in attempt.voices:
-        err = voice.log("err") if voice.kind == "rank" and voice.rank == rank else None
-        if err is not None and (raised := last_before_silence(err.text)) is not None:
-            shown = msgspec.structs.replace(exceptions.shown(raised), sure=False)
-            of_a_library = shown.cause == "exception" and raised.own_frame is None
-            if shown.level >= Level.OWN and not of_a_library:
-                return _finding(shown, err, voice)
-    return None
+    voice = next((v for v in attempt.voices if v.kind == "rank" and v.rank == rank), None)
+    err = voice.log("err") if voice is not None else None
+    raised = last_unless_it_went_on(err.text, of_threads=True) if err is not None else None
+    if voice is None or raised is None:
+        return None
+    shown = msgspec.structs.replace(exceptions.shown(raised), sure=False)
+    of_a_library = shown.cause == "exception" and raised.own_frame is None
+    return _finding(shown, err, voice) if shown.level >= Level.OWN and not of_a_library else None
 
 
 def shown_by(text: str, speaker: Speaker) -> tuple[Shown, ...]:

@@ -18,7 +18,6 @@ from fsdpkit.runs.log_ends import LogText
 
 _SAY_LITTLE = frozenset({"hang", "time-limit", "cancelled"})
 """Causes that say nothing of what the ranks did."""
-_PROGRESS = re.compile(r"\d+%\|")
 
 
 def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] | None:
@@ -83,6 +82,6 @@ def _last_of(log: LogText) -> LogText | None:
     went_on = [place for place, line in enumerate(lines) if counts_a_step(line.text)]
     of_the_end = [place for place in ended if place > max(went_on, default=-1)]
     for line in reversed(lines[: of_the_end[0]] if of_the_end else lines):
-        if _PROGRESS.search(line.text) or not is_noise(line.text):
+        if "%|" in line.text or not is_noise(line.text):
             return LogText(line.text.strip(), log.file, log.line_at(line.begin))
     return None

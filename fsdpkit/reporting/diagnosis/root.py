@@ -61,8 +61,9 @@ def _surest(candidates: Sequence[Finding]) -> Finding:
 
 _AT_ONCE_S = 2.0
 """Within which a clock does not say who failed first."""
-_MISSES = re.compile(
-    r"No such file|FileNotFoundError|cannot open shared object|Ran out of input|EOFError"
+_MISSES = (
+    *("No such file", "FileNotFoundError", "cannot open shared object"),
+    *("Ran out of input", "EOFError"),
 )
 _MISSING = frozenset({"data-missing", "checkpoint-unreadable"})
 
@@ -85,11 +86,11 @@ def _maker(first: Finding, candidates: Sequence[Finding]) -> Finding:
 def _only_misses(finding: Finding) -> bool:
     if "unexpected pos" in finding.words:  # of a file that another rank could not write
         return True
-    quoted = finding.cause in ("exception", "import-error") and _MISSES.search(finding.words)
-    return finding.cause in _MISSING or bool(quoted)
+    quoted = any(words in finding.words for words in _MISSES)
+    return finding.cause in _MISSING or (finding.cause in ("exception", "import-error") and quoted)
 
 
-_OF_CUDA = re.compile(r"(?i)\b(?:cuda|cublas|cudnn|nccl)\w*")
+_OF_CUDA = ("cuda", "cublas", "cudnn", "nccl")
 
 
 def _by_machine(first: Finding, attempt: AttemptEvidence) -> Finding | None:
@@ -99,7 +100,8 @@ def _by_machine(first: Finding, attempt: AttemptEvidence) -> Finding | None:
     felt = first.level <= Level.WAITED
     machines = attempt.machines
     lost = {node: m.lost_bits for node, m in machines.items() if m.lost_bits}
-    if first.cause == "exception" and _OF_CUDA.search(first.words) and (at := first.node) in lost:
+    of_cuda = first.cause == "exception" and any(w in first.words.lower() for w in _OF_CUDA)
+    if of_cuda and (at := first.node) in lost:
         told = _of_nodes("bad-gpu", first, {at: lost[at]})
         return msgspec.structs.replace(told, rank=first.rank)
     if not felt:
@@ -154,7 +156,7 @@ def _waited_for(
     waited = {f.rank for f in findings if (f.cause, f.level) == ("hang", Level.WAITED)}
     if first.cause != "hang" or not waited >= ranks - set(silent):
         return None
-    nodes = {rank: _node_of(rank, attempt) for rank in silent}
+    nodes = {rank: attempt.node_of(rank) for rank in silent}
     node = nodes[silent[0]] if len(set(nodes.values())) == 1 else None
     one = len(silent) == 1
     if one and (thread := in_a_thread(silent[0], attempt)) is not None:
@@ -176,7 +178,7 @@ def _lost_by_all(silent: Sequence[int], first: Finding, attempt: AttemptEvidence
         return None
     rank = silent[0]
     words = f"it printed no error, and all other ranks lost a peer{_last(silent, attempt)}"
-    node = _node_of(rank, attempt) or None
+    node = attempt.node_of(rank) or None
     told = msgspec.structs.replace(first, cause="exception", level=Level.OWN, words=words)
     return msgspec.structs.replace(told, rank=rank, node=node, said="", raised=None, sure=False)
 
@@ -188,10 +190,6 @@ def _last(silent: Sequence[int], attempt: AttemptEvidence) -> str:
     voice = next((v for v in attempt.voices if v.kind == "rank" and v.rank == silent[0]), None)
     line = last_line_of(voice) if voice is not None else None
     return f"; its last line was: {in_words(line.text)}" if line is not None else ""
-
-
-def _node_of(rank: int, attempt: AttemptEvidence) -> str | None:
-    return next((voice.node for voice in attempt.voices if voice.rank == rank), None)
 
 
 _BREAKS = ("host-out-of-memory", "node-failure", "bad-gpu")
@@ -229,7 +227,7 @@ def _with_victim(first: Finding, others: Sequence[Finding], attempt: AttemptEvid
         return msgspec.structs.replace(first, rank=None, node=None)
     rank, node = first.rank, first.node
     if node is None and rank is not None:
-        node = _node_of(rank, attempt)
+        node = attempt.node_of(rank)
     if node is None and first.level == Level.OUTSIDE:
         same = [f for f in others if f.cause == first.cause and f.node is not None]
         node = min(same, key=order).node if same else None

@@ -6,8 +6,6 @@ Ranks may also wait for a good reason, so the words say what was seen, and not t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ipaddress import ip_address
 from typing import NamedTuple
 
 from fsdpkit.listing import first_of
@@ -15,14 +13,12 @@ from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.printable import one_line
 from fsdpkit.reporting.scales import moment
 from fsdpkit.reporting.stacks import CodePlace, numbers, places
-from fsdpkit.runs.standing import StandingStill
 
 _MOST_PLACES = 3
 
 
 class StandingRanks(NamedTuple):
     sentence: str
-    action: str
     others: tuple[str, ...]
     """`ranks 0-3 are at …`: places for which the sentence has no room."""
     rank: int | None
@@ -49,7 +45,6 @@ def standing_ranks(attempt: AttemptEvidence | None) -> StandingRanks | None:
     return StandingRanks(
         sentence=f"The job is running, but its ranks have not computed, read, written or printed "
         f"anything since {since}: {first_of(said, _MOST_PLACES, '; ')}.",
-        action=_action(found, sorted(set(addresses.values()))),
         others=said[_MOST_PLACES:],
         rank=odd.ranks[0] if odd else None,
         node=odd.nodes[0] if odd else None,
@@ -64,30 +59,3 @@ def _in_words(place: CodePlace, addresses: dict[int, str]) -> str:
     to = sorted({addresses[rank] for rank in place.ranks if rank in addresses})
     tries = f", to meet at {', '.join(to[:2])}" if to else ""
     return one_line(f"{who} {be} at {place.words}{called}{state}{tries}")
-
-
-def _action(found: Sequence[StandingStill], addresses: Sequence[str]) -> str:
-    end = "If they wait in vain: fsdpkit cancel {run}."
-    local = [address for address in addresses if _is_loopback(address)]
-    if local and len(found) > 1:
-        return (
-            f"{local[0]} is another machine on each node, so that ranks of several nodes never "
-            "meet there. Leave address and port to the launcher: init_process_group() without "
-            f"arguments takes MASTER_ADDR and MASTER_PORT as they are. {end}"
-        )
-    if addresses:
-        return (
-            f"Ranks that are to meet at {addresses[0]} wait until all have come: one is missing, "
-            "or nothing listens there. If the script sets that address, leave it to the launcher: "
-            "init_process_group() without arguments takes MASTER_ADDR and MASTER_PORT as they are. "
-            f"{end}"
-        )
-    return f"Where each is now: fsdpkit stacks {{run}}. {end}"
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

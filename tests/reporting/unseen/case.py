@@ -6,43 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-CAUSES = frozenset(
-    {
-        "bad-gpu",
-        "cancelled",
-        "checkpoint-unreadable",
-        "collective-mismatch",
-        "connection-reset",
-        "data-missing",
-        "disk-full",
-        "done",
-        "environment-missing",
-        "exception",
-        "gpu-out-of-memory",
-        "hang",
-        "head-address",
-        "host-out-of-memory",
-        "import-error",
-        "nan-loss",
-        "network-setup",
-        "no-internet",
-        "node-failure",
-        "pending",
-        "pending-forever",
-        "port-taken",
-        "preemption",
-        "refused",
-        "rendezvous-timeout",
-        "running",
-        "script-not-visible",
-        "settings",
-        "storage",
-        "time-limit",
-        "unknown",
-        "version-mismatch",
-    }
-)
-"""The names that an expert has for a cause."""
 TakenFor = Literal[
     "crash", "hang", "out-of-memory", "node-failure", "storage", "settings", "preflight", "any"
 ]
