@@ -3,9 +3,6 @@ be written as JSON harms nobody."""
 
 from __future__ import annotations
 
-import json
-import math
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,15 +12,13 @@ import pytest
 
 from fsdpkit import errors
 from fsdpkit.cli.json_answers import Error
-from fsdpkit.cli.json_output import as_json, kind_of
-from fsdpkit.cli.json_schemas import ANSWERS, file_of, files, name_of, schema_dir
+from fsdpkit.cli.json_output import kind_of
+from fsdpkit.cli.json_schemas import ANSWERS, files, schema_dir
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as group
 from fsdpkit.cli.sweep import FirstWordOrCommand
-from fsdpkit.config.schema import PUBLISHED_AS
-from fsdpkit.runs.avoided_nodes import avoid
 from tests.conftest import Completed, answer_of
-from tests.json_answers import BY_NAME, checked
+from tests.json_answers import checked
 
 Fsdpkit = Callable[..., Completed]
 
@@ -51,17 +46,6 @@ def test_the_committed_schemas_are_those_of_the_structs() -> None:
 def test_every_command_with_json_is_listed_and_no_other() -> None:
     with_json = {name for name, one in commands() if any("--json" in p.opts for p in one.params)}
     assert with_json == set(ANSWERS)
-
-
-def test_schemas_have_one_name_and_one_file_each() -> None:
-    answers = {answer for kinds in ANSWERS.values() for answer in kinds} | {Error}
-    assert len(BY_NAME) == len({file_of(answer) for answer in answers}) == len(answers)
-    assert all(name.startswith("fsdpkit.") and name.endswith("/1") for name in BY_NAME)
-    for answer in answers:
-        schema = json.loads((schema_dir() / file_of(answer)).read_text("utf-8"))
-        assert schema["title"] == name_of(answer)
-        named = PUBLISHED_AS.get(answer.__name__, answer.__name__)
-        assert "schema" in schema["$defs"][named]["required"]
 
 
 def kinds_of_errors(kind: type[errors.FsdpkitError]) -> Iterator[type[errors.FsdpkitError]]:
@@ -99,16 +83,6 @@ def test_an_error_is_one_object_with_the_exit_status(
     assert (without.returncode, without.stdout) == (status, "")
 
 
-def test_json_for_the_script_is_not_for_us(fsdpkit: Fsdpkit) -> None:
-    done = fsdpkit("submit", "nobody.py", "--dry-run", "--", "--json")
-    assert (done.returncode, done.stdout) == (66, "")
-
-
-def test_no_runs_and_no_nodes_are_answers(fsdpkit: Fsdpkit) -> None:
-    assert checked(fsdpkit("status", "--json").stdout)["runs"] == []
-    assert checked(fsdpkit("nodes", "--json").stdout)["nodes"] == []
-
-
 @pytest.mark.parametrize(
     ("words", "schema"),
     [
@@ -140,16 +114,6 @@ def test_a_dry_run_and_a_check_are_told_as_json(fsdpkit: Fsdpkit, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_forgiven_node_is_told_as_json(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
-    until_s = time.time() + 3600
-    (tmp_path / "runs").mkdir()
-    avoid(tmp_path / "runs", "node017", why="it broke", run_id="r", until_s=until_s)
-    (note,) = answer_of(fsdpkit("nodes", "--json"))["nodes"]
-    assert (note["node"], note["why"], note["until_s"]) == ("node017", "it broke", until_s)
-    assert answer_of(fsdpkit("nodes", "--forgive", "node017", "--json"))["node"] == "node017"
-    assert answer_of(fsdpkit("nodes", "--json"))["nodes"] == []
-
-
 def test_a_run_whose_name_is_no_utf_8_and_steers_a_terminal_is_valid_json(
     fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
@@ -163,12 +127,3 @@ def test_a_run_whose_name_is_no_utf_8_and_steers_a_terminal_is_valid_json(
     assert not set(done.stdout) & set("\x1b\x07\x9b\u202e")
     names = {one["run"] for one in checked(done.stdout)["runs"]}
     assert names == {"a\\udcff-20260101-000000-aaaa", "b\x1b]0;x\x07\x9b\u202e-1"}
-
-
-def test_numbers_that_json_lacks_are_null() -> None:
-    assert json.loads(as_json({"a": math.nan, "b": [-math.inf, 1.5]})) == {
-        "a": None,
-        "b": [None, 1.5],
-    }
-    told = json.loads(as_json({"a": math.nan, "b": "x\udcff"}))
-    assert told == {"a": None, "b": "x\\udcff"}

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
-
 from fsdpkit.runs.layout import SUBMISSION_PICKLE
 from tests.conftest import Completed
 
@@ -49,21 +47,6 @@ def test_a_result_that_cannot_be_written_is_no_failure_of_the_training(tmp_path:
     assert done.returncode == 0, done.stderr
     assert "result cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_what_a_cold_rank_leaves_in_a_session_of_its_own_ends_with_the_agent(
-    tmp_path: Path,
-) -> None:
-    folder, noted = tmp_path / "submitit", tmp_path / "pid"
-    folder.mkdir()
-    (folder / SUBMISSION_PICKLE).touch()
-    leaves = ["setsid", "sh", "-c", f"sleep 300 >/dev/null 2>&1 & echo $! > {noted}"]
-    program = (
-        "import subprocess; from fsdpkit.launching import task; "
-        f"task.LaunchNode.__call__ = lambda self: subprocess.run({leaves!r}) and {{}}; "
-    )
-    assert agent(folder, program + RUNS).returncode == 0
-    assert not psutil.pid_exists(int(noted.read_text()))
 
 
 RUNS = "import sys; from fsdpkit.launching.agent import run_agent; sys.exit(run_agent())"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fsdpkit.launching import machine, nvml, preflight
-from fsdpkit.launching.machine import Cgroup, Roots, infiniband_ports, limits
+from fsdpkit.launching import machine, nvml
+from fsdpkit.launching.machine import Cgroup, Roots, limits
 from fsdpkit.launching.sampling import Sampler, sampling
 from fsdpkit.reporting import series
 from fsdpkit.runs.samples import Port, read_samples, xids
@@ -58,61 +57,6 @@ def test_the_outermost_cgroup_with_a_limit_is_the_job_s(roots: Roots) -> None:
     assert limits(roots)["memory_bytes"] == 64 * GIB
 
 
-def test_a_step_s_lower_limit_is_met_first_and_kills_of_the_whole_job_count(roots: Roots) -> None:
-    version_2(roots)
-    write(roots.cgroup / JOB / "memory.max", 32 * GIB)
-    assert Cgroup(roots).sample() == {
-        "memory_bytes": GIB,
-        "memory_max_bytes": 32 * GIB,
-        "oom_kills": 2,
-    }
-
-
-def test_version_1_counts_kills_where_they_happened(roots: Roots) -> None:
-    write(roots.proc / "self" / "cgroup", "5:cpu:/\n4:memory:/slurm/uid_7/job_17/step_0\n0::/")
-    step = roots.cgroup / "memory/slurm/uid_7/job_17/step_0"
-    for directory in [step, *step.parents][:5]:
-        write(directory / "memory.limit_in_bytes", 9223372036854771712)
-        write(directory / "memory.usage_in_bytes", 5 * GIB)
-        write(directory / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0")
-    write(step.parent / "memory.limit_in_bytes", 8 * GIB)
-    write(step / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1")
-    expected = {"memory_bytes": 5 * GIB, "memory_max_bytes": 8 * GIB, "oom_kills": 1}
-    assert Cgroup(roots).sample() == expected
-
-
-def test_a_container_sees_its_own_cgroup_at_the_top(roots: Roots) -> None:
-    write(roots.proc / "self" / "cgroup", "0::/not/visible/here")
-    write(roots.cgroup / "memory.current", GIB)
-    write(roots.cgroup / "memory.max", "max")
-    assert Cgroup(roots).sample() == {"memory_bytes": GIB}
-    assert "memory_bytes" not in limits(roots)
-
-
-@pytest.mark.parametrize("line", [None, "0::/", "0::/../../etc", "nonsense", "4:memory:/x"])
-def test_what_the_kernel_does_not_say_is_absent_not_zero(roots: Roots, line: str | None) -> None:
-    if line is not None:
-        write(roots.proc / "self" / "cgroup", line)
-    assert Cgroup(roots).sample() == {}
-    assert infiniband_ports(roots) == []
-    sample = Sampler(roots).sample()
-    assert not {"cgroup", "infiniband"} & sample.keys()
-
-
-def test_ports_are_read_with_their_counters(roots: Roots) -> None:
-    port = roots.infiniband / "mlx5_0" / "ports" / "1"
-    write(port / "state", "4: ACTIVE")
-    write(port / "counters" / "symbol_error", 5)
-    write(port / "counters" / "link_downed", 1)
-    write(port / "counters" / "port_rcv_data", 10**12)
-    write(roots.infiniband / "mlx5_1" / "ports" / "1" / "state", "1: DOWN")
-    write(roots.infiniband / "mlx5_2" / "ports" / "1" / "counters" / "symbol_error", 5)
-    assert infiniband_ports(roots) == [
-        {"port": "mlx5_0/1", "state": "ACTIVE", "symbol_error": 5, "link_downed": 1},
-        {"port": "mlx5_1/1", "state": "DOWN"},
-    ]
-
-
 def put(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, **more: Any) -> None:
     module = fake_pynvml(*gpus)
     vars(module).update(NVML_MEMORY_ERROR_TYPE_CORRECTED=0, **more)
@@ -128,33 +72,6 @@ def test_a_gpu_s_xids_are_told_once_with_its_number(monkeypatch: pytest.MonkeyPa
     faulty.xids += [79, 48]
     assert [gpu.get("xids") for gpu in watch.sample()] == [None, [79, 48]]
     assert [gpu.get("xids") for gpu in watch.sample()] == [None, None]
-
-
-def test_a_gpu_that_reports_without_end_does_not_hold_the_sampler(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    noisy = Gpu(xids=[13] * 10_000)
-    put(monkeypatch, noisy)
-    (gpu,) = nvml.GpuWatch({}).sample()
-    assert len(gpu["xids"]) == 64
-
-
-def test_throttling_and_memory_errors_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    put(
-        monkeypatch,
-        Gpu(),
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x01 | 0x04 | 0x40,
-        nvmlDeviceGetTotalEccErrors=lambda handle, kind, counter: 3 if kind == 1 else 5,
-    )
-    (gpu,) = nvml.GpuWatch({}).sample()
-    assert gpu["throttled"] == ["sw_power_cap", "hw_thermal_slowdown"], "not: idle"
-    assert (gpu["ecc_uncorrected"], gpu["ecc_corrected"], gpu["clock_mhz"]) == (3, 5, 345)
-    assert "temperature_c" not in gpu, "this one does not answer that"
-
-
-def test_only_this_job_s_gpus_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    put(monkeypatch, Gpu(), Gpu(), Gpu())
-    assert len(nvml.GpuWatch({"CUDA_VISIBLE_DEVICES": "1,2"}).sample()) == 2
 
 
 def test_what_ended_the_ranks_is_in_the_last_sample(
@@ -183,19 +100,3 @@ def test_what_ended_the_ranks_is_in_the_last_sample(
     columns = series.read_samples(path)
     assert len(columns["time_s"]) == 2, "the report reads them, too"
     assert (columns["memory_used_bytes"] > 0).all()
-
-
-def test_limits_at_the_start_are_on_record_and_a_small_one_is_a_warning_with_infiniband(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def soft(which: int) -> tuple[int, int]:
-        small = (64 << 10, 64 << 10)
-        return small if which == resource.RLIMIT_MEMLOCK else (resource.RLIM_INFINITY, -1)
-
-    monkeypatch.setattr(machine.resource, "getrlimit", soft)
-    found = preflight.check_limits({})
-    assert (found["memlock_bytes"], found["open_files"]) == (65536, None)
-    assert capsys.readouterr().out == ""
-    monkeypatch.setattr(machine, "infiniband_ports", lambda: [{"port": "mlx5_0/1"}])
-    preflight.check_limits({})
-    assert "may lock only 64 KiB" in capsys.readouterr().out
