@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 import fsdpkit as package
-from fsdpkit.cli import submit
+from fsdpkit.cli import check, resume, submit
 from fsdpkit.config.job_loading import load_job
+from fsdpkit.scheduling.resuming import ResumeRequest
 from fsdpkit.scheduling.submission import SubmitRequest
 from fsdpkit.scheduling.wanted import Wanted, key_of
 from tests.conftest import Completed
@@ -35,6 +36,14 @@ def parameters_of(function: Callable[..., Any]) -> set[str]:
 def test_every_option_of_a_submission_is_on_the_command_line_and_in_python() -> None:
     assert names_of(submit.command) - ABOUT_THE_ANSWER - OF_JOB == REQUEST - {"args"}
     assert parameters_of(package.submit) == REQUEST
+
+
+def test_resuming_takes_what_may_change() -> None:
+    changes = {one.name for one in fields(ResumeRequest)} - WHERE_FROM
+    own = {"run", "runs"}
+    assert names_of(resume.command) - ABOUT_THE_ANSWER - own == changes
+    assert parameters_of(package.Run.resume) - {"self"} == changes
+    assert names_of(check.command) - {"avoid", "trust", "as_json"} <= REQUEST
 
 
 def test_each_is_short_for_a_key_of_the_job_and_reaches_it() -> None:

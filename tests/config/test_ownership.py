@@ -57,6 +57,11 @@ def test_a_list_says_who_writes(entries: Sequence[Entry], theirs: bool, job: Pat
     assert only_owner_writes(job) is not theirs
 
 
+def test_a_trusted_user_may_be_on_the_list(job: Path) -> None:
+    set_list(job, [OWNER, (USER, SAM, 6), (GROUP_OBJ, 0, 4), (MASK, 0, 6), NOBODY])
+    assert only_owner_writes(job, {os.geteuid(), SAM})
+
+
 def test_without_a_list_the_group_counts(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert only_owner_writes(job)
     monkeypatch.setattr(ownership, "_is_private", lambda group, user: False)
@@ -71,6 +76,14 @@ def test_a_list_on_a_directory_above_names_the_directory(job: Path) -> None:
     assert first_unsafe(job) == job.parent
     job.parent.chmod(0o1770)  # where only a file's owner can rename it, the list changes nothing
     assert first_unsafe(job) is None
+
+
+def test_a_list_of_an_unknown_kind_is_not_believed_to_be_harmless(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for content in (b"", b"\3\0\0\0", b"\2\0\0\0\1\0", b"\2\0\0\0"):
+        monkeypatch.setattr(os, "getxattr", lambda *_, content=content: content)
+        assert first_unsafe(job) == job
 
 
 def test_what_a_list_lets_others_write_is_neither_unpickled_nor_a_place_for_trees(

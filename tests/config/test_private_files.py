@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.config.private_files import make_dir, make_private_dir, replace_private
+from fsdpkit.config.private_files import make_dir, make_private_dir, replace_private, set_mode
 from tests.config.access_lists import GROUP_OBJ, MASK, OTHER, USER, USER_OBJ, set_list
 
 SAM = 12002
@@ -52,3 +52,11 @@ def test_a_directory_inherits_no_list_and_hands_none_on(tmp_path: Path) -> None:
     assert mode_of(tmp_path / "run" / "attempt-0") == 0o2750
     assert mode_of(tmp_path / "run" / "attempt-0" / "rank-0.out") == 0o640
     assert [os.listxattr(path) for path in (tmp_path / "run").rglob("*")] == [[], []]
+
+
+def test_the_mode_of_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to("theirs")
+    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+        set_mode(tmp_path / "link", 0o700)
+    assert mode_of(tmp_path / "theirs") == 0o755

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import string
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fsdpkit.config.secrets import may_pass, secrets_in, why_secret
 from tests.conftest import Completed
@@ -129,6 +132,18 @@ def test_ordinary_arguments_are_no_secrets() -> None:
         assert list(secrets_in({"parameters": {"x": word}})) == []
 
 
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "NCCL_DEBUG", "TOKENIZERS_PARALLELISM", "K"])
+def test_ordinary_variables_are_no_secrets(name: str) -> None:
+    assert list(secrets_in({"variables": {name: "true"}, "a": {name: "some value"}})) == []
+
+
+@given(st.text(string.ascii_letters + string.digits, min_size=20, max_size=60))
+def test_a_word_of_letters_and_digits_alone_is_no_secret(word: str) -> None:
+    """Such as a digest: without a known beginning nobody can tell."""
+    if not word.startswith(("hf", "AKIA", "ASIA", "AIza", "eyJ")):
+        assert why_secret("revision", word) is None
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -149,6 +164,13 @@ def test_ordinary_arguments_are_no_secrets() -> None:
 )
 def test_what_changes_how_programs_start_or_is_ours_cannot_be_passed(name: str) -> None:
     assert not may_pass(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "WANDB_API_KEY", "LDAP_PASSWORD", "https_proxy", "_T"]
+)
+def test_other_variables_can(name: str) -> None:
+    assert may_pass(name)
 
 
 # The commands

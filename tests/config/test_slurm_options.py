@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fsdpkit.config.job import JobSpec
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.sbatch_spellings import KEYS, LETTERS, OTHERWISE
 from fsdpkit.config.slurm_options import why_refused
@@ -19,6 +20,13 @@ def test_every_spelling_in_the_tables_is_one_of_sbatch_and_stands_in_one_of_them
     assert not KEYS.keys() & OTHERWISE.keys()
 
 
+def test_every_key_in_the_table_is_one_of_a_job() -> None:
+    for key in KEYS.values():
+        table, _, leaf = key.rpartition(".")
+        struct = type(getattr(load_job("t5").spec, table)) if table else JobSpec
+        assert leaf in struct.__struct_fields__, key
+
+
 @pytest.mark.parametrize("name", sorted({*KEYS, *OTHERWISE}))
 def test_what_the_script_writes_itself_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"slurm\.options \(--set\): --{name} is "):
@@ -28,6 +36,11 @@ def test_what_the_script_writes_itself_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "-L", "--licenses", "L", "Licenses", "a b", "x=1", "é"])
 def test_what_is_no_option_is_refused(name: str) -> None:
     assert why_refused(name) is not None
+
+
+def test_a_line_break_in_a_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match="control character"):
+        load_job("t5", options={"slurm.options": {"licenses": "a\n#SBATCH --mem=1"}})
 
 
 WORDS = {
@@ -49,3 +62,7 @@ def test_sbatchs_own_spelling_is_answered_with_ours(
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     of_sbatch = "is an option of sbatch" in done.stderr
     assert of_sbatch == (words[0] != "--lr")
+
+
+def test_a_command_without_the_option_names_the_key(fsdpkit: Callable[..., Completed]) -> None:
+    assert "--set slurm.options.licenses=VALUE" in fsdpkit("resume", "x", "-L", "a").stderr

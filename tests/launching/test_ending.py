@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import sys
@@ -14,7 +15,8 @@ import pytest
 from fsdpkit.errors import PortTakenError
 from fsdpkit.failures.older_words import older_line
 from fsdpkit.launching import ending
-from fsdpkit.runs.failures import in_a_line
+from fsdpkit.runs.failures import CHECK, FailureRecord, in_a_line
+from fsdpkit.runs.job_file import DIGEST
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Trouble, write
 from fsdpkit.runs.record import save
@@ -93,6 +95,32 @@ def test_a_node_that_fails_its_check_is_left_out_of_the_next_attempt(shell: Shel
     assert (shell.run.parent / "avoided-nodes" / "node2.json").exists()
 
 
+def test_a_node_that_the_job_cannot_do_without_is_used_again(shell: Shell) -> None:
+    shell.nodes = ["node1", "node2"]
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
+    assert shell.ask(71) == "requeue 71"
+    assert (shell.written["avoid"], shell.written["left_out"]) == (["node2"], [])
+
+
+def recorded(shell: Shell, *left_out: str) -> None:
+    record = run_of(msgspec.structs.replace(job("7"), left_out=list(left_out)))
+    save(RunPaths(shell.run), msgspec.structs.replace(record, id=shell.run.name))
+
+
+def excludes(shell: Shell, names: str) -> None:
+    shell.told = RUNNING.replace("(null)", names)
+
+
+def test_what_a_person_excludes_stays_excluded(shell: Shell) -> None:
+    """In the job, or later by scontrol; also where fsdpkit had left it out itself."""
+    shell.nodes = [f"node{n}" for n in range(1, 10)]
+    shell.resources = {"exclude": "node[6-7]"}
+    recorded(shell, "node7", "node8")
+    excludes(shell, "node[6-9]")
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
+    assert shell.ask(71) == "requeue 71 node[6-7],node9,node2"
+
+
 @pytest.mark.parametrize("words", ["ReqNodeList=node[1-2]", "ReqNodeList=(null) Reservation=r1"])
 def test_where_the_job_says_where_to_run_nothing_is_left_out(shell: Shell, words: str) -> None:
     shell.told += f" {words}"
@@ -124,11 +152,32 @@ def test_a_head_node_that_the_others_lost_is_the_one_to_leave_out(
     assert shell.ask(137) == "requeue 71 node1"
 
 
+def test_what_the_job_wants_is_believed_as_it_was_submitted_alone(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.retry = {"on_node_failure": "stop"}
+    monkeypatch.setenv(DIGEST, hashlib.sha256(b'{"retry": {}}').hexdigest())
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
+    assert shell.ask(71) == "requeue 71 node2"
+    assert "job.json is not what was submitted" in shell.said
+
+
+def test_a_check_that_does_not_speak_against_the_node_ends_the_job(shell: Shell) -> None:
+    shell.fails(1, "78 node2: check before training failed: only 1 GB are free")
+    assert shell.ask(78) == "end 78"
+
+
 def test_a_port_that_somebody_took_brings_the_job_back_and_costs_no_node(shell: Shell) -> None:
     error = PortTakenError(12345, "Address already in use")
     shell.fails(0, f"{error.exit_code} node1: {error}")
     assert shell.ask(error.exit_code) == f"requeue {error.exit_code}"
     assert (shell.written["avoid"], shell.written["left_out"]) == ([], [])
+
+
+def test_where_the_policy_says_stop_a_broken_node_ends_the_job(shell: Shell) -> None:
+    shell.retry = {"on_node_failure": "stop"}
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
+    assert shell.ask(71) == "end 71"
 
 
 def came_back(shell: Shell, message: str = "rank 1 on node2: ValueError: x") -> None:
@@ -159,6 +208,18 @@ def test_what_cannot_be_the_id_of_a_job_reaches_no_shell(shell: Shell) -> None:
     chained(shell.run, ("7",), ("8;reboot", "7"), ("$(x)", "7"))
     came_back(shell)
     assert shell.ask(1) == "end 1"
+
+
+def test_a_record_that_cannot_be_read_does_not_change_the_end(shell: Shell) -> None:
+    came_back(shell)
+    assert shell.ask(1) == "end 1"
+    assert "warning: what is chained behind this job is not known" in shell.said
+
+
+def test_what_cannot_be_the_name_of_a_node_reaches_no_shell(shell: Shell) -> None:
+    record = FailureRecord(by="agent", rule=CHECK, name="$(reboot)", status=71, cause="bad-gpu")
+    (shell.attempt / "failures" / "1-node-1").write_text(in_a_line(record))
+    assert shell.ask(71) == "requeue 71"
 
 
 def test_starts_that_slurm_refuses_are_not_counted_while_they_are_few(

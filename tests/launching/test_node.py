@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.launching.node_failure import first_failure
+from fsdpkit.errors import STOPPED_EARLY, NodeError
+from fsdpkit.launching.node import torchrun_arguments
+from fsdpkit.launching.node_failure import first_failure, record_failure
 from fsdpkit.launching.policy import cause_of
 from fsdpkit.runs.failures import FailureRecord
+from fsdpkit.runs.history import failures_in
 from fsdpkit.runs.layout import AttemptPaths, raised_beside
+from tests.launching.made_reports import record
 
 pytestmark = pytest.mark.torch
 NOW_S = time.time()
@@ -44,6 +48,38 @@ def test_the_older_error_file_is_the_cause_not_the_lower_rank(tmp_path: Path) ->
     failure = first((4, late), (5, early))
     assert (failure.rank, failure.status) == (5, 1)
     assert failure.words == "ValueError: rank 1 broke"
+
+
+def test_a_silent_exit_is_dated_one_look_back_so_followers_do_not_overtake_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: int(NOW_S * 1e9))
+    silent = failed(0, 3, None)
+    follower = failed(1, 1, tmp_path / "1.json", age_s=0.05)
+    failure = first((0, silent), (1, follower))
+    assert (failure.rank, failure.status, failure.words) == (0, 3, "exit status 3")
+
+
+def test_an_exception_without_words_is_recorded_by_its_name_alone(tmp_path: Path) -> None:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    file = tmp_path / "0.json"
+    file.write_text(
+        json.dumps({"message": {"message": "AssertionError: ", "extraInfo": {"timestamp": "1"}}})
+    )
+    assert first((0, ProcessFailure(0, 1234, 1, str(file)))).words == "AssertionError"
+
+
+def test_a_signal_is_named_and_counted_as_a_shell_does() -> None:
+    failure = first((2, failed(2, -9, None)))
+    assert failure.status == 137
+    assert failure.words == "ended by signal 9 (SIGKILL)"
+
+
+def test_stopping_early_is_told_apart_from_failing() -> None:
+    failure = first((0, failed(0, STOPPED_EARLY, None)))
+    assert failure.status == STOPPED_EARLY
+    assert "stopped early as asked" in failure.words
 
 
 RAISED = """step 3 loss 2.1
@@ -91,3 +127,22 @@ def test_who_only_lost_its_peer_comes_behind_whoever_raised(tmp_path: Path) -> N
     (tmp_path / "rank-1.err").write_text(RAISED.format(1, "ValueError: a bad sample"))
     found = first((0, failed(0, 1, None)), (1, failed(1, 1, None)), attempt=tmp_path)
     assert (found.rank, found.words) == (1, "ValueError: a bad sample")
+
+
+def test_the_first_failure_s_file_sorts_first(tmp_path: Path) -> None:
+    attempt = AttemptPaths(tmp_path)
+    attempt.failures.mkdir()
+    record_failure(record(1, "connection reset", time_ns=2_000, rank=0), attempt, 0, "n1")
+    ended = record_failure(record(3, "exit status 3", time_ns=1_000, rank=5), attempt, 1, "n2")
+    names = sorted(p.name for p in attempt.failures.iterdir())
+    assert names[0].endswith("-node-1-rank-5")
+    (first, _) = failures_in(attempt)
+    assert first.record is not None
+    assert (first.rank, first.status, first.record.name) == (5, 3, "n2")
+    assert ended.exit_code == 3
+
+
+def test_a_script_that_calls_the_agent_otherwise_is_refused() -> None:
+    assert torchrun_arguments(["--", "torchrun", "--nnodes=2"]) == ["--nnodes=2"]
+    with pytest.raises(NodeError, match="-- torchrun"):
+        torchrun_arguments(["python", "train.py"])

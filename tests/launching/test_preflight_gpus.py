@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from fsdpkit.errors import NodeError
+from fsdpkit.launching import nvml
 from fsdpkit.launching import preflight_gpus as preflight
 
 MIB = 2**20
@@ -100,6 +101,14 @@ def process(mib: int | None, pid: int | None = None) -> Any:
     return SimpleNamespace(pid=pid or psutil.Process().pid, usedGpuMemory=size)
 
 
+def test_idle_gpus_are_read_whole(gpus: Any) -> None:
+    gpus(Gpu(used_mib=4), Gpu(used_mib=6))
+    assert preflight.check_gpu_memory({}) == 10
+    first = nvml.gpu_states({})[0]
+    assert (first.name, first.memory_total_mib, first.clock_max_mhz) == ("NVIDIA H100", 81920, 1980)
+    assert first.temperature_c is None  # not every GPU answers every question
+
+
 def test_a_stranger_s_gpu_memory_is_refused_with_its_process(gpus: Any) -> None:
     """A26: a process that outlived its job holds what our ranks need."""
     gpus(Gpu(), Gpu(used_mib=70_000, processes=[process(69_500)]))
@@ -109,6 +118,26 @@ def test_a_stranger_s_gpu_memory_is_refused_with_its_process(gpus: Any) -> None:
     assert "GPU 1 has 70000 MiB in use by" in said
     assert f"{psutil.Process().pid} {psutil.Process().name()} (69500 MiB)" in said
     assert "resources.exclude=a0101" in said
+
+
+def test_the_job_before_gets_time_to_leave(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving = Gpu(used_mib=70_000, processes=[process(69_500)])
+    gpus(leaving)
+
+    def sleep(_: float) -> None:
+        leaving.used_mib, leaving.processes = 4, []
+
+    monkeypatch.setattr(preflight.time, "sleep", sleep)
+    assert preflight.check_gpu_memory({}) == 4
+
+
+def test_only_the_gpus_of_this_job_are_looked_at(gpus: Any) -> None:
+    busy = Gpu(used_mib=70_000, processes=[process(69_500)])
+    gpus(busy, Gpu(), Gpu())
+    assert preflight.check_gpu_memory({"CUDA_VISIBLE_DEVICES": "1,2"}) == 8
+    assert preflight.check_gpu_memory({"CUDA_VISIBLE_DEVICES": "GPU-2"}) == 4
+    assert preflight.check_gpu_memory({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}) is None
+    assert preflight.check_gpu_memory({"FSDPKIT_DEVICE": "cpu"}) is None
 
 
 def test_a_gpu_whose_memory_cannot_be_repaired_is_refused(

@@ -67,6 +67,18 @@ def test_a_rank_without_steps_hangs_after_its_time(tmp_path: Path, clock: list[f
     assert pulse.step == 4
 
 
+def test_outside_of_steps_ten_times_as_long_is_waited(tmp_path: Path, clock: list[float]) -> None:
+    directory = HeartbeatDir(tmp_path)
+    pulse = Pulse(directory, hang_s=10)
+    pulse.started([RankProcess(0, 0, os.getpid())])
+    HeartbeatFile(directory.rank(0)).beat(3, "saving")
+    assert pulse.look() is None
+    assert pass_time(pulse, clock, 99) is None
+    found = pass_time(pulse, clock, 2)
+    assert found is not None
+    assert "was saving" in found
+
+
 def test_a_job_that_was_suspended_does_not_hang(tmp_path: Path, clock: list[float]) -> None:
     directory = HeartbeatDir(tmp_path)
     pulse = Pulse(directory, hang_s=10)
@@ -76,6 +88,19 @@ def test_a_job_that_was_suspended_does_not_hang(tmp_path: Path, clock: list[floa
     clock[0] += 5000
     assert pass_time(pulse, clock, 4) is None
     assert pass_time(pulse, clock, 4) is not None
+
+
+def test_nobody_hangs_where_that_is_switched_off_or_no_rank_tells(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    for hang_s, beats in ((0, True), (10, False)):
+        pulse = Pulse(HeartbeatDir(tmp_path), hang_s)
+        pulse.started([RankProcess(0, 0, os.getpid())])
+        if beats:
+            HeartbeatFile(tmp_path / "rank-0").beat(1, "training")
+        assert pulse.look() is None
+        assert pass_time(pulse, clock, 200) is None
+        assert pulse.step == (1 if beats else None)
 
 
 RANK = """

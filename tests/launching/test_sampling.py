@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fsdpkit.launching import machine, nvml
-from fsdpkit.launching.machine import Cgroup, Roots, limits
+from fsdpkit.launching.machine import Cgroup, Roots, infiniband_ports, limits
 from fsdpkit.launching.sampling import Sampler, sampling
 from fsdpkit.reporting import series
 from fsdpkit.runs.samples import Port, read_samples, xids
@@ -57,6 +57,47 @@ def test_the_outermost_cgroup_with_a_limit_is_the_job_s(roots: Roots) -> None:
     assert limits(roots)["memory_bytes"] == 64 * GIB
 
 
+def test_a_step_s_lower_limit_is_met_first_and_kills_of_the_whole_job_count(roots: Roots) -> None:
+    version_2(roots)
+    write(roots.cgroup / JOB / "memory.max", 32 * GIB)
+    assert Cgroup(roots).sample() == {
+        "memory_bytes": GIB,
+        "memory_max_bytes": 32 * GIB,
+        "oom_kills": 2,
+    }
+
+
+def test_version_1_counts_kills_where_they_happened(roots: Roots) -> None:
+    write(roots.proc / "self" / "cgroup", "5:cpu:/\n4:memory:/slurm/uid_7/job_17/step_0\n0::/")
+    step = roots.cgroup / "memory/slurm/uid_7/job_17/step_0"
+    for directory in [step, *step.parents][:5]:
+        write(directory / "memory.limit_in_bytes", 9223372036854771712)
+        write(directory / "memory.usage_in_bytes", 5 * GIB)
+        write(directory / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0")
+    write(step.parent / "memory.limit_in_bytes", 8 * GIB)
+    write(step / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1")
+    expected = {"memory_bytes": 5 * GIB, "memory_max_bytes": 8 * GIB, "oom_kills": 1}
+    assert Cgroup(roots).sample() == expected
+
+
+def test_a_container_sees_its_own_cgroup_at_the_top(roots: Roots) -> None:
+    write(roots.proc / "self" / "cgroup", "0::/not/visible/here")
+    write(roots.cgroup / "memory.current", GIB)
+    write(roots.cgroup / "memory.max", "max")
+    assert Cgroup(roots).sample() == {"memory_bytes": GIB}
+    assert "memory_bytes" not in limits(roots)
+
+
+@pytest.mark.parametrize("line", [None, "0::/", "0::/../../etc", "nonsense", "4:memory:/x"])
+def test_what_the_kernel_does_not_say_is_absent_not_zero(roots: Roots, line: str | None) -> None:
+    if line is not None:
+        write(roots.proc / "self" / "cgroup", line)
+    assert Cgroup(roots).sample() == {}
+    assert infiniband_ports(roots) == []
+    sample = Sampler(roots).sample()
+    assert not {"cgroup", "infiniband"} & sample.keys()
+
+
 def put(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, **more: Any) -> None:
     module = fake_pynvml(*gpus)
     vars(module).update(NVML_MEMORY_ERROR_TYPE_CORRECTED=0, **more)
@@ -72,6 +113,19 @@ def test_a_gpu_s_xids_are_told_once_with_its_number(monkeypatch: pytest.MonkeyPa
     faulty.xids += [79, 48]
     assert [gpu.get("xids") for gpu in watch.sample()] == [None, [79, 48]]
     assert [gpu.get("xids") for gpu in watch.sample()] == [None, None]
+
+
+def test_throttling_and_memory_errors_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(
+        monkeypatch,
+        Gpu(),
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x01 | 0x04 | 0x40,
+        nvmlDeviceGetTotalEccErrors=lambda handle, kind, counter: 3 if kind == 1 else 5,
+    )
+    (gpu,) = nvml.GpuWatch({}).sample()
+    assert gpu["throttled"] == ["sw_power_cap", "hw_thermal_slowdown"], "not: idle"
+    assert (gpu["ecc_uncorrected"], gpu["ecc_corrected"], gpu["clock_mhz"]) == (3, 5, 345)
+    assert "temperature_c" not in gpu, "this one does not answer that"
 
 
 def test_what_ended_the_ranks_is_in_the_last_sample(

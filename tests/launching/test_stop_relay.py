@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -69,6 +70,17 @@ def test_a_script_s_own_handler_gets_the_warning(
         relay = warned(node, process)
         assert process.communicate(timeout=60)[0] == f"saves at {told}\n"
         assert (process.returncode, relay.left_by_handler) == (0, True)
+
+
+@pytest.mark.torch
+def test_slurm_s_own_sigterm_is_not_sent_twice(tmp_path: Path) -> None:
+    node = HeartbeatDir(tmp_path)
+    counts = "import signal\nsignal.signal(15, lambda *_: print('again', flush=True))\n"
+    with rank(node, counts) as process:
+        warned(node, process, signal.SIGTERM)
+        time.sleep(1)
+        process.kill()
+        assert process.communicate()[0] == ""
 
 
 @pytest.mark.torch

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.exclusions import (
     Demand,
+    alike,
     expand,
     leave_out,
     nodes_of,
@@ -50,6 +51,14 @@ def test_nodes_that_are_up_and_have_what_the_job_asks_for_suit_it(
     assert suitable(nodes_of(SINFO), demand) == names
 
 
+def test_what_is_like_a_node_that_the_job_had_suits_it() -> None:
+    nodes = nodes_of(SINFO)
+    assert alike(nodes, {"n1"}, features=False) == [{"n1", "n2"}, {"n1"}]
+    assert alike(nodes, {"n3"}, features=True) == [{"n1", "n2"}, {"n1"}]
+    assert alike(nodes, {"n5"}, features=True) == [{"n5"}]
+    assert alike(nodes, {"n9"}, features=False) == []
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -81,6 +90,11 @@ def test_the_newest_are_left_out_first() -> None:
     found = leave_out(notes, known, [{*known}], needed=2)
     assert [one.node for one in found] == ["n2", "n3"]
     assert leave_out(notes, known, [{"n1", "n2"}, {"n3", "n4"}], needed=2)[0].node == "n2"
+
+
+def test_a_node_that_would_not_be_used_anyway_costs_nothing() -> None:
+    found = leave_out([note("down", 1.0), note("none", 2.0)], ["n1", "n2", "down"], [{"n1"}], 1)
+    assert [one.node for one in found] == ["down"]
 
 
 NAMES = [f"n{number}" for number in range(1, 7)]

@@ -79,6 +79,18 @@ def test_a_verdict_of_an_earlier_attempt_or_job_vouches_for_none_later(paths: Ru
     assert told(paths, COMPLETED, run_of(job("1"), later), "2")[3].endswith("is on record")
 
 
+def test_a_verdict_that_speaks_of_trouble_does_not_vouch(paths: RunPaths) -> None:
+    attempt(paths, 0, ON_REQUEST)
+    assert told(paths, COMPLETED)[0] == "UNKNOWN"
+
+
+def test_each_task_of_an_array_needs_its_own(paths: RunPaths) -> None:
+    record = run_of(job("1", array=[0, 3]))
+    attempt(paths, 0, AttemptVerdict(), task=3)
+    assert told(paths, COMPLETED, record, "1_3")[0] == "COMPLETED"
+    assert told(paths, COMPLETED, record, "1_0")[0] == "UNKNOWN"
+
+
 def test_what_ended_on_request_with_its_work_saved_is_stopped(paths: RunPaths) -> None:
     attempt(paths, 0, ON_REQUEST, CANCELLED)
     assert told(paths, STOPPED) == (
@@ -100,6 +112,11 @@ def test_status_75_alone_is_no_stop_on_request(
 ) -> None:
     attempt(paths, 0, verdict, ending)
     assert told(paths, STOPPED)[:3] == ("FAILED", False, 75)
+
+
+def test_what_failed_or_goes_on_is_as_the_scheduler_says(paths: RunPaths) -> None:
+    for state in (FAILED, JobState("RUNNING", "squeue"), JobState("NODE_FAIL", "sacct")):
+        assert judged(paths, run_of(job("1")), "1", state) is state
 
 
 def test_a_file_may_be_seen_late_so_unknown_is_settled_only_after_a_while(paths: RunPaths) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fsdpkit.rendering.script import Plan
-from fsdpkit.runs.rank_ports import RankPort, are_tried, save_ports
+from fsdpkit.runs.rank_ports import RankPort, are_tried, close_ports, save_ports
 from fsdpkit.scheduling import reachability, submission
 from fsdpkit.scheduling.reachability import Reach, UnaskedError, Watch, _judged, knock
 
@@ -52,6 +52,20 @@ def test_one_node_that_is_reached_is_enough(tmp_path: Path) -> None:
     words = {"n1": "", "n2": "def"}
     found = _judged("there", [PORT, OTHER], tmp_path, lambda port, _: words[port.node])
     assert (found.answer, found.why) == ("reachable", "n2, 10.0.0.2 port 4712")
+
+
+def test_silence_of_ranks_that_have_ended_says_nothing(tmp_path: Path) -> None:
+    save_ports([PORT], tmp_path)
+    close_ports(tmp_path)
+    found = _judged("there", [PORT], tmp_path, raises(ConnectionRefusedError(111, "refused")))
+    assert found.answer == "could not tell"
+    assert str(found).startswith("could not tell whether ranks' ports are reachable from there: n1")
+
+
+def test_nobody_is_asked_about_loopback(tmp_path: Path) -> None:
+    alone = RankPort(node="n1", host="127.0.0.1", port=1, word="abc")
+    found = _judged("there", [alone], tmp_path, raises(AssertionError()))
+    assert (found.answer, "loopback" in found.why) == ("not reachable", True)
 
 
 def test_the_word_is_what_a_rank_sends() -> None:
@@ -101,3 +115,8 @@ def test_another_node_is_asked_through_slurm(
     assert are_tried(tmp_path)
     argv = (tmp_path / "argv").read_text()
     assert all(word in argv for word in ("--nodes=1", "--exclude=n1,n2", "--time=00:01:00"))
+
+
+def test_ranks_that_never_listened_are_not_concluded_from(tmp_path: Path, plan: Plan) -> None:
+    run: Any = SimpleNamespace(newest_attempt=lambda: SimpleNamespace(dir=tmp_path))
+    assert [r.answer for r in Watch(run, plan).findings()] == ["could not tell"] * 2

@@ -6,9 +6,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fsdpkit.errors import SchedulerError
+from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.job_mark import JobMark
 from fsdpkit.scheduling.refusals import remedy_for
 from fsdpkit.scheduling.slurm import SbatchAnswer, SlurmClient, SubmissionUnconfirmed, parse_sbatch
@@ -64,12 +66,48 @@ def test_sbatch_gets_parsable_and_the_cluster(command: Command, tmp_path: Path) 
     ]  # fmt: skip
 
 
+def test_a_job_is_not_told_which_clusters_the_person_asks(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own scontrol would wait for slurmdbd, which compute nodes may not reach."""
+    monkeypatch.setenv("SLURM_CLUSTERS", "ascend,pitzer")
+    command("sbatch", f'printf "%s\\n" "$@" $SLURM_CLUSTERS > {tmp_path}/told; echo "5;pitzer"')
+    assert SlurmClient().submit(tmp_path / "x") == SbatchAnswer("5", "pitzer")
+    told = (tmp_path / "told").read_text().splitlines()
+    assert told == ["--parsable", "--clusters=ascend,pitzer", str(tmp_path / "x")]
+
+
 def test_a_refusal_shows_sbatch_s_words_and_the_remedy(command: Command, tmp_path: Path) -> None:
     command("sbatch", 'echo "sbatch: error: Invalid partition name specified" >&2; exit 1')
     with pytest.raises(SchedulerError) as caught:
         SlurmClient().submit(tmp_path / "x")
     assert "Invalid partition name" in str(caught.value)
     assert "sinfo -s" in str(caught.value)
+
+
+def test_a_silent_sbatch_is_ended_and_leaves_the_answer_open(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "silence").touch()
+    command("sbatch", f"exec tail -f {tmp_path}/silence")
+    with pytest.raises(SubmissionUnconfirmed, match="sbatch has not answered"):
+        SlurmClient(submit_timeout_s=1).submit(tmp_path / "x")
+    running = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    assert [words for words in running if str(tmp_path) in words] == []
+
+
+def test_an_sbatch_that_sleeps_is_quoted(command: Command, tmp_path: Path) -> None:
+    """Slurm 26.05's words; at MaxJobCount it goes on trying for minutes."""
+    words = "Slurm job queue full, sleeping and retrying"
+    command("sbatch", f'echo "sbatch: error: {words}" >&2; exec sleep 60')
+    with pytest.raises(SubmissionUnconfirmed, match=rf"not answered within 2 s \({words}\)"):
+        SlurmClient(submit_timeout_s=2).submit(tmp_path / "x")
+
+
+def test_an_answer_without_a_job_id_leaves_it_open(command: Command, tmp_path: Path) -> None:
+    command("sbatch", 'echo "this job 2 nodes charged"')
+    with pytest.raises(SubmissionUnconfirmed, match="this job 2 nodes charged"):
+        SlurmClient().submit(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +128,33 @@ def test_an_answer_that_was_lost_on_its_way_is_no_refusal(
         SlurmClient().submit(tmp_path / "x")
 
 
+def test_a_controller_that_was_never_reached_has_no_job(command: Command, tmp_path: Path) -> None:
+    words = "Unable to contact slurm controller (connect failure)"
+    command("sbatch", f"echo 'sbatch: error: Batch job submission failed: {words}' >&2; exit 1")
+    with pytest.raises(SchedulerError) as caught:
+        SlurmClient().submit(tmp_path / "x")
+    assert not isinstance(caught.value, SubmissionUnconfirmed)
+
+
+def test_own_jobs_are_asked_for_by_who_runs_the_command(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `su` or in a container LOGNAME may be somebody else's."""
+    monkeypatch.setenv("LOGNAME", "somebody")
+    command("squeue", f'printf "%s\\n" "$@" > {tmp_path}/args')
+    SlurmClient().find_by_comment("fsdpkit:x")
+    words = (tmp_path / "args").read_text().splitlines()
+    assert words[words.index("-u") + 1] == str(os.getuid())
+
+
+def test_without_sbatch_the_local_cluster_is_offered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SchedulerError, match="--cluster local"):
+        SlurmClient().submit(tmp_path / "x")
+
+
 def test_a_source_that_fails_is_passed_over(command: Command) -> None:
     """A41: squeue forgot the job, sacct is off, scontrol still knows it."""
     command("squeue", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
@@ -99,11 +164,43 @@ def test_a_source_that_fails_is_passed_over(command: Command) -> None:
     assert (state.source, state.exit_code) == ("scontrol", 3)
 
 
+def test_a_running_job_s_word_wins_over_an_older_one(command: Command) -> None:
+    """A requeued job waits again while accounting still has its first end."""
+    command("squeue", "echo '9|PENDING|BeginTime|'")
+    command("sacct", "echo '9|PREEMPTED|0:0|0:0|None|n1'")
+    assert SlurmClient().states(["9"])["9"].state == "PENDING"
+
+
 def test_the_exit_code_comes_from_accounting_once_squeue_says_ended(command: Command) -> None:
     command("squeue", "echo '9|FAILED|NonZeroExitCode|n1'")
     command("sacct", "echo '9|FAILED|3:0|3:0|None|n1'")
     state = SlurmClient().states(["9"])["9"]
     assert (state.source, state.exit_code) == ("sacct", 3)
+
+
+# Recorded on Slurm 26.05.5 (24.11.5 and 22.05.8 say the same): the first attempt's step ended with
+# 75 and the job was queued again, the second attempt went well.
+REQUEUED = """
+case "$*" in
+    *-X*) echo '5|COMPLETED|0:0|75:0|None|node1|1795710452|1795710458|1795710459' ;;
+    *) printf '5|0:0\\n5.batch|0:0\\n5.0|0:0\\n' ;;
+esac
+"""
+
+
+def test_a_step_that_failed_before_a_requeue_is_not_the_last_attempt_s(command: Command) -> None:
+    command("squeue", "exit 1")
+    command("sacct", REQUEUED)
+    state = SlurmClient().states(["5"])["5"]
+    assert state.describe() == "COMPLETED"
+    assert (state.derived_exit_code, state.end_s) == (0, 1795710459)
+
+
+def test_accounting_is_not_asked_about_a_job_that_runs(command: Command, tmp_path: Path) -> None:
+    command("squeue", "echo '9|RUNNING|None|n1'; echo '8|PENDING|Priority|'")
+    command("sacct", f"touch {tmp_path}/asked")
+    assert SlurmClient().states(["9", "8"])["8"].reason == "Priority"
+    assert not (tmp_path / "asked").exists()
 
 
 def test_a_job_nobody_knows_is_absent(command: Command) -> None:
@@ -125,6 +222,21 @@ def test_known_refusals_have_a_remedy() -> None:
     ):
         assert remedy_for(words), words
     assert remedy_for("something never seen") is None
+
+
+def test_a_person_s_defaults_for_slurm_s_commands_change_no_answer(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`SCANCEL_INTERACTIVE` would have scancel ask, and take no answer for a no."""
+    monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")
+    monkeypatch.setenv("SCONTROL_ALL", "1")
+    command("scancel", f"env > {tmp_path}/env")
+    command("squeue", "echo '501|fsdpkit:r'")
+    SlurmClient().cancel("7", JobMark("fsdpkit:r", 501))
+    names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
+    assert "SCANCEL_INTERACTIVE" not in names
+    assert "SCONTROL_ALL" in names
+    assert scrubbed({"SQUEUE_FORMAT": "%i", "PYTHONINSPECT": "1"}) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -149,6 +261,18 @@ def test_nothing_is_done_to_a_job_by_its_number_alone(
         with pytest.raises(SchedulerError, match=why):
             act("7", mark)
     assert not (tmp_path / "done").exists()
+
+
+def test_scrubbing_keeps_how_to_reach_slurm_and_drops_what_a_job_left() -> None:
+    """A36: SLURM_CONF stays, SLURM_CPU_BIND and SBATCH_PARTITION go, ranks go inside a job."""
+    environ = {"SLURM_CONF": "/c", "SLURM_CLUSTERS": "a", "SLURM_CPU_BIND": "x", "PATH": "/bin",
+               "SBATCH_PARTITION": "p", "SLURM_JOB_ID": "3", "RANK": "1", "OMP_NUM_THREADS": "1",
+               "FSDPKIT_RUN_DIR": "/r", "FSDPKIT_SITE_PATH": "/s"}  # fmt: skip
+    kept, removed = scrubbed(environ)
+    assert set(kept) == {"SLURM_CONF", "SLURM_CLUSTERS", "PATH", "FSDPKIT_SITE_PATH"}
+    assert "SLURM_CPU_BIND" in removed
+    outside, _ = scrubbed({"OMP_NUM_THREADS": "1", "SBATCH_PARTITION": "p"})
+    assert outside == {"OMP_NUM_THREADS": "1"}
 
 
 def test_a_hanging_sbatch_keeps_the_run_and_says_how_to_find_it(

@@ -10,10 +10,12 @@ import pytest
 from fsdpkit.scheduling.states import (
     JobState,
     decided,
+    first_word,
     parse_exit_code,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
+    parse_steps,
     parse_time,
 )
 
@@ -61,6 +63,35 @@ def test_only_completed_with_zero_is_success() -> None:
 )
 def test_wait_s_exit_status_is_never_zero_without_success(state: JobState, status: int) -> None:
     assert state.exit_status == status
+
+
+def test_a_finished_job_with_a_failed_step_says_so() -> None:
+    state = JobState("COMPLETED", "sacct", exit_code=0, exit_signal=0, derived_exit_code=9)
+    assert "a step failed with 9" in state.describe()
+
+
+def test_a_pending_job_has_its_reason_in_parentheses_as_in_squeue() -> None:
+    assert JobState("PENDING", "squeue", reason="Resources").describe() == "PENDING (Resources)"
+    assert JobState("PENDING", "squeue", reason="None").describe() == "PENDING"
+
+
+def test_the_last_attempt_s_steps_say_whether_one_failed() -> None:
+    """Slurm 22.05, 24.11 and 26.05 alike print 75:0 as the job's own derived exit code here, which
+    an attempt before the requeue left."""
+    steps = parse_steps(
+        "5|0:0\n5.batch|3:0\n5.0|0:0\n6_1|3:0\n6_1.0|0:9\n6_1.1|2:0\n6_1.extern|0:0\n"
+    )
+    assert steps == {"5": (0, 0), "6_1": (2, 0)}
+    assert parse_steps("5|COMPLETED|0:0\n\n") == {}
+    visited = "6|0:0|t5\n6.0|0:0|bash\n6.1|7:0|fsdpkit-visit\n"
+    assert parse_steps(visited) == {"6": (0, 0)}, "a person's own command does not count"
+
+
+def test_words_lose_what_slurm_appends() -> None:
+    assert first_word("CANCELLED by 1234") == "CANCELLED"
+    assert first_word("COMPLETED+") == "COMPLETED"
+    assert first_word("PD") == "PENDING"
+    assert first_word("") == "UNKNOWN"
 
 
 def test_exit_codes_are_read_or_not_at_all() -> None:
