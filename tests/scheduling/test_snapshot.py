@@ -3,6 +3,7 @@ runs in the copy, now and when it is resumed."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from fsdpkit.errors import UsageError
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import read_provenance
 from fsdpkit.scheduling.relocation import in_copy
-from fsdpkit.scheduling.snapshot import copy_tree, read_tree
+from fsdpkit.scheduling.snapshot import copy_tree, editable_dirs, read_tree
 from fsdpkit.scheduling.submission import SubmitRequest, plan
 from fsdpkit.worktree.files import Limit, WorkTreeFiles, files_of
 from tests.conftest import COLD, Completed
@@ -111,6 +112,21 @@ def test_what_stays_behind_is_named_by_its_whole_path(
     assert training
     assert training.data.source == str(tree / "data" / "rows.jsonl")
     assert training.data.held_out_source == "here.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("url", "editable", "counts"),
+    [("file://", True, True), ("file://", False, False), ("https://x", True, False)],
+)
+def test_only_what_pip_left_in_its_place_is_imported_from_there(
+    tmp_path: Path, url: str, editable: bool, counts: bool
+) -> None:
+    about = tmp_path / "env/lib/python3.11/site-packages/mine-1.dist-info"
+    about.mkdir(parents=True)
+    said = {"url": f"{url}{tmp_path}/mine", "dir_info": {"editable": editable}}
+    (about / "direct_url.json").write_text(json.dumps(said))
+    found = editable_dirs([tmp_path / "env"], tmp_path)
+    assert found == ([tmp_path / "mine"] if counts else [])
 
 
 def test_the_job_runs_in_the_copy_and_is_resumed_there(
