@@ -30,7 +30,7 @@ QUICK = "not slurm and not newest_slurm and not torch and not local and not pack
 PASSED, NOTHING_RAN = 0, 5
 """Exit statuses of pytest: with any other the tests noticed something."""
 FAR = 8
-"""Files of tests, the shortest ones, that know a changed module only by one that imports it."""
+"""Files of tests, the shortest ones, that know a changed module by one that imports it."""
 
 PAIRS: tuple[tuple[type[ast.cmpop], type[ast.cmpop]], ...] = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq)),
@@ -147,16 +147,18 @@ def covering(file: Path, root: Path, tests: Sequence[str]) -> list[str]:
     near = [path for path, text in texts.items() if named.search(text)]
     near.sort(key=lambda path: path.stem != f"test_{file.stem}")
     users = [
-        naming(path.relative_to(root))
+        path.relative_to(root)
         for path in sorted((root / "fsdpkit").rglob("*.py"))
         if named.search(path.read_text(encoding="utf-8"))
     ]
+    patterns = [naming(user) for user in users]
     far = [
         path
         for path, text in texts.items()
-        if path not in near and any(user.search(text) for user in users)
+        if path not in near and any(pattern.search(text) for pattern in patterns)
     ]
-    far.sort(key=lambda path: len(texts[path]))
+    of_users = {f"test_{user.stem}" for user in users}
+    far.sort(key=lambda path: (path.stem not in of_users, len(texts[path])))
     return [str(path.relative_to(root)) for path in [*near, *far[:FAR]]]
 
 

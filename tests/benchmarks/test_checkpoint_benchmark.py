@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks.checkpoints import COMMON, TINY, costs, figures, measure, slowdown
+from benchmarks.checkpoints import COMMON, TINY, measure, slowdown
 from benchmarks.report import table
 from tests.training.launch import in_the_pool
 
@@ -35,26 +35,6 @@ def saved(ours_s: float, plain_s: float) -> dict:
 def test_the_slowdown_is_the_mean_step_meanwhile_over_the_median_step_before() -> None:
     assert slowdown(sample(0.1, 2.0, 4.0)) == 3.0
     assert slowdown(sample(0.1)) is None  # a save that training waits for has no steps meanwhile
-
-
-@pytest.mark.parametrize(("ours_s", "met"), [(0.12, True), (0.13, False)])
-def test_blocked_time_may_be_a_quarter_more_than_that_of_a_plain_save(
-    ours_s: float, met: bool
-) -> None:
-    background, _, waiting = figures(saved(ours_s, 0.1))
-    assert (background.target, background.met) == (1.25, met)
-    assert (waiting.value, waiting.met) == (1.5, False)
-
-
-def test_time_until_it_is_on_disk_is_compared_too() -> None:
-    _, on_disk, _ = figures(saved(3.0, 2.0))
-    assert (on_disk.ours, on_disk.theirs, on_disk.target) == (4.0, 3.0, 1.2)
-
-
-def test_memory_is_that_of_the_fullest_rank() -> None:
-    other = {**saved(0.1, 0.1), "background": [sample(0.1, 2.0, peak=7 * 2**20)]}
-    row = costs([saved(0.1, 0.1), other]).splitlines()[2]
-    assert row.endswith("| 0.100 s | 1.10 s | 3.00 × | 7.00 MiB |")
 
 
 @pytest.mark.torch

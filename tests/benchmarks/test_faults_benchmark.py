@@ -9,19 +9,13 @@ from typing import Any
 import pytest
 
 from benchmarks.faults import (
-    GOODPUT,
     QUICK,
     Row,
     faults_table,
-    first_step_again_s,
-    for_goodput,
-    noticed_s,
-    policy,
     result_of,
     row_of,
 )
 from benchmarks.report import table
-from fsdpkit.config.retry import Retry
 from tests.faults.matrix import ALL, CORE, FAULTS
 from tests.faults.trial import Trial
 
@@ -78,51 +72,11 @@ def test_survived_is_what_slurm_says_and_exact_what_the_losses_say(crashed: Tria
     assert not short.survived
 
 
-def test_what_went_on_undisturbed_has_no_times(crashed: Trial) -> None:
-    crashed.broken_s = 105.0
-    assert noticed_s(crashed) is None
-    assert first_step_again_s(crashed) is None
-
-
-def test_goodput_gets_notice_and_repair_from_the_cases_it_names() -> None:
-    rows = [
-        row(),
-        row("rank hangs in training", noticed_s=9.0),
-        row("node lost in training", noticed_s=12.0, back_s=40.0),
-        row("node lost in shutdown", noticed_s=99.0),
-    ]
-    found = for_goodput(rows)
-    assert found == {
-        "notice_s": {"crash": 3.0, "hang": 9.0, "node": 12.0},
-        "restart_s": 7.0,
-        "requeue_s": 28.0,
-    }
-    assert not {case for case, _ in GOODPUT.values()} - {str(case) for case in ALL}
-
-
-def test_what_was_not_survived_is_not_handed_on() -> None:
-    assert for_goodput([row(survived=False)]) == {"notice_s": {}}
-
-
-def test_the_policy_is_that_of_the_runs() -> None:
-    found = policy([row()])
-    assert found.keys() <= set(Retry.__struct_fields__)
-    assert {"hang_s", "lost_s", "backoff_s"} <= found.keys()
-
-
 def test_a_run_that_was_lost_stands_out_in_the_table_and_misses_the_target() -> None:
     rows = [row(), row("node lost in training", survived=False, exact=False, back_s=None)]
     assert "| **no** | restart in the job |  | 3.00 s | 1 | **others** |" in faults_table(rows)
     text = table(result_of(rows, "22.05", 0.5))
     assert "| 1 of 2 |  | 1 | ≥ 2 | **missed** |" in text
-
-
-def test_rows_of_several_calls_are_said_to_be_that() -> None:
-    rows = [row(), row("node lost in training")]
-    assert result_of(rows, "22.05", 0.5)["notes"][1].endswith(" were not run here.")
-    told = result_of(rows, "22.05", 0.5, calls=2)
-    assert told["calls"] == 2
-    assert told["notes"][1].endswith("The rows come from 2 successive calls.")
 
 
 def test_every_fault_is_in_the_core_and_every_name_is_used_once() -> None:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import tempfile
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 from fsdpkit.cli.check import _failed_before
-from fsdpkit.config.profile import Account, SiteProfile
-from fsdpkit.config.site import LoadedSite
 from fsdpkit.launching.node_failure import record_failure
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs import file_system
 from fsdpkit.runs.failures import CHECK
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling import checks, submission
-from tests.cli.terminal import on_terminal
 from tests.conftest import Completed
 from tests.json_answers import checked
 from tests.launching.made_reports import record
@@ -52,19 +47,6 @@ def plan() -> Plan:
     return submission.plan(request)[0]
 
 
-@pytest.mark.torch
-def test_the_local_cluster_is_checked_without_slurm(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
-    done = fsdpkit("check", "--cluster", "local")
-    assert done.returncode == 0, done.stdout
-    told = {line[9:24].strip(): line for line in done.stdout.splitlines() if line[0] != " "}
-    assert list(told) == [
-        *("site and job", "script", "environment", "file system", "disk speed", "disk space"),
-    ]
-    assert "torch 2." in told["environment"]
-    assert "MB/s" in told["disk speed"]
-    assert list(tmp_path.iterdir()) == []  # the runs' directory is not made, and nothing is left
-
-
 def test_nothing_that_could_not_be_read_is_called_ok(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     """A machine without Slurm, asked about a Slurm cluster that needs an account."""
     env = {"PATH": "/usr/local/no-such-directory", "FSDPKIT_CLUSTER": "osc-ascend"}
@@ -76,26 +58,6 @@ def test_nothing_that_could_not_be_read_is_called_ok(fsdpkit: Fsdpkit, tmp_path:
         "unknown"
     }
     assert found["disk speed"] != "unknown"
-
-
-def test_long_findings_are_broken_to_the_width_of_the_terminal(
-    command: Callable[[str, str], None],
-) -> None:
-    command("sbatch", "echo sbatch: error: no controller; exit 1")
-    with tempfile.TemporaryDirectory(dir="/tmp") as runs:  # a path is never broken
-        told = on_terminal("check", "--cluster", "generic", "--runs", runs, status=78)
-    lines = told.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert told.count("Slurm does not answer") == 4  # instead of the same message again
-    remedy = "→ limits and node types are not known; choose a profile"
-    behind = lines[lines.index(f"{'':<24}{remedy}") + 1]
-    assert behind == f"{'':<26}with --cluster (fsdpkit sites)"
-
-
-def test_avoid_is_for_measured_nodes(fsdpkit: Fsdpkit) -> None:
-    done = fsdpkit("check", "--avoid")
-    assert done.returncode == 2
-    assert "add --nodes" in done.stderr
 
 
 def test_a_directory_that_cannot_be_written_fails_and_so_does_the_command() -> None:
@@ -153,37 +115,6 @@ def test_an_account_is_valid_by_the_list_else_by_slurm_s_word_on_the_script(
     assert checks._check_account(plan, script).outcome == outcome
 
 
-@pytest.mark.parametrize(
-    ("ping", "outcome"),
-    [
-        ("echo 'Slurmctld(primary) at head is UP'", "ok"),
-        ("echo 'Slurmctld(primary) at head is DOWN'", "failed"),
-        ("echo 'Slurmctld(primary) at a is DOWN'; echo 'Slurmctld(backup) at b is UP'", "ok"),
-        ("exit 1", "failed"),
-    ],
-)
-def test_slurm_is_reachable_when_a_controller_is_up(
-    command: Slurm, ping: str, outcome: str
-) -> None:
-    command("sbatch", "echo slurm 25.11.1")
-    command("scontrol", ping)
-    assert checks._check_slurm().outcome == outcome
-
-
-@pytest.mark.parametrize(
-    ("shift_s", "outcome"), [(0, "ok"), (3, "ok"), (60, "warning"), (-60, "warning")]
-)
-def test_the_clock_is_compared_with_slurmctld_s(command: Slurm, shift_s: int, outcome: str) -> None:
-    stamp = f"$(date -d '{shift_s} seconds' +%Y-%m-%dT%H:%M:%S)"
-    command("scontrol", f'echo "Configuration data as of {stamp}"')
-    assert checks._check_clock().outcome == outcome
-
-
-def test_a_clock_that_slurm_does_not_tell_is_unknown(command: Slurm) -> None:
-    command("scontrol", "echo 'Configuration data as of yesterday'")
-    assert checks._check_clock().outcome == "unknown"
-
-
 def test_a_check_that_breaks_is_unknown_and_ends_no_other() -> None:
     def breaks() -> checks.CheckResult:
         raise ZeroDivisionError("nobody foresaw this")
@@ -211,18 +142,6 @@ def test_a_directory_on_a_node_s_own_disk_is_warned_of_where_nodes_must_share_it
     assert checks._check_file_system(tmp_path, shared=shared).outcome == outcome
 
 
-def test_the_nearest_mount_decides_the_file_system(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    mounts = [("/", "ext4"), (str(tmp_path / "a b"), "nfs4"), (str(tmp_path / "a b"), "lustre")]
-    answer = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in mounts]
-    monkeypatch.setattr(psutil, "disk_partitions", lambda all: answer)
-    (tmp_path / "a b" / "runs").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "a b" / "runs")
-    assert file_system.type_of(tmp_path / "link") == "lustre"  # mounted over the one before
-    assert file_system.type_of(tmp_path) == "ext4"
-
-
 def test_the_script_s_own_lines_activate_the_environment(plan: Plan) -> None:
     lines = checks.activation_of(submission.script_of(plan))
     assert lines is not None
@@ -232,23 +151,6 @@ def test_the_script_s_own_lines_activate_the_environment(plan: Plan) -> None:
     assert "mkdir" not in lines
     assert "scontrol" not in lines
     assert checks.activation_of("#!/bin/bash\nsrun train\n") is None
-
-
-def test_without_an_account_the_rest_is_checked_with_the_profile_s_example(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rules = Account(required=True, pattern="P[A-Z]{2}", example="PAS")
-    profile = SiteProfile(schema="fsdpkit.site/1", title="Centre", account=rules)
-    site = LoadedSite("centre", profile, ())
-    for module in (checks, submission):
-        monkeypatch.setattr(module, "choose_site", lambda name: (site, "as asked"))
-    plan, told = checks._planned(submission.SubmitRequest("check"))
-    assert told.outcome == "failed"
-    assert "needs an account (such as PAS)" in told.told
-    assert plan is not None
-    assert (
-        checks._planned(submission.SubmitRequest("check", partition="a b\n"))[1].outcome == "failed"
-    )
 
 
 @pytest.fixture(scope="module")
@@ -275,32 +177,6 @@ def test_everyone_meets_everyone_once_in_rounds_of_disjoint_pairs(
     for games in rounds:
         playing = [name for pair in games for name in pair]
         assert len(playing) == len(set(playing)) == count - count % 2
-
-
-@pytest.mark.torch
-def test_a_name_that_leads_nowhere_or_home_is_told(
-    check_nodes: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (nowhere,) = check_nodes.unresolved(["no-such-node.invalid"])
-    assert nowhere.startswith("no-such-node.invalid (")
-    assert check_nodes.unresolved(["localhost"])[0].startswith("localhost (resolves to ")
-    assert check_nodes.unresolved(["10.1.2.3"]) == []
-    monkeypatch.setenv("FSDPKIT_ALLOW_LOOPBACK", "1")
-    assert check_nodes.unresolved(["localhost"]) == []
-
-
-@pytest.mark.torch
-def test_a_device_that_cannot_compute_is_a_finding(
-    check_nodes: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nCompile with …")
-
-    monkeypatch.setattr(check_nodes.torch, "randn", fails)
-    ranks = SimpleNamespace(rank=3, device=check_nodes.torch.device("cpu"))
-    found = check_nodes.multiply(ranks, lambda: None)
-    assert (found.rank, found.matmul_tflop_s) == (3, None)
-    assert found.error == "CUDA error: uncorrectable ECC error encountered"
 
 
 def test_only_nodes_that_refused_to_start_are_broken_not_those_ended_with_them(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
 import sys
@@ -44,25 +42,6 @@ def test_the_dry_run_prints_the_script_and_only_it(fsdpkit: Fsdpkit, tmp_path: P
     assert list(tmp_path.iterdir()) == []
     checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
     assert checked.returncode == 0
-
-
-def test_without_slurm_the_first_line_says_local(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
-    done = fsdpkit("submit", "--dry-run", env={"PATH": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
-    first = done.stderr.splitlines()[0]
-    assert "no sbatch on this machine" in first
-    assert "local cluster" in first
-
-
-def test_a_known_centre_is_recognised_by_its_variable(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
-    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CLUSTER": "ascend"}
-    done = fsdpkit(
-        "submit", "--nodes", "2", "--gpus", "4", "--account", "PAS2136", "--dry-run", env=env
-    )
-    assert done.returncode == 0, done.stderr
-    assert "#SBATCH --partition=quad" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -136,12 +115,6 @@ def test_odd_words_reach_slurm_as_they_are(fsdpkit: Fsdpkit, word: str) -> None:
     assert options["partition"] == word
 
 
-def test_an_unknown_command_has_a_nearest_one(fsdpkit: Fsdpkit) -> None:
-    done = fsdpkit("sumbit")
-    assert done.returncode == 2
-    assert "Did you mean 'submit'?" in done.stderr
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_exist_and_complete_commands_jobs_and_sites(
     fsdpkit: Fsdpkit, shell: str
@@ -157,41 +130,6 @@ def test_completion_scripts_exist_and_complete_commands_jobs_and_sites(
     assert "plain,submit" in complete("fsdpkit sub", 1)
     assert "plain,t5" in complete("fsdpkit submit t", 2)
     assert "plain,osc-pitzer" in complete("fsdpkit submit --cluster osc-p", 3)
-
-
-def test_no_run_is_offered_whose_name_a_shell_would_run(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
-    for name in ("train-1;touch x", "train-2", "train-$(id)", "train 3"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "run.json").touch()
-    env = {
-        "_FSDPKIT_COMPLETE": "bash_complete",
-        "COMP_WORDS": "fsdpkit status t",
-        "COMP_CWORD": "2",
-    }
-    offered = fsdpkit(env={**env, "FSDPKIT_RUNS": str(tmp_path / "runs")}).stdout
-    assert offered == "plain,train-2\n"
-
-
-def test_unwritable_runs_directory_is_named(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    done = fsdpkit("submit", "--cluster", "local", "--runs", str(blocked / "below"))
-    assert done.returncode == 74
-    assert "choose another place with --runs" in done.stderr
-
-
-def test_a_corrupt_record_is_named_and_hides_no_other_run(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
-    broken = tmp_path / "runs" / "broken-20260101-000000-aaaa"
-    broken.mkdir(parents=True)
-    (broken / "run.json").write_text('{"schema": "fsdpkit.ru')
-    alone = fsdpkit("status", str(broken))
-    assert alone.returncode == 74
-    assert "run.json is corrupt" in alone.stderr
-    everything = fsdpkit("status")
-    assert everything.returncode == 0
-    assert "unreadable" in everything.stdout
-    as_json = json.loads(fsdpkit("status", "--json").stdout)
-    assert "corrupt" in as_json["runs"][0]["error"]
 
 
 def test_no_runs_is_an_answer(fsdpkit: Fsdpkit) -> None:

@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.runs.layout import RunPaths
 from tests.conftest import COLD, Completed, answer_of
 from tests.reporting.made_run import T0, launches, made_run, starts
 from tests.reporting.test_evidence import fails
 
 RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
-KEYS = {
-    "schema",
-    *("cause", "sentence", "rank", "node", "attempt", "task", "sharing", "unread_tasks"),
-    *("evidence", "action", "again", "also", "follow_on", "earlier", "looked_at", "page"),
-}
 
 
 @pytest.fixture
@@ -54,44 +48,6 @@ def test_the_sentence_comes_first_and_nothing_is_wider_than_80_columns(
     assert "more docs/failures/disk-full.md (--page prints it)" in text
 
 
-def test_a_failure_with_a_cause_of_its_own_is_told_beside_those_that_followed(
-    failed_run: Path, fsdpkit: Callable[..., Completed]
-) -> None:
-    task = RunPaths(failed_run).task()
-    fails(task, 1, T0 + 140, 0, "torch.OutOfMemoryError: CUDA out of memory", rank=1)
-    text = " ".join(fsdpkit("diagnose", str(failed_run)).stdout.split())
-    assert "also rank 1 on node1: torch.OutOfMemoryError" in text
-    assert "followed rank 0 on node1: " in text
-
-
-def test_an_earlier_attempt_can_be_asked_for(
-    failed_run: Path, fsdpkit: Callable[..., Completed]
-) -> None:
-    answer = answer_of(fsdpkit("diagnose", str(failed_run), "--attempt", "0", "--json"))
-    assert set(answer) == KEYS
-    assert (answer["cause"], answer["attempt"], answer["rank"]) == ("exception", 0, 2)
-    quote = answer["evidence"][0]
-    assert Path(quote["file"]).read_text().splitlines()[quote["line"] - 1].endswith(quote["text"])
-
-
-def test_the_page_on_the_cause_can_be_read_where_no_browser_is(
-    failed_run: Path, fsdpkit: Callable[..., Completed]
-) -> None:
-    done = fsdpkit("diagnose", str(failed_run), "--page")
-    _, head, page = done.stdout.partition("\n# ")
-    assert head
-    assert "`fsdpkit diagnose` calls it `disk-full`" in page
-    assert "<!--" not in page
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    assert answer_of(fsdpkit("diagnose", str(failed_run), "--json"))["page"] in done.stdout
-
-
-def test_json_has_no_room_for_a_page(failed_run: Path, fsdpkit: Callable[..., Completed]) -> None:
-    done = fsdpkit("diagnose", str(failed_run), "--page", "--json")
-    assert done.returncode == 2
-    assert "choose one" in done.stderr
-
-
 @pytest.mark.parametrize(
     "words", [["nowhere"], ["t5-1", "--attempt", "9"], ["t5-1", "--task", "3"]]
 )
@@ -101,11 +57,6 @@ def test_what_does_not_exist_ends_with_66(
     done = fsdpkit("diagnose", *words, "--runs", str(failed_run.parent))
     assert (done.returncode, done.stdout) == (66, "")
     assert done.stderr.startswith("fsdpkit: ")
-
-
-def test_a_run_that_is_done_says_so(tmp_path: Path, fsdpkit: Callable[..., Completed]) -> None:
-    run = made_run(tmp_path / "t5-2")
-    assert fsdpkit("diagnose", str(run.dir)).stdout == "The run is complete.\n"
 
 
 def test_of_an_array_the_task_and_how_many_share_its_cause_are_told(

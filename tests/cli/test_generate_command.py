@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from fsdpkit.cli import generate
-from fsdpkit.errors import NotFoundError
 from fsdpkit.runs.layout import RunPaths
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -41,16 +40,6 @@ def test_a_directory_is_taken_as_it_is_and_options_go_on(tmp_path: Path) -> None
     assert status == 0
 
 
-def test_the_scripts_status_is_the_commands(tmp_path: Path) -> None:
-    words, status = said(str(tmp_path), "--input", "a.csv", "--rouge", "--beams", "2")
-    assert words[2:] == ["--input=a.csv", "--rouge", "--beams=2", "--"]
-    assert status == 65
-
-
-def test_a_text_that_looks_like_an_option_is_a_text(tmp_path: Path) -> None:
-    assert said(str(tmp_path), "--", "--rouge")[0][2:] == ["--", "--rouge"]
-
-
 def test_a_run_is_found_by_a_part_of_its_name(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "summarize-20261121-101500-3f2a"
     run.mkdir(parents=True)
@@ -65,8 +54,3 @@ def test_every_option_of_the_script_is_one_of_the_command() -> None:
     known = {option for each in generate.command.params for option in each.opts}
     asked = set(re.findall(r"\"(--[a-z-]+)\"", script)) - {"--weights"}
     assert asked - known == set()
-
-
-def test_neither_run_nor_directory_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"no run 'gone' in .* Nor is it a directory"):
-        said("gone", "one", "--runs", str(tmp_path))

@@ -85,31 +85,6 @@ def test_a_person_who_presses_enter_gets_what_was_found(
     assert not defaults.exists()
 
 
-def test_what_was_mistyped_is_asked_again(here: Path, defaults: Path) -> None:
-    terminal = init("--cluster", "osc-pitzer")
-    for question, *typed in (
-        ("Account", "osc", "PAS2136 --wrap=id", "PAS2136"),
-        ("Environment", "no-such-env", "~", "module:", "current"),
-        ("Script", "gone.py", ".", "train.py"),
-    ):
-        for word in typed:
-            terminal.wait_for(question)
-            terminal.wait_for(": ")
-            terminal.type(f"{word}\n")
-    assert terminal.end() == 0, terminal.shown
-    assert "PAS2136" in defaults.read_text()
-    assert (here / "train.toml").exists()
-
-
-def test_who_turns_back_leaves_nothing(here: Path, defaults: Path) -> None:
-    terminal = init(*PITZER, "--environment", "current")
-    terminal.wait_for("Script")
-    terminal.type("\x03")
-    assert terminal.end() == 130
-    assert not (here / "train.toml").exists()
-    assert not defaults.exists()
-
-
 @pytest.mark.parametrize("missing", ["--cluster", "--account", "--environment", "--script"])
 def test_without_a_terminal_what_is_missing_is_named(
     fsdpkit: Fsdpkit, here: Path, defaults: Path, missing: str
@@ -186,96 +161,6 @@ def test_what_submit_would_refuse_is_not_written(
     assert files_below(here, isolated_user) == before
 
 
-def test_a_job_that_the_centre_does_not_allow_is_not_left_behind(
-    fsdpkit: Fsdpkit, here: Path, isolated_user: Path
-) -> None:
-    centre = isolated_user / "centre"
-    centre.mkdir()
-    (centre / "trust.toml").write_text(
-        'schema = "fsdpkit.trust/1"\nmessage = "ask Robin"\njob = []\n'
-    )
-    before = files_below(here, isolated_user)
-    words = (*PITZER, "--environment", "current", "--script", "train.py")
-    done = fsdpkit("init", *words, cwd=here, env={"FSDPKIT_SITE_PATH": str(centre)})
-    assert done.returncode == 65
-    assert "ask Robin" in done.stderr
-    assert files_below(here, isolated_user) == before
-
-
-@pytest.mark.parametrize(
-    ("config", "content", "status", "said"),
-    [
-        ("defaults.toml", "[resources\n", 65, "defaults.toml"),
-        ("defaults.toml", "[resources]\nspeed = 7\n", 65, "resources.speed"),
-        ("", "a file", 74, "config"),
-    ],
-)
-def test_defaults_that_cannot_be_read_or_made_are_named(
-    fsdpkit: Fsdpkit,
-    here: Path,
-    isolated_user: Path,
-    config: str,
-    content: str,
-    status: int,
-    said: str,
-) -> None:
-    path = isolated_user / "config" / config
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(content)
-    before = files_below(here, isolated_user)
-    done = fsdpkit("init", *PITZER, "--environment", "current", "--script", "train.py", cwd=here)
-    assert (done.returncode, files_below(here, isolated_user)) == (status, before), done.stderr
-    assert said in done.stderr
-
-
-def test_who_has_no_home_gets_the_account_into_the_job(fsdpkit: Fsdpkit, here: Path) -> None:
-    """And from a laptop the next command names the file as the login node does."""
-    env = {"FSDPKIT_CONFIG_DIR": "/nonexistent/.config", "FSDPKIT_VIA": "pitzer"}
-    words = (*PITZER, "--environment", "current", "--script", "train.py")
-    done = fsdpkit("init", *words, cwd=here, env=env)
-    assert done.returncode == 0, done.stderr
-    assert 'account = "PAS2136"' in (here / "train.toml").read_text()
-    assert str(here).rpartition("/")[0] in done.stdout.partition("--host pitzer submit")[2]
-
-
-def test_an_account_that_the_centre_s_defaults_have_is_not_written_again(
-    fsdpkit: Fsdpkit, here: Path, isolated_user: Path, defaults: Path
-) -> None:
-    centre = isolated_user / "centre"
-    centre.mkdir()
-    (centre / "defaults.toml").write_text('[resources]\naccount = "PAS2136"\n')
-    words = (*PITZER, "--environment", "current", "--script", "train.py")
-    done = fsdpkit("init", *words, cwd=here, env={"FSDPKIT_SITE_PATH": str(centre)})
-    assert done.returncode == 0, done.stderr
-    assert not defaults.exists()
-    assert f"{centre}/defaults.toml" in (here / "train.toml").read_text()
-
-
-def test_a_directory_that_no_script_can_name_gets_no_job(
-    fsdpkit: Fsdpkit, tmp_path: Path, defaults: Path
-) -> None:
-    directory = tmp_path / "two\nlines"
-    directory.mkdir()
-    (directory / "train.py").write_text(MAIN)
-    done = fsdpkit(
-        "init", *PITZER, "--environment", "current", "--script", "train.py", cwd=directory
-    )
-    assert done.returncode in (2, 65), done.stdout
-    assert [path.name for path in directory.iterdir()] == ["train.py"]
-    assert not defaults.exists()
-
-
-def test_without_an_account_the_one_that_is_charged_all_the_same_is_named(
-    fsdpkit: Fsdpkit, here: Path, defaults: Path
-) -> None:
-    words = ("--cluster", "generic", "--no-account", "--environment", "current")
-    env = {"SBATCH_ACCOUNT": "pas0007"}
-    done = fsdpkit("init", *words, "--script", "train.py", cwd=here, env=env)
-    assert done.returncode == 0, done.stderr
-    assert "pas0007" in done.stderr
-    assert not defaults.exists()
-
-
 OLD = """\
 #!/bin/bash
 #SBATCH --job-name=old-one
@@ -318,57 +203,6 @@ def test_an_sbatch_script_becomes_a_job_that_asks_for_the_same(
     assert not defaults.exists()
 
 
-def test_flags_come_before_what_a_batch_script_says(
-    fsdpkit: Fsdpkit, here: Path, venv: Path
-) -> None:
-    (here / "other.py").write_text(MAIN)
-    words = ("--nodes", "3", "--gpus", "2", "--time", "30", "--account", "PAS0001")
-    more = ("--environment", str(venv), "--script", "other.py", "-o", "new.toml")
-    done = moved(fsdpkit, here, *words, *more)
-    assert done.returncode == 0, done.stderr
-    job = load_job(str(here / "new.toml"))
-    asked = job.spec.resources
-    assert (asked.nodes, asked.gpus, asked.time, asked.account) == (3, 2, "30", "PAS0001")
-    assert (job.entry.path.name, job.spec.environment.venv) == ("other.py", str(venv))
-    assert job.spec.environment.modules == ["cuda/12.1"]
-
-
-@pytest.mark.parametrize(
-    ("change", "words", "said"),
-    [
-        (("train.py --lr", "gone.py --lr"), (), "--script"),
-        (("1e-4", "$(cat lr)\n torchrun b.py"), (), "line 11: torchrun b.py"),
-        (("#!/bin/bash", "#!/bin/bash\r"), (), "carriage return"),
-        (("", ""), ("-o", "train.py"), ".toml"),
-        (("", ""), ("--account", "a b"), "account"),
-    ],
-)
-def test_a_batch_script_that_is_not_taken_leaves_nothing(
-    fsdpkit: Fsdpkit, here: Path, change: tuple[str, str], words: tuple[str, ...], said: str
-) -> None:
-    done = moved(fsdpkit, here, *words, text=OLD.replace(*change))
-    assert done.returncode in (2, 65, 66), done.stdout
-    assert said in done.stderr
-    assert not [*here.glob("*.toml")]
-
-
-def test_the_tasks_of_an_array_are_named_where_it_is_submitted(
-    fsdpkit: Fsdpkit, here: Path
-) -> None:
-    text = OLD.replace("#SBATCH --job", "#SBATCH --array=0-3\n#SBATCH --job")
-    done = moved(fsdpkit, here, text=text.replace("1e-4", "x-$SLURM_ARRAY_TASK_ID"))
-    assert done.returncode == 0, done.stderr
-    assert load_job(str(here / "old-one.toml")).spec.args[:2] == ["--lr", "x-{array_task}"]
-    assert "--array 0-3 --dry-run\n" in done.stdout
-
-
-def test_a_job_file_that_is_there_is_not_written_over(fsdpkit: Fsdpkit, here: Path) -> None:
-    (here / "old-one.toml").write_text("mine")
-    done = moved(fsdpkit, here)
-    assert done.returncode == 2
-    assert (here / "old-one.toml").read_text() == "mine"
-
-
 def test_what_a_terminal_would_obey_is_neither_printed_nor_written(
     fsdpkit: Fsdpkit, here: Path
 ) -> None:
@@ -376,19 +210,6 @@ def test_what_a_terminal_would_obey_is_neither_printed_nor_written(
     assert done.returncode == 0, done.stderr
     for text in (done.stdout, (here / "old-one.toml").read_text()):
         assert not {"\x1b", "\x07", "\u202e"} & {*text}
-
-
-def test_who_submits_a_script_of_another_scheduler_hears_which_program_it_starts(
-    fsdpkit: Fsdpkit, here: Path
-) -> None:
-    (here / "train.pbs").write_text(
-        "#!/bin/bash\n#PBS -l nodes=2\nmpirun -np 2 python train.py -x\n"
-    )
-    done = fsdpkit("submit", "train.pbs", "--cluster", "local", cwd=here)
-    assert done.returncode == 2
-    assert "of PBS" in done.stderr
-    assert "Line 3 starts train.py -x" in done.stderr
-    assert "fsdpkit submit train.py --nodes N" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["old.sbatch", "train.sh", "./train"])

@@ -20,7 +20,6 @@ import pytest
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import Completed, answer_of
-from tests.json_answers import checked
 from tests.reporting.log_runs import T0_S, append, attempt_of, failure, launch, make_run
 
 Fsdpkit = Callable[..., Completed]
@@ -46,47 +45,6 @@ def test_one_rank_s_lines_are_as_it_wrote_them(run: Run, fsdpkit: Fsdpkit) -> No
     assert fsdpkit("logs", str(run.dir), "--stream", "err").stdout == "a warning\n"
     assert fsdpkit("logs", str(run.dir), "--launch", "1").stdout == "once more\n"
     assert fsdpkit("logs", str(run.dir), "--batch").stdout == "the batch shell\n"
-
-
-def test_each_line_is_an_object_with_json(run: Run, fsdpkit: Fsdpkit) -> None:
-    done = fsdpkit("logs", str(run.dir), "--rank", "0,2", "--batch", "--json")
-    told = [checked(line) for line in done.stdout.splitlines()]
-    assert {one["schema"] for one in told} == {"fsdpkit.logs/1"}
-    assert {(one["rank"], one["launch"], one["stream"], one["text"]) for one in told} == {
-        (0, 0, "out", "I am 0"),
-        (0, 0, "err", "a warning"),
-        (0, 1, "out", "once more"),
-        (2, 0, "out", "I am 2"),
-        (None, None, "out", "the batch shell"),
-    }
-    followed = fsdpkit("logs", str(run.dir), "--follow", "--json").stdout.splitlines()
-    assert [checked(line)["text"] for line in followed].count("I am 0") == 1
-
-
-def test_an_error_is_an_object_behind_the_lines(run: Run, fsdpkit: Fsdpkit) -> None:
-    for path in (run.dir / "attempt-0").glob("rank-1.*"):
-        path.unlink()
-    done = fsdpkit("logs", str(run.dir), "--rank", "1", "--json")
-    assert done.returncode == 66
-    line, error = (checked(line) for line in done.stdout.splitlines())
-    assert (line["text"], error["kind"]) == ("the batch shell", "not_found")
-
-
-def test_of_a_huge_log_the_end_is_printed_and_all_of_it_where_it_is_asked_for(
-    run: Run, fsdpkit: Fsdpkit
-) -> None:
-    line = "x" * 1023 + "\n"
-    (run.dir / "attempt-0/rank-1.out").write_text(line * (65 << 10))
-    words = ["logs", str(run.dir), "--rank", "1"]
-    done = fsdpkit(*words)
-    assert (len(done.stdout), done.stdout[:1024]) == (64 << 20, line)
-    assert done.stderr == (
-        "fsdpkit: of rank-1.out (65 MiB) only the last 64 MiB are printed; all with --tail all\n"
-    )
-    followed = fsdpkit(*words, "--follow")
-    assert (len(followed.stdout), followed.stderr) == (64 << 20, done.stderr)
-    everything = fsdpkit(*words, "--tail", "all")
-    assert (len(everything.stdout), everything.stderr) == (65 << 20, "")
 
 
 def test_lines_of_several_ranks_have_the_rank_in_front(run: Run, fsdpkit: Fsdpkit) -> None:
@@ -185,11 +143,3 @@ def _waiting_in(pipe: IO[bytes]) -> int:
     count = array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)
     return count[0]
-
-
-def test_a_run_that_has_not_started_says_so(tmp_path: Path, fsdpkit: Fsdpkit) -> None:
-    run = make_run(tmp_path / "run")
-    for words in ([], ["--errors"], ["--all"]):
-        done = fsdpkit("logs", str(run.dir), *words)
-        assert done.returncode == 66
-        assert "has not started yet" in done.stderr

@@ -61,10 +61,3 @@ def test_a_run_of_somebody_else_is_never_the_newest(runs: Path, fsdpkit: Fsdpkit
     for name in (OLD, NEW):
         os.chown(runs / name, 12002, 12002)
     assert f"there is no run in {runs} that is yours" in fsdpkit("logs").stderr
-
-
-def test_without_any_run_it_says_where_it_looked(tmp_path: Path, fsdpkit: Fsdpkit) -> None:
-    for command in ("logs", "diagnose", "watch", "report"):
-        done = fsdpkit(command)
-        assert done.returncode == 66
-        assert f"there is no run in {tmp_path}/runs" in done.stderr

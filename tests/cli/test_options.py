@@ -7,17 +7,13 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import click
-import pytest
 
 import fsdpkit as package
 from fsdpkit.cli import check, resume, submit
-from fsdpkit.cli.options import as_typed
 from fsdpkit.config.job_loading import load_job
-from fsdpkit.config.units import parse_time_s
 from fsdpkit.scheduling.resuming import ResumeRequest
 from fsdpkit.scheduling.submission import SubmitRequest
 from fsdpkit.scheduling.wanted import Wanted, key_of
@@ -75,24 +71,3 @@ def test_help_has_groups_in_the_order_of_a_submission(fsdpkit: Callable[..., Com
         "--sbatch-option",
     ]
     assert max(map(len, said.splitlines())) <= 80
-
-
-def test_help_says_what_happens_without_any(fsdpkit: Callable[..., Completed]) -> None:
-    said = " ".join(fsdpkit("submit", "--help").stdout.split())
-    resources = load_job("t5").spec.resources
-    assert f"the job t5 (T5 on Python's documentation), on {resources.nodes} nodes" in said
-    assert f"{resources.gpus} GPUs" in said
-    assert parse_time_s(resources.time) == 3600
-    assert "an hour" in said
-
-
-def test_what_lies_where_commands_look_is_named_by_its_name_and_else_by_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    runs = tmp_path / "runs"
-    assert as_typed(runs / "t5-1") == "t5-1"
-    assert (as_typed(runs / "sweeps" / "lr"), as_typed(runs / "studies" / "s")) == ("lr", "s")
-    assert as_typed(tmp_path / "my runs" / "t5-1") == f"'{tmp_path}/my runs/t5-1'"
-    monkeypatch.setenv("FSDPKIT_RUNS", str(tmp_path / "elsewhere"))
-    assert as_typed(runs / "t5-1") == str(runs / "t5-1")

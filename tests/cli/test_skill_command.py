@@ -31,11 +31,6 @@ def taught() -> list[list[str]]:
     return [shlex.split(line)[1:] for block in blocks for line in block.splitlines()]
 
 
-def test_the_skill_is_printed_and_lies_where_it_says(fsdpkit: Fsdpkit) -> None:
-    assert fsdpkit("skill").stdout == SKILL.read_text("utf-8")
-    assert Path(fsdpkit("skill", "--path").stdout.strip(), "SKILL.md").samefile(SKILL)
-
-
 def test_it_opens_as_assistants_read_it_and_is_short() -> None:
     text = SKILL.read_text("utf-8")
     head = text.split("---\n")[1].splitlines()
@@ -50,12 +45,6 @@ def test_no_block_ends_or_deletes_anything_and_the_rules_forbid_it() -> None:
         assert f"`fsdpkit {words}`" in rule
         assert not any(" ".join(command).startswith(words) for command in taught())
     assert not any({"--yes", "--trust"} & set(command) for command in taught())
-
-
-def test_the_first_submission_is_a_dry_run() -> None:
-    submissions = [command for command in taught() if command[0] in ("submit", "resume")]
-    assert "--dry-run" in submissions[0]
-    assert all({"--dry-run", "--check", "--json"} & set(words) for words in submissions)
 
 
 @pytest.mark.local

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.reporting.stacks import numbers, places
+from fsdpkit.reporting.stacks import places
 from fsdpkit.runs.stack_requests import NodeStacks, RankStacks
 from fsdpkit.scheduling.stacks import StacksAnswer
 
@@ -64,14 +64,4 @@ def test_who_the_others_wait_for_is_named_if_it_can_be_told() -> None:
     still = RankStacks(rank=1, text=WAITS, by="py-spy", state="stopped")
     there = node(0, WAITS, WAITS)
     assert odd_one(msgspec.structs.replace(there, ranks=(there.ranks[0], still))) == 1
-
-
-def test_a_rank_without_a_python_frame_has_a_place_too() -> None:
-    (place,) = places([node(0, "no stack at all")])
-    assert place.line is None
-    assert place.ranks == (0,)
-
-
-def test_ranks_are_written_as_ranges() -> None:
-    assert numbers([7, 0, 1, 2, 9, 10]) == "0-2,7,9-10"
-    assert numbers([]) == ""
+    assert odd_one(msgspec.structs.replace(there, ranks=(still,))) is None, "alone, though stopped"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
-import os
-import re
 import subprocess
 import sys
 import unicodedata
@@ -14,17 +11,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from rich.text import Text
 
-from fsdpkit.cli.terminal import console, redraw
 from fsdpkit.reporting.printable import printable
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
-from tests.cli.terminal import on_terminal
 from tests.conftest import Completed
 from tests.packaging.installation import ROOT
 from tests.reporting.log_runs import T0_S, append, attempt_of, error_file, failure, launch, make_run
@@ -69,12 +60,6 @@ def test_every_character_of_unicode_is_shown_or_written_as_its_escape() -> None:
 )
 def test_what_a_terminal_would_obey_is_seen(text: str, shown: str) -> None:
     assert printable(text) == shown
-
-
-@given(st.text())
-def test_json_means_the_same_behind_the_edge(text: str) -> None:
-    for encoded in (msgspec.json.encode({"a": text}).decode(), json.dumps({"a": text})):
-        assert json.loads(printable(encoded)) == {"a": text}
 
 
 # The commands
@@ -136,44 +121,6 @@ def test_no_command_prints_what_a_terminal_obeys(
     assert obeyed(done.stdout) == obeyed(done.stderr) == set()
 
 
-@pytest.mark.parametrize(
-    "words", [["logs", "--all"], ["logs", "--errors"], ["diagnose"], ["status"]]
-)
-def test_a_terminal_sees_it_as_text(words: list[str], poisoned: Run) -> None:
-    shown = on_terminal(words[0], str(poisoned.dir), *words[1:])
-    assert obeyed(shown) == set()
-
-
-def test_a_progress_bar_is_read_as_lines_in_a_pipe_and_as_its_last_on_a_terminal(
-    poisoned: Run, fsdpkit: Fsdpkit
-) -> None:
-    words = ["logs", str(poisoned.dir), "--stream", "out"]
-    assert fsdpkit(*words).stdout.endswith("\n10%\n50%\n100%\n")
-    assert on_terminal(*words).endswith("end\n100%\n")
-
-
-def test_our_own_colours_stay() -> None:
-    shown = on_terminal("sites")
-    assert "\x1b[1m" in shown
-    assert obeyed(re.sub(r"\x1b\[[0-9;]*m", "", shown)) == set()
-
-
-def test_what_is_drawn_on_a_terminal_is_ours_around_printable_text(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """rich's console, as for tables and the live screen, and the screen of `status --watch`."""
-    out = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((40, 24)))
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    console().print(Text(POISON, "bold"), f"[link=https://example.org]{POISON}[/link]")
-    redraw(POISON)
-    ours = re.findall(r"\x1b\[(?:1|0)m|\x1b\[[HKJ]", out.getvalue())
-    assert {"\x1b[1m", "\x1b[H"} <= set(ours)
-    assert obeyed(re.sub(r"\x1b\[(?:1|0)m|\x1b\[[HKJ]", "", out.getvalue())) == set()
-
-
 def test_bytes_a_warning_and_a_traceback_pass_the_edge(tmp_path: Path) -> None:
     program = (
         "import sys, warnings\n"
@@ -224,25 +171,6 @@ def past_the_edge(source: str) -> list[str]:
                 continue
         found.append(ast.unparse(node))
     return found
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "sys.stdout.buffer.write(data)",
-        "sys.stderr.fileno()",
-        "print(text, file=sys.__stderr__)",
-        "from sys import __stdout__",
-        "os.write(1, data)",
-        "open(2, 'w')",
-        "open('/dev/tty', 'w')",
-        "rich.console.Console(stderr=True)",
-        "click.get_binary_stream('stdout')",
-        "sys.stdout.beneath.write(text)",
-    ],
-)
-def test_a_way_past_the_edge_is_noticed(source: str) -> None:
-    assert past_the_edge(source)
 
 
 def test_only_the_edge_reaches_the_streams_beneath() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pty
-import re
 import shutil
 import stat
 import subprocess
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-import fsdpkit as package
 from fsdpkit.config import assets
 from fsdpkit.config.job_loading import load_job, reload_job
 from fsdpkit.config.site import load_site
@@ -243,14 +241,6 @@ def test_a_file_is_ones_own_if_nobody_else_can_change_or_exchange_it(
     refused(shared.submit(str(expose(path))), "job")
 
 
-def test_ones_own_by_links_and_up_again_stays_ones_own(shared: Shared, tmp_path: Path) -> None:
-    (tmp_path / "own" / "deep").mkdir(parents=True)
-    (tmp_path / "own" / "link").symlink_to("deep")
-    (tmp_path / "own" / "train.py").touch()
-    (tmp_path / "own" / "job.toml").write_text(JOB)
-    assert shared.submit(str(tmp_path / "own" / "link" / ".." / "job.toml")).returncode == 0
-
-
 def test_a_path_out_of_the_centres_directory_is_not_the_centres(
     shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,19 +254,6 @@ def test_a_path_out_of_the_centres_directory_is_not_the_centres(
         refused(shared.submit(way_out), "job")
 
 
-def test_one_part_of_a_template_that_others_can_write_is_enough(
-    shared: Shared, tmp_path: Path
-) -> None:
-    own = tmp_path / "torchrun"
-    shutil.copytree(assets.packaged_dir() / "templates" / "torchrun", own)
-    assert shared.submit("--set", f"template={own}").returncode == 0
-    (own / "parts").mkdir()
-    (own / "parts" / "one.j2").write_text("true\n")
-    assert shared.submit("--set", f"template={own}").returncode == 0
-    (own / "parts").chmod(0o777)
-    refused(shared.submit("--set", f"template={own}"), "template")
-
-
 def test_a_memory_that_others_can_write_is_not_believed(shared: Shared) -> None:
     template = shared.template()
     digest = load_template(template.partition("=")[2]).sha256
@@ -287,19 +264,6 @@ def test_a_memory_that_others_can_write_is_not_believed(shared: Shared) -> None:
     assert refused(shared.submit("--set", template), "template") == digest
     memory().chmod(0o600)
     assert shared.submit("--set", template).returncode == 0
-
-
-def test_to_look_at_a_script_needs_no_trust(shared: Shared) -> None:
-    done = shared.submit("--set", shared.template("true; "), "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "true; mkdir -p" in done.stdout
-    assert "not yet trusted: template torchrun" in done.stderr
-    assert not memory().exists()
-
-
-@pytest.mark.parametrize("digest", ["abc", "", "A" * 64, "g" * 64, "0" * 63])
-def test_what_is_no_checksum_is_wrong_usage(shared: Shared, digest: str) -> None:
-    assert shared.submit("--trust", digest).returncode == 2
 
 
 @pytest.mark.parametrize("look", ["--dry-run", "--check"])
@@ -330,23 +294,6 @@ def test_a_plan_imports_no_strangers_script(shared: Shared, tmp_path: Path) -> N
     shared.run("plan", job, "--gpu", "h100-80", "--trust", digest)
     assert (tmp_path / "ran").exists()
     assert not memory().exists()  # what lies beside the script may change
-
-
-def test_a_sweep_is_asked_about_as_its_job_is(shared: Shared, tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    (tmp_path / "job.toml").write_text(JOB)
-    sweep = shared.dir / "sweep.toml"
-    sweep.write_text(
-        f'schema = "fsdpkit.sweep/1"\nname = "s"\njob = "{tmp_path}/job.toml"\nsampler = "grid"\n'
-        f'[parameters]\nenvironment.variables.LD_PRELOAD = ["{shared.dir}/x.so"]\n'
-    )
-    words = ("sweep", "start", str(sweep), "--cluster", "generic")
-    done = shared.run(*words, "--dry-run")
-    assert "not yet trusted: sweep sweep" in done.stderr
-    digest = refused(shared.run(*words), "sweep")
-    assert shared.submissions == 0
-    assert shared.run(*words, "--trust", digest).returncode == 0
-    assert shared.submissions == 1
 
 
 def test_a_run_goes_on_as_what_was_written_down_and_as_nothing_else(tmp_path: Path) -> None:
@@ -412,29 +359,11 @@ def test_a_script_beside_which_others_may_put_modules_is_asked_about(tmp_path: P
         Consent().to_script(place / "mine.py")
 
 
-def test_only_consent_makes_what_may_run() -> None:
-    made = [
-        path
-        for path in assets.package_dir().rglob("*.py")
-        if re.search(r"\bTrusted(Job|Script|Model)\(", path.read_text())
-    ]
-    assert [path.name for path in made] == ["trust.py"]
-
-
 def test_no_program_comes_from_the_directory_that_a_command_is_typed_in() -> None:
     code = "import fsdpkit.cli, os; print(os.environ['PATH'])"
     env = {**os.environ, "PATH": f":{os.environ['PATH']}:bin:."}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
     assert done.stdout.decode().strip() == os.environ["PATH"]
-
-
-@pytest.mark.parametrize("number", ["0x" + "f" * 6000, "9223372036854775808"])
-def test_a_number_that_toml_does_not_have_is_refused(shared: Shared, number: str) -> None:
-    job = shared.job()
-    Path(job).write_text(JOB.replace("nodes = 1", f"nodes = {number}"))
-    done = shared.submit(job, "--dry-run")
-    assert done.returncode == 65
-    assert "a number of more than 64 bits" in done.stderr
 
 
 def test_check_does_not_run_a_strangers_lines(shared: Shared, tmp_path: Path) -> None:
@@ -445,15 +374,6 @@ def test_check_does_not_run_a_strangers_lines(shared: Shared, tmp_path: Path) ->
     done = shared.run("check", "--cluster", str(site), env={"BASH_FUNC_module%%": code})
     assert "site site is not trusted: its lines are not run here" in done.stdout
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_program_that_submits_is_refused_as_well(
-    shared: Shared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(shared.dir)
-    with pytest.raises(ConfigError, match="is not trusted: others than you"):
-        package.submit(shared.job(), cluster="generic")
-    assert shared.submissions == 0
 
 
 # ---- On a terminal
@@ -482,16 +402,6 @@ def _answering(master: int, answer: str) -> Iterator[bytes]:
             os.write(master, answer.encode() + b"\n")
 
 
-def test_nobody_is_asked_about_what_is_too_long_to_be_shown(shared: Shared) -> None:
-    job = shared.job(text="".join(f"# {n}\n" for n in range(600)) + "# evil\n")
-    status, said = on_terminal("y", job)
-    assert status == 65
-    assert "[y/N]" not in said
-    assert "more lines" in said
-    assert "--trust" in said
-    assert shared.submissions == 0
-
-
 def test_on_a_terminal_it_is_shown_and_asked_about_once(shared: Shared) -> None:
     template = shared.template("evil; ")
     digest = load_template(template.partition("=")[2]).sha256
@@ -511,15 +421,6 @@ def test_on_a_terminal_it_is_shown_and_asked_about_once(shared: Shared) -> None:
     status, said = on_terminal("n", "--set", template)
     assert (status, shared.submissions) == (0, 2)
     assert "Trust it" not in said
-
-
-def test_what_is_shown_of_a_stranger_cannot_command_the_terminal(shared: Shared) -> None:
-    names = {"a\x1b[2Jb.toml": "No job of this name comes with", "t5.toml": "+# \\x9b31m \\x202e"}
-    for name, shown in names.items():
-        status, said = on_terminal("n", shared.job(name, "# \x9b31m \u202e\n"))
-        assert status == 65
-        assert shown in said
-        assert not set(said) & {"\x1b", "\x9b", "\u202e"}
 
 
 # ---- A centre's list

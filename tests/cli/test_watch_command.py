@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import ctypes
 import fcntl
-import functools
-import operator
 import os
 import pty
 import re
@@ -19,18 +16,14 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from fsdpkit.cli.watch import until_resized
-from fsdpkit.cli.watch_frame import frame, plot, summary
+from fsdpkit.cli.watch_frame import frame
 from fsdpkit.reporting.status.progress import TrainingProgress
-from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.status.watching import Happening, NodeLoad, View
 from tests.json_answers import checked
 from tests.reporting.watched_run import RUN_ID, WatchedRun
@@ -100,86 +93,6 @@ def test_no_terminal_is_too_small_and_no_line_too_long(
     lines = drawn(view, width, height)
     assert len(lines) == height
     assert max(map(cell_len, lines)) <= width
-
-
-def test_whatever_is_logged_is_drawn() -> None:
-    progress = TrainingProgress(step=3, steps=4, step_time_s=1.0, updated_s=999.0)
-    rest = {"eval_loss": (2.0, 1.5), "accuracy": (0.25, 0.5), "\x1b[2Jown": (7.0,)}
-    view = View(run="r", state="RUNNING", attempt=0, progress=progress, loss=(3.0, 2.5))
-    alone = drawn(view)
-    assert alone[4].startswith("loss 2.500 (2.50 to 3.00)")
-    assert "█" * 40 in "".join(alone[5:8]), "as wide as the terminal"
-    more = drawn(msgspec.structs.replace(view, more=rest))
-    assert re.match(r"loss 2\.500 \(2\.50 to 3\.00\) +eval_loss 1\.500 \(1\.50 to 2\.00\)", more[4])
-    assert "accuracy 0.5000, own 7.000" in more
-    without = drawn(msgspec.structs.replace(view, loss=(), more={"accuracy": (0.25, 0.5)}))
-    assert without[4].startswith("accuracy 0.5000 (0.250 to 0.500)")
-
-
-def test_what_a_script_prints_is_shown_where_it_logs_nothing() -> None:
-    printed = Printed(
-        line="Epoch 1: 37%| 37/100 [5.01it/s, loss=0.3]",
-        epoch=1,
-        step=37,
-        total=100,
-        loss=0.3,
-        rate=5.01,
-        rate_unit="it/s",
-    )
-    view = View(
-        run="r", state="RUNNING", attempt=0, printed=printed, printed_loss=(0.5, 0.3), lines=("up",)
-    )
-    lines = drawn(view)
-    assert lines[2].startswith("epoch 1, step 37 of 100, 37% ━━━")
-    assert lines[3] == "loss 0.3000, 5.01 it/s, read from its output"
-    assert lines[4].startswith("loss 0.3000 (0.300 to 0.500)")
-    at = lines.index("rank 0 prints")
-    assert lines[at + 1 : at + 3] == ["up", printed.line]
-    assert summary(view, "it ended")[1] == (
-        "epoch 1, step 37 of 100, loss 0.3000, 5.01 it/s (read from its output)"
-    )
-
-
-def test_a_pending_job_shows_why_and_what_to_do() -> None:
-    view = View(run="r", state="PENDING", why="it is held", action="scontrol release 7")
-    assert drawn(view)[:5] == [
-        "r  PENDING",
-        "no job yet",
-        "why: it is held",
-        "to do: scontrol release 7",
-        "not started yet",
-    ]
-
-
-def test_silence_is_told_of_the_training_and_of_a_node() -> None:
-    loads = (NodeLoad(name="n1", time_s=990.0), NodeLoad(name="n2", time_s=600.0))
-    progress = TrainingProgress(step=3, step_time_s=1.0, updated_s=900.0)
-    text = "\n".join(drawn(View(run="r", state="RUNNING", progress=progress, loads=loads)))
-    assert "no news for 1 min 40 s" in text
-    assert "n2  silent for 6 min 30 s" in text
-    assert "n1  silent" not in text
-
-
-def test_a_plot_rises_from_its_lowest_to_its_highest_value_and_leaves_gaps() -> None:
-    assert plot([0.0, 1.0, 2.0, None, 4.0], 5, 1) == ["▁▃▅ █"]
-    assert plot([0.0, 1.0], 4, 2) == ["  ██", "▁▁██"]
-    assert plot([5.0] * 1000, 3, 1) == ["▄▄▄"]
-    assert plot([], 3, 2) == ["", ""]
-
-
-def test_the_summary_is_short() -> None:
-    assert summary(View(run="r", state="COMPLETED"), "The run is complete.") == [
-        "r: COMPLETED",
-        "The run is complete.",
-    ]
-
-
-def test_the_summary_of_a_failure_says_where_to_read_on() -> None:
-    failed = View(run="r", state="FAILED, exit status 74", exit_status=74)
-    assert summary(failed, "The disk was full.")[1:] == [
-        "The disk was full.",
-        "what to do: fsdpkit diagnose r --page",
-    ]
 
 
 # ---- The command
@@ -279,11 +192,6 @@ def terminal(run: WatchedRun) -> Iterator[Callable[..., Terminal]]:
 ENTERED, LEFT, CURSOR_BACK = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 
 
-def lines_of(frame_text: str) -> list[str]:
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", frame_text)
-    return [line.rstrip("\r") for line in plain.split("\n")]
-
-
 def test_a_run_is_drawn_to_its_end_and_the_diagnosis_stays_on_the_terminal(
     run: WatchedRun, terminal: Callable[..., Terminal]
 ) -> None:
@@ -304,38 +212,6 @@ def test_a_run_is_drawn_to_its_end_and_the_diagnosis_stays_on_the_terminal(
     assert screen.is_as_before()
 
 
-def test_another_size_is_drawn_at_once(terminal: Callable[..., Terminal]) -> None:
-    screen = terminal(every="600")
-    screen.read_until("RUNNING")
-    screen.read_until("hello from rank 0")
-    screen.resize(12, 50)
-    width = 80
-    while width > 50:  # a frame of the old size may have been on its way
-        smaller = lines_of(screen.read_until("hello from rank 0").rpartition("\x1b[H")[2])
-        width = max(map(len, smaller))
-    assert len(smaller) <= 12
-
-
-def test_a_resize_that_comes_just_before_the_wait_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signal is raised and the wait begun within one call in C, so that no handler in Python
-    can run between the two."""
-    raised = functools.partial(ctypes.CDLL(None)["raise"], int(signal.SIGWINCH))
-    woken: list[list[int]] = []
-    select_in_c = select.select
-
-    def selected(*asked: Any) -> Any:
-        found = list(map(operator.call, [raised, functools.partial(select_in_c, *asked)]))[1]
-        woken.append(found[0])
-        return found
-
-    with until_resized() as wait:
-        monkeypatch.setattr("fsdpkit.cli.watch.select.select", selected)
-        wait(20.0)
-        monkeypatch.undo()
-    assert woken != [[]]
-    assert signal.set_wakeup_fd(-1) == -1
-
-
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_the_terminal_as_it_was(
     number: int, status: int, terminal: Callable[..., Terminal]
@@ -349,17 +225,6 @@ def test_a_signal_leaves_the_terminal_as_it_was(
     assert CURSOR_BACK in left
     assert "Traceback" not in left
     assert screen.is_as_before()
-
-
-def test_a_terminal_that_cannot_draw_gets_a_line_a_change(
-    run: WatchedRun, terminal: Callable[..., Terminal]
-) -> None:
-    screen = terminal(TERM="dumb")
-    screen.read_until("attempt 0 began")
-    screen.read_until("RUNNING, job 7, node[1-2]")
-    run.trains(41)
-    said = screen.read_until("step 41 of 100")
-    assert "\x1b" not in said
 
 
 def test_a_pipe_gets_each_change_once_and_the_end(run: WatchedRun) -> None:
@@ -387,9 +252,3 @@ def test_a_program_gets_an_object_a_change_and_the_end_last(run: WatchedRun) -> 
     assert last["why"]
     assert {one["schema"] for one in told} == {"fsdpkit.watch/1"}
     assert [one["step"] for one in told if "step 40 of 100" in one["words"]] == [40]
-
-
-def test_help_and_a_wrong_task_need_no_run_that_lives(run: WatchedRun) -> None:
-    words = [sys.executable, "-m", "fsdpkit", "watch", str(run.paths.dir), "--task", "3"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
-    assert (done.returncode, "has no array task 3" in done.stderr) == (66, True)

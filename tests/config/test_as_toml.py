@@ -30,15 +30,6 @@ def test_each_job_reads_back_as_it_was(
     assert msgspec.structs.replace(again.spec, entry=job.spec.entry) == job.spec
 
 
-def test_every_key_stands_there_and_says_what_it_is() -> None:
-    text = as_toml(load_job("t5").spec)
-    keys = set(keys_of(JobSpec))
-    said = {line.strip("# ").split(" ")[0] for line in text.splitlines()}
-    said |= {word.strip("[]").rpartition(".")[2] for word in said}  # of tables
-    assert {key.rpartition(".")[2] for key in keys} <= said
-    assert max(map(len, (line for line in text.splitlines() if line.startswith("#")))) <= 98
-
-
 def keys_of(kind: type[msgspec.Struct], above: str = "") -> list[str]:
     found = []
     for field in msgspec.structs.fields(kind):

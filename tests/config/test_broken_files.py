@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fsdpkit.config.loading import read_toml
 from fsdpkit.config.site import choose_site
-from fsdpkit.errors import ConfigError
-from tests.json_answers import checked
-from tests.publishing.centres import JOB, typed
+from tests.publishing.centres import typed
 
 GOOD = 'schema = "fsdpkit.site/1"\ntitle = "Good"\n[identify]\nenv = {CLUSTER_NAME = "good"}\n'
 HERE = f'hostname = "{socket.gethostname()}"\n'
@@ -86,144 +81,3 @@ def test_a_broken_profile_of_this_machine_is_not_replaced_by_another_or_by_gener
     assert "broken" in done.err
     assert "--cluster" in done.err
     assert typed("submit", "--dry-run", "--cluster", "generic").status == 0
-
-
-def test_where_a_broken_profile_does_not_say_whose_it_is_no_machine_becomes_generic(
-    profiles: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As of a file that was copied halfway."""
-    whole = HEAD + "[identify]\n" + HERE + "[policy]\nrequeue = true\n"
-    for size in range(len(whole)):
-        (profiles / "cut.toml").write_text(whole[:size])
-        try:
-            site = choose_site(None)[0].id
-        except ConfigError as error:
-            site = str(error)
-        # Or it is complete so far, and says of no machine that it is for it.
-        text = whole[:size].strip()
-        says_nothing = text.startswith(HEAD.strip()) and "hostname" not in text
-        assert "cut" in site or (site == "generic" and says_nothing), text
-    monkeypatch.setenv("CLUSTER_NAME", "good")
-    (profiles / "cut.toml").write_text(whole[: len(HEAD) - 5])
-    assert choose_site(None)[0].id == "good"
-
-
-def test_a_layer_that_is_broken_is_not_left_out_of_its_profile(
-    profiles: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The packaged profile alone would have other limits than the centre meant."""
-    (profiles / "osc").mkdir()
-    (profiles / "osc" / "ascend.toml").write_text("[policy\n")
-    monkeypatch.setenv("CLUSTER", "ascend")
-    with pytest.raises(ConfigError, match=r"ascend\.toml.*\n.*this machine's profile"):
-        choose_site(None)
-
-
-def _pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _loop(path: Path) -> None:
-    path.symlink_to(path)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        _pipe,
-        _loop,
-        Path.mkdir,
-        lambda path: path.write_bytes(b"\xff\xfe"),
-        lambda path: path.write_bytes(b"a = " + b"[" * 100_000),
-        lambda path: path.write_bytes(b"#" * 2_000_000),
-        lambda path: path.symlink_to("/dev/zero"),
-        lambda path: path.symlink_to("nowhere"),
-    ],
-)
-def test_what_is_no_file_at_all_is_skipped_too(
-    profiles: Path, make: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(profiles / "odd.toml")
-    monkeypatch.setenv("CLUSTER_NAME", "good")
-    assert choose_site(None)[0].id == "good"
-    assert typed("sites").status == 0
-    monkeypatch.setenv("CLUSTER_NAME", "none")
-    with pytest.raises(ConfigError, match=r"odd\.toml"):
-        choose_site(None)
-
-
-def test_two_files_of_one_name_break_that_name_alone(
-    profiles: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (profiles / "a").mkdir()
-    for name in ("a-b.toml", "a/b.toml"):
-        (profiles / name).write_text(HEAD + "[identify]\n" + THERE)
-    assert choose_site(None)[0].id == "generic"
-    done = typed("sites")
-    assert done.status == 0
-    assert done.err.count("are both the profile 'a-b'; keep one") == 1
-    assert typed("sites", "--check").status == 65
-    (profiles / "a" / "b.toml").write_text(HEAD + "[identify]\n" + HERE)
-    with pytest.raises(ConfigError, match="are both the profile"):
-        choose_site(None)
-
-
-def test_a_broken_template_and_a_broken_job_are_skipped_and_named(profiles: Path) -> None:
-    centre = profiles.parent.parent
-    (centre / "templates" / "bad").mkdir(parents=True)
-    (centre / "templates" / "bad" / "template.toml").write_text("version = 1\n")
-    (centre / "templates" / "torchrun").mkdir()
-    (centre / "templates" / "torchrun" / "template.toml").write_text("version = \n")
-    (centre / "jobs").mkdir()
-    (centre / "jobs" / "bad.toml").write_text("nodes\n")
-    (centre / "jobs" / "lost.toml").write_text(JOB.format(template="torchrun"))
-    for command, names in (("templates", ("bad", "torchrun")), ("jobs", ("bad", "lost"))):
-        done = typed(command)
-        assert done.status == 0
-        for name in names:
-            assert f"\n{name} " not in done.out
-        assert len(done.err.splitlines()) == len(names)
-        answer = json.loads(typed(command, "--json").out)
-        assert not {one["name"] for one in answer[command]} & {*names}
-        assert typed(command, "--check").status == 65
-        answer = checked(typed(command, "--check", "--json").out)
-        assert {(p["name"], p["layer"]) for p in answer["problems"]} == {
-            (name, "centre") for name in names
-        }
-    # A template that is broken is not replaced by the packaged one of its name.
-    assert typed("submit", "--dry-run", "--cluster", "generic").status == 65
-
-
-def test_check_finds_nothing_wrong_with_what_comes_with_fsdpkit(profiles: Path) -> None:
-    for command in ("sites", "templates", "jobs"):
-        done = typed(command, "--check")
-        assert done.status == 0, done.out
-        assert "all can be used" in done.out
-
-
-def test_check_names_the_centres_rules_and_defaults(profiles: Path) -> None:
-    centre = profiles.parent.parent
-    (centre / "trust.toml").write_text("nope = 1\n")
-    assert "trust.toml" in typed("jobs", "--check").out
-    (centre / "trust.toml").unlink()
-    (centre / "defaults.toml").write_text("nope\n")
-    done = typed("jobs", "--check")
-    assert done.status == 65
-    assert "defaults.toml" in done.out
-    assert typed("jobs").status == 65, "values beneath every job are not left out"
-
-
-@pytest.mark.parametrize("text", ["[{}]\n", "{} = 1\n", "x = {{{} = 1}}\n"])
-def test_keys_of_very_many_parts_are_refused_before_they_are_read(
-    text: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(text.format(".".join(["a"] * 100_000)))
-    with pytest.raises(ConfigError, match="too many parts"):
-        read_toml(path)
-
-
-def test_a_text_full_of_dots_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(f'x = "{"." * 4000}"\n')
-    assert read_toml(path)["x"] == "." * 4000

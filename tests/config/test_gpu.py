@@ -8,9 +8,7 @@ from fsdpkit.config.gpu import (
     Capability,
     build_problem,
     compute_type,
-    parse_capability,
     runs_on,
-    type_note,
     type_problem,
 )
 
@@ -59,25 +57,6 @@ def test_bfloat16_is_refused_of_a_gpu_that_has_none(
     assert (type_problem(param, capability, "V100") is not None) == refused
 
 
-def test_the_remedy_is_one_that_the_gpu_can_do() -> None:
-    volta, pascal = type_problem("bfloat16", V100, "Tesla V100"), type_problem("bfloat16", P100, "")
-    assert volta is not None
-    assert pascal is not None
-    assert volta.startswith("Tesla V100 (compute capability 7.0) has no bfloat16")
-    assert 'training.precision.param = "float32" or "float16"' in volta
-    assert 'float16"' not in pascal.replace("bfloat16", "")
-
-
-def test_a_person_is_told_what_auto_left_out() -> None:
-    note = type_note("auto", V100, "V100")
-    assert note is not None
-    assert "so it trains in float32" in note
-    assert '"float16", with its loss scaled, is faster' in note
-    assert "faster" not in (type_note("auto", P100, "P100") or "")
-    for param, capability in (("auto", A100), ("auto", None), ("float32", V100)):
-        assert type_note(param, capability, "x") is None
-
-
 WHEELS = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 
 
@@ -115,7 +94,3 @@ def test_a_build_that_lacks_the_gpu_is_told_with_what_it_has_and_what_to_look_fo
     assert "torch 2.15.0+cu130" in said
     assert "sm_75, sm_80" in said
     assert "has sm_70" in said
-
-
-def test_a_profiles_number_is_read() -> None:
-    assert parse_capability("12.0") == (12, 0)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import pwd
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fsdpkit.config import assets
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.trust import Item, forbidden, remembered
-from tests.conftest import Completed
 
 
 @contextmanager
@@ -75,26 +72,3 @@ def test_a_centre_still_says_what_is_allowed(
         assert [layer.dir for layer in assets.centre_layers()] == [centre]
         assert assets.layers()[-1].dir == centre
         assert forbidden([job]) == (job, "no")
-
-
-def test_nobody_needs_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(_: int) -> Any:
-        raise KeyError
-
-    for name in ("HOME", "FSDPKIT_CONFIG_DIR", "XDG_CONFIG_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    assert load_job("check").spec.resources.account is None
-    assert "HOME is not set" in (assets.why_not_read() or "")
-
-
-def test_a_command_says_it_once_and_goes_on(
-    fsdpkit: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """(A link to itself is unreadable even to root.)"""
-    (tmp_path / "loop").symlink_to("loop")
-    monkeypatch.setenv("FSDPKIT_CONFIG_DIR", str(tmp_path / "loop" / "fsdpkit"))
-    done: Completed = fsdpkit("submit", "--cluster", "local", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("loop/fsdpkit cannot be read (Too many levels") == 1
-    assert "#SBATCH" in done.stdout

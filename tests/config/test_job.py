@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fsdpkit.config import assets
 from fsdpkit.config.job_loading import LoadedJob, load_job, reload_job
 from fsdpkit.config.units import parse_array
-from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
+from fsdpkit.errors import ConfigError, UsageError
 
 JobFile = Callable[[str], str]
 Write = Callable[[str, str], Path]
@@ -39,12 +38,6 @@ def test_the_command_line_wins_over_set_which_wins_over_files(job_file: JobFile)
     assert job.origin("resources.gpus") == "--set"
 
 
-def test_an_error_in_defaults_names_defaults(user_file: Write) -> None:
-    user_file("defaults.toml", "[resources]\nqos = 3\n")
-    with pytest.raises(ConfigError, match=r"resources\.qos \(user defaults\.toml\): must be text"):
-        load_job()
-
-
 def test_arguments_are_appended_to_the_jobs(job_file: JobFile) -> None:
     job = load_job(job_file(""), sets=['args=["--a"]'], args=["--b", "{array_task}"])
     assert job.spec.args == ["--a", "--b", "{array_task}"]
@@ -56,19 +49,6 @@ def test_a_bare_script_is_a_small_job(tmp_path: Path) -> None:
     job = load_job(str(script))
     assert (job.spec.name, job.entry.path) == ("my-train--2-", script)
     assert (job.spec.resources.nodes, job.spec.resources.gpus) == (1, 1)
-
-
-@pytest.mark.parametrize("name", ["nothing.py", "nothing.toml", "no/such/job", "t6"])
-def test_a_job_that_is_not_there_is_said_so(name: str) -> None:
-    with pytest.raises(NotFoundError, match=name):
-        load_job(name)
-
-
-def test_a53_a_missing_script_is_found_before_queueing(job_file: JobFile, tmp_path: Path) -> None:
-    path = job_file("")
-    (tmp_path / "train.py").unlink()
-    with pytest.raises(NotFoundError, match=r"there is no script 'train\.py'; looked in"):
-        load_job(path)
 
 
 def test_a_script_beside_the_job_file_wins_over_the_current_directory(
@@ -104,33 +84,6 @@ def test_a_resolved_job_is_read_back_without_the_defaults_of_today(
     assert changed.origin("resources.gpus") == "run r"
 
 
-def test_a_resolved_job_that_cannot_be_read_is_named(job_file: JobFile, tmp_path: Path) -> None:
-    path = resolved(tmp_path / "job.json", load_job(job_file("")))
-    with pytest.raises(ConfigError, match=r"job of run r: resources\.nodes \(command line\)"):
-        reload_job(path, "run r", work_dir=tmp_path, options={"resources.nodes": 0})
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(StorageError, match=r"job\.json is corrupt"):
-        reload_job(path, "run r", work_dir=tmp_path)
-    path.unlink()
-    with pytest.raises(NotFoundError, match=r"run r has no job\.json"):
-        reload_job(path, "run r", work_dir=tmp_path)
-
-
-NEVER = ["on_time_limit", "on_preemption", "on_node_failure"]
-
-
-@pytest.mark.parametrize("key", [*NEVER, "on_crash", "on_hang", "on_out_of_memory"])
-def test_one_requeue_in_retry_is_enough_for_the_job_to_want_it(key: str, job_file: JobFile) -> None:
-    never = [f"retry.{one}=stop" for one in NEVER]
-    assert not load_job(job_file(""), sets=never).may_requeue
-    assert load_job(job_file(""), sets=[*never, f"retry.{key}=requeue"]).may_requeue
-
-
-def test_a_lost_node_without_a_spare_one_is_a_requeue(job_file: JobFile) -> None:
-    sets = ["retry.on_time_limit=stop", "retry.on_preemption=stop"]
-    assert load_job(job_file(""), sets=sets).may_requeue  # on_node_failure = "restart"
-
-
 ARRAYS = {
     "0-3": ([0, 1, 2, 3], None),
     "1,3,5": ([1, 3, 5], None),
@@ -156,24 +109,6 @@ def test_an_array_is_read_as_sbatch_does(text: str, wanted: tuple[list[int], int
 def test_what_is_no_array_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--array"):
         parse_array(text)
-
-
-def test_a_packaged_jobs_script_is_the_packaged_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not one that lies at the same place below the current directory; a job of one's own may
-    have it."""
-    monkeypatch.chdir(tmp_path)
-    own = tmp_path / "examples" / "T5-fsdp" / "fsdp_t5.py"
-    own.parent.mkdir(parents=True)
-    own.write_text("")
-    assert load_job("t5").entry.path == assets.packaged_dir() / "examples/T5-fsdp/fsdp_t5.py"
-    assert load_job("t5", options={"resources.nodes": 2}).entry.path != own
-    assert load_job("t5", sets=["entry=examples/T5-fsdp/fsdp_t5.py"]).entry.path == own
-    mine = tmp_path / "mine.toml"
-    packaged = (assets.packaged_dir() / "jobs" / "t5.toml").read_text()
-    mine.write_text(packaged)
-    assert load_job(str(mine)).entry.path == own
 
 
 OPENS = "[audit]\nshare = true\n[files]\ngroup = true\n"
@@ -218,34 +153,6 @@ def test_who_sees_a_run_is_not_a_centres_to_say(
     assert asked.opens_to_group
 
 
-def test_nor_does_a_centre_take_back_what_the_owner_said(
-    centre_file: Write, user_file: Write
-) -> None:
-    centre_file("jobs/train.py", "")
-    centre_file("jobs/theirs.toml", CENTRES_JOB + OPENS)
-    user_file("defaults.toml", "[audit]\nshare = false\n[files]\ngroup = true\n")
-    loaded = load_job("theirs")
-    assert not loaded.is_shared
-    assert loaded.opens_to_group
-    assert loaded.origin("files.group") == "user defaults.toml"
-
-
-def test_a_persons_own_files_say_who_sees_their_runs(
-    user_file: Write, job_file: Callable[[str], str]
-) -> None:
-    assert load_job(job_file(OPENS)).is_shared
-    user_file("defaults.toml", OPENS)
-    assert load_job(job_file("")).opens_to_group
-
-
-def test_ranks_share_a_node_s_gpus_evenly(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    options = {"resources.gpus": 4, "launch.ranks_per_node": 2}
-    assert load_job(str(tmp_path / "train.py"), options=options).spec.ranks_per_node == 2
-    with pytest.raises(ConfigError, match=r"3 ranks cannot share 4 GPUs.*divisor"):
-        load_job(str(tmp_path / "train.py"), options={**options, "launch.ranks_per_node": 3})
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -287,17 +194,6 @@ def test_a_module_or_a_command_is_read_back_as_what_it_was(
         path.write_text(job.resolved)
         monkeypatch.chdir(tmp_path / "lab")  # resumed from elsewhere
         assert reload_job(path, "run r", work_dir=tmp_path).entry == job.entry
-
-
-def test_a_jobs_name_is_the_jobs_whatever_else_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "t5").write_text("#!/bin/sh\n")
-    (tmp_path / "t5").chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert load_job("t5").entry.kind == "script"
-    assert load_job("./t5").entry.kind == "command"
 
 
 @pytest.mark.parametrize(

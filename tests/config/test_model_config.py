@@ -34,9 +34,3 @@ def test_it_is_refused(make: Callable[[Path], None], why: str, tmp_path: Path) -
     make(tmp_path / "config.json")
     with pytest.raises(ConfigError, match=why):
         read_config_json(tmp_path / "config.json")
-
-
-def test_a_link_to_a_file_is_followed_as_a_cache_of_models_has_them(tmp_path: Path) -> None:
-    saying()(tmp_path / "blob")
-    (tmp_path / "config.json").symlink_to("blob")
-    assert read_config_json(tmp_path / "config.json")["num_decoder_layers"] == 1

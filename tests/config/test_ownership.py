@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,17 +84,6 @@ def test_a_list_of_an_unknown_kind_is_not_believed_to_be_harmless(
     for content in (b"", b"\3\0\0\0", b"\2\0\0\0\1\0", b"\2\0\0\0"):
         monkeypatch.setattr(os, "getxattr", lambda *_, content=content: content)
         assert first_unsafe(job) == job
-
-
-@pytest.mark.parametrize("code", [errno.ENODATA, errno.ENOTSUP])
-def test_a_file_system_without_lists_has_modes(
-    code: int, job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> bytes:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "getxattr", refuse)
-    assert only_owner_writes(job)
 
 
 def test_what_a_list_lets_others_write_is_neither_unpickled_nor_a_place_for_trees(

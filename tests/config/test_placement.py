@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -100,25 +99,6 @@ def test_a_missing_account_is_refused_with_the_command_that_lists_them() -> None
     answer = refusal("osc-ascend", 2, 4, account=None)
     assert "OSC Ascend needs an account (such as PAS2136): add --account" in answer
     assert "sacctmgr -nP show assoc user=$USER" in answer
-
-
-@pytest.mark.parametrize("account", ["pas2136", "PAS213", "PAS21366", "P2136", "x PAS2136"])
-def test_an_ill_formed_account_is_refused(account: str) -> None:
-    answer = refusal("osc-ascend", 2, 4, account=account)
-    assert re.match(f"'{account}' is not an account of OSC Ascend", answer)
-
-
-@pytest.mark.parametrize("account", ["PAS2136", "PZS0714", "PAB0001", "PABCD1234"])
-def test_a_well_formed_account_is_taken(account: str) -> None:
-    assert placed("osc-ascend", 2, 4, account=account).partition == "quad"
-
-
-def test_a35_a_partition_that_cancels_preempted_jobs_is_said_to() -> None:
-    placement = placed("osc-ascend", 2, 4, partition="preemptible-quad")
-    assert placement.warnings == (
-        "partition preemptible-quad: a preempted job is cancelled there, perhaps without a "
-        "warning, and will not restart: save often (training.checkpoint.every_steps)",
-    )
 
 
 def test_spare_nodes_count_towards_a_partition_s_limits() -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
-from fsdpkit.cli.main import fsdpkit
 from fsdpkit.config.job import Resources
 from fsdpkit.config.limits import shortest_s
 from fsdpkit.config.partition import NodeType, Partition
 from fsdpkit.config.placement import place
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
-from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.errors import UsageError
 from tests.config.limit_requests import made_up, sites, ways
 from tests.config.refused_requests import At, closest, drawn, offered, reasons, untrue
 
@@ -124,53 +121,3 @@ def test_another_partition_that_takes_it_as_it_is_is_named() -> None:
     ]
     longer = msgspec.structs.replace(asked, time="3-0", partition=None)
     assert "As asked it fits with --partition week.\n" in refusal(longer, site)
-
-
-def test_where_no_partition_is_chosen_by_itself_one_is_asked_for() -> None:
-    site = made(a=Partition(automatic=False, max_nodes=1), b=Partition(automatic=False))
-    answer = refusal(Resources(nodes=2, gpus=4, time="60"), site)
-    assert "name one with --partition (a, b)" in answer
-    assert "As asked it fits with --partition b." in answer
-
-
-def test_a_time_too_short_for_training_is_refused_before_any_limit() -> None:
-    answer = refusal(Resources(nodes=2, gpus=4, time="5"), made(p=Partition(max_nodes=1)))
-    assert "--time 5 leaves no time to train" in answer
-    assert "ask for 00:06:00 or more" in answer
-
-
-def test_the_command_line_refuses_in_the_same_words_and_takes_what_it_offers(
-    isolated_user: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    kinds = set()
-    for site in sites():
-        for asked in drawn(site, 4) if site.id != "made-up" else ():
-            message = refusal(asked, site)
-            assert typed(asked, site) == message
-            for one in [*offered(message, asked)][:1]:
-                kinds.add(kind_of(message))
-                assert typed(one, site) == ""
-    assert kinds == {"limits"}
-
-
-def typed(asked: Resources, site: LoadedSite) -> str:
-    """What `fsdpkit submit --dry-run` refuses it with; empty: it prints the script."""
-    said = {
-        "--nodes": asked.nodes,
-        "--gpus": asked.gpus,
-        "--time": asked.time,
-        "--partition": asked.partition,
-        "--account": asked.account,
-        "--spare": asked.spare,
-    }
-    words = [word for key, value in said.items() if value is not None for word in (key, str(value))]
-    for key in ("memory", "cpus_per_gpu"):
-        if (value := getattr(asked, key)) is not None:
-            words += ["--set", f"resources.{key}={value}"]
-    argv = ["submit", "check", "--cluster", site.id, *words, "--dry-run"]
-    done = CliRunner().invoke(fsdpkit, argv, standalone_mode=False)
-    if isinstance(done.exception, FsdpkitError):
-        return str(done.exception)
-    assert done.exit_code == 0, done.output
-    return ""

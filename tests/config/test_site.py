@@ -12,7 +12,7 @@ import pytest
 
 from fsdpkit.config import assets
 from fsdpkit.config.site import choose_site, load_site
-from fsdpkit.errors import ConfigError, NotFoundError, UsageError
+from fsdpkit.errors import ConfigError, NotFoundError
 
 Write = Callable[[str, str], Path]
 TOP = 'schema = "fsdpkit.site/1"\ntitle = "T"\n'
@@ -37,11 +37,6 @@ def slurm_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
     return become
 
 
-@pytest.mark.parametrize("name", ["osc-ascend", "osc-cardinal", "osc-pitzer"])
-def test_osc_s_profiles_ask_for_an_account(name: str) -> None:
-    assert load_site(name).profile.account.required
-
-
 def test_an_unknown_site_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(NotFoundError, match=r"'osc-asend'\. Did you mean 'osc-ascend'"):
         load_site("osc-asend")
@@ -58,42 +53,6 @@ def test_nearer_layers_win(user_file: Write, centre_file: Write) -> None:
     user_file("site/profiles/generic.toml", "title = 'mine'\n")
     profile = load_site("generic").profile
     assert (profile.title, profile.contact) == ("mine", "help@centre")
-
-
-def test_an_error_in_a_layer_names_that_layer(centre_file: Write) -> None:
-    centre_file("site/profiles/osc/ascend.toml", "[partitions.quad]\nmax_nodes = 'six'\n")
-    with pytest.raises(ConfigError, match=r"partitions\.quad\.max_nodes \(centre ascend\.toml\)"):
-        load_site("osc-ascend")
-
-
-def test_the_first_of_several_centre_directories_wins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("a", "b"):
-        path = tmp_path / name / "site" / "profiles" / "generic.toml"
-        path.parent.mkdir(parents=True)
-        path.write_text(f"title = '{name}'\n")
-    monkeypatch.setenv("FSDPKIT_SITE_PATH", f"{tmp_path / 'a'}:{tmp_path / 'b'}")
-    assert load_site("generic").profile.title == "a"
-
-
-def test_a_centre_directory_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FSDPKIT_SITE_PATH", "/nowhere/at/all")
-    with pytest.raises(UsageError, match="FSDPKIT_SITE_PATH names /nowhere/at/all, which is not"):
-        load_site("generic")
-
-
-def test_two_profiles_of_one_name_are_refused(user_file: Write) -> None:
-    user_file("site/profiles/osc/ascend.toml", TOP)
-    user_file("site/profiles/osc-ascend.toml", TOP)
-    with pytest.raises(ConfigError, match="are both the profile 'osc-ascend'; keep one"):
-        load_site("osc-ascend")
-
-
-def test_a_profile_can_be_given_as_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "new.toml"
-    path.write_text(TOP)
-    assert load_site(str(path)).id == "new"
 
 
 def test_without_slurm_it_is_the_local_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,15 +83,6 @@ def test_an_unknown_machine_with_slurm_is_generic(slurm_machine: Callable[..., N
     assert choose_site(None)[0].id == "generic"
 
 
-def test_two_sites_that_both_claim_a_machine_are_refused(
-    user_file: Write, slurm_machine: Callable[..., None]
-) -> None:
-    user_file("site/profiles/other.toml", f"{TOP}[identify]\nenv = {{ CLUSTER = 'ascend' }}\n")
-    slurm_machine(CLUSTER="ascend")
-    with pytest.raises(UsageError, match=r"several sites \(osc-ascend, other\); use --cluster"):
-        choose_site(None)
-
-
 def test_the_persons_word_wins(
     slurm_machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,17 +90,6 @@ def test_the_persons_word_wins(
     monkeypatch.setenv("FSDPKIT_CLUSTER", "osc-pitzer")
     assert choose_site(None)[0].id == "osc-pitzer"
     assert choose_site("osc-cardinal")[0].id == "osc-cardinal"
-
-
-def test_a_named_site_needs_no_other_profile_to_be_right(user_file: Write) -> None:
-    user_file("site/profiles/broken.toml", "schema = ")
-    assert choose_site("osc-ascend")[0].id == "osc-ascend"
-
-
-def test_everything_known_is_listed_with_its_layer(centre_file: Write) -> None:
-    centre_file("site/profiles/osc/ascend.toml", "")
-    places = assets.available("site")["osc-ascend"]
-    assert [layer.name for layer, _ in places] == ["packaged", "centre"]
 
 
 @pytest.mark.parametrize(
@@ -191,13 +130,6 @@ def test_no_profile_recognises_a_login_node_or_variable_of_another() -> None:
     assert len(variables) == len(set(variables))
 
 
-def test_an_example_that_its_own_pattern_does_not_match_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "new.toml"
-    path.write_text(f'{TOP}[identify]\nhostname = "login\\\\d"\nexamples = ["login12"]\n')
-    with pytest.raises(ConfigError, match=r"identify.examples .*'login12' is not matched"):
-        load_site(str(path))
-
-
 CENTRES = [name for name in assets.available("site") if name not in ("generic", "local")]
 
 
@@ -207,9 +139,3 @@ def test_a_centre_s_profile_names_its_sources_and_what_is_not_known(name: str) -
     assert profile.sources
     assert profile.unknown
     assert profile.verified is None, "no profile claims a run that has not happened"
-
-
-def test_a_plain_cluster_s_profile_is_fifteen_lines() -> None:
-    text = (assets.packaged_dir() / "docs" / "profiles.md").read_text(encoding="utf-8")
-    (profile,) = re.findall(r"```toml\n(schema = .*?)```", text, re.DOTALL)
-    assert len(profile.splitlines()) <= 15

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fsdpkit.config.template import load_template, parameter_values
-from fsdpkit.errors import ConfigError, NotFoundError
+from fsdpkit.errors import ConfigError
 
 Write = Callable[[str, str], Path]
 HEAD = 'schema = "fsdpkit.template/1"\nname = "mine"\nversion = "1.2.3"\ndescription = "d"\n'
@@ -91,37 +91,11 @@ MANIFESTS = {
 }
 
 
-def test_no_pattern_keeps_who_looks_at_a_template_busy(mine: Callable[[str], None]) -> None:
-    """Python's own engine would be at it for years."""
-    mine(
-        "[parameters.x]\ntype = 'str'\nhelp = 'h'\npattern = '(a+)+b'\ndefault = '" + "a" * 64 + "'"
-    )
-    with pytest.raises(ConfigError, match="does not match"):
-        load_template("mine")
-
-
-def test_a_template_has_no_more_parameters_than_a_person_reads(mine: Callable[[str], None]) -> None:
-    mine("".join(f"[parameters.x{n}]\ntype = 'int'\nhelp = 'h'\n" for n in range(501)))
-    with pytest.raises(ConfigError, match="parameters"):
-        load_template("mine")
-
-
 @pytest.mark.parametrize(("text", "why"), MANIFESTS.items(), ids=[k[14:40] for k in MANIFESTS])
 def test_a_wrong_manifest_is_refused(text: str, why: str, mine: Callable[[str], None]) -> None:
     mine(text)
     with pytest.raises(ConfigError, match=why):
         load_template("mine")
-
-
-def test_the_folder_and_the_manifest_agree_on_the_name(user_file: Write) -> None:
-    user_file("templates/other/template.toml", HEAD)
-    with pytest.raises(ConfigError, match="name is 'mine', but the directory is 'other'"):
-        load_template("other")
-
-
-def test_an_unknown_template_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(NotFoundError, match=r"no template named 'torchrum'.*'torchrun'"):
-        load_template("torchrum")
 
 
 def test_the_checksum_covers_manifest_and_every_part(

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,39 +81,3 @@ def test_what_goes_wrong_is_told_with_an_exit_status(
     assert (done.returncode, done.stdout) == (status, "")
     assert told in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_ctrl_c_is_answered_with_how_to_go_on(tmp_path: Path) -> None:
-    """A real SIGINT to all processes, as a terminal sends it."""
-    line = '{"source": "' + "some words " * 50 + '", "target": "answer"}\n'
-    (tmp_path / "0.jsonl").write_text(line * 60_000)
-    for number in range(1, 10):  # work for longer than it takes anybody to press Ctrl-C
-        os.link(tmp_path / "0.jsonl", tmp_path / f"{number}.jsonl")
-    argv = [*(sys.executable, "-m", "fsdpkit", "data", "prepare", "?.jsonl", "--output", "out")]
-    command = subprocess.Popen(
-        [*argv, "--processes", "2"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # Who runs tests in the background of a shell has SIGINT ignored, which children inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    deadline = time.monotonic() + 60
-    while not (begun := list(tmp_path.glob("out/.shard-*"))) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.killpg(command.pid, signal.SIGINT)
-    _, said = command.communicate(timeout=60)
-    assert begun
-    assert command.returncode == 130
-    assert "the same command goes on from here" in said
-    assert "Traceback" not in said
-    assert not list(tmp_path.glob("out/.*"))
-
-
-def test_help_fits_a_terminal(fsdpkit: Fsdpkit) -> None:
-    for words in (["data"], ["data", "prepare"], ["data", "show"]):
-        done = fsdpkit(*words, "--help", env=PLAIN)
-        assert done.returncode == 0
-        assert [line for line in done.stdout.splitlines() if len(line) > 80] == []

@@ -15,7 +15,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from fsdpkit.config.training import TrainingSettings, load_settings
-from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.data.inputs import input_problems
 from fsdpkit.data.preparing import prepare
 from tests.data.conftest import (
@@ -76,21 +75,6 @@ def test_a_bad_file_is_one_sentence_with_its_place(
     assert re.search(expected, problem), problem
 
 
-def test_a_text_file_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"one\n\ncaf\xe9\n")
-    (problem,) = told(tmp_path, data__source="a.txt", data__task="span-corruption")
-    assert "a.txt, line 3: not UTF-8: byte 0xe9" in problem
-
-
-def test_bad_rows_that_will_be_skipped_are_fine_unless_there_are_no_others(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "some.jsonl", [*pairs(3), {"source": 1}])
-    write_jsonl(tmp_path / "all.jsonl", [{"source": 1}] * 4)
-    skip = {"data__bad_rows": "skip"}
-    assert told(tmp_path, data__source="some.jsonl", **skip) == []
-    (problem,) = told(tmp_path, data__source="all.jsonl", **skip)
-    assert "none of the first 4 rows can be used" in problem
-
-
 def test_fewer_rows_than_ranks_are_told_where_all_rows_were_seen(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", pairs(7))
     assert told(tmp_path, 7, data__source="a.jsonl") == []
@@ -98,16 +82,6 @@ def test_fewer_rows_than_ranks_are_told_where_all_rows_were_seen(tmp_path: Path)
     assert "7 rows for 8 ranks" in told(tmp_path, 8, data__source="a.jsonl")[0]
     write_jsonl(tmp_path / "large.jsonl", [{"source": "x" * 600_000, "target": "y"}] * 3)
     assert told(tmp_path, 8, data__source="large.jsonl") == []
-
-
-def test_a_large_file_is_read_at_its_beginning_only(tmp_path: Path) -> None:
-    good = b'{"source": "a", "target": "b"}\n' * 50_000
-    (tmp_path / "a.jsonl").write_bytes(good + b"nonsense\n")
-    assert told(tmp_path, data__source="a.jsonl") == []
-    with open(tmp_path / "huge.jsonl", "wb") as file:
-        file.write(good)
-        file.truncate(1 << 40)  # a terabyte of nothing
-    assert told(tmp_path, data__source="huge.jsonl") == []
 
 
 def test_prepared_data_must_be_complete_and_for_this_job(
@@ -147,12 +121,6 @@ def test_ids_beyond_the_models_vocabulary_are_told(
     prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", job(**settings).data)
     settings = {"data__task": "span-corruption", "data__source": "out"}
     assert "out/tokenizer.model: has ids up to 399" in told(tmp_path, **settings)[0]
-
-
-def test_a_tokenizer_that_is_missing_is_told(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", pairs(5))
-    (problem,) = told(tmp_path, data__source="a.jsonl", data__tokenizer="none.json")
-    assert "none.json: no such file" in problem
 
 
 TINY = {
@@ -235,37 +203,6 @@ def test_weights_of_other_dimensions_are_told_by_file_and_tensor(
         assert re.search(r"t5/model-0000\d-of-0000\d\.safetensors: ", problems[0])
 
 
-def test_swapped_heads_and_head_widths_are_told(pretrained: Path, tmp_path: Path) -> None:
-    problems = of_model(changed(pretrained, tmp_path / "t5", num_heads=4, d_kv=2))
-    assert "relative_attention_bias.weight is [32, 2]" in problems[0]
-
-
-def test_an_override_that_does_not_fit_the_weights_is_told(pretrained: Path) -> None:
-    assert "shared.weight" in of_model(pretrained, model__vocab_size=512)[0]
-
-
-def test_a_model_that_cannot_be_read_is_told(pretrained: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    assert "empty/config.json: no such file" in of_model(tmp_path / "empty")[0]
-    directory = changed(pretrained, tmp_path / "t5")
-    first = next(iter(sorted(directory.glob("*.safetensors"))))
-    os.truncate(first, first.stat().st_size - 4)
-    assert "cut short" in of_model(directory)[0]
-    first.write_bytes(b"garbage garbage garbage")
-    assert f"{first.name}: not a safetensors file" in of_model(directory)[0]
-    first.unlink()
-    assert f"{first.name}: no such file, but the index names it" in of_model(directory)[0]
-    (directory / "model.safetensors.index.json").unlink()
-    assert "holds neither model.safetensors nor" in of_model(directory)[0]
-
-
-def test_a_config_that_is_no_t5s_is_told_once(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    problems = input_problems(job(model__config="config.json"), 2, tmp_path)
-    assert len(problems) == 1
-    assert "model_type is 'bert'" in problems[0]
-
-
 def test_looking_needs_neither_numpy_nor_any_reader_package(
     tmp_path: Path, tokenizer_json: Path, sentences: list[str]
 ) -> None:
@@ -301,67 +238,3 @@ def test_a_name_on_the_hub_where_a_path_is_wanted_is_told_how_to_get_it(
     (problem,) = input_problems(job(**{key: name}), 2)
     directory = name.rpartition("/")[2]
     assert f"hf download {name} --local-dir {directory} (pip install" in problem
-
-
-def test_a_dataset_on_the_hub_is_told_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (problem,) = told(tmp_path, data__source="abisee/cnn_dailymail")
-    assert "hf download --repo-type dataset abisee/cnn_dailymail --local-dir" in problem
-    (problem,) = told(tmp_path, data__source="data/pairs.csv")
-    assert problem.endswith("pairs.csv: no such file.")
-
-
-@pytest.mark.parametrize("path", ["/models/t5", "models/a/t5", "there", "tokenizer.json", "../t5"])
-def test_what_is_a_path_is_no_name_on_the_hub(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "there").mkdir()
-    assert hub_hint(path) == ""
-
-
-def test_a_held_out_source_is_looked_at_too(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", pairs(20))
-    write_jsonl(tmp_path / "one.jsonl", pairs(1))
-    (tmp_path / "none.csv").write_text("")
-
-    def found(name: str) -> list[str]:
-        return told(tmp_path, 8, data__source="a.jsonl", data__held_out_source=name)
-
-    assert found("one.jsonl") == [], "evaluating, a rank may be without a sample"
-    assert re.search(r"none\.csv: is empty", *found("none.csv"))
-    assert re.search(r"missing\.csv: no such file", *found("missing.csv"))
-
-
-def test_a_limit_below_the_number_of_ranks_is_told(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", pairs(20))
-    assert told(tmp_path, 4, data__source="a.jsonl", data__limit=4) == []
-    (problem,) = told(tmp_path, 4, data__source="a.jsonl", data__limit=3)
-    assert re.search(r"3 rows for 4 ranks.*training\.data\.limit is 3", problem)
-
-
-def test_prepared_data_with_another_prefix_is_told(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", pairs(20))
-    settings = job(data__task="pairs", data__source_prefix="summarize: ").data
-    prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", settings)
-    assert told(tmp_path, data__source="out", data__source_prefix="summarize: ") == []
-    assert re.search("source prefix 'summarize: ', not ''", *told(tmp_path, data__source="out"))
-
-
-def test_a_limit_beyond_the_files_that_were_looked_at_is_believed(tmp_path: Path) -> None:
-    """Ten files of two rows: what the first three have is not all."""
-    for number in range(10):
-        write_jsonl(tmp_path / f"part-{number}.jsonl", pairs(2))
-    assert told(tmp_path, 8, data__source="part-*.jsonl", data__limit=20) == []
-    (problem,) = told(tmp_path, 8, data__source="part-*.jsonl", data__limit=7)
-    assert "7 rows for 8 ranks" in problem
-
-
-def test_plain_text_has_no_pairs_wherever_it_is_named(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", pairs(20))
-    (tmp_path / "b.txt").write_text("hello\n\nworld")
-    for keys in ({"data__source": "*"}, {"data__source": "a.jsonl", "data__held_out_source": "*"}):
-        (problem,) = told(tmp_path, **keys)
-        assert "b.txt: plain text has no pairs" in problem

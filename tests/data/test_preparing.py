@@ -20,7 +20,7 @@ from fsdpkit.data.pool import PreparationProgress
 from fsdpkit.data.prepared import open_tokens
 from fsdpkit.data.preparing import PreparedDirectory, prepare
 from fsdpkit.data.tokenizers import ByteTokenizer
-from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
+from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 from tests.data.conftest import WRITERS, pairs, write_jsonl
 
 PAIRS = DataSettings(task="pairs")
@@ -82,16 +82,6 @@ def test_rows_keep_the_order_of_the_inputs(tmp_path: Path) -> None:
     expected = [row["target"] for n in (3, 1, 2) for row in pairs(90 + n)]
     decode = ByteTokenizer().decode
     assert [decode(tokens.ids(row, 1).tolist()) for row in range(len(tokens))] == expected
-
-
-def test_shards_are_few_enough_to_keep_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preparing, "SHARD_BYTES", 10)
-    monkeypatch.setattr(preparing, "MOST_SHARDS", 7)
-    inputs = [str(write_jsonl(tmp_path / f"{n}.jsonl", pairs(5))) for n in range(40)]
-    index = prepare(inputs, tmp_path / "out", PAIRS).index
-    assert (len(index.shards) <= 7, index.rows) == (True, 200)
 
 
 KILLED = """
@@ -164,21 +154,6 @@ def test_a_killed_preparation_leaves_no_process_and_goes_on_with_whole_shards(
     assert content(output) == content_of_a_fresh_one(source, tmp_path / "fresh")
 
 
-def test_preparing_processes_are_deaf_to_ctrl_c_before_their_first_line() -> None:
-    """In a Python of its own, for the fork server of this one may run already."""
-    program = (
-        "import signal\n"
-        "from concurrent.futures import ProcessPoolExecutor\n"
-        "from fsdpkit.data import pool\n"
-        "ask = (signal.pthread_sigmask, signal.SIG_BLOCK, [])\n"
-        "with ProcessPoolExecutor(1, pool._fork_server()) as processes:\n"
-        "    print(processes.submit(*ask).result())\n"
-        "print(ask[0](*ask[1:]))\n"
-    )
-    said = subprocess.check_output([sys.executable, "-c", program], text=True)
-    assert said.splitlines() == [str({signal.SIGINT}), "set()"]
-
-
 @pytest.mark.usefixtures("small_shards")
 def test_an_interrupt_leaves_whole_shards_and_nothing_else(tmp_path: Path, source: Path) -> None:
     output = tmp_path / "out"
@@ -195,24 +170,6 @@ def test_an_interrupt_leaves_whole_shards_and_nothing_else(tmp_path: Path, sourc
     assert content(output) == content_of_a_fresh_one(source, tmp_path / "fresh")
 
 
-@pytest.mark.usefixtures("small_shards")
-def test_a_shard_that_is_not_as_its_record_says_is_written_again(
-    tmp_path: Path, source: Path
-) -> None:
-    output = tmp_path / "out"
-
-    def interrupt(progress: PreparationProgress) -> None:
-        if progress.shards_whole >= 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare([str(source)], output, PAIRS, report=interrupt)
-    os.truncate(output / "shard-00000.ids", 10)
-    (output / "shard-00001.json").write_text("half a rec")
-    prepare([str(source)], output, PAIRS)
-    assert content(output) == content_of_a_fresh_one(source, tmp_path / "fresh")
-
-
 @pytest.fixture
 def complete(tmp_path: Path, source: Path) -> Path:
     prepare([str(source)], tmp_path / "out", PAIRS)
@@ -222,14 +179,6 @@ def complete(tmp_path: Path, source: Path) -> Path:
 def again(source: Path, output: Path, force: bool = False, **changed: object) -> PreparedDirectory:
     settings = DataSettings(**{"task": "pairs", **changed})  # type: ignore[arg-type]
     return prepare([str(source)], output, settings, force=force)
-
-
-def test_what_is_complete_is_not_done_again(source: Path, complete: Path) -> None:
-    before = content(complete)
-    assert again(source, complete).found
-    # No bad row was met, so skipping them changes nothing.
-    assert again(source, complete, bad_rows="skip").found
-    assert content(complete) == before
 
 
 @pytest.mark.parametrize(
@@ -265,14 +214,6 @@ def test_rows_skipped_before_are_not_forgiven_later(tmp_path: Path, source: Path
         again(source, tmp_path / "out", bad_rows="fail")
 
 
-def test_a_directory_with_other_files_is_left_alone(tmp_path: Path, source: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").touch()
-    for force in (False, True):
-        with pytest.raises(UsageError, match="holds other files"):
-            again(source, tmp_path / "out", force=force)
-
-
 @pytest.mark.usefixtures("small_shards")
 def test_the_first_bad_row_by_number_ends_it_and_skipping_goes_on(tmp_path: Path) -> None:
     table = pairs(400)
@@ -283,56 +224,6 @@ def test_the_first_bad_row_by_number_ends_it_and_skipping_goes_on(tmp_path: Path
         prepare([str(source)], tmp_path / "out", PAIRS, processes=3)
     done = again(source, tmp_path / "out", bad_rows="skip")
     assert (done.index.rows, done.index.bad_rows) == (397, 3)
-
-
-def test_input_that_cannot_be_prepared_is_refused(tmp_path: Path, source: Path) -> None:
-    output = tmp_path / "out"
-    (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(ConfigError, match=r"a\.txt: plain text has no pairs"):
-        again(tmp_path / "a.txt", output)
-    with pytest.raises(ConfigError, match="name two fields"):
-        again(source, output, target_field="source")
-    with pytest.raises(ConfigError, match="span-corruption has none"):
-        again(source, output, task="span-corruption", source_prefix="fill: ")
-    with pytest.raises(NotFoundError, match=r"none\.csv"):
-        again(tmp_path / "none.csv", output)
-    assert not output.exists()
-    write_jsonl(tmp_path / "bad.jsonl", [{"source": 1}])
-    with pytest.raises(ConfigError, match=r"bad\.jsonl: no usable rows"):
-        again(tmp_path / "bad.jsonl", output, bad_rows="skip")
-
-
-def test_a_tokenizer_without_sentinels_cannot_serve_span_corruption(
-    tmp_path: Path, source: Path, tokenizer_json: Path
-) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_text(tokenizer_json.read_text().replace("<extra_id_", "<other_"))
-    with pytest.raises(ConfigError, match="has no <extra_id_0>"):
-        again(source, tmp_path / "out", task="span-corruption", tokenizer=str(path))
-    assert again(source, tmp_path / "out", tokenizer=str(path)).index.rows == 400
-
-
-def test_a_second_preparation_of_one_directory_is_kept_out(tmp_path: Path, source: Path) -> None:
-    def report(progress: PreparationProgress) -> None:
-        with pytest.raises(UsageError, match="another preparation is writing there"):
-            prepare([str(source)], tmp_path / "out", PAIRS)
-
-    prepare([str(source)], tmp_path / "out", PAIRS, report=report)
-
-
-def test_an_output_that_cannot_be_made_is_named(tmp_path: Path, source: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="file/out: cannot be written"):
-        again(source, tmp_path / "file" / "out")
-
-
-def test_a_copy_that_was_cut_short_is_noticed(complete: Path) -> None:
-    os.truncate(complete / "shard-00000.ids", 100)
-    with pytest.raises(ConfigError, match=r"shard-00000\.ids: has 100 bytes.*not copied whole"):
-        open_tokens(complete)
-    (complete / "shard-00000.ids").unlink()
-    with pytest.raises(ConfigError, match="is missing"):
-        open_tokens(complete)
 
 
 SMALL = """
@@ -379,30 +270,3 @@ def test_a_corpus_is_prepared_and_opened_in_little_memory(
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 40, "MiB more than before, for 100 MB of text and 200 MB of ids"
-
-
-def test_progress_reaches_the_whole(tmp_path: Path, source: Path) -> None:
-    seen: list[PreparationProgress] = []
-    prepare([str(source)], tmp_path / "out", PAIRS, processes=2, report=seen.append)
-    size = source.stat().st_size
-    assert seen[-1] == PreparationProgress(1, 1, size, 0, size, 400)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.jsonl", '{"text": "a", "label": "b"}\n'),
-        ("a.csv", "text,label\na,b\n"),
-    ],
-)
-def test_other_field_names_are_told_with_the_option_that_names_them(
-    tmp_path: Path, name: str, text: str
-) -> None:
-    (tmp_path / name).write_text(text)
-    asked = DataSettings(task="pairs")
-    with pytest.raises(ConfigError) as error:
-        prepare([str(tmp_path / name)], tmp_path / "out", asked, processes=1)
-    told = str(error.value)
-    assert "text, label" in told
-    assert "--source-field" in told
-    assert "skip" not in told, "which would leave every row out"

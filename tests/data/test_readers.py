@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.data import readers, rows
+from fsdpkit.data import readers
 from fsdpkit.data.readers import input_files, pieces, read, whole
 from fsdpkit.data.rows import BadRow, FilePiece, Row
 from fsdpkit.errors import ConfigError, NotFoundError
-from tests.data.conftest import WRITERS, pairs, write_csv, write_jsonl, write_parquet
+from tests.data.conftest import WRITERS, pairs, write_jsonl, write_parquet
 
 FIELDS = ("source", "target")
 
@@ -77,18 +76,6 @@ def test_a_text_is_cut_at_blank_lines_and_nowhere_else(
     assert everything(parts, ("text",)) == (texts, [])
 
 
-def test_batches_are_small_and_their_bytes_add_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readers, "BATCH_BYTES", 1000)
-    for suffix in (".jsonl", ".csv"):
-        path = WRITERS[suffix](tmp_path / f"a{suffix}", pairs(200))
-        batches = list(read(whole(path), FIELDS))
-        assert len(batches) > 10 or suffix == ".csv"  # csv reads ahead by 8 kB
-        assert sum(b.bytes for b in batches) == path.stat().st_size
-        assert sum(len(b.rows) for b in batches) == 200
-
-
 def test_parquet_is_read_by_row_group_and_counts_its_rows_from_the_file(tmp_path: Path) -> None:
     table = pairs(50)
     table[33]["target"] = None
@@ -101,31 +88,6 @@ def test_parquet_is_read_by_row_group_and_counts_its_rows_from_the_file(tmp_path
         f"{path}, row 34: field 'target' must be a string, but is null"
     ]
     assert sum(b.bytes for part in parts for b in read(part, FIELDS)) == path.stat().st_size
-
-
-def test_a_parquet_column_of_categories_is_text_and_one_of_numbers_is_not(tmp_path: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    path = tmp_path / "a.parquet"
-    texts = pyarrow.array(["a", "b", "a"]).dictionary_encode()
-    parquet.write_table(pyarrow.table({"source": texts, "n": [1, 2, 3]}), path)
-    assert everything([whole(path)], ("source",))[0] == [("a",), ("b",), ("a",)]
-    with pytest.raises(ConfigError, match=r"a\.parquet: column 'n' must hold strings.*int64"):
-        everything([whole(path)], ("n",))
-
-
-def test_parquet_text_that_is_not_utf_8_is_a_bad_row(tmp_path: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    raw = pyarrow.array([b"fine", b"caf\xe9"])
-    texts = pyarrow.StringArray.from_buffers(2, *raw.buffers()[1:])
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"source": texts}), path)
-    found, bad = everything([whole(path)], ("source",))
-    assert found == [("fine",)]
-    assert str(bad[0]).endswith("row 2: field 'source' is not UTF-8: byte 0xe9")
 
 
 GOOD = b'{"source": "a", "target": "b"}'
@@ -158,28 +120,6 @@ def test_a_bad_jsonl_row_is_named_by_file_and_line(
         assert reason in bad[0].reason
 
 
-def test_json_that_python_writes_is_read_though_the_standard_forbids_it(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"score": float("nan"), "source": "a", "target": "b"}))
-    assert everything([whole(path)], FIELDS) == ([("a", "b")], [])
-
-
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
-    rows = {".jsonl": GOOD, ".csv": b"source,target\na,b\n", ".txt": b"a"}
-    for suffix, content in rows.items():
-        path = tmp_path / f"a{suffix}"
-        path.write_bytes(b"\xef\xbb\xbf" + content)
-        fields = ("source",) if suffix == ".txt" else FIELDS
-        assert everything([whole(path)], fields) == ([("a", "b")[: len(fields)]], [])
-
-
-def test_utf_16_is_recognised(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("hello", encoding="utf-16")
-    _, bad = everything([whole(path)], ("text",))
-    assert "iconv -f UTF-16" in bad[0].reason
-
-
 BAD_RECORDS = [
     (b"a", "has 1 fields, the header 2"),
     (b"a,b,c", "has 3 fields, the header 2"),
@@ -201,24 +141,12 @@ def test_a_bad_csv_row_is_named_by_the_line_it_begins_on(
     assert reason in bad[0].reason
 
 
-def test_a_csv_field_may_be_long(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "a.csv", [{"source": "x" * 200_000, "target": "y"}])
-    assert len(everything([whole(path)], FIELDS)[0][0][0]) == 200_000
-
-
 def test_a_file_without_the_field_is_refused_as_a_whole(tmp_path: Path) -> None:
     table = [{"text": "a", "target": "b"}]
     for suffix in (".csv", ".parquet"):
         path = WRITERS[suffix](tmp_path / f"a{suffix}", table)
         with pytest.raises(ConfigError, match=rf"a\{suffix}: no column 'source'.*text, target"):
             everything([whole(path)], FIELDS)
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    path.write_bytes(b"not parquet at all")
-    with pytest.raises(ConfigError, match="not a Parquet file"):
-        whole(path)
 
 
 def test_a_row_without_an_end_is_refused_before_it_fills_the_memory(
@@ -229,17 +157,6 @@ def test_a_row_without_an_end_is_refused_before_it_fills_the_memory(
     path.write_bytes(b"x" * (5 << 20))
     with pytest.raises(ConfigError, match=r"a\.jsonl: no line break in 1 MiB"):
         everything([whole(path)], FIELDS)
-
-
-def test_a_long_paragraph_becomes_several_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readers, "PARAGRAPH_BYTES", 100)
-    path = tmp_path / "a.txt"
-    path.write_text("a line of text\n" * 100)
-    found, _ = everything([whole(path)], ("text",))
-    assert len(found) > 5
-    assert "\n".join(t for (t,) in found) + "\n" == path.read_text()
 
 
 def test_inputs_are_a_path_or_a_sorted_pattern(tmp_path: Path) -> None:
@@ -253,9 +170,3 @@ def test_inputs_are_a_path_or_a_sorted_pattern(tmp_path: Path) -> None:
     (tmp_path / "e.csv").touch()
     with pytest.raises(ConfigError, match=r"e\.csv: is empty"):
         input_files(str(tmp_path / "e.csv"))
-
-
-def test_the_first_bad_rows_are_kept_as_examples() -> None:
-    one = rows.BadRows(3, ("a", "b", "c"))
-    both = one.and_also(rows.BadRows(4, ("d", "e", "f", "g")))
-    assert both == rows.BadRows(7, ("a", "b", "c", "d", "e"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import sys
 from collections.abc import Callable
@@ -80,12 +79,6 @@ def test_any_text_comes_back(kind: str, tokenizer_json: Path) -> None:
     check()
 
 
-def test_sentencepiece_gives_words_back(sentencepiece_model: Path, sentences: list[str]) -> None:
-    tokenizer = load_tokenizer(str(sentencepiece_model))
-    for sentence in sentences[:50]:
-        assert tokenizer.decode(tokenizer.encode(sentence)) == " ".join(sentence.split())
-
-
 def test_sentinels_of_bytes_go_downwards_from_258() -> None:
     assert list(ByteTokenizer().sentinels)[:3] == [258, 257, 256]
     # The first eleven are bytes that no UTF-8 text holds.
@@ -133,17 +126,6 @@ def test_the_largest_id_is_found_without_the_packages(
     assert largest_id(sentencepiece_model, sentinels=False) == 299
 
 
-def test_a_unigram_tokenizer_json_lists_its_words(tmp_path: Path) -> None:
-    vocabulary = [["<pad>", 0], ["</s>", 0], ["<unk>", 0], ["a", -1], ["b", -2]]
-    table = {"model": {"type": "Unigram", "vocab": vocabulary}, "added_tokens": []}
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(table))
-    assert largest_id(path, sentinels=False) == 4
-    table["added_tokens"] = [{"id": 9, "content": "<extra_id_0>"}]
-    path.write_text(json.dumps(table))
-    assert largest_id(path, sentinels=True) == 9
-
-
 Lookup = Callable[[Path], object]
 
 
@@ -175,28 +157,6 @@ def test_a_tokenizer_json_without_a_special_token_names_it(
             look_up()
 
 
-@pytest.mark.parametrize("missing", ["eos", "pad"])
-def test_a_sentencepiece_model_without_a_special_piece_names_it(
-    missing: str, tmp_path: Path, sentences: list[str]
-) -> None:
-    # Ids must have no gap: unk takes the place of what is missing.
-    ids = T5_IDS | {"eos_id": -1, "unk_id": 1} if missing == "eos" else {"pad_id": -1, "unk_id": 0}
-    path = train_sentencepiece(tmp_path / "a.model", sentences[:300], **ids)
-    with pytest.raises(ConfigError, match=rf"a\.model: has no {missing} piece"):
-        load_tokenizer(str(path))
-
-
-@pytest.mark.parametrize("package", ["tokenizers", "sentencepiece"])
-def test_a_missing_package_names_its_extra(
-    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    path = tmp_path / ("a.json" if package == "tokenizers" else "a.model")
-    path.touch()
-    with pytest.raises(ConfigError, match=rf'{package}.*pip install "fsdpkit\[tokenizers\]"'):
-        load_tokenizer(str(path))
-
-
 @pytest.mark.torch
 def test_beside_a_model_it_gives_others_the_ids_that_were_trained_on(
     spec: str, tokenizer: Tokenizer, tmp_path: Path
@@ -217,16 +177,3 @@ def test_beside_a_model_it_gives_others_the_ids_that_were_trained_on(
     if spec.endswith(".model"):
         sentinel = theirs.convert_tokens_to_ids("<extra_id_0>")
         assert sentinel == tokenizer.sentinels[0]
-
-
-def test_a_tokenizer_config_that_came_with_it_goes_with_it(
-    tokenizer_json: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_bytes(tokenizer_json.read_bytes())
-    own = json.loads(load_tokenizer(str(path)).files["tokenizer_config.json"])
-    assert own["eos_token"] == "</s>"
-    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 7}')
-    assert load_tokenizer(str(path)).files["tokenizer_config.json"] == b'{"model_max_length": 7}'
-    (tmp_path / "tokenizer_config.json").write_text("{")
-    assert json.loads(load_tokenizer(str(path)).files["tokenizer_config.json"]) == own

@@ -11,10 +11,6 @@ from pathlib import Path
 import pytest
 
 from fsdpkit import Run
-from fsdpkit.config.accelerate_file import unused_of
-from fsdpkit.config.job import Resources
-from fsdpkit.config.job_loading import load_job
-from fsdpkit.errors import ConfigError
 from tests.conftest import COLD, Completed, answer_of
 
 FSDP = """\
@@ -30,7 +26,6 @@ dynamo_backend: 'NO'
 num_machines: 1
 num_processes: 2
 """
-ONE_PROCESS = "distributed_type: 'NO'\nmixed_precision: fp16\nnum_processes: 1\nuse_cpu: true\n"
 SHOWS = """
     import json, os
     known = ("ACCELERATE_", "FSDP_")
@@ -77,16 +72,6 @@ def test_the_script_finds_what_accelerate_launch_gives(
 
 
 @pytest.mark.local
-def test_a_file_for_one_process_serves_many(given: Callable[..., Run], tmp_path: Path) -> None:
-    config = tmp_path / "one.yaml"
-    config.write_text(ONE_PROCESS)
-    run = given(config)
-    assert run.wait().succeeded
-    found = json.loads(run.rank_log(0).read_text())
-    assert (found["ACCELERATE_MIXED_PRECISION"], found["ACCELERATE_USE_CPU"]) == ("fp16", "True")
-
-
-@pytest.mark.local
 def test_what_accelerate_refuses_ends_the_job_with_its_words(
     given: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -98,26 +83,3 @@ def test_what_accelerate_refuses_ends_the_job_with_its_words(
     assert failure is not None
     assert "launch.accelerate_config: " in failure
     assert "unknown keys (['mixed_precison'])" in failure
-
-
-REFUSED = {
-    "distributed_type: MEGATRON_LM": "MEGATRON_LM lays out ranks",
-    "distributed_type: 'XLA'  # pods": "XLA is for TPUs",
-    "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: NO": "Amazon",
-    "{distributed_type: FSDP}": "has no distributed_type",
-    "": "has no distributed_type",
-}
-
-
-@pytest.mark.parametrize(("text", "why"), REFUSED.items())
-def test_what_slurm_does_not_run_is_refused(text: str, why: str, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=rf"launch\.accelerate_config: .*{why}"):
-        load_job("t5", sets=[f"launch.accelerate_config={tmp_path}/c.yaml"])
-
-
-def test_the_jobs_own_numbers_count(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(FSDP.replace("num_processes: 2", "num_processes: 2\x1b[2J"))
-    asked = Resources(nodes=2, gpus=4, time="10")
-    (note,) = unused_of(tmp_path / "c.yaml", asked, "job")
-    assert note == "c.yaml has num_machines = 1; the job's own number counts, 2"

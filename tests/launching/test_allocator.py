@@ -36,28 +36,6 @@ def test_the_variable_has_the_name_that_this_torch_reads(monkeypatch, gpus, vers
     assert environ == ({name: SETTING} if name else {})
 
 
-@pytest.mark.parametrize("own", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
-@pytest.mark.parametrize("value", ["", "max_split_size_mb:512"])
-def test_a_persons_own_setting_stays_alone(gpus, own, value):
-    environ = {own: value}
-    set_allocator(environ, gpus)
-    assert environ == {own: value}
-
-
-@pytest.mark.parametrize("device", ["cpu", "amd"])
-def test_a_job_for_other_devices_gets_none(gpus, device):
-    environ = {"FSDPKIT_DEVICE": device}
-    set_allocator(environ, gpus)
-    assert environ == {"FSDPKIT_DEVICE": device}
-
-
-def test_a_node_without_gpus_gets_none(tmp_path):
-    (tmp_path / "nvidiactl").touch()
-    environ: dict[str, str] = {"FSDPKIT_DEVICE": "nvidia"}
-    set_allocator(environ, tmp_path)
-    assert environ == {"FSDPKIT_DEVICE": "nvidia"}
-
-
 def test_the_agent_sets_it_before_it_imports_torch(monkeypatch):
     order: list[str] = []
     for name in ("set_allocator", "take_secret"):

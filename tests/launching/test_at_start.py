@@ -50,15 +50,6 @@ def test_a_script_finds_path_and_environment_as_without(
     assert started.status == 0
 
 
-def test_programs_that_it_starts_have_nothing_of_it(tmp_path: Path) -> None:
-    (tmp_path / "child.py").write_text(f"{SEES}\nimport signal\nprint(signal.getsignal(15))")
-    (tmp_path / "train.py").write_text(
-        "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)"
-    )
-    command = (sys.executable, "train.py")
-    assert started_anew(command, ALONE, tmp_path) == started_by_hand(command, ALONE, tmp_path)
-
-
 @pytest.mark.parametrize("flags", [(), ("-I",), ("-E",), ("-S",)], ids=str)
 @pytest.mark.parametrize("number", sitecustomize.WARNINGS)
 def test_a_warning_ends_no_rank_whatever_its_python_reads(
@@ -69,23 +60,6 @@ def test_a_warning_ends_no_rank_whatever_its_python_reads(
     )
     started = started_anew((sys.executable, *flags, "train.py"), ALONE, tmp_path)
     assert started == Ended(0, "goes on\n", "")
-
-
-def test_a_shell_s_python_passes_over_them_too(tmp_path: Path) -> None:
-    (tmp_path / "train.sh").write_text(
-        f"kill $$\n{sys.executable} -c 'import os; os.kill(os.getpid(), 15); print(1)'\n"
-    )
-    assert started_anew(("/bin/bash", "train.sh"), ALONE, tmp_path) == Ended(0, "1\n", "")
-
-
-def test_a_warning_while_python_ends_changes_no_status(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "class Last:\n"
-        "    def __del__(self, kill=__import__('os').kill, me=__import__('os').getpid()):\n"
-        "        kill(me, 15)\n"
-        "import sys\nsys.kept = Last()\n"
-    )
-    assert started_anew((sys.executable, "train.py"), ALONE, tmp_path).status == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 from fsdpkit.errors import PortTakenError
 from fsdpkit.failures.older_words import older_line
 from fsdpkit.launching import ending
-from fsdpkit.runs.avoided_nodes import avoid
 from fsdpkit.runs.failures import CHECK, FailureRecord, in_a_line
 from fsdpkit.runs.job_file import DIGEST
 from fsdpkit.runs.layout import RunPaths
@@ -104,15 +102,6 @@ def test_a_node_that_the_job_cannot_do_without_is_used_again(shell: Shell) -> No
     assert (shell.written["avoid"], shell.written["left_out"]) == (["node2"], [])
 
 
-def noted(shell: Shell, node: str, hours: float = 1.0) -> None:
-    """By an earlier run on the same cluster."""
-    other = shell.run.parent / "other-run"
-    other.mkdir(exist_ok=True)
-    save(RunPaths(other), msgspec.structs.replace(run_of(job("3")), id=other.name))
-    until_s = time.time() + 3600 * hours
-    avoid(shell.run.parent, node, why="hung", run_id=other.name, until_s=until_s)
-
-
 def recorded(shell: Shell, *left_out: str) -> None:
     record = run_of(msgspec.structs.replace(job("7"), left_out=list(left_out)))
     save(RunPaths(shell.run), msgspec.structs.replace(record, id=shell.run.name))
@@ -120,14 +109,6 @@ def recorded(shell: Shell, *left_out: str) -> None:
 
 def excludes(shell: Shell, names: str) -> None:
     shell.told = RUNNING.replace("(null)", names)
-
-
-def test_what_is_avoided_now_takes_the_place_of_what_was_left_out_before(shell: Shell) -> None:
-    recorded(shell, "node3")
-    excludes(shell, "node3")
-    noted(shell, "node3", hours=-1)  # its time is over
-    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
-    assert shell.ask(71) == "requeue 71 node2"
 
 
 def test_what_a_person_excludes_stays_excluded(shell: Shell) -> None:
@@ -140,38 +121,10 @@ def test_what_a_person_excludes_stays_excluded(shell: Shell) -> None:
     assert shell.ask(71) == "requeue 71 node[6-7],node9,node2"
 
 
-def test_nodes_that_a_person_excludes_are_not_counted_as_left(shell: Shell) -> None:
-    shell.resources = {"exclude": "node3"}
-    recorded(shell)
-    excludes(shell, "node3")
-    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
-    assert shell.ask(71) == "requeue 71"
-
-
-def test_what_failed_another_run_is_left_out_too_if_enough_are_left(shell: Shell) -> None:
-    recorded(shell)
-    noted(shell, "node1")
-    shell.nodes = ["node1", "node2", "node3", "node4"]
-    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
-    assert shell.ask(71) == "requeue 71 node2,node1"
-    shell.nodes.remove("node4")
-    assert shell.ask(71) == "requeue 71 node2"
-
-
 @pytest.mark.parametrize("words", ["ReqNodeList=node[1-2]", "ReqNodeList=(null) Reservation=r1"])
 def test_where_the_job_says_where_to_run_nothing_is_left_out(shell: Shell, words: str) -> None:
     shell.told += f" {words}"
     shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
-    assert shell.ask(71) == "requeue 71"
-
-
-def test_only_nodes_with_the_same_features_count_where_the_job_asks_for_some(
-    shell: Shell,
-) -> None:
-    shell.nodes[2] = SINFO.format("node3").replace("(null)", "slow")
-    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
-    assert shell.ask(71) == "requeue 71 node2"
-    shell.told += " Features=fast"
     assert shell.ask(71) == "requeue 71"
 
 
@@ -197,23 +150,6 @@ def test_a_head_node_that_the_others_lost_is_the_one_to_leave_out(
 
     monkeypatch.setattr(ending.time, "sleep", say_so_late)
     assert shell.ask(137) == "requeue 71 node1"
-
-
-def test_nobody_waits_for_the_lost_nodes_word_where_slurm_ends_the_job(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FSDPKIT_NODES", "3")
-    silent(shell, "node2", "node3")
-    shell.told = RUNNING.replace("RUNNING", "COMPLETING")
-    monkeypatch.setattr(ending.time, "sleep", lambda _: pytest.fail("it waits"))
-    shell.ask(137)
-
-
-def test_a_check_that_fails_on_several_nodes_is_not_their_fault(shell: Shell) -> None:
-    shell.fails(0, f"71 node1: {CHECKED}{BROKEN}")
-    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
-    assert shell.ask(71) == "end 78"
-    assert shell.written["cause"] == "preflight"
 
 
 def test_what_the_job_wants_is_believed_as_it_was_submitted_alone(
@@ -268,34 +204,6 @@ def test_what_waits_for_a_job_that_would_end_the_same_again_is_named(shell: Shel
     assert shell.written["for_good"] is True
 
 
-def test_what_came_back_is_not_to_be_started_again_before_its_cause_is_known(shell: Shell) -> None:
-    came_back(shell)
-    assert shell.ask(1) == "end 1"
-    assert f"mend the cause (fsdpkit diagnose {shell.run}), then: " in shell.said
-    assert "to go on: " not in shell.said
-
-
-def test_of_an_array_only_the_same_task_of_what_waits_is_named(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "31")
-    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "4")
-    chained(shell.run, *CHAIN, array=[3, 4])
-    came_back(shell)
-    assert shell.ask(1) == "end 1 8_4,9_4"
-
-
-def test_what_waits_stays_where_another_start_may_help(shell: Shell) -> None:
-    chained(shell.run, *CHAIN)
-    trouble = {"cause": "crash", "status": 1, "message": "rank 1 on node2: x", "step": 12}
-    earlier = [trouble, {**trouble, "step": 10}, trouble]
-    verdict = {"trouble": trouble, "why": "2 restarts are used up", "earlier": earlier}
-    (shell.attempt / "verdict.json").write_text(json.dumps(verdict))
-    assert shell.ask(1) == "end 1"
-    assert shell.written["for_good"] is False
-
-
 def test_what_cannot_be_the_id_of_a_job_reaches_no_shell(shell: Shell) -> None:
     chained(shell.run, ("7",), ("8;reboot", "7"), ("$(x)", "7"))
     came_back(shell)
@@ -312,18 +220,6 @@ def test_what_cannot_be_the_name_of_a_node_reaches_no_shell(shell: Shell) -> Non
     record = FailureRecord(by="agent", rule=CHECK, name="$(reboot)", status=71, cause="bad-gpu")
     (shell.attempt / "failures" / "1-node-1").write_text(in_a_line(record))
     assert shell.ask(71) == "requeue 71"
-
-
-def test_a_log_that_cannot_be_written_does_not_change_the_answer(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Full(io.StringIO):
-        def write(self, text: str) -> int:
-            raise OSError(122, "Disk quota exceeded")
-
-    monkeypatch.setattr(sys, "stderr", Full())
-    shell.fails(1, "1 rank 3 on node2: ValueError: no")
-    assert shell.ask(1) == "requeue 1"
 
 
 def test_starts_that_slurm_refuses_are_not_counted_while_they_are_few(
@@ -361,17 +257,6 @@ def test_what_srun_says_of_a_step_without_a_verdict_is_decided_by(shell: Shell, 
     assert (answer, shell.written["cause"]) == SRUN_SAYS[line]
 
 
-def test_what_srun_said_of_the_attempt_before_is_not_said_of_this_one(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell.retry = {"on_out_of_memory": "requeue"}
-    (shell.run / "slurm-7.log").write_text("srun: error: node2: task 1: Out Of Memory\n")
-    assert shell.ask(137) == "requeue 137"
-    shell.attempt = begin(shell.run, 1, monkeypatch)
-    shell.ask(137)
-    assert shell.written["cause"] == "unknown"
-
-
 def test_attempts_without_a_new_checkpoint_are_counted_from_the_last_one(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,54 +271,6 @@ def test_attempts_without_a_new_checkpoint_are_counted_from_the_last_one(
         told.append(shell.ask(71))
     assert told == ["requeue 71", "requeue 71", "requeue 71", "end 71"]
     assert "2 attempts in a row" in shell.written["why"]
-
-
-STEPS = (100, 200, 300, 400, 390, 395)
-"""That six attempts reach: the last two get no further."""
-
-
-def test_what_an_attached_trainer_has_saved_brings_the_job_further(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell.retry = {"requeues": 1}
-    told = []
-    for number, step in enumerate(STEPS):
-        shell.attempt = begin(shell.run, number, monkeypatch)
-        mark = shell.run / "lightning" / f"checkpoint-{step}.ckpt.fsdpkit.json"
-        mark.parent.mkdir(exist_ok=True)
-        mark.write_text(json.dumps({"run": shell.run.name, "step": step, "files": {}}))
-        shell.fails(0, "71 node1: no sign of life")
-        told.append(shell.ask(71))
-    assert told == [*["requeue 71"] * 5, "end 71"]
-    assert shell.written["step"] == 400
-
-
-def test_a_script_that_stopped_as_asked_has_saved_what_it_had_logged(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that begins anew each time stops at about the same step, and is not repeated for ever."""
-    shell.retry = {"requeues": 1}
-    told = []
-    for number, step in enumerate(STEPS):
-        shell.attempt = begin(shell.run, number, monkeypatch)
-        words = "rank 0 on node1: stopped early as asked, after saving a checkpoint"
-        trouble = Trouble(cause="stopped", status=75, message=words, step=step)
-        write(shell.attempt / "verdict.json", AttemptVerdict(trouble=trouble, warned=True))
-        told.append(shell.ask(75))
-    assert told == [*["requeue 75"] * 5, "end 75"]
-    assert "2 attempts in a row" in shell.written["why"]
-
-
-def test_a_resumed_job_s_first_attempt_counts_from_where_the_job_before_ended(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell.retry = {"requeues": 0}
-    (shell.run / "checkpoints" / "step-5").mkdir(parents=True)
-    (shell.attempt / "ending.json").write_text('{"step": 5}')
-    shell.attempt = begin(shell.run, 1, monkeypatch)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
-    shell.fails(0, "71 node1: no sign of life")
-    assert shell.ask(71) == "end 71"
 
 
 def begin(run: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from fsdpkit.launching import flight_analysis
 from fsdpkit.launching.flight_analysis import read_dumps, record_of
 from fsdpkit.runs.flight_record import FlightRecord, in_words, read_flight_record
 from tests.training.launch import run_ranks
@@ -52,16 +51,6 @@ def test_of_real_dumps_the_analyser_says_who_called_something_else(real: FlightR
     assert pair.different == {1: "all_gather (2x4 Float)"}
     assert pair.where is not None
     assert "leave_dumps.py:20 in <module>" in pair.where
-
-
-def test_of_real_dumps_the_rank_that_did_not_call_is_missing(real: FlightRecord) -> None:
-    world = next(stuck for stuck in real.stuck if stuck.group == "default_pg")
-    assert (world.sequence, world.waiting, world.missing) == (2, [0, 2], [1])
-    assert (world.input_sizes, world.dtypes) == ([[16]], ["Float"])
-    assert in_words(real) == (
-        "the ranks of group pair called number 2 differently: rank 0 all_reduce (2x4), rank 1 "
-        "all_gather (2x4 Float)"
-    )
 
 
 def entry(number: int, state: str = "completed", **more: Any) -> dict[str, Any]:
@@ -218,26 +207,6 @@ def test_whom_the_ranks_wait_for(
     assert in_words(record) == said
 
 
-def test_a_rank_that_waits_in_another_group_is_not_the_one_to_blame(dumps: Path) -> None:
-    """Ranks 0 and 1 wait for 2, which waits for 3 in another group; 3 has called nothing."""
-    groups = {
-        "0": {"name": "0", "desc": "data", "ranks": "[0, 1, 2]"},
-        "1": {"name": "1", "desc": "tensor", "ranks": "[2, 3]"},
-    }
-    waits = entry(3, "started", process_group=("0", "data"))
-    for rank, entries in {
-        0: [waits],
-        1: [waits],
-        2: [entry(7, "started", process_group=("1", "tensor"))],
-        3: [],
-    }.items():
-        leave(dumps, rank, {**dump(entries, ALL), "pg_config": groups})
-    record = record_of(read_dumps(dumps)[0], 0, 4, "2.13.0")
-    said = in_words(record)
-    assert said is not None
-    assert said.startswith("rank 3 has not called all_reduce number 7 of group tensor")
-
-
 class Hostile:
     def __reduce__(self) -> Any:
         return os.mkdir, (f"{os.environ['HOSTILE']}/executed",)
@@ -259,35 +228,3 @@ def test_a_dump_that_is_more_than_data_is_not_obeyed(
     assert read.keys() == {1}
     assert unread.keys() == {0, 2, 3, 4, 5, 6}
     assert not (tmp_path / "executed").exists()
-
-
-def test_a_directory_that_others_can_look_into_is_not_read(dumps: Path) -> None:
-    leave(dumps, 0, dump([entry(1)], ALL))
-    dumps.chmod(0o710)
-    assert read_dumps(dumps) == ({}, {0: "the directory is not this user's alone"})
-
-
-def test_what_the_analyser_cannot_digest_leaves_the_rest(dumps: Path) -> None:
-    for rank in ALL:
-        leave(dumps, rank, dump([entry(1, "started", profiling_name="nothing:known")], ALL))
-    record = record_of(read_dumps(dumps)[0], 0, 4, "2.13.0")
-    assert record.error is not None
-    assert record.error.startswith("torch's analyser: AssertionError")
-    assert record.stuck[0].operation == "known"
-
-
-def test_nothing_is_written_where_no_rank_left_anything(
-    dumps: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flight_analysis, "_NONE_S", 0.0)
-    assert not flight_analysis.wait_for_dumps(dumps, 2)
-    assert not flight_analysis.wait_for_dumps(dumps / "absent", 2)
-
-
-def test_dumps_of_a_thousand_ranks_are_cut_to_their_last_collectives(
-    dumps: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flight_analysis, "_MOST_ENTRIES", 1)
-    leave(dumps, 0, dump([entry(number) for number in range(1, 1001)], [0]))
-    read, _ = read_dumps(dumps)
-    assert [e["record_id"] for e in read[0].entries] == list(range(801, 1001))

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ import psutil
 import pytest
 
 from fsdpkit.launching.at_start import sitecustomize
-from fsdpkit.launching.fork_safety import of_ranks_among, reads_of_variables
 from fsdpkit.launching.set_aside import WITH_TORCH
 from tests.launching.forking import Ended, Forking, started_anew
 from tests.slurm_cluster.machines import poll
@@ -87,16 +85,6 @@ def test_a_forked_rank_finds_what_a_started_one_finds(
     anew["environ_shown"].remove(f"PYTHONPATH={Path(sitecustomize.__file__).parent}")
     different = {key for key in forked if forked[key] != anew[key]} - KNOWN
     assert {key: forked[key] for key in different} == {key: anew[key] for key in different}
-
-
-def test_the_buffering_is_what_the_command_and_the_environment_ask_for(
-    forking: Forking, tmp_path: Path
-) -> None:
-    (tmp_path / "probe.py").write_bytes(PROBE.read_bytes())
-    forked, anew = (
-        told_by(e)["streams"] for e in both(forking, (sys.executable, "probe.py"), tmp_path)
-    )
-    assert forked == anew
 
 
 # How a program ends: what its last line does, and what its parent, its log and torchrun see of it.
@@ -200,182 +188,6 @@ def test_processes_that_it_starts_end_when_they_are_told_to(
         assert (ended.status, ended.out, ended.err) == (0, "[1, 2]\n-15 -15\n", "")
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        *("os.execv(*c)", "os.execvp(*c)", "os.execve(*c, {'A': '1'})"),
-        "os.execve(*c, {b'PYTHONPATH': b''})",
-    ],
-)
-def test_it_remains_a_rank_when_it_replaces_its_program(
-    forking: Forking, tmp_path: Path, how: str
-) -> None:
-    """As for a library's variable that must be set when the process begins."""
-    write(
-        tmp_path / "train.py",
-        f"""
-        import os, signal, subprocess, sys
-
-        c = (sys.executable, [sys.executable, *sys.argv, "again"])
-        if len(sys.argv) == 1:
-            try:
-                os.execv("/nowhere", ["nowhere"])
-            except FileNotFoundError as error:
-                print(error, os.environ.get("PYTHONPATH"), flush=True)
-            signal.raise_signal(signal.SIGTERM)
-            {how}
-        signal.raise_signal(signal.SIGTERM)
-        program = subprocess.Popen(["/bin/sleep", "60"])
-        program.terminate()
-        print(sys.argv, program.wait(), os.environ.get("PYTHONPATH"))
-        """,
-    )
-    said = "[Errno 2] No such file or directory None\n['train.py', 'again'] -15 None\n"
-    for ended in both(forking, (*PYTHON, "train.py"), tmp_path):
-        assert (ended.status, ended.out, ended.err) == (0, said, "")
-
-
-def test_torchelastic_gets_the_exception_that_record_caught(
-    forking: Forking, tmp_path: Path
-) -> None:
-    write(
-        tmp_path / "train.py",
-        """
-        from torch.distributed.elastic.multiprocessing.errors import record
-
-        @record
-        def main():
-            raise ValueError("a sample that cannot be read")
-
-        if __name__ == "__main__":
-            main()
-        """,
-    )
-    files = [tmp_path / "forked.json", tmp_path / "anew.json"]
-    environs = [{**OF_A_RANK, "TORCHELASTIC_ERROR_FILE": str(file)} for file in files]
-    command = (*PYTHON, "train.py")
-    forked = forking.run(command, environs[0], cwd=str(tmp_path))
-    anew = started_anew(command, {**forking.environ, **environs[1]}, tmp_path)
-    assert forked.status == anew.status == 1
-    told = [json.loads(file.read_text())["message"] for file in files]
-    assert told[0]["message"] == told[1]["message"] == "ValueError: a sample that cannot be read"
-    assert told[0]["extraInfo"]["py_callstack"] == told[1]["extraInfo"]["py_callstack"]
-
-
-PROCESSES = """
-    import multiprocessing as mp
-    import os
-    import sys
-
-    class Sample:
-        def __init__(self, value):
-            self.value = value
-
-    def work(sample, queue):
-        queue.put((type(sample).__module__.removeprefix("__mp_"), sample.value, os.environ["RANK"]))
-
-    if __name__ == "__main__":
-        context = mp.get_context(sys.argv[1])
-        queue = context.Queue()
-        child = context.Process(target=work, args=(Sample(5), queue))
-        child.start()
-        print(queue.get()[1:], mp.get_start_method(), mp.current_process().name)
-        child.join()
-        print(child.exitcode)
-        sys.exit(child.exitcode)
-"""
-
-
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_it_starts_processes_of_its_own(forking: Forking, tmp_path: Path, method: str) -> None:
-    write(tmp_path / "train.py", PROCESSES)
-    forked, anew = both(forking, (*PYTHON, "train.py", method), tmp_path)
-    assert forked == anew
-    assert forked.out.startswith("(5, '3')")
-
-
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_classes_of_the_script_come_back_from_its_processes(
-    forking: Forking, tmp_path: Path, method: str
-) -> None:
-    """There the script is called `__mp_main__`, and so it must be known in the rank."""
-    write(
-        tmp_path / "train.py",
-        """
-        import multiprocessing as mp
-        import sys
-
-        class Sample:
-            pass
-
-        def work(queue):
-            queue.put(Sample())
-
-        if __name__ == "__main__":
-            context = mp.get_context(sys.argv[1])
-            queue = context.Queue()
-            child = context.Process(target=work, args=(queue,))
-            child.start()
-            print(type(queue.get()))
-            child.join()
-        """,
-    )
-    forked, anew = both(forking, (*PYTHON, "train.py", method), tmp_path)
-    assert forked == anew == Ended(0, "<class '__main__.Sample'>\n", "")
-
-
-@pytest.mark.parametrize("path", ["./train.py", "own/../train.py", "{}//train.py"])
-def test_the_script_s_path_is_left_as_it_was_written(
-    forking: Forking, tmp_path: Path, path: str
-) -> None:
-    (tmp_path / "own").mkdir()
-    write(tmp_path / "train.py", "print(__file__)\nraise ValueError")
-    forked, anew = both(forking, (*PYTHON, path.format(tmp_path)), tmp_path)
-    assert forked == anew
-
-
-def test_its_process_and_its_clock_are_its_own(forking: Forking, tmp_path: Path) -> None:
-    write(
-        tmp_path / "train.py",
-        """
-        import logging, os, threading
-        record = logging.LogRecord("", 0, "", 0, "", (), None)
-        print(threading.main_thread().native_id == os.getpid())
-        print(record.created - record.relativeCreated / 1000 > os.stat(__file__).st_mtime)
-        """,
-    )
-    forked, anew = both(forking, (*PYTHON, "train.py"), tmp_path)
-    assert forked == anew == Ended(0, "True\nTrue\n", "")
-
-
-def test_a_directory_made_since_is_searched(tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    script = write(tmp_path / "own" / "train.py", "import staged")
-    with Forking(tmp_path, {"PYTHONPATH": f"{made}:{os.getcwd()}"}) as forking:
-        write(made / "staged.py", "print('found')")
-        assert forking.run((*PYTHON, str(script))).out == "found\n"
-
-
-def test_what_main_pickles_main_unpickles(forking: Forking, tmp_path: Path) -> None:
-    write(
-        tmp_path / "train.py",
-        """
-        import pickle
-        from dataclasses import dataclass
-
-        @dataclass
-        class State:
-            step: int
-
-        data = pickle.dumps(State(7))
-        assert b"__main__" in data
-        print(pickle.loads(data), pickle.loads(data).__class__ is State)
-        """,
-    )
-    forked, anew = both(forking, (*PYTHON, "train.py"), tmp_path)
-    assert forked == anew == Ended(0, "State(step=7) True\n", "")
-
-
 def test_a_loader_s_workers_and_a_process_group_work(forking: Forking, tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",
@@ -399,38 +211,6 @@ def test_a_loader_s_workers_and_a_process_group_work(forking: Forking, tmp_path:
     assert forked == anew
 
 
-def test_inductor_starts_its_compile_workers(forking: Forking, tmp_path: Path) -> None:
-    script = write(
-        tmp_path / "train.py",
-        """
-        import math
-        import torch
-        from torch._inductor.compile_worker.subproc_pool import SubprocPool
-
-        if __name__ == "__main__":
-            pool = SubprocPool(1)
-            print(pool.submit(math.sqrt, 16).result(timeout=300))
-            pool.shutdown()
-        """,
-    )
-    assert forking.run((*PYTHON, str(script))) == Ended(0, "4.0\n", "")
-
-
-def test_no_two_ranks_draw_the_same_numbers(forking: Forking, tmp_path: Path) -> None:
-    write(
-        tmp_path / "train.py",
-        """
-        import random, uuid
-        import multiprocessing, numpy, torch
-        print(random.random(), numpy.random.rand(), uuid.uuid4(), torch.initial_seed(),
-              torch.rand(1).item(), bytes(multiprocessing.current_process().authkey).hex())
-        """,
-    )
-    numbers = [forking.run((*PYTHON, "train.py"), cwd=str(tmp_path)).out.split() for _ in (0, 1)]
-    assert len(numbers[0]) == 6
-    assert not set(numbers[0]) & set(numbers[1])
-
-
 def test_a_file_beside_the_script_wins_over_a_loaded_library_by_a_cold_start(
     forking: Forking, tmp_path: Path
 ) -> None:
@@ -440,16 +220,6 @@ def test_a_file_beside_the_script_wins_over_a_loaded_library_by_a_cold_start(
     assert "fractions.py" in forking.start(command)["cold"]
     (tmp_path / "fractions.py").unlink()
     assert forking.run(command).status == 0
-
-
-def test_a_file_beside_the_script_that_torch_looked_for_makes_it_a_cold_start(
-    forking: Forking, tmp_path: Path
-) -> None:
-    write(tmp_path / "train.py", "import torch\n")
-    missing = "tensorrt"  # of NVIDIA's, which has no release for these tests' Python
-    write(tmp_path / f"{missing}.py", "mine = True\n")
-    command = (*PYTHON, str(tmp_path / "train.py"))
-    assert f"{missing}.py" in forking.start(command)["cold"]
 
 
 def test_a_variable_that_torch_read_when_it_was_loaded_makes_it_a_cold_start(
@@ -488,14 +258,6 @@ def test_a_rank_runs_on_when_the_server_is_killed_and_the_next_starts_anew(
         assert "ended" in forking.start((*PYTHON, str(script)))["cold"]
 
 
-def test_a_server_that_is_stopped_is_given_up(tmp_path: Path) -> None:
-    script = write(tmp_path / "train.py", "print('x')\n")
-    with Forking(tmp_path) as forking:
-        os.kill(forking.server, signal.SIGSTOP)
-        assert "stopped" in forking.start((*PYTHON, str(script)))["cold"]
-        assert not (tmp_path / "out-1").read_text()
-
-
 UNSAFE = {
     "a thread": (
         "import threading\nend = threading.Event()\n"
@@ -524,112 +286,6 @@ def test_a_library_that_cannot_be_loaded_ahead_is_loaded_by_each_rank(
         ended = forking.wait(rank)
         assert ended.status == {"an end": 5, "an error": 1}.get(what, 0), ended.err
         assert ended.out == ("" if ended.status else "x\n")
-
-
-def test_a_library_that_cannot_be_loaded_ahead_costs_no_other(tmp_path: Path) -> None:
-    names = ("first", "unsafe", "last")
-    for name in names:
-        read = "os.environ.get('RANK')" if name == "unsafe" else ""
-        write(tmp_path / "installed" / f"{name}.py", f"import os\npid = os.getpid()\n{read}")
-    own = "[each.__name__ for each in (first, unsafe, last) if each.pid == os.getpid()]"
-    script = write(tmp_path / "own" / "train.py", f"import os, {', '.join(names)}\nprint({own})")
-    with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
-        for name in names:
-            forking.load(name)
-        assert forking.run((*PYTHON, str(script))).out == "['unsafe']\n"
-
-
-AT_START = {
-    "a file": "import os\nkept = open('/dev/null', 'w')",
-    "a socket": "import socket\nkept = socket.create_server(('127.0.0.1', 0))",
-    "the rank's number": "import os\nrank = os.environ.get('LOCAL_RANK')",
-}
-
-
-@pytest.mark.parametrize("what", AT_START, ids=lambda w: w.replace(" ", "-"))
-def test_what_python_does_as_it_starts_is_done_by_each_rank(tmp_path: Path, what: str) -> None:
-    """If an environment's `sitecustomize` does it, no server is made."""
-    write(tmp_path / "site" / "sitecustomize.py", AT_START[what])
-    done = subprocess.run(
-        [sys.executable, "-c", "from fsdpkit.launching import fork_server; fork_server.start()"],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}:{os.getcwd()}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert "ColdStartError" in done.stderr
-    assert ("LOCAL_RANK" if "rank" in what else "opened") in done.stderr
-
-
-def test_a_working_directory_that_is_gone_costs_a_cold_start(tmp_path: Path) -> None:
-    """A program started anew may do without."""
-    script = write(tmp_path / "train.py", "print('x')")
-    (gone := tmp_path / "gone").mkdir()
-    with Forking(tmp_path) as forking:
-        forking.run((*PYTHON, str(script)), cwd=str(gone))
-        gone.rmdir()
-        assert "cold" in forking.start((*PYTHON, str(script)))
-
-
-def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Path) -> None:
-    write(tmp_path / "installed" / "changing.py", "import os\nos.environ['SET_BY_LIBRARY'] = '1'")
-    script = write(
-        tmp_path / "own" / "train.py", "import changing, os\nprint(os.environ['SET_BY_LIBRARY'])"
-    )
-    with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
-        forking.load("changing")
-        assert forking.run((*PYTHON, str(script))).out == "1\n"
-
-
-def test_the_compiler_s_cache_lies_where_the_script_wants_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # set by torch's own import
-    write(
-        tmp_path / "train.py",
-        f"""
-        import os, torch
-        print("TORCHINDUCTOR_CACHE_DIR" in os.environ)
-        os.environ["TMPDIR"] = {str(tmp_path)!r}
-        from torch._inductor.runtime.cache_dir_utils import cache_dir
-        print(cache_dir())
-        """,
-    )
-    with Forking(tmp_path) as forking:
-        forking.load(*WITH_TORCH)
-        forked, anew = both(forking, (*PYTHON, "train.py"), tmp_path)
-    assert forked == anew
-    assert forked.out.startswith(f"False\n{tmp_path}/torchinductor_"), forked
-
-
-def test_reading_a_rank_s_variable_is_noted_whether_it_is_set_or_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RANK", "0")  # exported by somebody, for all processes of the node
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    with reads_of_variables() as reads:
-        os.environ.get("HOME")
-    assert of_ranks_among(reads, os.environ) == []
-    with reads_of_variables() as reads:
-        os.environ.get("LOCAL_RANK")
-        os.getenv("RANK")
-    assert of_ranks_among(reads, os.environ) == ["LOCAL_RANK", "RANK"]
-
-
-def test_what_a_refused_library_has_started_is_ended(tmp_path: Path) -> None:
-    mark = tmp_path / "pid"
-    library = f"""
-        import subprocess
-        with open({str(mark)!r}, "w") as file:
-            file.write(str(subprocess.Popen(["sleep", "300"]).pid))
-    """
-    write(tmp_path / "installed" / "starting.py", library)
-    script = write(tmp_path / "own" / "train.py", "print('x')")
-    with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
-        forking.load("starting")
-        assert forking.run((*PYTHON, str(script))).out == "x\n"
-        wait_gone(int(mark.read_text()))
 
 
 def test_nothing_outlives_the_agent(tmp_path: Path) -> None:

@@ -124,16 +124,6 @@ def test_the_run_can_always_be_scheduled_and_uses_everything_again_in_the_end(
     assert set(cluster.startable) == set(names) - own
 
 
-def test_where_slurm_did_not_say_what_is_excluded_it_stays_as_it_is() -> None:
-    found = exclusions([], present=None, own="n1", before=(), nodes=[], had=["n2"])
-    assert found == Exclusions((), None)
-
-
-def test_a_list_of_the_person_s_that_cannot_be_read_stays_as_it_is() -> None:
-    found = exclusions([], present="n1", own="n[", before=["n1"], nodes=[], had=["n2"])
-    assert found == Exclusions((), None)
-
-
 def test_what_is_excluded_already_is_not_asked_for_again() -> None:
     nodes = nodes_of(
         "\n".join(f"main*|n{number}|idle|8|1000|(null)|gpu:4" for number in range(1, 5))

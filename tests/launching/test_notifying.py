@@ -112,42 +112,12 @@ def test_each_event_is_called_what_it_is(
     assert (told(tmp_path)[1]["event"], told(tmp_path)[1]["why"]) == (event, why)
 
 
-def test_of_a_script_that_ended_before_any_rank_its_own_last_words_are_told(
-    notified: Notified, tmp_path: Path
-) -> None:
-    log = tmp_path / "a run" / "slurm-77.log"
-    log.write_text("fsdpkit: one node (n1)\nfsdpkit: n1: there is no torchrun on PATH\nbye\n")
-    notified("end", 78, ending=None)
-    variables, as_json = told(tmp_path)
-    assert (as_json["why"], as_json["cause"]) == ("n1: there is no torchrun on PATH", "unknown")
-    assert (variables["FSDPKIT_STEP"], as_json["step"]) == ("", None)
-
-
-def test_an_array_task_is_named_as_slurm_does(
-    notified: Notified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "70")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
-    notified()
-    assert told(tmp_path)[0]["FSDPKIT_JOB_ID"] == "70_3"
-
-
 @pytest.mark.parametrize("notify", [{"on": ["end", "requeue"]}, {"command": []}])
 def test_who_did_not_ask_is_not_told(
     notify: dict[str, Any], notified: Notified, tmp_path: Path
 ) -> None:
     assert notified(**notify) == ""
     assert not (tmp_path / "told").exists()
-
-
-def test_words_that_no_variable_can_hold_do_not_keep_the_rest_back(
-    notified: Notified, tmp_path: Path
-) -> None:
-    why = "line 1\nline 2: \0 é " + "x" * 300_000
-    notified(ending={**ENDING, "why": why})
-    variables, as_json = told(tmp_path)
-    assert as_json["why"] == why
-    assert variables["FSDPKIT_WHY"] == why.replace("\0", " ")[:4096]
 
 
 def is_alive(pid: int) -> bool:
@@ -181,34 +151,3 @@ def test_a_command_that_never_ends_is_killed_with_all_it_started(
         while is_alive(int(pid)):
             assert time.monotonic() < deadline, pid
             time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    ("command", "complaint"),
-    [
-        (["/no/such program"], "could not be started: [Errno 2]"),
-        (["false"], "ended with status 1"),
-        (["bash", "-c", "kill -9 $$"], "was ended by signal 9"),
-        (["true"], ""),  # that it reads nothing is its own affair
-    ],
-)
-def test_a_command_that_fails_is_told_in_the_log(
-    command: list[str], complaint: str, notified: Notified
-) -> None:
-    heard = notified(command=command)
-    assert complaint in heard
-    assert (heard == "") == (complaint == "")
-
-
-def test_a_job_that_cannot_be_read_is_told_in_the_log(
-    notified: Notified, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    notified()
-    (tmp_path / "a run" / "job.json").write_text("{")
-    assert notifying.main() == 0
-    assert "was not called" in capfd.readouterr().err
-
-
-def test_it_starts_without_torch() -> None:
-    code = "import sys, fsdpkit.launching.notifying; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

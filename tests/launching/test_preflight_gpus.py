@@ -120,12 +120,6 @@ def test_a_stranger_s_gpu_memory_is_refused_with_its_process(gpus: Any) -> None:
     assert "resources.exclude=a0101" in said
 
 
-def test_a_process_of_unknown_size_or_name_is_told_as_such(gpus: Any) -> None:
-    gpus(Gpu(used_mib=2000, processes=[process(None, pid=2**22 + 1)]))
-    with pytest.raises(NodeError, match=r"\(not visible here\) \(size unknown\)"):
-        preflight.check_gpu_memory({})
-
-
 def test_the_job_before_gets_time_to_leave(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     leaving = Gpu(used_mib=70_000, processes=[process(69_500)])
     gpus(leaving)
@@ -135,17 +129,6 @@ def test_the_job_before_gets_time_to_leave(gpus: Any, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(preflight.time, "sleep", sleep)
     assert preflight.check_gpu_memory({}) == 4
-
-
-def test_little_memory_and_memory_of_nobody_do_not_stop_a_training(
-    gpus: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gpus(Gpu(used_mib=300, processes=[process(296)]))
-    assert preflight.check_gpu_memory({}) == 300
-    assert capsys.readouterr().out == ""
-    gpus(Gpu(used_mib=5000), v2=False)
-    assert preflight.check_gpu_memory({}) == 5000
-    assert "5000 MiB in use, by nobody that can be seen" in capsys.readouterr().out
 
 
 def test_only_the_gpus_of_this_job_are_looked_at(gpus: Any) -> None:
@@ -166,58 +149,3 @@ def test_a_gpu_whose_memory_cannot_be_repaired_is_refused(
     gpus(Gpu(remapped=(0, 9, 0, 1)))
     with pytest.raises(NodeError, match="GPU 0 has a damaged row"):
         preflight.check_gpu_memory({})
-
-
-def test_without_the_package_nobody_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert preflight.check_gpu_memory({}) is None
-    with nvml.xid_errors({}) as found:
-        pass
-    assert found == []
-
-
-def test_xid_errors_are_those_that_came_during_the_measurement(gpus: Any) -> None:
-    faulty = Gpu()
-    gpus(Gpu(), faulty)
-    with nvml.xid_errors({}) as found:
-        faulty.xids += [79, 48]
-    assert found == [79, 48]
-
-
-TWO = {"CUDA_VISIBLE_DEVICES": "0,1", "FSDPKIT_RANKS_PER_NODE": "2", "FSDPKIT_DEVICE": "nvidia"}
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("capabilities", "problem"),
-    [
-        ([(9, 0), (9, 0)], None),
-        ([(7, 0), (9, 0)], r"compute capability 7\.0\) is none that torch .* \(sm_75, sm_90, comp"),
-        ([None, None], None),
-        ([(12, 0), (12, 0)], None),
-    ],
-)
-def test_gpus_that_this_torch_was_not_built_for_are_refused_before_training(
-    gpus: Any, monkeypatch: pytest.MonkeyPatch, capabilities: list[Any], problem: str | None
-) -> None:
-    import torch
-
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90", "compute_90"])
-    gpus(*(Gpu(capability=each) for each in capabilities))
-    if problem is None:
-        assert preflight.check_gpus(TWO) == 2
-        return
-    with pytest.raises(NodeError, match=problem):
-        preflight.check_gpus(TWO)
-
-
-@pytest.mark.torch
-def test_what_amds_numbers_mean_is_not_guessed(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(torch.version, "hip", "6.2")
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx90a"])
-    gpus(Gpu(), Gpu())
-    assert preflight.check_gpus(TWO) == 2

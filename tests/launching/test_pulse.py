@@ -17,15 +17,11 @@ import pytest
 from fsdpkit.launching import pulse as module
 from fsdpkit.launching import stacks as stacks_module
 from fsdpkit.launching.blame import RankPlace, place_of, standing_out
-from fsdpkit.launching.node_failure import hang_failure
-from fsdpkit.launching.pulse import Pulse, heartbeats
+from fsdpkit.launching.pulse import Pulse
 from fsdpkit.launching.stacks import RankProcess
-from fsdpkit.runs.failures import HUNG, Level
 from fsdpkit.runs.heartbeat import (
-    Beat,
     HeartbeatDir,
     HeartbeatFile,
-    read_heartbeat,
 )
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.stacks import StacksTaken
@@ -53,18 +49,6 @@ def pass_time(pulse: Pulse, clock: list[float], seconds: int) -> str | None:
         clock[0] += 1
         found = pulse.look()
     return found
-
-
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "rank-0"
-    assert read_heartbeat(path) is None
-    file = HeartbeatFile(path)
-    assert read_heartbeat(path) is None  # no beat yet
-    file.beat(0, "starting")
-    file.beat(7, "training")
-    assert read_heartbeat(path) == Beat(2, 7, "training")
-    path.write_bytes(b"torn")
-    assert read_heartbeat(path) is None
 
 
 def test_a_rank_without_steps_hangs_after_its_time(tmp_path: Path, clock: list[float]) -> None:
@@ -218,51 +202,6 @@ def stacks_of(*paths: str) -> str:
     return other + "\nCurrent thread 0x1 (most recent call first):\n" + "".join(frames)
 
 
-COLLECTIVE = ("/lib/threading.py", "/x/torch/distributed/c10d.py", "/home/me/train.py")
-RECORDED = (
-    "/home/me/data.py",
-    *["/home/me/train.py"] * 6,
-    "/x/torch/distributed/run.py",
-)
-
-
-def test_frames_near_the_top_say_whether_a_rank_waits_for_others() -> None:
-    wrapped = ("/home/me/train.py", "/x/torch/distributed/elastic/errors/__init__.py")
-    assert place_of(stacks_of(*COLLECTIVE)).kind == "collective"
-    assert place_of(stacks_of(*wrapped)).kind == "own"
-    assert place_of(stacks_of(*RECORDED)).words == "it is at /home/me/data.py:3 in call"
-
-
-@pytest.mark.parametrize(
-    ("outside", "blamed"), [((), None), ((1,), 5), ((0, 2), 4), ((0, 1, 2), None)]
-)
-def test_whom_nobody_stands_out_from_is_not_blamed(
-    tmp_path: Path, outside: tuple[int, ...], blamed: int | None
-) -> None:
-    attempt, directory = AttemptPaths(tmp_path), HeartbeatDir(tmp_path)
-    pulse = Pulse(directory, hang_s=10)
-    pulse.started([RankProcess(k, 4 + k, os.getpid()) for k in range(3)])
-    for k in range(3):
-        HeartbeatFile(directory.rank(k)).beat(3, "training")
-        frames = RECORDED if k in outside else COLLECTIVE
-        attempt.rank_file(4 + k, "stacks", 0).write_text(stacks_of(*frames))
-    pulse.look()
-    found = pulse.blame(attempt, 0)
-    assert (found and found[0]) == blamed
-
-
-def test_the_slowest_rank_says_how_far_a_node_is(tmp_path: Path) -> None:
-    directory = HeartbeatDir(tmp_path)
-    pulse = Pulse(directory, hang_s=10)
-    pulse.started([RankProcess(k, k, os.getpid()) for k in range(2)])
-    first, second = (HeartbeatFile(directory.rank(k)) for k in range(2))
-    first.beat(7, "training")
-    second.beat(5, "training")
-    assert pulse.step == 5
-    second.beat(0, "starting")
-    assert pulse.step == -1
-
-
 def test_a_rank_in_a_collective_is_not_blamed() -> None:
     waiting = (
         "Current thread 0x1 (most recent call first):\n"
@@ -273,35 +212,6 @@ def test_a_rank_in_a_collective_is_not_blamed() -> None:
     assert place_of("").kind == "collective"
     own = waiting.replace("/x/torch/distributed/distributed_c10d.py", "/home/me/data.py")
     assert place_of(own).words == "it is at /home/me/data.py:3 in all_reduce"
-
-
-def test_the_directory_of_heartbeats_and_its_name_go_with_the_agent() -> None:
-    with heartbeats() as directory:
-        assert os.environ["FSDPKIT_HEARTBEAT_DIR"] == str(directory.dir)
-    assert "FSDPKIT_HEARTBEAT_DIR" not in os.environ
-    assert not directory.dir.exists()
-
-
-def test_a_full_memory_moves_the_heartbeats_and_ends_no_rank(
-    full_disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A dead job's files may fill /dev/shm; to write to a mapped page would then be a SIGBUS."""
-    monkeypatch.setattr(module, "_MEMORY", str(full_disk))
-    with heartbeats() as directory:
-        assert not directory.dir.is_relative_to(full_disk)
-        HeartbeatFile(directory.rank(0)).beat(1, "training")
-        assert read_heartbeat(directory.rank(0)) == Beat(1, 1, "training")
-    assert "is full" in capsys.readouterr().out
-    with pytest.raises(OSError, match="No space"):  # filled between the agent's look and the rank's
-        HeartbeatFile(full_disk / "rank-0")
-
-
-def test_a_new_launch_begins_with_a_clean_directory() -> None:
-    with heartbeats() as directory:
-        HeartbeatFile(directory.rank(0)).beat(1, "training")
-        directory.dump.touch()
-        Pulse(directory, 10)
-        assert list(directory.dir.iterdir()) == []
 
 
 def logging_rank(tmp_path: Path, pid: int) -> tuple[Pulse, HeartbeatFile]:
@@ -327,51 +237,6 @@ def test_a_script_that_only_logs_hangs_after_the_same_time(
     assert found.startswith("rank 4 logged no step for 11 s (after step 2)")
 
 
-def test_ten_times_the_longest_pause_so_far_is_no_hang(
-    tmp_path: Path, clock: list[float], idle_process: int
-) -> None:
-    """Whoever evaluated for 8 seconds once may need much longer the next time."""
-    pulse, heart = logging_rank(tmp_path, idle_process)
-    assert pass_time(pulse, clock, 8) is None
-    heart.log_beat(2)
-    pulse.look()
-    assert pass_time(pulse, clock, 79) is None
-    assert pass_time(pulse, clock, 2) is not None
-
-
-def test_a_script_that_only_logs_may_read_and_write_for_long(
-    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moved = [0]
-    monkeypatch.setattr(
-        module.machine, "work_of", lambda pid: SimpleNamespace(moved_bytes=moved[0])
-    )
-    pulse, _ = logging_rank(tmp_path, os.getpid())
-    for _ in range(60):
-        moved[0] += 2 << 20
-        assert pass_time(pulse, clock, 1) is None
-    assert pass_time(pulse, clock, 4) is None
-    assert pass_time(pulse, clock, 2) is not None, "for as long as it does"
-
-
-def test_a_training_rank_that_writes_hangs_all_the_same(
-    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would say that it saves."""
-    moved = iter(range(0, 1 << 40, 4 << 20))
-    monkeypatch.setattr(
-        module.machine, "work_of", lambda pid: SimpleNamespace(moved_bytes=next(moved))
-    )
-    directory = HeartbeatDir(tmp_path)
-    pulse = Pulse(directory, hang_s=10)
-    pulse.started([RankProcess(0, 0, os.getpid())])
-    heart = HeartbeatFile(directory.rank(0))
-    heart.beat(3, "training")
-    heart.log_beat(4)  # by Metrics: who knows more has spoken already
-    pulse.look()
-    assert pass_time(pulse, clock, 11) is not None
-
-
 def test_what_a_process_and_its_children_read_is_their_work(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_bytes(bytes(3 << 20))
@@ -391,23 +256,6 @@ def test_what_a_process_and_its_children_read_is_their_work(tmp_path: Path) -> N
     assert 6 << 20 <= work.moved_bytes < 60 << 20
     assert work.cpu_s > 0
     assert module.machine.work_of(process.pid).moved_bytes == 0, "it is gone"
-
-
-def test_the_rank_that_does_not_log_may_be_the_one_to_blame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = HeartbeatDir(tmp_path / "node")
-    directory.dir.mkdir()
-    pulse = Pulse(directory, hang_s=10)
-    ranks = [RankProcess(n, n, os.getpid()) for n in range(3)]
-    pulse.started(ranks)
-    HeartbeatFile(directory.rank(0)).log_beat(3)
-    pulse.look()
-    attempt = AttemptPaths(tmp_path)
-    waits = 'Current thread 0x1:\n  File "/x/torch/distributed/c10d.py", line 5 in all_reduce\n'
-    for number, text in enumerate((waits, waits, waits.replace("torch/distributed", "own"))):
-        attempt.rank_file(number, "stacks", 0).write_text(text)
-    assert pulse.blame(attempt, 0) == (2, "it is at /x/own/c10d.py:5 in all_reduce")
 
 
 WAITS = RankPlace("", "collective")
@@ -441,24 +289,3 @@ def test_who_stands_out_is_whom_the_others_wait_for(
     found = standing_out(dict(enumerate(places)))
     assert (found and found[0]) == blamed
     assert found is None or found[1] == places[found[0]].words
-
-
-def test_a_gradient_that_waits_for_other_ranks_is_known_by_its_frame() -> None:
-    frames = (
-        "Current thread 0x1 (most recent call first):\n"
-        '  File "/x/torch/autograd/graph.py", line 900 in _engine_run_backward\n'
-        '  File "/x/torch/autograd/__init__.py", line 400 in backward\n'
-        '  File "/home/me/train.py", line 9 in step\n'
-    )
-    assert place_of(frames).kind == "backward"
-    hook = '  File "/home/me/train.py", line 3 in my_hook\n'
-    head, _, rest = frames.partition("\n")
-    assert place_of(f"{head}\n{hook}{rest}").kind == "own"
-
-
-def test_a_rank_that_stands_out_is_the_cause_of_a_hang_and_one_that_waits_is_not() -> None:
-    found = "rank 0 made no step for 15 s (after step 60)"
-    blamed = hang_failure(found, (1, "it is at train.py:36 in main"))
-    assert (blamed.cause, blamed.rule, blamed.rank, blamed.level) == ("hang", HUNG, 1, Level.OWN)
-    waits = hang_failure(found, None)
-    assert (waits.cause, waits.rule, waits.rank, waits.level) == ("hang", HUNG, None, Level.WAITED)

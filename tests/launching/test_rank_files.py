@@ -12,22 +12,6 @@ from fsdpkit.runs.layout import AttemptPaths, raised_beside
 pytestmark = pytest.mark.torch
 
 
-def test_files_that_nobody_wrote_to_do_not_stay(tmp_path: Path) -> None:
-    """With 512 ranks and five restarts thousands, on a file system that counts them."""
-    attempt = AttemptPaths(tmp_path)
-    other = attempt.rank_file(0, "err", 0)
-    other.touch()
-    logs = RunDirectoryLogs(attempt, 2, tmp_path / "memory", lambda _: {})
-    logs.drop_empty()  # of a launch that came to no rank
-    logs.reify({local: {"RANK": str(4 + local)} for local in range(2)})
-    for rank in (4, 5):
-        attempt.rank_file(rank, "out", 2).touch()
-        attempt.rank_file(rank, "err", 2).touch()
-    attempt.rank_file(5, "err", 2).write_text("ValueError\n")
-    logs.drop_empty()
-    assert sorted(tmp_path.iterdir()) == [other, attempt.rank_file(5, "err", 2)]
-
-
 def test_what_ranks_tell_of_exceptions_is_kept_as_far_as_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

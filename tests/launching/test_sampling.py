@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fsdpkit.launching import machine, nvml, preflight
+from fsdpkit.launching import machine, nvml
 from fsdpkit.launching.machine import Cgroup, Roots, infiniband_ports, limits
 from fsdpkit.launching.sampling import Sampler, sampling
 from fsdpkit.reporting import series
@@ -99,20 +98,6 @@ def test_what_the_kernel_does_not_say_is_absent_not_zero(roots: Roots, line: str
     assert not {"cgroup", "infiniband"} & sample.keys()
 
 
-def test_ports_are_read_with_their_counters(roots: Roots) -> None:
-    port = roots.infiniband / "mlx5_0" / "ports" / "1"
-    write(port / "state", "4: ACTIVE")
-    write(port / "counters" / "symbol_error", 5)
-    write(port / "counters" / "link_downed", 1)
-    write(port / "counters" / "port_rcv_data", 10**12)
-    write(roots.infiniband / "mlx5_1" / "ports" / "1" / "state", "1: DOWN")
-    write(roots.infiniband / "mlx5_2" / "ports" / "1" / "counters" / "symbol_error", 5)
-    assert infiniband_ports(roots) == [
-        {"port": "mlx5_0/1", "state": "ACTIVE", "symbol_error": 5, "link_downed": 1},
-        {"port": "mlx5_1/1", "state": "DOWN"},
-    ]
-
-
 def put(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, **more: Any) -> None:
     module = fake_pynvml(*gpus)
     vars(module).update(NVML_MEMORY_ERROR_TYPE_CORRECTED=0, **more)
@@ -130,15 +115,6 @@ def test_a_gpu_s_xids_are_told_once_with_its_number(monkeypatch: pytest.MonkeyPa
     assert [gpu.get("xids") for gpu in watch.sample()] == [None, None]
 
 
-def test_a_gpu_that_reports_without_end_does_not_hold_the_sampler(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    noisy = Gpu(xids=[13] * 10_000)
-    put(monkeypatch, noisy)
-    (gpu,) = nvml.GpuWatch({}).sample()
-    assert len(gpu["xids"]) == 64
-
-
 def test_throttling_and_memory_errors_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     put(
         monkeypatch,
@@ -150,11 +126,6 @@ def test_throttling_and_memory_errors_are_read(monkeypatch: pytest.MonkeyPatch) 
     assert gpu["throttled"] == ["sw_power_cap", "hw_thermal_slowdown"], "not: idle"
     assert (gpu["ecc_uncorrected"], gpu["ecc_corrected"], gpu["clock_mhz"]) == (3, 5, 345)
     assert "temperature_c" not in gpu, "this one does not answer that"
-
-
-def test_only_this_job_s_gpus_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    put(monkeypatch, Gpu(), Gpu(), Gpu())
-    assert len(nvml.GpuWatch({"CUDA_VISIBLE_DEVICES": "1,2"}).sample()) == 2
 
 
 def test_what_ended_the_ranks_is_in_the_last_sample(
@@ -183,19 +154,3 @@ def test_what_ended_the_ranks_is_in_the_last_sample(
     columns = series.read_samples(path)
     assert len(columns["time_s"]) == 2, "the report reads them, too"
     assert (columns["memory_used_bytes"] > 0).all()
-
-
-def test_limits_at_the_start_are_on_record_and_a_small_one_is_a_warning_with_infiniband(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def soft(which: int) -> tuple[int, int]:
-        small = (64 << 10, 64 << 10)
-        return small if which == resource.RLIMIT_MEMLOCK else (resource.RLIM_INFINITY, -1)
-
-    monkeypatch.setattr(machine.resource, "getrlimit", soft)
-    found = preflight.check_limits({})
-    assert (found["memlock_bytes"], found["open_files"]) == (65536, None)
-    assert capsys.readouterr().out == ""
-    monkeypatch.setattr(machine, "infiniband_ports", lambda: [{"port": "mlx5_0/1"}])
-    preflight.check_limits({})
-    assert "may lock only 64 KiB" in capsys.readouterr().out

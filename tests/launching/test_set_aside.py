@@ -170,66 +170,6 @@ def test_what_has_changed_makes_a_start_of_its_own_of_which_nothing_else_is_left
     assert noted == "OMP_NUM_THREADS changed before torch was imported, at train.py:16"
 
 
-def test_a_library_of_the_job_s_is_another_if_the_script_has_changed_what_it_reads(
-    forking: Forking, where: Path
-) -> None:
-    """In the first case it reads the variable, in the second another file is found."""
-    text = "import torch, os, sys\n{}\nimport library\nprint(library.read)\n"
-    for line, said, why in [
-        ("os.environ['LIBRARY_SIZE'] = '7'", "7", "LIBRARY_SIZE changed"),
-        ("sys.path.insert(0, 'src')", "mine", "/src/library.py was added to what is found"),
-    ]:
-        ended, noted = run(forking, where, text.format(line), cold=False)
-        assert ended == Ended(0, f"{said}\n", "")
-        assert why in (noted or "")
-
-
-@pytest.mark.parametrize("line", ["os.environ['LIBRARY_SIZE'] = '7'", "del os.environ['LANG_'] "])
-def test_ranks_that_have_met_go_on_and_say_what_has_no_effect(
-    forking: Forking, where: Path, line: str
-) -> None:
-    text = f"""
-        import os, socket, torch
-        os.environ["LANG_"] = ""
-        kept = socket.create_server(("127.0.0.1", 0))
-        {line}
-        import library
-        print(library.read)
-        """
-    ended, noted = run(forking, where, text, cold=False)
-    assert ended.out == "None\n"
-    told = "LIBRARY_SIZE changed before library was imported, at train.py:6"
-    if "LIBRARY_SIZE" in line:
-        assert told in ended.err
-        assert noted == f"{told}, too late to start this process anew"
-    else:
-        assert (ended.err, noted) == ("", None)
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("os.environ['LIBRARY_SIZE'] = '7'", "LIBRARY_SIZE changed before library was imported"),
-        ("kept = dict(os.environ); os.environ.clear(); os.environ.update(kept)", None),
-    ],
-    ids=["a change", "emptied for a while"],
-)
-def test_what_later_imports_read_is_looked_at_when_the_ranks_meet(
-    forking: Forking, where: Path, line: str, told: str | None
-) -> None:
-    """Accelerate empties the environment while it compares settings, and fills it again."""
-    text = f"""
-        import os, torch.distributed as dist
-        {line}
-        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-        print(dist.get_world_size())
-        """
-    alone = {"WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    ended, noted = run(forking, where, text, cold=False, **alone)
-    assert (ended.status, ended.out) == (0, "1\n")
-    assert (noted or "").startswith(told or "never") is (told is not None)
-
-
 def test_a_process_of_the_script_s_ends_rather_than_take_torch_from_elsewhere(
     forking: Forking, where: Path
 ) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,33 +95,6 @@ def test_a_sign_of_life_now_and_then_is_enough(
             assert read_still(attempt, 0) is None
 
 
-@needs_spy
-def test_a_worker_that_sets_up_torch_stands_for_its_rank_with_the_address(tmp_path: Path) -> None:
-    """torch's own rendezvous is another program's here: only names and places are looked at."""
-    module = tmp_path / "torch" / "distributed" / "rendezvous.py"
-    module.parent.mkdir(parents=True)
-    module.write_text(
-        "import sys, time\ndef meet(hostname, port):\n    print('here', flush=True)\n"
-        "    time.sleep(600)\nmeet('n1', 29500)\n"
-    )
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, {str(module)!r}])"
-    command = [sys.executable, "-c", parent]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        rank = RankProcess(0, 3, process.pid)
-        try:
-            texts, missing = stacks.peek([rank], HeartbeatDir(tmp_path))
-        finally:
-            for pid in stacks._children(process.pid):
-                subprocess.run(["kill", "-9", str(pid)], check=True)
-    assert missing == {}
-    assert texts[3].address == "n1:29500"
-    assert texts[3].text.splitlines()[2].endswith('rendezvous.py", line 4 in meet') or (
-        "in meet" in texts[3].text
-    )
-
-
 STANDS = """
     import os, time
     import torch.distributed as dist
@@ -151,3 +124,11 @@ def test_a_start_that_waits_for_ever_is_diagnosed_while_it_waits(
     assert found["cause"] == "hang"
     assert "rank 1 is at train.py:5 in license_server" in found["sentence"]
     assert "rank 0 is at torch/distributed/" in found["sentence"]
+
+
+def test_a_record_of_a_release_without_addresses_is_read(attempt: AttemptPaths) -> None:
+    of_ranks = {"id": "0" * 16, "node": 0, "name": "n0", "launch": 0, "time_s": 1.0, "ranks": []}
+    attempt.node_still(0).write_text(json.dumps({**of_ranks, "since_s": 0.5}))
+    found = read_still(attempt, 0)
+    assert found is not None
+    assert found.addresses == {}

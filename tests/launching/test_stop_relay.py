@@ -17,22 +17,6 @@ from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stop_relay import StopRelay
 from fsdpkit.runs.heartbeat import HeartbeatDir, looked_whether_to_stop
 
-
-def test_it_is_recorded_whether_a_rank_looks_for_the_request_to_stop(tmp_path: Path) -> None:
-    node, told = HeartbeatDir(tmp_path), list[dict[str, object]]()
-    relay = StopRelay(node, lambda **fields: told.append(fields))
-    relay.look()
-    assert told == []
-    relay.pass_on()
-    assert node.stop.exists()
-    relay.look()
-    assert told == [{"event": "stop-passed-on", "looked": False}]
-    looked_whether_to_stop(node)
-    relay.look()
-    relay.look()
-    assert told[1:] == [{"event": "stop-passed-on", "looked": True}]
-
-
 HANDLER = """
 import signal, sys
 def save(number, frame):
@@ -109,15 +93,6 @@ def test_a_script_without_a_handler_goes_on_and_says_so(tmp_path: Path) -> None:
         while relay.left_by_handler and time.monotonic() < deadline:
             time.sleep(0.05)
         assert (process.poll(), relay.left_by_handler) == (None, False)
-
-
-def test_what_has_no_handler_at_all_is_not_signalled(tmp_path: Path) -> None:
-    node = HeartbeatDir(tmp_path)
-    with subprocess.Popen(["sleep", "600"]) as process:
-        relay = warned(node, process)
-        assert not relay.left_by_handler
-        assert process.poll() is None
-        process.kill()
 
 
 @pytest.mark.parametrize(

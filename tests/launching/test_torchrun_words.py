@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.errors import NodeError
 from fsdpkit.launching.ranks import Torchrun
 from fsdpkit.runs.layout import AttemptPaths
 
@@ -35,10 +34,3 @@ def test_a_module_and_a_command_are_started_as_such(
     tool.touch(stat.S_IRWXU)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert parsed("--no-python", "--", "tool", *WORDS).command == (str(tool), *WORDS)
-
-
-def test_what_the_node_cannot_start_is_said() -> None:
-    with pytest.raises(NodeError, match="no command no-such-tool on this node"):
-        parsed("--no-python", "--", "no-such-tool")
-    with pytest.raises(NodeError, match=r"refuses: .*--nnodez"):
-        parsed("--nnodez", "--", "train.py")

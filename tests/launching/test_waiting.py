@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -46,11 +45,6 @@ def test_the_end_of_what_a_failed_rank_said_decides(
     if said is not None:
         err.write_text(said)
     assert local_time_out({err: end}) is waited
-
-
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "rank-0.err")
-    assert not local_time_out({tmp_path / "rank-0.err": FAILED})
 
 
 @pytest.mark.parametrize(

@@ -85,64 +85,6 @@ def test_fork_servers_that_are_killed_cost_a_cold_start_and_not_the_run(
     assert printed(run, 3, 1) == "rank 3 of 4 launch 1\n"
 
 
-EDITED = """
-    import os, sys
-    launch = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    print("as it was")
-    with open(__file__, "w") as file:
-        file.write("import os\\nos.environ['OMP_NUM_THREADS'] = '2'\\n")
-        file.write("import torch\\nprint('as it is now')")
-    sys.exit(9)
-"""
-
-
-def test_a_script_that_is_edited_while_it_runs_is_run_as_it_is(
-    fsdpkit: Command, write_script: Write
-) -> None:
-    script = write_script("train.py", EDITED)
-    done, run = submit(fsdpkit, script, "--nodes", "1", "--gpus", "1")
-    assert done.returncode == 0, done.stderr
-    assert forked(run, 0) == [1, 1]
-    assert (printed(run, 0, 0), printed(run, 0, 1)) == ("as it was\n", "as it is now\n")
-    (told,) = events(run, 0, "ranks-not-forked")
-    assert "OMP_NUM_THREADS changed before torch was imported, at train.py:3" in told["reason"]
-
-
-UNSAFE = """
-    import os, sys
-    print("begins")
-    os.environ["OMP_NUM_THREADS"] = "2"
-    import torch
-    print(torch.get_num_threads())
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        sys.exit(9)
-"""
-
-
-def test_ranks_that_need_a_start_of_their_own_get_it_and_are_not_forked_again(
-    fsdpkit: Command, write_script: Write
-) -> None:
-    done, run = submit(fsdpkit, write_script("train.py", UNSAFE), "--nodes", "1")
-    assert done.returncode == 0, done.stderr
-    (told,) = events(run, 0, "ranks-not-forked")
-    assert told["reason"] == "OMP_NUM_THREADS changed before torch was imported, at train.py:5"
-    assert forked(run, 0) == [2, 0]
-    for rank in range(2):
-        assert printed(run, rank, 0) == printed(run, rank, 1) == "begins\n2\n"
-    assert "".join(path.read_text() for path in run.glob("submitit/*.out")).count("begins") == 2
-
-
-def test_where_forking_is_insisted_on_such_ranks_end_the_job(
-    fsdpkit: Command, write_script: Write
-) -> None:
-    script = write_script("train.py", UNSAFE)
-    done, run = submit(fsdpkit, script, "--nodes", "1", "--set", "launch.warm=on")
-    assert done.returncode == 78, done.stderr
-    said = "".join(path.read_text() for path in run.glob("*.log"))
-    assert 'launch.warm = "on", but ranks cannot be forked: OMP_NUM_THREADS changed' in said
-    assert len(events(run, 0, "ranks-starting")) == 1  # and not again: it is in the settings
-
-
 def test_what_only_the_nodes_see_ends_the_job_before_training(
     fsdpkit: Command, write_script: Write, tmp_path: Path
 ) -> None:
@@ -155,18 +97,3 @@ def test_what_only_the_nodes_see_ends_the_job_before_training(
     (run,) = (tmp_path / "runs").iterdir()
     assert "fractions.py" in "".join(path.read_text() for path in run.glob("*.log"))
     assert len(events(run, 0, "ranks-starting")) == 1  # and not again: it is in the settings
-
-
-def test_switched_off_there_is_no_fork_server(fsdpkit: Command, write_script: Write) -> None:
-    text = """
-        import os, psutil
-        found = [p.info for p in psutil.process_iter(["ppid", "cmdline"])]
-        mine = [" ".join(p["cmdline"] or ()) for p in found if p["ppid"] == os.getppid()]
-        print(len(mine), ["fork-server" in line for line in mine])
-    """
-    off = ("--nodes", "1", "--set", "launch.warm=off")
-    done, run = submit(fsdpkit, write_script("train.py", text), *off)
-    assert done.returncode == 0, done.stderr
-    assert "True" not in printed(run, 0, 0)
-    assert forked(run, 0) == [0]
-    assert not events(run, 0, "ranks-not-forked")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.launching import python_path
 from fsdpkit.runs.layout import RunPaths
 
 NAMES = ("queue", "json", "torch", "submitit", "psutil", "msgspec", "importlib", "fractions")
@@ -60,39 +59,3 @@ def test_modules_in_it_do_not_take_the_place_of_ours(
     output = RunPaths(run).task(None).attempt(0).rank_file(0, "out", 0).read_text()
     relative = "" if variable is None else f"{here} {here / 'relative'}"
     assert output.splitlines() == [f"{own} neighbour {variable}", relative]
-
-
-@pytest.mark.parametrize(
-    "variable", ["", ":", "relative", "/nowhere:relative", "/nowhere/", ":/nowhere::/nowhere"]
-)
-def test_a_forked_program_has_the_search_path_of_one_started_anew(
-    variable: str, tmp_path: Path
-) -> None:
-    program = tmp_path / "program.py"
-    program.write_text("import sys\nprint(sys.path[1:])\n")
-    environ = {**os.environ, "PYTHONPATH": variable}
-    anew = subprocess.run(
-        [sys.executable, str(program)], env=environ, cwd=tmp_path, capture_output=True, text=True
-    )
-    absolute = ":".join(entry for entry in variable.split(":") if entry.startswith("/"))
-    forked = (
-        "import sys; sys.path[:] = filter(None, sys.path)\n"
-        "from fsdpkit.launching.python_path import search_path\n"
-        f"print(search_path(sys.path, {{'PYTHONPATH': {variable!r}}}))"
-    )
-    ours = subprocess.run(
-        [sys.executable, "-c", forked],
-        env={**environ, "PYTHONPATH": absolute},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert ours.stdout == anew.stdout
-
-
-def test_the_variable_is_put_back_as_it_was() -> None:
-    environ = {"PYTHONPATH": "/a", python_path.KEPT: ":/a"}
-    python_path.restore(environ)
-    assert environ == {"PYTHONPATH": ":/a"}
-    python_path.restore(environ)
-    assert environ == {"PYTHONPATH": ":/a"}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,63 +103,6 @@ def test_a_group_is_made_as_the_script_says_where_that_is_right_or_allowed(
     assert worlds.made_a_group(HeartbeatDir(tmp_path), RANKS) is True
 
 
-OWN_PLACE = """
-import os, socket, torch.distributed as dist
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
-"""
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "os.environ['MASTER_PORT'] = str(port); dist.init_process_group('gloo')",
-        "dist.init_process_group('gloo', f'tcp://127.0.0.1:{port}', rank=0, world_size=1)",
-    ],
-    ids=["variables", "method"],
-)
-def test_ranks_meet_at_an_address_that_the_script_chose(
-    server: Forking, started: str, tmp_path: Path, call: str
-) -> None:
-    """As scripts do that take the address from Slurm; no agent has opened a store there."""
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "1"}
-    agents = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "9",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
-    script = f"{OWN_PLACE}{call}\nprint(dist.get_world_size())"
-    ended = run(server, started, tmp_path, script, **alone, **agents)
-    assert (ended.status, ended.out) == (0, "1\n"), ended.err
-
-
-def test_the_agent_s_store_is_used_by_whatever_name_of_its_node(
-    server: Forking, started: str, tmp_path: Path
-) -> None:
-    """Scripts take the first node's name from Slurm, and leave the port as it is."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        agents = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
-        agents["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "1"}
-        script = (
-            "import os, torch.distributed as dist\nos.environ['MASTER_ADDR'] = 'localhost'\n"
-            "import sys; way = sys.modules['torch.distributed.rendezvous']\n"
-            "told = way._torchelastic_use_agent_store\n"
-            "way._create_c10d_store = lambda *_: print(told()) or 1 / 0\n"
-            "try: dist.init_process_group('gloo')\nexcept ZeroDivisionError: pass\n"
-        )
-        ended = run(server, started, tmp_path, script, **alone, **agents)
-    assert ended == Ended(0, "True\n", "")
-
-
-def test_it_is_known_that_no_group_was_made(server: Forking, started: str, tmp_path: Path) -> None:
-    node = HeartbeatDir(tmp_path)
-    assert worlds.made_a_group(node, RANKS) is None
-    assert run(server, started, tmp_path, "print('trains')").status == 0
-    assert worlds.made_a_group(node, RANKS) is False
-
-
 PARSE = """
 import argparse, sys
 p = argparse.ArgumentParser()
@@ -184,18 +125,6 @@ def test_a_parser_that_wants_local_rank_gets_it(
     server: Forking, started: str, tmp_path: Path, script: str, words: list[str], printed: str
 ) -> None:
     assert run(server, started, tmp_path, script, *words) == Ended(0, f"{printed}\n", "")
-
-
-@pytest.mark.parametrize(("size", "wrong"), [("2", True), ("4", False), ("8", False)])
-def test_launchers_that_ranks_start_are_seen(tmp_path: Path, size: str, wrong: bool) -> None:
-    node = HeartbeatDir(tmp_path)
-    environ = {**os.environ, "RANK": "0", "WORLD_SIZE": size}
-    with subprocess.Popen(["sleep", "600"], env=environ) as child:
-        found = worlds.inner_world(node, RANKS, (4, 8))
-        node.world(0).write_text("2 4\n")  # the rank itself has made the job's group
-        assert worlds.inner_world(node, RANKS, (4, 8)) is None
-        child.kill()
-    assert (found is not None and "WORLD_SIZE=2" in found[1]) is wrong
 
 
 STEPS = """import torch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.errors import UsageError
 from fsdpkit.runs.avoided_nodes import avoid, avoided, forgive
 
 
@@ -38,22 +38,3 @@ def test_what_is_no_node_s_name_is_refused(name: str, tmp_path: Path) -> None:
         avoid(tmp_path, name, why="", run_id="a", until_s=1.0)
     with pytest.raises(UsageError, match="not a node name"):
         forgive(tmp_path, name)
-
-
-def test_files_that_are_no_notes_are_passed_over(tmp_path: Path) -> None:
-    avoid(tmp_path, "node1", why="it hung", run_id="a", until_s=1000.0)
-    directory = tmp_path / "avoided-nodes"
-    whole = (directory / "node1.json").read_text()
-    (directory / "node2.json").write_text(whole[:-9])
-    (directory / "a,b.json").write_text(whole)
-    (directory / ".node3.json.7.tmp").write_text(whole)
-    (directory / "node4.json").mkdir()
-    (directory / "node5.json").write_bytes(b"\xff\xfe")
-    assert [one.node for one in avoided(tmp_path, 0.0)] == ["node1"]
-
-
-def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "avoided-nodes").write_text("a file")
-    with pytest.raises(StorageError, match="avoided-nodes"):
-        avoid(tmp_path, "node1", why="", run_id="a", until_s=1.0)
-    assert avoided(tmp_path, 0.0) == []

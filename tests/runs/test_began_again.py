@@ -13,7 +13,7 @@ from fsdpkit import Run
 from fsdpkit.runs.began_again import SENTENCE, began_again
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.layout import TaskPaths
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import Completed, answer_of
 from tests.reporting.made_run import T0, breaks, launches, made_run, saves, starts, write_lines
 
 PLAIN: dict[str, Any] = {"name": "made", "retry": {"args_again": []}}
@@ -67,13 +67,6 @@ def test_nothing_is_said_where_it_is_not_known(why: str, tmp_path: Path) -> None
     assert told(tmp_path / "run", job, left=left) is None
 
 
-def test_nothing_is_said_of_the_first_start(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", job=PLAIN)
-    starts(run.paths.task(), 0, T0)
-    launches(run.paths.task(), 0, T0)
-    assert began_again(history_of(run.paths, run.record), PLAIN) is None
-
-
 @pytest.mark.local
 @pytest.mark.parametrize("warm", ["off", "auto"])
 def test_further_arguments_come_with_a_restart_and_with_a_resume(
@@ -96,29 +89,3 @@ def test_further_arguments_come_with_a_restart_and_with_a_resume(
     assert resumed.wait(poll_s=0.1).succeeded
     first = run.paths.task().attempt(run.paths.task().attempts()[-1])
     assert first.rank_file(0, "out", 0).read_text() == "['--y', '--resume', 'a b']\n"
-
-
-@pytest.mark.local
-def test_status_diagnose_and_report_say_that_it_began_at_its_beginning(
-    fsdpkit: Callable[..., Completed], write_script: Callable[..., Path], tmp_path: Path
-) -> None:
-    script = write_script(
-        "plain.py",
-        """
-        import os, pathlib, sys
-        mark = pathlib.Path(sys.argv[1])
-        first = not mark.exists()
-        mark.touch()
-        sys.exit(3 if first else 0)
-        """,
-    )
-    words = ["--cluster", "local", *COLD, "--gpus", "1", "--set", "retry.backoff_s=0"]
-    answer = answer_of(fsdpkit("submit", str(script), *words, "--json", "--", str(tmp_path / "m")))
-    run = Run.open(answer["dir"])
-    assert run.wait(poll_s=0.1).succeeded
-    beginning = "it began at its beginning"
-    assert beginning in " ".join(fsdpkit("status", str(run.dir)).stdout.split())
-    assert beginning in " ".join(fsdpkit("diagnose", str(run.dir)).stdout.split())
-    page = tmp_path / "report.html"
-    assert fsdpkit("report", str(run.dir), "-o", str(page)).returncode == 0
-    assert beginning in page.read_text()

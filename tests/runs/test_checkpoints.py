@@ -23,7 +23,7 @@ from fsdpkit.errors import ConfigError, DamagedError, StorageError
 from fsdpkit.runs import checkpoints as files
 from fsdpkit.runs.checkpoints import describe, problems_of
 from fsdpkit.runs.layout import TaskPaths
-from tests.runs.trained import STEPS, copied, flip
+from tests.runs.trained import copied, flip
 
 pytestmark = pytest.mark.torch
 SHARD = "__1_0.distcp"
@@ -117,28 +117,6 @@ def test_any_flipped_bit_of_the_small_files_is_found(checkpoint: Path) -> None:
     assert problems_of(checkpoint) == []
 
 
-def test_every_file_that_is_wrong_is_told(checkpoint: Path) -> None:
-    flip(checkpoint / SHARD)
-    (checkpoint / "config.json").unlink()
-    assert problems_of(checkpoint) == [
-        f"{checkpoint / SHARD} is not what was written (SHA-256 differs)",
-        f"{checkpoint / 'config.json'} is missing",
-    ]
-
-
-def test_a_file_too_many_is_no_damage(checkpoint: Path) -> None:
-    (checkpoint / "notes.txt").write_text("the good one")
-    assert problems_of(checkpoint) == []
-
-
-def test_sums_that_leave_a_file_out_are_refused(checkpoint: Path) -> None:
-    """Here sha256sum says yes: it does not know what must be there."""
-    change_sums(checkpoint, lambda text: re.sub(rf".*{SHARD}\n", "", text))
-    assert sha256sum_is_content(checkpoint)
-    (problem,) = problems_of(checkpoint)
-    assert files.CHECKSUMS in problem
-
-
 def test_a_newer_format_is_refused_with_the_version_that_reads_it(checkpoint: Path) -> None:
     change_description(checkpoint, format=files.FORMAT + 1, versions={"fsdpkit": "9.1"})
     assert sha256sum_is_content(checkpoint)
@@ -146,20 +124,6 @@ def test_a_newer_format_is_refused_with_the_version_that_reads_it(checkpoint: Pa
     for read in (describe, files.checksums, problems_of):
         with pytest.raises(ConfigError, match=told):
             read(checkpoint)
-
-
-def test_a_description_says_what_the_trainer_did(checkpoint: Path) -> None:
-    found = describe(checkpoint)
-    assert (found.step, found.world_size, found.optimizer) == (STEPS[-1], 2, "AdamW")
-    assert found.progress["position"] == 4 * STEPS[-1]
-    assert found.settings["batch_size"] == 2
-    on_disk = {p.name: p.stat().st_size for p in checkpoint.iterdir()}
-    assert found.files == {
-        name: size
-        for name, size in on_disk.items()
-        if name not in (files.DESCRIPTION, files.CHECKSUMS)
-    }
-    assert found.total_bytes == sum(found.files.values())
 
 
 def test_checkpoints_are_listed_by_step_and_nothing_else_is(tmp_path: Path) -> None:
@@ -219,31 +183,6 @@ def test_whatever_json_is_in_the_description_the_answer_is_a_sentence(
     if content != table:
         with suppress(ConfigError):  # of a format that is none of ours
             assert problems_of(checkpoint)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "null", "[" * 100_000, '{"a":' * 100_000, "1" * 5000, "\ud800", "é", "{}\0"]
-)
-def test_what_is_no_json_is_told_by_the_files_name(text: str, checkpoint: Path) -> None:
-    (checkpoint / files.DESCRIPTION).write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(StorageError, match=re.escape(str(checkpoint / files.DESCRIPTION))):
-        describe(checkpoint)
-
-
-@given(data=st.data())
-@settings(max_examples=150)
-def test_whatever_text_is_in_the_sums_the_answer_is_a_sentence(
-    data: st.DataObject, patient: tuple[Path, dict[str, Any], str]
-) -> None:
-    checkpoint, table, sums = patient
-    (checkpoint / files.DESCRIPTION).write_text(json.dumps(table, indent=1) + "\n")
-    line = st.tuples(st.sampled_from(["0" * 64, "x"]), NAMES).map("  ".join)
-    lines = st.lists(st.sampled_from(sums.splitlines()) | line).map(lambda x: "\n".join(x) + "\n")
-    text = data.draw((st.text() | lines).map(lambda text: text.encode("utf-8", "replace")))
-    (checkpoint / files.CHECKSUMS).write_bytes(text)
-    problems = problems_of(checkpoint)
-    assert all(str(checkpoint) in problem for problem in problems)
-    assert problems or sorted(text.decode().splitlines()) == sums.splitlines()
 
 
 def test_a_file_that_cannot_be_read_just_now_is_not_called_damaged(

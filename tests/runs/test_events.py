@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from fsdpkit.runs.events import JsonLines, read_json_lines
 
 
@@ -21,10 +19,3 @@ def test_what_is_written_is_read_and_a_torn_last_line_is_skipped(tmp_path: Path)
     assert [record["event"] for record in found] == ["a", "b"]
     assert found[1]["text"] == "é\n"
     assert found[0]["time_s"] <= found[1]["time_s"]
-
-
-def test_a_full_disk_is_told_once_and_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = JsonLines(Path("/dev/full"))
-    lines.write(event="a")
-    lines.write(event="b")
-    assert capsys.readouterr().err.count("/dev/full cannot be written (No space left") == 1

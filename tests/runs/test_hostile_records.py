@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from fsdpkit.bounded import LISTED_TASKS, RECORD_BYTES, lines_in
 from fsdpkit.errors import SchedulerError, StorageError
-from fsdpkit.runs.reading import open_own, read_bytes
+from fsdpkit.runs.reading import open_own
 from fsdpkit.runs.record import load
 from fsdpkit.scheduling.job_mark import JobMark
 from fsdpkit.scheduling.run import Run
@@ -119,23 +118,6 @@ def test_no_file_of_a_run_is_waited_for_or_read_without_end(
         assert "Traceback" not in done.stderr
 
 
-def test_a_file_without_line_ends_is_not_read_through(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    a_terabyte(path)
-    with open(path, "rb") as file:
-        assert list(lines_in(file)) == []
-        assert file.tell() < 1 << 40
-
-
-def test_a_record_of_very_many_tasks_is_not_looked_at_among_others(
-    bad: Run, fsdpkit: Fsdpkit
-) -> None:
-    changed(bad, array=list(range(LISTED_TASKS + 1)), ended=None)
-    answers = answer_of_list(fsdpkit("status", "--runs", str(bad.dir.parent), "--json"))
-    assert "fsdpkit status bad" in answers["bad"]["error"]
-    assert answers["good"]["phase"] == "succeeded"
-
-
 WRONG: list[dict[str, Any]] = [
     {"job_id": "--me"},
     {"job_id": "12 --me"},
@@ -167,31 +149,6 @@ def test_what_would_be_a_word_of_a_command_or_no_number_is_not_believed(
     changed(bad, **fields)
     with pytest.raises(StorageError, match=r"run\.json"):
         load(bad.dir)
-
-
-@pytest.mark.parametrize("state", [{}, {"state": 1, "source": "x"}, {"exit_code": "x"}])
-def test_an_end_that_is_none_leaves_the_state_unknown(state: dict[str, Any], bad: Run) -> None:
-    changed(bad, ended={"12": state})
-    assert Run.open(bad.dir).states() == {"12": None}
-
-
-def test_numbers_that_are_none_hide_no_other_run(bad: Run, fsdpkit: Fsdpkit) -> None:
-    """Of a run that goes on, whose metrics are read for the list."""
-    going_on = {"12": asdict(JobState("RUNNING", "squeue", start_s=1e300))}
-    changed(bad, ended=going_on, array=None)
-    line = {"step": 10**400, "time_s": 1e308, "step_time_s": "x", "loss": [], "tokens_per_s": {}}
-    bad.paths.task().metrics.write_text(json.dumps(line) + "\n")
-    bad.paths.job.write_text('{"training": {"steps": "many"}}')
-    done = fsdpkit("status", "--runs", str(bad.dir.parent))
-    assert done.returncode == 0, done.stderr
-    assert "good" in done.stdout
-    assert "bad" in done.stdout
-
-
-def test_a_run_is_found_through_a_link_to_its_directory(bad: Run) -> None:
-    link = bad.dir.parent / "latest"
-    link.symlink_to(bad.dir)
-    assert load(link).id == "bad"
 
 
 @pytest.mark.parametrize("word", ["--me", "-u", "1 2", "", "12_--me", "12\n"])
@@ -229,12 +186,6 @@ def own(run: Run) -> Path:
     return path
 
 
-def test_one_s_own_results_are_read(bad: Run) -> None:
-    changed(bad, nodes=1)
-    own(bad)
-    assert Run.open(bad.dir).results() == [{"node": "a"}]
-
-
 def test_no_attempt_is_read_that_is_a_link_to_another(bad: Run, tmp_path: Path) -> None:
     task = bad.paths.task()
     (tmp_path / "private").mkdir()
@@ -269,12 +220,3 @@ def test_nothing_is_unpickled_that_another_user_could_have_written(
     with pytest.raises((StorageError, OSError)):
         open_own(path)
     assert not trace.exists()
-
-
-def test_a_file_that_grows_while_it_is_read_has_a_limit(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"x" * 100)
-    assert read_bytes(path, 100) == b"x" * 100
-    with pytest.raises(OSError, match="more than"):
-        read_bytes(path, 99)
-    assert RECORD_BYTES < 1 << 30

@@ -65,27 +65,6 @@ def test_what_is_no_id_names_no_task_and_stays_as_it_is(text: str) -> None:
     assert re.fullmatch(ONE, text) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "12_[1-3:0]",
-        "12_[-]",
-        "12_[,]",
-        "12_[1-]",
-        "12_[1-3",
-        "12_1-3]",
-        "12_[5-1]",
-        "12_[0-4000001]",
-        "12_[0-999999999]",
-        pytest.param("12_[" + "0-3999999," * 20 + "1]", id="more than any array has"),
-        pytest.param("12_[0-" + "9" * 10_000 + "]", id="ten thousand digits"),
-    ],
-)
-def test_a_list_that_slurm_cannot_mean_is_not_expanded(text: str) -> None:
-    assert each_of(text) == [text]
-    assert task_of(text) is None
-
-
 def test_a_step_is_told_from_its_job() -> None:
     assert without_step("12_3.batch") == ("12_3", "batch")
     assert without_step("12.0") == ("12", "0")

@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.errors import DamagedError, StorageError
-from fsdpkit.runs.avoided_nodes import avoid, avoided
+from fsdpkit.errors import DamagedError
 from fsdpkit.runs.job_file import DIGEST, bytes_of_job
 from fsdpkit.runs.layout import write_atomically
-from fsdpkit.scheduling.run_dir import refuse_if_open
 from tests.config.access_lists import GROUP_OBJ, MASK, OTHER, USER, USER_OBJ, set_list
 from tests.conftest import Completed
 
@@ -106,51 +104,6 @@ def test_an_access_list_that_runs_would_inherit_opens_none_of_them(
     assert {path.name: os.listxattr(path) for path in kept if os.listxattr(path)} == {}
 
 
-def test_nor_below_a_directory_that_everybody_could_exchange(
-    submit: Submit, tmp_path: Path
-) -> None:
-    shared = tmp_path / "shared"
-    (shared / "alex").mkdir(parents=True)
-    shared.chmod(0o777)
-    for words in (("--dry-run",), ()):
-        done = submit("--runs", str(shared / "alex" / "runs"), *words)
-        assert done.returncode == (0 if words else 74)
-        assert f"everyone can write to {shared}, and so replace a run below it" in done.stderr
-    assert list((shared / "alex" / "runs").glob("*")) == []
-    with pytest.raises(StorageError, match="everyone can write"):
-        refuse_if_open(shared / "alex")
-    shared.chmod(0o1777)
-    assert submit("--runs", str(shared / "alex" / "runs")).returncode == 0
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give directories away")
-def test_who_could_replace_the_directory_above_the_runs_is_named(
-    submit: Submit, tmp_path: Path
-) -> None:
-    project = tmp_path / "project"
-    (project / "alex").mkdir(parents=True)
-    os.chown(project, 0, 12345)
-    project.chmod(0o2770)
-    done = submit("--runs", str(project / "alex" / "runs"))
-    assert done.returncode == 0, done.stderr
-    assert f"others can write to {project}" in done.stderr
-    project.chmod(0o2750)
-    assert "others can write" not in submit("--runs", str(project / "alex" / "runs")).stderr
-    os.chown(project, 12345, 12345)
-    done = submit("--runs", str(project / "alex" / "runs"))
-    assert f"others can write to {project}" in done.stderr
-    assert "chmod" not in done.stderr
-
-
-def test_a_group_that_could_replace_runs_is_named(submit: Submit, tmp_path: Path) -> None:
-    top = tmp_path / "runs"
-    top.mkdir()
-    top.chmod(0o2770)  # as project directories are
-    done = submit()
-    assert done.returncode == 0, done.stderr
-    assert f"chmod g-w {top}" in done.stderr
-
-
 def test_nobody_can_make_a_record_be_written_to_another_file(tmp_path: Path) -> None:
     """A link under the name that the draft once had."""
     theirs, record = tmp_path / "theirs", tmp_path / "run.json"
@@ -161,14 +114,6 @@ def test_nobody_can_make_a_record_be_written_to_another_file(tmp_path: Path) -> 
     assert theirs.read_text() == "as it was"
     assert record.read_text() == "{}"
     assert not record.is_symlink()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_another_user_does_not_say_which_nodes_to_avoid(tmp_path: Path) -> None:
-    for node in ("mine", "theirs"):
-        avoid(tmp_path, node, why="it failed", run_id="t5-1", until_s=2e9)
-    os.chown(tmp_path / "avoided-nodes" / "theirs.json", 12345, 12345)
-    assert [note.node for note in avoided(tmp_path, 1e9)] == ["mine"]
 
 
 def test_a_node_believes_the_job_that_the_script_was_made_with_alone(tmp_path: Path) -> None:

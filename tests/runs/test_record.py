@@ -8,12 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.lock import BusyError
-from fsdpkit.runs.record import JobRecord, RunRecord, changing, jobs_of_attempts, load, save
+from fsdpkit.runs.record import RunRecord, changing, load, save
 
 RECORD = RunRecord(
     id="t5-1",
@@ -57,13 +56,6 @@ def test_a_run_is_changed_by_one_at_a_time(paths: RunPaths) -> None:
     assert not lock_of(paths).exists()
 
 
-def test_an_error_while_changing_lets_the_next_one_in(paths: RunPaths) -> None:
-    with pytest.raises(ZeroDivisionError), changing(paths):
-        raise ZeroDivisionError
-    with changing(paths, patience_s=0):
-        pass
-
-
 def test_the_lock_of_a_process_that_was_killed_is_in_nobody_s_way(paths: RunPaths) -> None:
     program = (
         "import os, pathlib, signal\n"
@@ -87,24 +79,9 @@ def test_a_lock_that_nobody_here_can_judge_is_left_alone(holder: str, paths: Run
     assert lock_of(paths).read_text() == holder
 
 
-def test_the_newest_job_has_the_record_s_own_fields() -> None:
-    second = JobRecord(job_id="9", nodes=1, ranks_per_node=2, first_attempt=3, after=["7"])
-    resuming = msgspec.structs.replace(RECORD, resuming=second, ended={"7": {}})
-    record = resuming.with_job(second)
-    assert (record.job_id, record.nodes, record.first_attempt) == ("9", 1, 3)
-    assert (record.ended, record.resuming) == (None, None)
-    assert record.jobs == [resuming.job, second]
-    assert record.earlier[0].ended == {"7": {}}
-
-
 def test_a_record_from_before_runs_could_be_resumed_is_read(paths: RunPaths) -> None:
     known = json.loads(paths.record.read_text())
     for key in ("earlier", "resuming", "first_attempt", "after", "submitted_s", "site_file"):
         del known[key]
     paths.record.write_text(json.dumps(known))
     assert load(paths.dir).job_ids == ["7"]
-
-
-def test_an_attempt_is_that_of_the_newest_job_not_of_one_that_never_started() -> None:
-    jobs = [JobRecord(job_id=one, nodes=1, ranks_per_node=1) for one in ("7", "8")]
-    assert {n: job.job_id for n, job in jobs_of_attempts(jobs, [0, 1]).items()} == {0: "8", 1: "8"}

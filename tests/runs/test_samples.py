@@ -11,7 +11,6 @@ import pytest
 from fsdpkit.runs import samples as module
 from fsdpkit.runs.samples import Sample, read_samples
 
-OLD = {"cpu_percent": 3.0, "memory_used_bytes": 1, "gpus": [{"utilization_percent": 99}]}
 GIB = 2**30
 
 
@@ -21,29 +20,6 @@ def read(tmp_path: Path, *lines: dict[str, Any]) -> list[Sample]:
         "".join(json.dumps({"time_s": 10.0 * n, **x}) + "\n" for n, x in enumerate(lines))
     )
     return read_samples(path)
-
-
-def test_old_lines_and_torn_ones_are_read_as_far_as_they_go(tmp_path: Path) -> None:
-    path = tmp_path / "node-0.samples.jsonl"
-    path.write_text(
-        json.dumps({"time_s": 1.0, **OLD}) + '\n{"time_s": "x"}\n[]\n{"time_s": 2.0, "g'
-    )
-    (sample,) = read_samples(path)
-    assert (sample.memory_used_bytes, len(sample.gpus), sample.cgroup) == (1, 1, None)
-    assert read_samples(tmp_path / "absent") == []
-    for says in SAYS:
-        assert says([sample]) is None
-        assert says([]) is None
-
-
-SAYS = (
-    module.xids_in_words,
-    module.ecc_in_words,
-    module.oom_kills_in_words,
-    module.full_in_words,
-    module.failed_link_in_words,
-    module.link_errors_in_words,
-)
 
 
 def gpus(*some: dict[str, Any]) -> dict[str, Any]:
@@ -114,15 +90,3 @@ def test_each_thing_is_said_in_one_sentence(
     tmp_path: Path, says: Any, lines: list[dict[str, Any]], said: str | None
 ) -> None:
     assert says(read(tmp_path, *lines)) == said
-
-
-def test_what_lowered_the_clock_of_one_gpu(tmp_path: Path) -> None:
-    hot = gpus({"throttled": ["sw_power_cap"]}, {"throttled": ["hw_thermal_slowdown"]})
-    some = read(tmp_path, hot, hot, gpus({}, {}), {})
-    said = "GPU 1 ran at a lower clock in 2 of 3 samples (hw_thermal_slowdown)"
-    assert [module.throttling_in_words(some, gpu) for gpu in (0, 1, 2)] == [None, said, None]
-
-
-def test_the_share_of_the_node_s_memory_that_was_in_use(tmp_path: Path) -> None:
-    lines = [{"memory_used_bytes": 3, "memory_total_bytes": 4}, {"memory_used_bytes": 3}]
-    assert [module.memory_share(one) for one in read(tmp_path, *lines)] == [0.75, 0.0]

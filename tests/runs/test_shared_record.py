@@ -42,13 +42,6 @@ def test_a_run_is_counted_once_with_the_causes_of_all_its_ends(run: RunPaths) ->
     assert counts(run) == (1, 1, 0, 0, {"node-failure": 1})
 
 
-def test_tasks_of_an_array_are_counted_each(run: RunPaths) -> None:
-    for task, cause in enumerate(("done", "crash")):
-        run.task(task).dir.mkdir()
-        add_end(run, task, end(cause))
-    assert counts(run) == (2, 1, 1, 0, {"crash": 1})
-
-
 def test_an_end_never_fails_for_what_cannot_be_told(run: RunPaths, tmp_path: Path) -> None:
     for broken in (b"", b"{}", b"[" * 9999):
         run.shared_record.write_bytes(broken)

@@ -30,11 +30,6 @@ def test_questions_become_rare_and_begin_anew_with_news() -> None:
     assert pace.pause_s() < 3
 
 
-def test_a_fixed_pace_stays() -> None:
-    pace = Pace(5.0)
-    assert all(4.5 <= pace.pause_s() <= 5.5 for _ in range(50))
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the runs of each round of questions."""
@@ -58,15 +53,6 @@ def test_who_looks_every_second_does_not_ask_every_second(asked: list[list[str]]
         now += 1.0
     assert 8 < len(asked) <= 25
     assert paced.age_s <= 67
-
-
-def test_a_run_that_is_new_or_was_given_a_job_is_asked_for_at_once(asked: list[list[str]]) -> None:
-    paced = PacedAsking(clock=lambda: 0.0)
-    a, b = (RunPaths(Path("a")), run_of(job("1"))), (RunPaths(Path("b")), run_of(job("2")))
-    paced.standings([a])
-    assert len(paced.standings([b, a])) == 2
-    paced.standings([(a[0], run_of(job("1"), job("3"))), b])
-    assert asked == [["a"], ["b"], ["a"]]
 
 
 def test_what_a_job_was_granted_is_asked_for_once_a_state(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,20 +6,17 @@ The scripts are small ones of our own, each after a way of doing things that is 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from fsdpkit.errors import ConfigError
 from fsdpkit.scheduling.batch_file.lines import BatchFile
 from fsdpkit.scheduling.batch_file.reading import read
-from fsdpkit.scheduling.batch_file.recognition import read_text, shell_script_kind
-from fsdpkit.scheduling.batch_file.resources import BatchFileError, Given
+from fsdpkit.scheduling.batch_file.resources import Given
 
 HERE = "/lab/me"
 ENVIRON = {"HOME": "/home/me", "USER": "me", "SCRATCH": "/scratch/me", "PATH": "/bin"}
 TWO_BY_FOUR = "#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=4\n"
-RANK_EACH = TWO_BY_FOUR + "#SBATCH --ntasks-per-node=4\n"
 
 
 def moved(text: str, given: Given | None = None) -> BatchFile:
@@ -91,49 +88,6 @@ def test_a_launch_is_taken_apart_to_its_program(body: str) -> None:
     assert (found.shape.nodes, found.shape.gpus, found.shape.ranks) == (2, 4, 4)
 
 
-@pytest.mark.parametrize(
-    ("body", "entry", "args"),
-    [
-        ("srun python train.py", "train.py", ()),
-        ("srun -l --cpu_bind=none python -um pkg.train --a", "-m pkg.train", ("--a",)),
-        ('srun bash -c "RANK=\\$SLURM_PROCID python train.py"', "train.py", ()),
-        ("srun --ntasks 8 litgpt pretrain pythia", "litgpt", ("pretrain", "pythia")),
-    ],
-)
-def test_one_task_a_gpu_is_one_rank_a_gpu(body: str, entry: str, args: tuple[str, ...]) -> None:
-    found = moved(f"{RANK_EACH}{body}\n")
-    assert (found.entry, found.args, found.shape.ranks) == (entry, args, 4)
-
-
-def test_a_module_of_torchrun_and_a_command_that_calls_torchrun() -> None:
-    found = moved(f"{TWO_BY_FOUR}srun torchrun --nproc_per_node 4 -m pkg.train --module x\n")
-    assert (found.entry, found.args) == ("-m pkg.train", ("--module", "x"))
-    found = moved(f"{TWO_BY_FOUR}srun tune run --nnodes 2 --nproc_per_node 4 full --config c\n")
-    assert (found.entry, found.args) == ("tune", ("run", "full", "--config", "c"))
-    assert found.shape.ranks == 4
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "srun singularity -q exec --nv -B /a:/a image.sif torchrun --nproc_per_node 4 train.py",
-        "IMAGE=image.sif\napptainer run $IMAGE bash -c 'torchrun --nproc_per_node 4 train.py'",
-        "srun --container-image=image.sif --container-mounts /a:/a torchrun --nproc-per-node 4 "
-        "train.py",
-    ],
-)
-def test_the_image_of_a_container_is_taken(body: str) -> None:
-    found = moved(f"{TWO_BY_FOUR}{body}\n")
-    assert found.tables["environment"] == {"container": "image.sif"}
-    assert found.entry == "train.py"
-
-
-def test_one_process_that_has_all_gpus_of_a_node() -> None:
-    found = moved(f"{TWO_BY_FOUR}srun python train.py\n")
-    assert (found.shape.gpus, found.shape.ranks) == (4, 1)
-    assert found.tables["launch"] == {"ranks_per_node": 1}
-
-
 # ---- Slurm's options --------------------------------------------------------------------------
 
 
@@ -188,34 +142,6 @@ def test_gpus_of_a_node_are_counted_however_they_are_asked_for(
     assert (found.nodes, found.gpus, found.ranks) == shape
 
 
-@pytest.mark.parametrize(
-    ("options", "memory"),
-    [
-        ("--mem=90000", "90000"),
-        ("-c 8 --mem-per-cpu=4G", "131072M"),
-        ("--mem-per-gpu=1T", "4194304M"),
-    ],
-)
-def test_memory_is_that_of_a_node(options: str, memory: str) -> None:
-    found = moved(f"{RANK_EACH}#SBATCH {options}\nsrun python t.py\n")
-    assert found.tables["resources"]["memory"] == memory
-
-
-def test_flags_come_before_the_script() -> None:
-    given = Given(nodes=3, gpus=2, time="5", account="mine")
-    text = f"{TWO_BY_FOUR}#SBATCH -A acct -t 10\ntorchrun --nproc_per_node 4 t.py $SLURM_NNODES\n"
-    found = moved(text, given)
-    assert found.tables["resources"] == {"nodes": 3, "gpus": 2, "time": "5", "account": "mine"}
-    assert found.args == ("3",)
-    without = moved(text, Given(no_account=True))
-    assert "account" not in without.tables["resources"]
-
-
-def test_an_option_without_a_key_is_handed_on_or_said_to_have_no_home() -> None:
-    found = moved(f"{TWO_BY_FOUR}#SBATCH --licenses=a:1 --contiguous\ntorchrun --nproc 4 t.py\n")
-    assert found.tables["slurm"]["options"] == {"licenses": "a:1", "contiguous": True}
-
-
 # ---- The environment --------------------------------------------------------------------------
 
 LAUNCH = "torchrun --nproc_per_node 4 train.py\n"
@@ -244,29 +170,6 @@ def test_modules_environments_and_literal_variables(
 ) -> None:
     found = moved(f"{TWO_BY_FOUR}{lines}\n{LAUNCH}")
     assert found.tables.get("environment", {}) == environment
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        *("/x:$PATH", "/x:${PATH}", "/x:${PATH:-}", "/x${PATH:+:$PATH}", "/x:${PATH:+${PATH}}"),
-        *("$PATH:/x", "${PATH:+$PATH:}/x"),
-    ],
-)
-def test_a_path_that_others_add_to_is_not_replaced(value: str) -> None:
-    found = moved(f"{TWO_BY_FOUR}export PATH={value}\n{LAUNCH}")
-    assert found.tables["environment"] == {"prepend": {"PATH": "/x"}}
-
-
-@pytest.mark.parametrize("value", ["-O2 $FLAGS", "$FLAGS -O2", "$FLAGS/x", "/x:$FLAGS:$OTHER"])
-def test_what_is_no_list_of_directories_is_not_added_to(value: str) -> None:
-    found = moved(f'{TWO_BY_FOUR}export FLAGS="{value}"\n{LAUNCH}')
-    assert "environment" not in found.tables
-
-
-def test_variables_before_the_command_and_those_that_srun_exports() -> None:
-    found = moved(f"{TWO_BY_FOUR}A=1 srun --export=ALL,B=2 env C=3 {LAUNCH}")
-    assert found.tables["environment"]["variables"] == {"A": "1", "B": "2", "C": "3"}
 
 
 def test_a_secret_is_written_nowhere() -> None:
@@ -337,27 +240,12 @@ def test_what_has_no_home_is_quoted_and_never_guessed() -> None:
     assert found.tables["environment"]["variables"] == {"NCCL_DEBUG": "INFO"}
 
 
-def test_what_is_not_needed_any_more_is_told_with_its_reason() -> None:
-    told = fates(moved(OWN), "not needed")
-    assert "addresses" in told["export WORLD_SIZE=$((SLURM_NNODES * 4))"]
-    assert "addresses" in told["nodes=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )"]
-    assert "fsdpkit logs" in told["--output=%x-%j.out"]
-    assert "submitted" in told["cd $SLURM_SUBMIT_DIR"]
-    assert {"UNUSED=3", "mkdir -p logs", "set -euo pipefail"} <= told.keys()
-
-
 def test_no_text_of_a_script_leaves_the_comment_that_quotes_it() -> None:
     text = (
         'ulimit -n "5\n[resources]\nnodes = 9\x1b[2J"\ntorchrun --nproc_per_node 4 t.py "$(a\nb)"\n'
     )
     for each in moved(TWO_BY_FOUR + text).findings:
         assert (each.text + each.note).isprintable()
-
-
-def test_another_directory_is_where_the_script_is_looked_for() -> None:
-    found = moved(f"{TWO_BY_FOUR}#SBATCH --chdir=runs\ncd ../code\n{LAUNCH}")
-    assert found.directory == "/lab/me/code"
-    assert any("submit it from there" in note for note in fates(found, "no home").values())
 
 
 # ---- What cannot become a job -----------------------------------------------------------------
@@ -405,39 +293,3 @@ def test_what_is_unclear_is_refused_in_a_sentence(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)) as caught:
         moved(text)
     assert len(str(caught.value)) < 600
-
-
-def test_a_value_that_grows_without_end_stays_small() -> None:
-    text = "A=xxxxxxxxxxxxxxxx\n" + 'A="$A$A"\n' * 60 + "torchrun --nproc_per_node 4 t.py $A\n"
-    assert len("".join(moved(TWO_BY_FOUR + text).args)) < 100_000
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(b"#!/bin/bash\n\0\1", "binary"), (b"#!/bin/bash\n" + b"# x\n" * 200_000, "larger")],
-)
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
-    path = tmp_path / "a.sbatch"
-    path.write_bytes(content)
-    with pytest.raises(BatchFileError, match=said):
-        read_text(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "kind"),
-    [
-        ("a.sbatch", "#!/bin/bash\n#SBATCH -N 1\n", "an sbatch script"),
-        ("a", "#!/usr/bin/env -S bash -e\n", "a shell script"),
-        ("a.sh", "torchrun t.py\n", "a shell script"),
-        ("a.pbs", "#!/bin/sh\n#PBS -N x\n", "a batch script of PBS"),
-        ("a", "#!/usr/bin/env python\n#SBATCH -N 1\n", None),
-        ("a", "import torch\n", None),
-    ],
-)
-def test_which_files_a_shell_would_run(
-    tmp_path: Path, name: str, content: str, kind: str | None
-) -> None:
-    path = tmp_path / name
-    path.write_text(content)
-    assert shell_script_kind(path) == kind
-    assert shell_script_kind(tmp_path) is None

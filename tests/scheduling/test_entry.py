@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -12,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.errors import ConfigError, NotFoundError, UsageError
-from fsdpkit.scheduling import entry as module
+from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.scheduling.submission import SubmitRequest, plan, script_of
 
 Submitted = Callable[..., None]
@@ -51,13 +49,6 @@ def test_what_does_not_compile_is_refused_by_its_line(
         planned(source)
     assert told in str(error.value)
     assert "\x1b" not in str(error.value)
-
-
-def test_the_mark_stands_below_what_is_wrong(planned: Submitted) -> None:
-    with pytest.raises(ConfigError) as error:
-        planned("if True:\n    x = 5 +* 3\n")
-    *_, line, mark = str(error.value).split("\n")
-    assert line[mark.index("^")] == "*"
 
 
 @pytest.mark.parametrize(
@@ -133,21 +124,6 @@ def test_what_may_well_run_is_let_through(planned: Submitted, tmp_path: Path, so
     planned(source)
 
 
-@pytest.mark.parametrize(
-    ("sets", "cluster"),
-    [
-        (["environment.container=x.sif"], "osc-ascend"),
-        (["environment.conda=named"], "osc-ascend"),
-        (["environment.venv=/no/such/venv"], "osc-ascend"),
-        (['environment.modules=["python"]'], "osc-ascend"),
-    ],
-)
-def test_of_an_environment_that_cannot_be_asked_nothing_is_said(
-    planned: Submitted, sets: list[str], cluster: str
-) -> None:
-    planned("import no_such_module\nx = = 1\n", *sets, cluster=cluster)
-
-
 @pytest.fixture(scope="session")
 def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with one package of its own and nothing of ours."""
@@ -156,36 +132,6 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages,) = where.glob("lib/python*/site-packages")
     (packages / "only_there.py").write_text("raise SystemExit('it is never imported')")
     return where
-
-
-def test_the_jobs_own_environment_is_asked(planned: Submitted, venv: Path) -> None:
-    own = f"environment.venv={venv}"
-    planned("import only_there", own)
-    with pytest.raises(ConfigError, match="only_there"):
-        planned("import only_there")
-    with pytest.raises(ConfigError, match="submitit"):
-        planned("import only_there, submitit", own)
-    with pytest.raises(ConfigError, match=r"train\.py:2"):
-        planned("import only_there\nx = = 1", own)
-
-
-def test_a_python_that_does_not_answer_stops_nobody(
-    planned: Submitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = tmp_path / "slow" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    for program in ("sleep 60", "echo '[]'", "echo $((1/0))", "head -c 1000000 /dev/urandom"):
-        python.write_text(f"#!/bin/bash\n{program}\n")
-        os.chmod(python, 0o755)
-        monkeypatch.setattr(module, "_ANSWER_S", 0.5)
-        planned("import no_such_module", f"environment.venv={tmp_path / 'slow'}")
-
-
-def test_a_pythonpath_of_the_job_counts(planned: Submitted, tmp_path: Path) -> None:
-    (tmp_path / "lab").mkdir()
-    (tmp_path / "lab" / "only_in_the_lab.py").touch()
-    place = f"{{PYTHONPATH = '/none:{tmp_path}/lab'}}"
-    planned("import only_in_the_lab", f"environment.variables={place}")
 
 
 @pytest.mark.parametrize("key", ["training.steps=4", "training.optimizer.lr=1e-3"])
@@ -206,29 +152,6 @@ def test_settings_of_the_trainer_are_refused_for_a_script_that_reads_none(
     (tmp_path / "further.py").write_text("from fsdpkit.training import read_settings")
     planned("def main():\n    import beside", key)
     planned("import runpy\nrunpy.run_path('/their/train.py')", key)
-
-
-def test_a_script_in_the_place_of_our_trainer_may_take_its_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("import argparse")
-    request = SubmitRequest("t5", cluster="local", sets=["entry=mine.py", "training.steps=3"])
-    assert plan(request)[0].job.spec.training.steps == 3  # type: ignore[union-attr]
-
-
-def test_ones_own_defaults_for_the_trainer_do_not_reach_other_scripts(
-    planned: Submitted, isolated_user: Path, tmp_path: Path
-) -> None:
-    defaults = isolated_user / "config" / "defaults.toml"
-    defaults.parent.mkdir(parents=True)
-    defaults.write_text("[training]\nsteps = 7\n")
-    planned("import argparse")
-    (tmp_path / "train.py").write_text("import argparse")
-    assert "--job" not in repr(plan(SubmitRequest("train.py", cluster="local"))[0].job.spec)
-    with pytest.raises(ConfigError):
-        planned("import argparse", "training.seed=3")
-    assert plan(SubmitRequest(None, cluster="local"))[0].job.spec.training.steps == 7  # type: ignore[union-attr]
 
 
 # ---- The script's own modules
@@ -273,33 +196,7 @@ def test_the_scripts_own_modules_are_followed(
         planned(source)
 
 
-def test_a_module_that_lies_elsewhere_is_found_by_the_way_that_is_named(
-    planned: Submitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, {"lab/__init__.py": "", "scripts/go.py": "import lab"})
-    monkeypatch.chdir(tmp_path / "scripts")
-    request = SubmitRequest("go.py", cluster="local")
-    with pytest.raises(ConfigError, match=r"--set environment\.variables\.PYTHONPATH=") as error:
-        plan(request)
-    option = str(error.value).split("--set ")[1].split(". ")[0]
-    plan(replace(request, sets=[option]))
-
-
 # ---- Modules and commands
-
-
-def test_a_relative_import_needs_the_module_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(
-        tmp_path, {"lab/__init__.py": "", "lab/train.py": "from . import core", "lab/core.py": ""}
-    )
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"train\.py:1: .*: fsdpkit submit -m lab\.train"):
-        plan(SubmitRequest("lab/train.py", cluster="local"))
-    assert plan(SubmitRequest("-m lab.train", cluster="local"))[0].job.spec.name == "lab.train"
-    with pytest.raises(NotFoundError, match=r"A module is started by -m lab\.train"):
-        plan(SubmitRequest("lab.train", cluster="local"))
 
 
 @pytest.mark.parametrize(
@@ -339,54 +236,6 @@ def test_a_module_is_looked_for_as_python_will(
     if module == "lab":  # all of it is here, whatever the container has
         with pytest.raises(ConfigError, match=told):
             plan(in_container)
-
-
-def test_a_command_is_looked_for_in_the_jobs_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, venv: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (venv / "bin" / "only-there").write_text("#!/bin/sh\n")
-    (venv / "bin" / "only-there").chmod(0o755)
-    request = SubmitRequest("only-there", cluster="local")
-    with pytest.raises(NotFoundError, match=r"no job named 'only-there'.*aliases"):
-        plan(request)
-    found = plan(replace(request, sets=[f"environment.venv={venv}"]))[0]
-    assert (found.job.entry.kind, found.job.spec.name) == ("command", "only-there")
-    named = replace(request, job=None, sets=["entry=only-there", "training.steps=5"])
-    with pytest.raises(ConfigError, match="no such command"):
-        plan(named)
-    plan(
-        replace(
-            named,
-            sets=[*named.sets, "environment.container=x"],
-            cluster="osc-ascend",
-            account="PAS2136",
-        )
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "mode", "told"),
-    [
-        ("#!/bin/sh\n", 0o755, ""),
-        ("#!/bin/sh\n", 0o644, "not executable: chmod"),
-        ("#!/bin/sh\r\n", 0o755, "Windows"),
-        ("#!/usr/bin/env python3\nx = = 1\n", 0o644, "cannot compile"),
-        ("x = = 1\n", 0o644, "cannot compile"),
-    ],
-)
-def test_a_file_is_started_by_what_its_first_line_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, mode: int, told: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "go").write_bytes(text.encode())
-    (tmp_path / "go").chmod(mode)
-    request = SubmitRequest("./go", cluster="local")
-    if told:
-        with pytest.raises(ConfigError, match=told):
-            plan(request)
-    else:
-        assert plan(request)[0].job.entry.kind == "command"
 
 
 # ---- Time

@@ -9,15 +9,12 @@ import pytest
 from fsdpkit.config.job import Environment
 from fsdpkit.config.new_job import Answers
 from fsdpkit.config.site import load_site
-from fsdpkit.errors import NotFoundError, UsageError
+from fsdpkit.errors import UsageError
 from fsdpkit.scheduling.first_job import (
     OWN,
     account_in_defaults,
-    propose_accounts,
     propose_environment,
     propose_scripts,
-    read_environment,
-    read_script,
     write,
 )
 
@@ -39,23 +36,6 @@ def venv(tmp_path: Path) -> Path:
     (made / "bin").mkdir(parents=True)
     (made / "bin" / "activate").touch()
     return made
-
-
-def test_an_environment_is_known_by_what_lies_in_it(
-    conda: Path, venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert read_environment("torch") == read_environment(str(conda))
-    assert read_environment("torch") == Environment(conda=str(conda))
-    assert read_environment("venv") == read_environment("./envs/../venv")
-    assert read_environment("venv") == Environment(venv=str(venv))
-    assert read_environment("module:pytorch/2.13, cuda") == Environment(
-        modules=["pytorch/2.13", "cuda"]
-    )
-    assert read_environment(OWN) == Environment()
-    for wrong in ("", "torch2", "./torch", "module:", "module:-f"):
-        with pytest.raises((UsageError, NotFoundError)):
-            read_environment(wrong)
 
 
 def test_the_active_environment_is_proposed(conda: Path, venv: Path, tmp_path: Path) -> None:
@@ -85,31 +65,6 @@ def test_scripts_are_what_does_something_when_run(tmp_path: Path) -> None:
     assert [path.name for path in propose_scripts(tmp_path)] == ["layers.py"]  # it is alone
     (tmp_path / "more.py").write_text("")
     assert propose_scripts(tmp_path) == []
-
-
-def test_a_script_s_link_stays_one_and_its_first_line_counts(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(GUARD)
-    (tmp_path / "link.py").symlink_to("train.py")
-    (tmp_path / "run").write_text("#!/usr/bin/env python\n")
-    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
-    assert read_script(f"{tmp_path}/sub/../link.py") == tmp_path / "link.py"
-    assert read_script(f"{tmp_path}/run") == tmp_path / "run"
-    with pytest.raises(UsageError):
-        read_script(f"{tmp_path}/run.sh")
-
-
-def test_accounts_are_proposed_as_the_centre_writes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slurm lists them in lower case; `root` is no account of that centre."""
-    (tmp_path / "sacctmgr").write_text("#!/bin/sh\nprintf 'c|pas2136\\nc|root\\nc|pas0007\\n'\n")
-    (tmp_path / "sacctmgr").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert propose_accounts(load_site("osc-pitzer")) == ["PAS0007", "PAS2136"]
-    assert propose_accounts(load_site("generic")) == ["pas0007", "pas2136", "root"]
-    assert propose_accounts(load_site("local")) == []
-    (tmp_path / "sacctmgr").write_text("#!/bin/sh\nexit 1\n")
-    assert propose_accounts(load_site("generic")) == []
 
 
 def test_a_file_that_appears_meanwhile_is_left_alone(

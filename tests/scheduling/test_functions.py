@@ -18,10 +18,10 @@ import pytest
 from fsdpkit import FunctionError
 from fsdpkit.config import assets
 from fsdpkit.errors import StorageError, UsageError
-from fsdpkit.runs import calls, outcomes
+from fsdpkit.runs import calls
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling.functions import submit_function
-from fsdpkit.scheduling.returned import results_of, returned
+from fsdpkit.scheduling.returned import results_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.log_runs import attempt_of, make_run
@@ -124,29 +124,6 @@ def test_modules_of_the_submitter_are_found(
     assert "loaded" in str(called.failure())
 
 
-@pytest.mark.parametrize(("code", "status"), [(None, 1), (0, 1), (3, 3), ("words", 1)])
-def test_leaving_is_no_return(code: Any, status: int, call: Call) -> None:
-    called = call(lambda: sys.exit(code))
-    assert called.done.returncode == status
-    assert f"sys.exit({code!r})" in str(called.failure())
-
-
-@pytest.mark.parametrize(
-    ("function", "noun"),
-    [
-        (lambda: threading.Lock(), "lock"),
-        (lambda: (n for n in [1]), "generator"),
-        (lambda: b"x" * 2_000_000, "1 MB"),
-        (lambda: ["x" * 999_999, "y"], "1 MB"),
-    ],
-)
-def test_what_cannot_be_kept_is_said(function: Any, noun: str, call: Call) -> None:
-    called = call(function, most_mb=1)
-    assert called.done.returncode == 1
-    assert noun in str(called.failure())
-    assert noun in called.done.stderr
-
-
 def test_another_function_than_was_submitted_is_not_loaded(call: Call, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
 
@@ -160,33 +137,7 @@ def test_another_function_than_was_submitted_is_not_loaded(call: Call, tmp_path:
     assert "digest" in str(called.failure())
 
 
-def test_a_rank_that_starts_again_forgets_what_it_left_before(call: Call) -> None:
-    def leave_one(path: Path) -> None:
-        attempt = attempt_of(make_run(path.parent, nodes=1, ranks_per_node=1))
-        calls.write_raised(attempt, calls.CallFailure(kind="raised", rank=0, message="before"))
-        attempt.result(0).write_bytes(b"before")
-
-    called = call(os._exit, 5, change=leave_one)
-    assert called.done.returncode == 5
-    assert "before" not in str(called.failure())
-
-
 # The submitter's side
-
-
-def test_the_rank_that_the_agents_blame_is_told_not_the_first_to_complain(call: Call) -> None:
-    called = call(lambda: 1 / 0, ranks=2)
-    assert called.failure().rank == 0
-    trouble = outcomes.Trouble(cause="crash", status=137, message="rank 1 on node1: signal 9")
-    outcomes.write(called.attempt.verdict, outcomes.AttemptVerdict(trouble=trouble))
-    assert called.failure().rank == 1
-    assert "signal 9" in str(called.failure())
-    assert "diagnose" in str(called.failure())
-
-
-def test_a_rank_that_left_nothing_is_named(call: Call) -> None:
-    called = call(lambda: 1, ranks=2)
-    assert called.failure("COMPLETED").rank == 1
 
 
 def test_a_result_that_others_could_have_written_is_not_loaded(call: Call, tmp_path: Path) -> None:
@@ -194,24 +145,6 @@ def test_a_result_that_others_could_have_written_is_not_loaded(call: Call, tmp_p
     called.attempt.result(0).chmod(0o666)
     with pytest.raises(StorageError, match="unpickled"):
         called.outcome("COMPLETED")
-
-
-def test_a_result_that_cannot_be_loaded_here_is_said(call: Call) -> None:
-    called = call(lambda: 1)
-    called.attempt.result(0).write_bytes(b"cnosuch\nmodule\n.")
-    assert "nosuch" in str(called.failure("COMPLETED"))
-
-
-def test_words_of_a_rank_that_are_none_are_left_out(call: Call) -> None:
-    called = call(lambda: 1 / 0)
-    for content in (b"[", b'{"kind": "raised", "rank": -1, "message": 1}', b"\xff"):
-        called.attempt.raised(0).write_bytes(content)
-        assert "FAILED" in str(called.failure())
-
-
-def test_a_run_of_a_script_returns_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"fsdpkit\.run"):
-        returned(make_run(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(
@@ -228,21 +161,3 @@ def test_what_no_other_process_could_call_is_refused_before_a_run_is_made(
     with pytest.raises(UsageError, match=noun):
         submit_function(function, *args, cluster="local", runs=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_keyword_that_is_no_option_of_a_submission_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"acount.*'account'.*partial"):
-        submit_function(print, acount="pas1234")
-
-
-def test_a_submission_that_fails_leaves_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fsdpkit.scheduling.functions._write", no_space)
-    with pytest.raises(StorageError):
-        submit_function(print, cluster="local", runs=tmp_path / "runs")
-    assert not list((tmp_path / "runs").iterdir())
-
-
-def no_space(*_: object) -> None:
-    raise StorageError("no space")

@@ -84,20 +84,6 @@ def test_a_verdict_that_speaks_of_trouble_does_not_vouch(paths: RunPaths) -> Non
     assert told(paths, COMPLETED)[0] == "UNKNOWN"
 
 
-@pytest.mark.parametrize("torn", [True, False])
-def test_a_verdict_that_cannot_be_read_is_said_to_be_so(paths: RunPaths, torn: bool) -> None:
-    attempt(paths, 0, None)
-    verdict = paths.task().attempt(0).verdict
-    if torn:
-        verdict.write_text('{"trouble"')
-    else:
-        verdict.symlink_to("/etc/passwd")
-    words = "understood" if torn else "read: it is a symbolic link"
-    assert told(paths, COMPLETED)[3] == (
-        f"UNKNOWN: it is COMPLETED, but its verdict cannot be {words}"
-    )
-
-
 def test_each_task_of_an_array_needs_its_own(paths: RunPaths) -> None:
     record = run_of(job("1", array=[0, 3]))
     attempt(paths, 0, AttemptVerdict(), task=3)
@@ -126,16 +112,6 @@ def test_status_75_alone_is_no_stop_on_request(
 ) -> None:
     attempt(paths, 0, verdict, ending)
     assert told(paths, STOPPED)[:3] == ("FAILED", False, 75)
-
-
-def test_a_signal_that_sacct_leaves_out_is_known_from_the_runs_record(paths: RunPaths) -> None:
-    killed = Ending(action="end", status=137, cause="crash", why="rank 1 was killed")
-    attempt(paths, 0, None, killed)
-    nine = replace(FAILED, exit_code=9)
-    assert told(paths, nine)[2:] == (137, "FAILED, exit status 137 (signal 9)")
-    assert told(paths, replace(nine, source="scontrol"))[2] == 9
-    assert told(paths, FAILED)[2] == 1
-    assert told(paths, nine, job_id="2")[2] == 9
 
 
 def test_what_failed_or_goes_on_is_as_the_scheduler_says(paths: RunPaths) -> None:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fsdpkit.rendering.script import Plan
-from fsdpkit.reporting.report import about
-from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.provenance import Provenance, in_words, read_provenance
+from fsdpkit.runs.provenance import Provenance, read_provenance
 from fsdpkit.scheduling.provenance import write_provenance
 from fsdpkit.scheduling.submission import SubmitRequest, plan
-from fsdpkit.worktree import git as asking_git
 from fsdpkit.worktree.git import GitError, git_in
 from tests.conftest import COLD, Completed, answer_of
 from tests.reporting.log_runs import make_run
@@ -71,84 +66,6 @@ def test_commit_branch_and_difference_are_kept(made: Made, tree: Path, tmp_path:
         assert (tmp_path / "again" / name).read_bytes() == (tree / name).read_bytes()
 
 
-def test_a_clean_tree_has_no_difference(made: Made, tree: Path, tmp_path: Path) -> None:
-    git(tree, "checkout", "-q", "helper.py")
-    (tree / "new.py").unlink()
-    found = made(tree)
-    assert found.repository is not None
-    assert found.repository.clean
-    assert found.diff is None
-    assert list((tmp_path / "runs").glob("*/source.diff")) == []
-
-
-def test_a_tree_in_the_middle_of_a_merge(made: Made, tree: Path) -> None:
-    git(tree, "commit", "-qam", "mine")
-    git(tree, "checkout", "-q", "-b", "other", "HEAD~1")
-    (tree / "helper.py").write_text("WORD = 'theirs'\n")
-    git(tree, "commit", "-qam", "theirs")
-    git(tree, "merge", "-q", "main")
-    found = made(tree, "launch.check=false")  # what git left in the helper does not compile
-    assert found.repository is not None
-    assert (found.repository.under_way, found.repository.changed) == ("merge", ["helper.py"])
-    assert "in the middle of a merge" in in_words(found)
-
-
-def test_before_the_first_commit(made: Made, tmp_path: Path) -> None:
-    tree = tmp_path / "young"
-    tree.mkdir()
-    git(tree, "init", "-q")
-    (tree / "train.py").write_text("pass\n")
-    found = made(tree)
-    assert found.repository is not None
-    assert found.repository.commit is None
-    assert found.diff is not None
-    assert "no commit yet" in in_words(found)
-
-
-def test_without_git_the_script_itself_is_kept(made: Made, tmp_path: Path) -> None:
-    tree = tmp_path / "plain"
-    tree.mkdir()
-    (tree / "train.py").write_text("print('here')\n")
-    found = made(tree)
-    assert found.repository is None
-    assert found.script.sha256 is not None
-    assert "+print('here')" in next((tmp_path / "runs").glob("*/source.diff")).read_text()
-    assert [text for text in found.problems if text.startswith("git:")]
-
-
-def test_settings_have_their_origin_and_packages_their_release(made: Made, tree: Path) -> None:
-    found = made(tree, "resources.nodes=2")
-    origins = {one.key: (one.value, one.origin) for one in found.settings}
-    assert origins["resources.nodes"] == (2, "--set")
-    assert origins["retry.restarts"][1] == "default"
-    assert found.packages is not None
-    import msgspec
-
-    assert f"msgspec=={msgspec.__version__}" in found.packages.pip
-
-
-def test_another_environment_lists_its_own_packages(made: Made, tree: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", str(tree / "data/v")], check=True
-    )
-    found = made(tree, "environment.venv=data/v")
-    assert found.packages is not None
-    assert found.packages.environment == str(tree / "data/v")
-    assert found.packages.pip == []
-    assert found.packages.python is not None
-
-
-def test_conda_s_packages_are_read_from_its_own_list(made: Made, tree: Path) -> None:
-    meta = tree / "data" / "env" / "conda-meta"
-    meta.mkdir(parents=True)
-    (meta / "numpy-2.4.6-py311h64a7726_0.json").write_text("{}")
-    (meta / "history").write_text("")
-    found = made(tree, f"environment.conda={meta.parent}")
-    assert found.packages is not None
-    assert found.packages.conda == ["numpy=2.4.6=py311h64a7726_0"]
-    assert any("does not list its packages" in text for text in found.problems)  # no python there
-
-
 @pytest.mark.parametrize(
     "hostile",
     ["core.fsmonitor", "diff.external", "filter.f.clean", "filter.f.process", "diff.d.textconv"],
@@ -172,43 +89,6 @@ def test_a_repository_s_own_programs_are_not_started(
     assert not (tmp_path / "started").exists()
 
 
-def test_the_environment_does_not_lead_git_elsewhere(
-    made: Made, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = work_tree(tmp_path / "other")
-    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(other))
-    found = made(tree)
-    assert found.repository is not None
-    assert found.repository.top == str(tree)
-
-
-def test_a_long_difference_is_cut(
-    made: Made, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fsdpkit.scheduling.provenance._MOST_DIFF_BYTES", 2000)
-    (tree / "helper.py").write_text("WORD = 1\n" * 10_000)
-    found = made(tree)
-    assert found.diff is not None
-    assert found.diff.cut
-    assert (
-        found.diff.bytes == next((tmp_path / "runs").glob("*/source.diff")).stat().st_size == 2000
-    )
-
-
-def test_git_that_takes_long_is_given_up(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = tmp_path / "bin" / "git"
-    slow.parent.mkdir()
-    slow.write_text("#!/bin/sh\nexec sleep 60\n")
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(asking_git, "_LIMIT_S", 0.2)
-    with pytest.raises(GitError, match="took more than"):
-        git_in(tree)
-
-
 def test_a_repository_says_neither_what_is_run_nor_what_the_work_tree_is(
     tree: Path, tmp_path: Path
 ) -> None:
@@ -221,28 +101,6 @@ def test_a_repository_says_neither_what_is_run_nor_what_the_work_tree_is(
     (tree / ".git" / "config").chmod(0o666)
     with pytest.raises(GitError, match="is another user's"):
         git_in(tree)
-
-
-def test_an_old_git_is_not_asked(
-    made: Made, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = tmp_path / "bin" / "git"
-    old.parent.mkdir()
-    old.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho git version 1.8.3.1\n')
-    old.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{old.parent}:/usr/bin:/bin")
-    found = made(tree)
-    assert found.repository is None
-    assert any("too old" in text for text in found.problems)
-    assert set((tmp_path / "asked").read_text().split()) == {"version"}
-
-
-def test_a_damaged_record_hurts_nobody(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "t-20261121-101500-3f2a")
-    RunPaths(run.dir).provenance.write_text("[" * 100_000)
-    assert about.provenance_of(run) is None
-    RunPaths(run.dir).provenance.unlink()
-    assert read_provenance(run.paths) is None
 
 
 def test_status_and_report_say_which_code_ran(

@@ -109,18 +109,6 @@ def test_the_best_one_and_what_another_run_starts_from_stay(top: Path) -> None:
     assert steps_of(made) == ["step-10", "step-20", "step-40"]
 
 
-def test_what_an_argument_of_a_waiting_run_names_stays(run: Run, top: Path) -> None:
-    words = [f"--from={run.paths.task().checkpoints}/step-10"]
-    made_run(top / OTHER, state=None, job={"name": "new", "args": words})
-    assert [one.path.name for one in looked_at(run, top).spare] == ["step-20"]
-
-
-def test_drafts_that_a_killed_process_left_go_too(run: Run, top: Path) -> None:
-    (run.paths.task().checkpoints / ".step-40.abc").mkdir()
-    prune(looked_at(run, top))
-    assert steps_of(run) == ["step-30"]
-
-
 def test_each_task_of_an_array_keeps_its_own(top: Path) -> None:
     made = made_run(top / OLD, array=[0, 3])
     save_checkpoints(made.paths.task(0), 10, 20)
@@ -237,12 +225,3 @@ def test_a_person_at_a_terminal_is_asked(run: Run, tmp_path: Path, typed: bytes,
     os.close(master)
     assert b"keep checkpoints/step-30" in out
     assert len(steps_of(run)) == left
-
-
-def test_a_damaged_newest_one_is_told_with_status_74(
-    run: Run, fsdpkit: Callable[..., Completed]
-) -> None:
-    flip(run.paths.task().checkpoints / "step-30" / "weights")
-    done = fsdpkit("prune", OLD, "--yes")
-    assert done.returncode == 74
-    assert "weights" in done.stderr

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import shutil
-import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +13,9 @@ import msgspec
 import pytest
 
 from fsdpkit import Run
-from fsdpkit.config.trust import Consent
-from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
+from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.runs.avoided_nodes import avoid
 from fsdpkit.runs.record import JobRecord, save
-from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
 from tests.conftest import Completed
 from tests.scheduling.bare_template import write_bare_template
 
@@ -116,13 +110,6 @@ def test_a_run_that_slurm_has_forgotten_is_over(run: Run) -> None:
     assert "ATTEMPT=$(( 1 + " in run.paths.script.read_text()
 
 
-def test_a_run_that_nobody_can_say_anything_of_is_not_resumed(run: Run, slurm: FakeSlurm) -> None:
-    """slurmctld does not answer: that is no proof of an end."""
-    (slurm.here / "squeue").write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(UsageError, match="is not over"):
-        run.resume()
-
-
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
@@ -144,68 +131,11 @@ def test_a_job_that_is_held_is_released_and_no_second_one_made(
     assert (slurm.here / "asked").read_text() == "release 1\n"
 
 
-def test_a_hold_that_slurm_does_not_lift_is_told_in_its_words(
-    run: Run, slurm: FakeSlurm, fsdpkit: Callable[..., Completed]
-) -> None:
-    slurm.queue("1|PENDING|launch failed requeued held|")
-    slurm.says("scontrol", "echo 'Access/permission denied' >&2; exit 1")
-    done = fsdpkit("resume", str(run.dir))
-    assert done.returncode == SchedulerError.exit_code
-    assert "Access/permission denied" in done.stderr
-
-
-def test_only_the_tasks_of_an_array_that_are_held_are_released(
-    slurm: FakeSlurm, fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
-    words = ["--nodes", "1", "--gpus", "1", "--set", "template=bare", "--array", "0-1"]
-    assert fsdpkit("submit", "train.py", *words).returncode == 0
-    (directory,) = (tmp_path / "runs").iterdir()
-    slurm.queue("1_0|RUNNING|None|n1", "1_1|PENDING|launch failed requeued held|")
-    slurm.says("scontrol", 'echo "$@" >> {here}/asked')
-    done = fsdpkit("resume", str(directory))
-    assert done.returncode == 0, done.stderr
-    assert (slurm.here / "asked").read_text() == "release 1_1\n"
-
-
-def test_another_place_to_resume_from_changes_nothing(
-    run: Run, fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    done = fsdpkit("resume", str(run.dir), "--gpus", "4", "--time", "2:00:00", cwd=elsewhere)
-    assert done.returncode == 0, done.stderr
-    script = run.paths.script.read_text()
-    assert f"#SBATCH --chdir={tmp_path}\n" in script
-    assert f"entry={tmp_path}/train.py\n" in script
-    assert "#SBATCH --gpus-per-node=4\n" in script
-    assert "#SBATCH --time=02:00:00\n" in script
-    assert f"#   nodes = 2 (run {run.id})\n#   gpus = 4 (command line)" in script
-
-
 def test_a_dry_run_changes_nothing(run: Run, fsdpkit: Callable[..., Completed]) -> None:
     before = {p: p.read_bytes() for p in run.dir.rglob("*") if p.is_file()}
     done = fsdpkit("resume", str(run.dir), "--nodes", "1", "--dry-run")
     assert "#SBATCH --nodes=1\n" in done.stdout
     assert {p: p.read_bytes() for p in run.dir.rglob("*") if p.is_file()} == before
-
-
-def test_a_refusal_leaves_the_run_what_it_was(run: Run, slurm: FakeSlurm) -> None:
-    before = {p: p.read_bytes() for p in (run.paths.job, run.paths.script)}
-    (slurm.here / "no-sbatch").touch()
-    with pytest.raises(SchedulerError, match="sbatch: error: no"):
-        run.resume(nodes=5)
-    assert {p: p.read_bytes() for p in before} == before
-    assert Run.open(run.dir).record == run.record
-
-
-def test_a_run_that_everybody_could_exchange_is_not_resumed(run: Run, tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    trusted = Consent(ask=lambda item: True)
-    with pytest.raises(StorageError, match=f"everyone can write to {tmp_path}"):
-        submit_resume(run, plan_resume(run, ResumeRequest(nodes=3)), trusted)
-    with pytest.raises(ConfigError, match="is not trusted"):
-        run.resume(nodes=3)
-    assert Run.open(run.dir).record == run.record
 
 
 def test_a_job_that_slurm_may_have_taken_is_waited_for_before_another_is_made(
@@ -275,57 +205,6 @@ def test_a_site_that_does_not_queue_jobs_again_is_told_with_the_remedy(
     assert "does not queue" not in done.stderr
 
 
-def test_only_nodes_of_this_cluster_are_avoided(
-    run: Run, slurm: FakeSlurm, fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
-    """sbatch refuses the name of a node that it does not know."""
-    other = tmp_path / "runs" / "other-run"
-    other.mkdir()
-    (other / "run.json").write_text(
-        run.paths.record.read_text().replace('"site": "generic"', '"site": "osc-ascend"')
-    )
-    until_s = time.time() + 60
-    slurm.nodes("n1", "n2", "n3", "n4", "n5", "n7")
-    avoid(tmp_path / "runs", "n1", why="it\nhung", run_id=run.id, until_s=until_s)
-    avoid(tmp_path / "runs", "n2", why="it hung", run_id="other-run", until_s=until_s)
-    avoid(tmp_path / "runs", "n3", why="it hung", run_id="no-run", until_s=until_s)
-    words = ["submit", "train.py", "--set", "template=bare", "--dry-run"]
-    done = fsdpkit(*words, "--set", "resources.exclude=n[7-9]")
-    assert '#SBATCH --exclude="n[7-9],n1"\n' in done.stdout
-    assert "avoiding n1, until 20" in done.stderr
-    assert ": it hung (" in done.stderr
-    asked_for = fsdpkit(*words, "--set", "resources.nodelist=n1")
-    assert "--exclude" not in asked_for.stdout
-    assert "not avoiding n1: resources.nodelist" in asked_for.stderr
-    assert json.loads(run.paths.job.read_text())["resources"]["exclude"] is None
-
-
-def test_a_full_disk_is_named_and_the_run_can_be_resumed_when_there_is_room(
-    run: Run, fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
-    """No empty lock is left, for which nobody would ever be the one to remove it."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
-    if subprocess.run(mount, check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
-        shutil.copytree(run.dir, place / run.id, symlinks=True)
-        with contextlib.suppress(OSError), (place / "filler").open("wb", 0) as file:
-            while file.write(b"x" * 512):
-                pass
-        refused = fsdpkit("resume", str(place / run.id))
-        assert refused.returncode == 74, refused.stderr
-        assert "No space left on device" in refused.stderr
-        assert not list((place / run.id).glob("run.json.lock*"))
-        (place / "filler").unlink()
-        assert fsdpkit("resume", str(place / run.id)).returncode == 0
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
 @pytest.mark.parametrize(
     ("nodes", "words", "out"),
     [
@@ -365,27 +244,6 @@ def test_a_job_leaves_out_no_more_nodes_than_it_can_do_without(
     assert [f"not avoiding {', '.join(sorted(used))}: " in done.stderr] == [bool(used)]
 
 
-def test_while_one_resumes_another_waits_and_then_knows(run: Run, slurm: FakeSlurm) -> None:
-    (slurm.here / "slow-sbatch").touch()
-    plans = [plan_resume(run, ResumeRequest()) for _ in range(2)]
-    first = threading.Thread(target=submit_resume, args=(run, plans[0]))
-    first.start()
-    while not (slurm.here / "called").exists():
-        time.sleep(0.01)
-    with pytest.raises(UsageError, match="resumed meanwhile, as job 2"):
-        submit_resume(run, plans[1])
-    first.join()
-    assert len((slurm.here / "jobs").read_text().splitlines()) == 2
-
-
-def test_what_is_chained_is_cancelled_before_what_it_waits_for(run: Run, slurm: FakeSlurm) -> None:
-    slurm.queue("1|RUNNING|None|n1")
-    again = run.resume(chained=True)
-    slurm.queue("1|RUNNING|None|n1", "2|PENDING|Dependency|")
-    again.cancel()
-    assert (slurm.here / "cancelled").read_text() == "2\n1\n"
-
-
 @pytest.mark.parametrize("verb", ["cancel", "resume"])
 def test_a_job_of_the_record_s_number_that_is_not_the_run_s_is_left_alone(
     run: Run, slurm: FakeSlurm, verb: str
@@ -402,24 +260,6 @@ def test_a_job_of_the_record_s_number_that_is_not_the_run_s_is_left_alone(
         getattr(Run.open(run.dir), verb)()
     assert not (slurm.here / "cancelled").exists()
     assert not (slurm.here / "asked").exists()
-
-
-def test_cancel_leaves_alone_what_is_over(run: Run, slurm: FakeSlurm) -> None:
-    again = run.resume()
-    slurm.queue("2|RUNNING|None|n1")
-    assert again.cancel() == []
-    assert (slurm.here / "cancelled").read_text() == "2\n"
-
-
-def test_a_running_job_is_asked_to_save_and_one_that_waits_is_ended(
-    run: Run, slurm: FakeSlurm
-) -> None:
-    slurm.queue("1|RUNNING|None|n1")
-    again = run.resume(chained=True)
-    slurm.queue("1|RUNNING|None|n1", "2|PENDING|Dependency|")
-    assert again.cancel(save=True) == ["1"]
-    assert run.paths.task().stop_requested.read_text() == "cancel\n"
-    assert (slurm.here / "cancelled").read_text() == "2\n"
 
 
 def test_the_local_cluster_resumes_and_chains_nothing(

@@ -41,17 +41,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], 
     return free
 
 
-def test_the_job_says_how_much_room_it_needs(
-    tmp_path: Path, small: Callable[[float], None]
-) -> None:
-    small(5)
-    assert "free" not in warnings(tmp_path, "files.room_gb=4.9")
-    assert "5.1 GB of files.room_gb" in warnings(tmp_path, "files.room_gb=5.1")  # a dry run goes on
-    with pytest.raises(StorageError, match=r"5\.0 GB free.*5\.1 GB.*--runs"):
-        submitted(tmp_path, "files.room_gb=5.1")
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_checkpoint_of_our_trainer_has_a_known_size(
     tmp_path: Path, small: Callable[[float], None]
 ) -> None:
@@ -83,13 +72,6 @@ def test_a_file_that_the_job_needs_must_be_there(tmp_path: Path) -> None:
     assert warnings(tmp_path, f'files.needs=["{tmp_path}/data"]', job=job) == ""
     with pytest.raises(ConfigError, match=r"files\.needs: .*/gone: No such file"):
         warnings(tmp_path, f'files.needs=["{tmp_path}/data", "{tmp_path}/gone"]', job=job)
-
-
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no file system in memory")
-def test_what_lies_in_this_machine_s_memory_no_node_sees(tmp_path: Path) -> None:
-    needs = 'files.needs=["/dev/shm"]'
-    assert "/dev/shm is in" in warnings(tmp_path, needs, cluster="generic")
-    assert "/dev/shm" not in warnings(tmp_path, needs)
 
 
 def test_a_disk_that_is_really_full(

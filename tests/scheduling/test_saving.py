@@ -10,15 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from fsdpkit import Run
-from fsdpkit.cli.checkpoint_save import _print_json
-from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError, UsageError
+from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import SaveAnswer, answer, answer_to, ask, wish, withdraw
 from fsdpkit.scheduling import saving
 from fsdpkit.scheduling.run_states import States
-from fsdpkit.scheduling.saving import request_checkpoints
 from fsdpkit.scheduling.states import JobState
-from tests.json_answers import checked
 from tests.scheduling.records import job, run_of
 
 
@@ -71,26 +68,6 @@ def test_a_request_is_joined_answered_and_gone(tmp_path: Path) -> None:
     assert wish(task) is None
 
 
-@pytest.mark.parametrize("content", ["", "please\n", "\x1b[2J", "f" * 70_000])
-def test_a_file_that_was_touched_is_a_request_too(tmp_path: Path, content: str) -> None:
-    task = TaskPaths(tmp_path)
-    task.save_requested.write_text(content)
-    assert wish(task) == ""
-    answer(task, "", SaveAnswer(step=3))
-    assert not task.save_requested.exists()
-    assert not task.save_answered.exists()
-
-
-@pytest.mark.parametrize(
-    "content", ["", "[]", '{"id": "x"}', '{"id": "%s", "step": "seven", "problem": null}']
-)
-def test_an_answer_that_is_none_is_none(tmp_path: Path, content: str) -> None:
-    task = TaskPaths(tmp_path)
-    asked = ask(task)
-    task.save_answered.write_text(content.replace("%s", asked))
-    assert answer_to(task, asked) is None
-
-
 def test_whoever_waits_is_told_the_checkpoint_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,26 +81,6 @@ def test_whoever_waits_is_told_the_checkpoint_by_its_name(
     monkeypatch.setattr(saving, "time", clock)
     assert request.wait(lambda: slow.append(1)) == tmp_path / "checkpoints" / "step-40"
     assert slow == [1]
-
-
-def test_a_saved_checkpoint_is_told_as_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (request,) = request_checkpoints(a_run(tmp_path, state("RUNNING")))
-    _print_json("r", [request], False)
-    (job_,) = checked(capsys.readouterr().out)["jobs"]
-    assert job_ == {"job_id": "12", "task": None, "path": None}
-    answer(request.task, request.id, SaveAnswer(step=40))
-    _print_json("r", [request], True)
-    (job_,) = checked(capsys.readouterr().out)["jobs"]
-    assert job_["path"] == str(tmp_path / "checkpoints" / "step-40")
-
-
-def test_whoever_waits_is_told_that_it_could_not_be_written(tmp_path: Path) -> None:
-    (request,) = request_checkpoints(a_run(tmp_path, state("RUNNING")))
-    answer(request.task, request.id, SaveAnswer(problem="No space left on device."))
-    with pytest.raises(StorageError, match=r"No space left on device\. The run goes on"):
-        request.wait()
 
 
 def test_whoever_waits_is_told_that_the_run_ended_and_the_request_is_taken_back(
@@ -145,38 +102,3 @@ def test_whoever_waits_is_told_that_the_run_ended_and_the_request_is_taken_back(
         request.wait()
     assert caught.value.exit_code == 69
     assert wish(request.task) is None
-
-
-REFUSED: dict[str, tuple[JobState | None, type[FsdpkitError], str]] = {
-    "ended": (state("COMPLETED", exit_code=0), UsageError, "has ended (job 12: COMPLETED"),
-    "pending": (state("PENDING"), UsageError, "has not begun (job 12: PENDING"),
-    "nobody knows": (None, SchedulerError, "unknown whether job 12"),
-}
-
-
-@pytest.mark.parametrize(("told", "kind", "words"), REFUSED.values(), ids=REFUSED)
-def test_a_checkpoint_is_asked_only_of_what_runs(
-    tmp_path: Path, told: JobState | None, kind: type[FsdpkitError], words: str
-) -> None:
-    run = a_run(tmp_path, told)
-    (tmp_path / "checkpoints" / "step-5").mkdir()
-    with pytest.raises(kind) as caught:
-        request_checkpoints(run)
-    assert words in str(caught.value)
-    assert ("step-5" in str(caught.value)) == words.startswith("has ended")
-    assert not run.paths.task().save_requested.exists()
-
-
-@pytest.mark.parametrize("claimed", [None, "attempt-7", ""])
-def test_a_script_that_has_opened_no_checkpoints_is_told_of(
-    tmp_path: Path, claimed: str | None
-) -> None:
-    run = a_run(tmp_path, state("RUNNING"), claimed=claimed)
-    with pytest.raises(SchedulerError, match=r"Checkpointer.*never does"):
-        request_checkpoints(run)
-    assert not run.paths.task().save_requested.exists()
-
-
-def test_an_array_has_no_task_that_it_does_not_have(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no array task 3"):
-        request_checkpoints(a_run(tmp_path, state("RUNNING")), 3)

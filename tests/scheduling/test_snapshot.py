@@ -3,6 +3,7 @@ runs in the copy, now and when it is resumed."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -10,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.errors import UsageError
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import read_provenance
 from fsdpkit.scheduling.relocation import in_copy
-from fsdpkit.scheduling.snapshot import copy_tree, read_tree
-from fsdpkit.scheduling.submission import SubmitRequest, plan, script_of
-from fsdpkit.worktree.files import Limit, WorkTreeFiles, files_of, top_of
+from fsdpkit.scheduling.snapshot import copy_tree, editable_dirs, read_tree
+from fsdpkit.scheduling.submission import SubmitRequest, plan
+from fsdpkit.worktree.files import Limit, WorkTreeFiles, files_of
 from tests.conftest import COLD, Completed
 from tests.scheduling.work_trees import git, work_tree
 
@@ -47,24 +48,6 @@ def test_without_git_all_but_environments_and_caches(tmp_path: Path) -> None:
     assert set(read(tmp_path).sizes) == {"src/a.py"}
 
 
-def test_repositories_inside_are_copied_as_files(tree: Path) -> None:
-    inner = work_tree(tree / "inner")
-    (inner / "data" / "ignored.py").write_text("x")
-    names = set(read(tree).sizes)
-    assert {"inner/train.py", "inner/new.py"} <= names
-    assert not any("/.git/" in name or "data/" in name for name in names)
-
-
-def test_in_the_middle_of_a_merge_the_files_as_they_lie_there(tree: Path, tmp_path: Path) -> None:
-    git(tree, "commit", "-qam", "mine")
-    git(tree, "checkout", "-q", "-b", "other", "HEAD~1")
-    (tree / "helper.py").write_text("WORD = 'theirs'\n")
-    git(tree, "commit", "-qam", "theirs")
-    git(tree, "merge", "-q", "main")
-    copy_tree(read(tree), tmp_path / "copy")
-    assert "<<<<<<<" in (tmp_path / "copy" / "helper.py").read_text()
-
-
 def test_the_copy_is_its_owner_s_and_links_stay_links(tree: Path, tmp_path: Path) -> None:
     (tree / "run.sh").write_text("#!/bin/sh\n")
     (tree / "run.sh").chmod(0o777)
@@ -88,51 +71,6 @@ def test_the_copy_is_its_owner_s_and_links_stay_links(tree: Path, tmp_path: Path
     assert copy_tree(read(tree), tmp_path / "third").sha256 != made.sha256
 
 
-def test_a_group_that_may_read_the_run_may_read_the_copy(tree: Path, tmp_path: Path) -> None:
-    """What its owner keeps from them stays theirs."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run").chmod(0o2750)
-    (tree / "train.py").chmod(0o664)
-    (tree / "token").write_text("")
-    (tree / "token").chmod(0o600)
-    (tree / "tool.sh").write_text("")
-    (tree / "tool.sh").chmod(0o710)
-    copy_tree(read(tree), tmp_path / "run" / "copy")
-    copied = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "run" / "copy").iterdir()}
-    assert [copied[name] for name in ("train.py", "token", "tool.sh")] == [0o640, 0o600, 0o700]
-
-
-def test_too_much_is_refused_by_the_name_of_the_largest(tree: Path) -> None:
-    with open(tree / "corpus.bin", "wb") as file:
-        file.truncate(200_000_000_000)  # takes no room
-    with pytest.raises(UsageError, match=r"200\.0 GB.*corpus\.bin.*gitignore"):
-        read(tree)
-    (tree / ".gitignore").write_text("data/\ncorpus.bin\nmany/\n")
-    assert read(tree).bytes < MB
-    (tree / "few").mkdir()
-    for number in range(120):
-        (tree / "few" / f"{number}.py").touch()
-    with pytest.raises(UsageError, match="100 files are allowed"):
-        read(tree)
-
-
-def test_what_runs_wrote_is_no_source_wherever_it_lies(tree: Path, tmp_path: Path) -> None:
-    """And a file that is only called like one of theirs is."""
-    for top in (tree, tmp_path / "bare"):
-        for name in ("old/r-1/run.json", "old/r-1/job.json", "old/r-1/deep/x", "conf/run.json"):
-            (top / name).parent.mkdir(parents=True, exist_ok=True)
-            (top / name).write_text("{}")
-        found = [n for n in read(top).sizes if n.startswith(("old", "conf"))]
-        assert found == ["conf/run.json"]
-
-
-def test_a_file_that_cannot_be_read_is_no_hole_in_the_copy(tree: Path, tmp_path: Path) -> None:
-    found = read(tree)
-    (tree / "helper.py").unlink()
-    with pytest.raises(StorageError, match=r"helper\.py"):
-        copy_tree(found, tmp_path / "copy")
-
-
 def test_a_script_from_elsewhere_is_refused(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,31 +79,6 @@ def test_a_script_from_elsewhere_is_refused(
     decided, _ = plan(SubmitRequest("../far.py", cluster="local"))
     with pytest.raises(UsageError, match="--snapshot"):
         read_tree(decided, tree / "runs")
-
-
-def test_a_repository_that_git_refuses_is_not_copied_blindly(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "train.py").write_text("")
-    with pytest.raises(UsageError, match="not a git repository"):
-        top_of(tmp_path)
-
-
-@pytest.mark.parametrize("words", [["data/corpus.txt"], ["--data=data/corpus.txt"], ["../x.txt"]])
-def test_an_argument_that_the_copy_lacks_is_refused(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
-) -> None:
-    (tree.parent / "x.txt").write_text("")
-    monkeypatch.chdir(tree)
-    decided, _ = plan(SubmitRequest("train.py", cluster="local", snapshot=True, args=words))
-    with pytest.raises(UsageError, match="absolute path"):
-        script_of(decided)
-
-
-def test_arguments_that_are_no_such_files_pass(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tree)
-    words = ["1e-4", "0.1", "--out=new/out", "helper.py", "a/b", str(tree / "data")]
-    decided, _ = plan(SubmitRequest("train.py", cluster="local", snapshot=True, args=words))
-    assert "RUN-ID/snapshot/train.py" in script_of(decided)
 
 
 def test_what_stays_behind_is_named_by_its_whole_path(
@@ -199,6 +112,21 @@ def test_what_stays_behind_is_named_by_its_whole_path(
     assert training
     assert training.data.source == str(tree / "data" / "rows.jsonl")
     assert training.data.held_out_source == "here.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("url", "editable", "counts"),
+    [("file://", True, True), ("file://", False, False), ("https://x", True, False)],
+)
+def test_only_what_pip_left_in_its_place_is_imported_from_there(
+    tmp_path: Path, url: str, editable: bool, counts: bool
+) -> None:
+    about = tmp_path / "env/lib/python3.11/site-packages/mine-1.dist-info"
+    about.mkdir(parents=True)
+    said = {"url": f"{url}{tmp_path}/mine", "dir_info": {"editable": editable}}
+    (about / "direct_url.json").write_text(json.dumps(said))
+    found = editable_dirs([tmp_path / "env"], tmp_path)
+    assert found == ([tmp_path / "mine"] if counts else [])
 
 
 def test_the_job_runs_in_the_copy_and_is_resumed_there(

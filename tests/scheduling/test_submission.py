@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Completed
-from tests.reporting.log_runs import make_run
 from tests.slurm_cluster.machines import poll
 
 
@@ -60,19 +59,6 @@ def slurm_commands(tmp_path: Path) -> dict[str, str]:
         (directory / name).write_text(f"#!/bin/sh\n{text}\n")
         (directory / name).chmod(0o755)
     return {"PATH": f"{directory}:{os.environ['PATH']}", "ASKED": str(tmp_path / "asked")}
-
-
-def test_a_job_whose_answer_was_lost_is_found_at_once(
-    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
-) -> None:
-    """By the comment that its script has, among this user's jobs."""
-    taken = 'echo "8|$(sed -n \'s/^#SBATCH --comment=//p\' "$2")" > $ASKED.queue'
-    _put(tmp_path, "sbatch", f"{taken}; echo 'error: Socket timed out on send/recv' >&2; exit 1")
-    _put(tmp_path, "squeue", "cat $ASKED.queue")
-    done = fsdpkit("submit", "--cluster", "generic", "--json", env=slurm_commands)
-    assert json.loads(done.stdout)["job_id"] == "8", done.stderr
-    (run,) = (tmp_path / "runs").iterdir()
-    assert json.loads((run / "run.json").read_text())["state"] == "submitted"
 
 
 @pytest.mark.parametrize("hangs", ["sbatch", "squeue"])
@@ -129,28 +115,6 @@ def test_the_end_of_a_run_is_put_on_record_and_not_asked_for_again(
     assert (tmp_path / "asked").read_text().split() == asked
 
 
-def test_a_run_of_another_cluster_cannot_be_waited_for(
-    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
-) -> None:
-    """Its job id means another job there."""
-    fsdpkit("submit", "--cluster", "generic", env=slurm_commands)
-    (first,) = (tmp_path / "runs").iterdir()
-    done = fsdpkit("submit", "--cluster", "local", "--after", str(first), env=slurm_commands)
-    assert done.returncode == 2
-    assert "that run is on generic, this one goes to local" in done.stderr
-
-
-def test_the_account_of_sbatch_s_own_variable_is_used_beneath_all_others(
-    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str]
-) -> None:
-    env = {**slurm_commands, "SBATCH_ACCOUNT": "pas7", "SBATCH_PARTITION": "gone"}
-    words = ["submit", "--cluster", "generic", "--dry-run"]
-    assert "#SBATCH --account=pas7\n" in fsdpkit(*words, env=env).stdout
-    assert "--account=pas8\n" in fsdpkit(*words, "--account", "pas8", env=env).stdout
-    told = fsdpkit("submit", "--cluster", "generic", env=env).stderr
-    assert "not passed on to sbatch, because directives decide: SBATCH_PARTITION" in told
-
-
 def test_two_submissions_in_one_second_are_two_runs(
     fsdpkit: Callable[..., Completed], tmp_path: Path
 ) -> None:
@@ -195,67 +159,3 @@ def test_files_that_cannot_be_trained_on_are_named_before_anything_is_queued(
     assert done.returncode in (65, 66), done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("name", ["%j", "a%x", "%4t", "%A_%a", "%%"])
-def test_a_directory_of_runs_that_slurm_reads_as_a_pattern_is_refused(
-    name: str, fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
-    words = ["submit", "--cluster", "generic", "--dry-run", "--runs"]
-    done = fsdpkit(*words, str(tmp_path / name / "runs"))
-    assert done.returncode == 2
-    assert "which Slurm expands in log names" in done.stderr
-    assert fsdpkit(*words, str(tmp_path / "100% sure")).returncode == 0
-
-
-@pytest.mark.parametrize(("name", "place"), [(b"caf\xe9", "working"), (b"two\nlines", "runs")])
-def test_a_directory_whose_name_no_script_can_hold_is_named(
-    name: bytes, place: str, fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
-    odd = tmp_path / os.fsdecode(name)
-    odd.mkdir()
-    words = ["submit", "--cluster", "generic", "--dry-run"]
-    runs = str(odd if place == "runs" else tmp_path)
-    done = fsdpkit(*words, "--runs", runs, cwd=odd if place == "working" else tmp_path)
-    assert done.returncode == 2
-    assert f"the {place} directory" in done.stderr
-
-
-def test_a_working_directory_that_was_removed_is_said_to_be(
-    fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    command = f"rmdir {gone} && exec {sys.executable} -m fsdpkit status"
-    done = subprocess.run(
-        ["sh", "-c", command], cwd=gone, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 74
-    assert "the current directory" in done.stderr
-
-
-def test_an_array_task_s_number_needs_an_array(
-    fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
-    (tmp_path / "train.py").write_text("")
-    words = ["submit", "train.py", "--cluster", "generic", "--dry-run"]
-    done = fsdpkit(*words, "--", "--seed={array_task}")
-    assert done.returncode == 2
-    assert "add --array" in done.stderr
-    assert fsdpkit(*words, "--array", "0-1", "--", "--seed={array_task}").returncode == 0
-
-
-def test_a_home_that_cannot_be_looked_into_stops_no_status(
-    fsdpkit: Callable[..., Completed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As somebody else's, or one on a file server that is down: any access is an error. The run
-    went to the local cluster, whose records lie there."""
-    monkeypatch.delenv("FSDPKIT_STATE_DIR")
-    monkeypatch.delenv("FSDPKIT_CONFIG_DIR")
-    make_run(tmp_path / "runs" / "t-1", kind="local")
-    home = f"/{'x' * 300}"  # longer than a name can be, for root may look everywhere
-    for words in (["status"], ["status", "t-1"], ["logs", "t-1"], ["diagnose", "t-1"]):
-        done = fsdpkit(*words, env={"HOME": home})
-        assert "Traceback" not in done.stderr
-        assert home not in done.stderr
-    assert "t-1" in fsdpkit("status", env={"HOME": home}).stdout

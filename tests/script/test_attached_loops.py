@@ -185,19 +185,6 @@ def in_a_run_of_two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_a_run_of_two")
-def test_ranks_that_do_not_know_of_each_other_are_refused() -> None:
-    from pytorch_lightning import Trainer
-
-    from fsdpkit.script import accelerate, lightning
-
-    alone: Any = SimpleNamespace(num_processes=1)
-    with pytest.raises(UsageError, match="cpu=True"):
-        accelerate.attach(alone)
-    with pytest.raises(UsageError, match="num_nodes"):
-        lightning.attach(Trainer(accelerator="cpu", devices=1, logger=False))
-
-
-@pytest.mark.usefixtures("in_a_run_of_two")
 @pytest.mark.parametrize("plugin", ["SLURMEnvironment", "AsyncCheckpointIO"])
 def test_a_trainer_that_a_run_cannot_follow_is_refused(plugin: str) -> None:
     """Slurm's environment would requeue the job itself; a late writer's checkpoints may be torn."""

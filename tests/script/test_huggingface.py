@@ -115,15 +115,6 @@ def test_stopped_and_resumed_it_comes_to_the_same_weights(
     assert resumed.lines[-1]["step"] == STEPS
 
 
-def test_fsdp2_through_the_trainer_learns_the_same(start: Start) -> None:
-    """The weights are gathered at the end."""
-    plain, sharded = uninterrupted(start), start("--fsdp")
-    assert sharded.status == 0, sharded.said
-    (loss,), (other,) = ([s["loss"] for s in run.lines if "loss" in s] for run in (plain, sharded))
-    assert other == pytest.approx(loss, rel=1e-4)
-    assert final(sharded).keys() == final(plain).keys()
-
-
 def test_ranks_that_do_not_know_of_each_other_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -135,11 +126,3 @@ def test_ranks_that_do_not_know_of_each_other_are_refused(
     alone: Any = SimpleNamespace(args=SimpleNamespace(world_size=1))
     with pytest.raises(UsageError, match="use_cpu"):
         attach(alone)
-
-
-def test_off_a_cluster_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fsdpkit.script.huggingface import attach
-
-    monkeypatch.delenv("FSDPKIT_TASK_DIR", raising=False)
-    anything: Any = object()
-    assert attach(anything) is anything

@@ -77,68 +77,6 @@ def test_other_ranks_beat_and_write_nothing(rank: Rank, tmp_path: Path) -> None:
     assert not TaskPaths(tmp_path / "task").metrics.exists()
 
 
-def test_an_evaluation_beside_a_step_has_a_line_of_its_own(rank: Rank, tmp_path: Path) -> None:
-    rank("fsdpkit.log(5, loss=2.0, eval_loss=float('inf'))\nfsdpkit.log(6, eval_loss=3.0)")
-    step, evaluation, alone = lines(tmp_path)
-    assert step["loss"] == 2.0
-    assert "eval_loss" not in step
-    assert (evaluation["eval_loss"], evaluation["not_finite"]) == (None, {"eval_loss": "inf"})
-    assert (alone["step"], alone["eval_loss"]) == (6, 3.0)
-    assert "step_time_s" not in alone
-
-
-@pytest.mark.parametrize(
-    ("call", "kept"),
-    [
-        ("log(1, loss='1.0', lr=0.1)", {"lr": 0.1}),
-        ("log(1, loss=[1.0], lr=0.1)", {"lr": 0.1}),
-        ("log(1, loss={'a': 1}, lr=0.1)", {"lr": 0.1}),
-        ("log(1, loss=None, lr=0.1)", {"lr": 0.1}),
-        ("log(1, loss=1j, lr=0.1)", {"lr": 0.1}),
-        ("log(1, loss=10 ** 400, lr=0.1)", {"lr": 0.1}),
-        ("log(1, **{'a\\x1b[31m': 1.0, 'lr': 0.1})", {"lr": 0.1}),
-        ("log(1, **{'time_s': 'x', 'not_finite': 3, 'lr': 0.1})", {"lr": 0.1}),
-        ("log(1, **{'x' * 10_000: 1.0, 'lr': 0.1})", {"lr": 0.1}),
-        ("log('one', lr=0.1)", None),
-        ("log(-1, lr=0.1)", None),
-        ("log(None, lr=0.1)", None),
-        ("log(1.5, lr=0.1)", None),
-        ("log(float('nan'), lr=0.1)", None),
-        ("log(2 ** 80, lr=0.1)", None),
-    ],
-)
-def test_what_cannot_be_logged_is_left_out_and_said_once(
-    rank: Rank, tmp_path: Path, call: str, kept: dict[str, float] | None
-) -> None:
-    done = rank(f"for _ in range(3): fsdpkit.{call}\nprint('trained')")
-    assert (done.returncode, done.stdout) == (0, "trained\n")
-    said = done.stderr.splitlines()
-    assert len(said) == len(set(said)) > 0, "each thing once"
-    assert all(line.startswith("fsdpkit: ") and line.isprintable() for line in said)
-    found = beat(tmp_path)
-    assert found is not None
-    assert found.count == 3, "a wrong call is a sign of life, too"
-    known = {"time_s", "step", "step_time_s"}
-    rest = [{k: v for k, v in line.items() if k not in known} for line in lines(tmp_path)]
-    assert rest == ([kept] * 3 if kept else [])
-
-
-@pytest.mark.torch
-def test_tensors_numpy_and_nan(rank: Rank, tmp_path: Path) -> None:
-    done = rank("""
-        import numpy, torch
-        fsdpkit.log(torch.tensor(1), loss=torch.tensor(2.5, requires_grad=True))
-        fsdpkit.log(numpy.int64(2), loss=numpy.float32(1.5), lr=torch.tensor([0.25]))
-        fsdpkit.log(3, loss=torch.tensor(float("nan")), bad=torch.ones(2), flag=True)
-    """)
-    one, two, three = lines(tmp_path)
-    assert (one["step"], one["loss"]) == (1, 2.5)
-    assert (two["step"], two["loss"], two["lr"]) == (2, 1.5, 0.25)
-    assert (three["loss"], three["not_finite"], three["flag"]) == (None, {"loss": "nan"}, 1)
-    assert "bad" not in three
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.torch
 def test_a_sharded_tensor_is_never_read(rank: Rank, tmp_path: Path) -> None:
     done = rank(
@@ -202,64 +140,6 @@ def test_a_gpu_is_not_waited_for(rank: Rank, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "no number of steps" in done.stderr
     assert [line["loss"] for line in lines(tmp_path)] == [1.0, 2.0, 3.0], "the rest at the end"
-
-
-def test_steps_that_go_back_are_kept_and_said_once(rank: Rank, tmp_path: Path) -> None:
-    done = rank("for step in (1, 2, 1, 2, 1): fsdpkit.log(step, loss=1.0)")
-    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 1, 2, 1]
-    assert done.stderr.count("\n") == 1
-
-
-def test_the_first_process_of_a_rank_logs_alone(rank: Rank, tmp_path: Path) -> None:
-    done = rank("""
-        import os, subprocess, sys
-        fsdpkit.log(1, loss=1.0)
-        for _ in range(2):  # a worker forked from it
-            if (pid := os.fork()) == 0:
-                fsdpkit.log(50, loss=50.0)
-                sys.exit()
-            os.waitpid(pid, 0)
-        subprocess.run([sys.executable, "-c", "import fsdpkit; fsdpkit.log(60, loss=60.0)"])
-        fsdpkit.log(2, loss=2.0)
-    """)
-    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
-    assert beat(tmp_path) == Beat(2, 2, "logging")
-    assert "another process" in done.stderr
-
-
-def test_a_full_disk_ends_no_training(rank: Rank, tmp_path: Path) -> None:
-    (tmp_path / "task" / "metrics.jsonl").symlink_to("/dev/full")
-    done = rank("for step in range(5): fsdpkit.log(step, loss=1.0)\nprint('trained')")
-    assert (done.returncode, done.stdout) == (0, "trained\n")
-    assert done.stderr.count("\n") == 1
-
-
-def test_a_directory_that_is_gone_ends_no_training(rank: Rank, tmp_path: Path) -> None:
-    done = rank(
-        "fsdpkit.log(1, loss=1.0)\nprint(fsdpkit.stop_requested())",
-        FSDPKIT_TASK_DIR="/proc/none",
-        FSDPKIT_HEARTBEAT_DIR=str(tmp_path / "gone"),
-    )
-    assert (done.returncode, done.stdout) == (0, "False\n")
-    assert done.stderr
-
-
-def test_a_fast_loop_writes_seldom_and_loses_nothing(rank: Rank, tmp_path: Path) -> None:
-    done = rank("""
-        from fsdpkit.runs.events import JsonLines
-        calls, write_all = [0], JsonLines.write_all
-        def counted(self, records):
-            calls[0] += 1
-            write_all(self, records)
-        JsonLines.write_all = counted
-        for step in range(20_000):
-            fsdpkit.log(step, loss=0.5)
-        print(calls[0])
-        raise RuntimeError("a script that fails has its last lines, too")
-    """)
-    assert done.returncode == 1
-    assert int(done.stdout) < 200
-    assert [line["step"] for line in lines(tmp_path)] == list(range(20_000))
 
 
 def test_the_last_lines_before_a_rank_hangs_are_there(rank: Rank, tmp_path: Path) -> None:

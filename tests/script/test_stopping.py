@@ -48,13 +48,6 @@ def test_one_rank_hears_its_agent_and_leaves_a_mark_that_it_looks(tmp_path: Path
     assert node.looks.exists()
 
 
-def test_without_an_agent_the_runs_directory_says_it(tmp_path: Path) -> None:
-    (tmp_path / "task").mkdir()
-    (tmp_path / "task" / "stop-requested").touch()
-    process = rank(tmp_path, "print(fsdpkit.stop_requested())", FSDPKIT_HEARTBEAT_DIR="")
-    assert process.communicate(timeout=60)[0] == "True\n"
-
-
 @pytest.mark.torch
 def test_ranks_stop_after_the_same_step(tmp_path: Path) -> None:
     """Two nodes, of which the second alone is told, in its fourth step."""

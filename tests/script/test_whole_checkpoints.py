@@ -35,14 +35,6 @@ def test_the_one_with_the_most_steps_is_taken_by_number(run: Path) -> None:
     assert newest_whole(run) == (newest, [])
 
 
-def test_without_any_there_is_none(run: Path) -> None:
-    assert newest_whole(run) == (None, [])
-    assert newest_whole(run / "missing") == (None, [])
-    (run / "checkpoint-5").write_text("a file")
-    (run / "final").mkdir()
-    assert newest_whole(run) == (None, [])
-
-
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
@@ -66,11 +58,6 @@ def test_what_is_not_whole_or_not_ours_is_passed_over(run: Path, harm: str, told
     found, refused = newest_whole(run)
     assert told in refused[0]
     assert found == (older if told != "another" else None)
-
-
-def test_a_link_to_another_place_is_none(run: Path, tmp_path: Path) -> None:
-    (run / "checkpoint-7").symlink_to(saved(tmp_path, 7))
-    assert newest_whole(run) == (None, [])
 
 
 def test_a_newer_mark_takes_the_place_of_an_older_one(run: Path) -> None:

@@ -58,6 +58,15 @@ def test_on_a_gpu_a_line_has_peak_and_reserved_memory_and_the_allocators_retries
 
 
 @pytest.mark.torch
+def test_skipped_steps_are_counted_and_add_neither_loss_nor_tokens():
+    found = loop_parts()
+    line = found["only skipped"]
+    assert (line["skipped"], line["tokens"], line["step_time_s"]) == (3, 1020, 1.0)
+    assert "loss" not in line
+    assert found["settled"] == 1020
+
+
+@pytest.mark.torch
 def test_a_rank_that_computes_three_times_as_long_is_named_though_all_wait_for_it():
     found = loop_parts()
     assert found["own seconds"] == [2.0, 6.0], "waiting in a gather is no computing"
@@ -154,3 +163,9 @@ def test_patience_counts_evaluations_without_a_lower_loss_and_survives_a_resume(
     assert lost_patience(resumed, 2.5, 2)
     assert not lost_patience(resumed, 1.0, 2)
     assert resumed == Record(1.0, 0)
+
+
+def test_no_patience_never_stops_and_nan_is_no_improvement():
+    record = Record()
+    assert not any(lost_patience(record, loss, 0) for loss in (float("nan"), 1.0, 2.0, 3.0))
+    assert record == Record(1.0, 2)

@@ -9,6 +9,7 @@ from torch import nn
 
 from fsdpkit.config.training import OptimizerSettings
 from fsdpkit.config.training.optimizer import ParameterGroup
+from fsdpkit.errors import ConfigError
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.schedules import set_learning_rate
 from fsdpkit.training.update_rules import ScaledAdamW
@@ -110,6 +111,18 @@ def test_the_first_group_that_fits_counts_and_scales_the_scheduled_rate():
     assert rates["head.weight"][0] == 0.5
     assert rates["encoder.weight"][0] == rates["norm.weight"][0] == 3.0
     assert rates["encoder.bias"][0] == 1.0
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        (ParameterGroup(match="decoder.*"),),
+        (ParameterGroup(match="*"), ParameterGroup(match="head.*")),  # nothing left for the second
+    ],
+)
+def test_a_pattern_that_no_parameter_is_left_for_is_an_error_naming_it(groups):
+    with pytest.raises(ConfigError, match=groups[-1].match.replace("*", r"\*")):
+        make_optimizer(Small(), OptimizerSettings(groups=groups))
 
 
 def test_scaled_adamws_first_step_is_the_rate_times_the_weights_root_mean_square():

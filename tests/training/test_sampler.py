@@ -58,6 +58,13 @@ def test_each_sample_goes_to_exactly_one_rank(world_size):
     assert [len(s) for s in ranks(world_size)] == [len(share) for share in shares]
 
 
+@pytest.mark.parametrize("buckets", [None, in_buckets(37)], ids=["plain", "buckets"])
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 8), (2, 4), (4, 2), (8, 1)])
+def test_the_global_batch_does_not_depend_on_the_number_of_ranks(world_size, batch_size, buckets):
+    one = consumed(ranks(1, buckets=buckets), 8)
+    assert consumed(ranks(world_size, buckets=buckets), batch_size) == one
+
+
 @pytest.mark.parametrize("world_size", [2, 4, 5, 40])
 def test_all_ranks_have_equally_many_batches(world_size):
     batches = [list(GlobalBatches(s, 3)) for s in ranks(world_size)]
@@ -66,6 +73,12 @@ def test_all_ranks_have_equally_many_batches(world_size):
         len(b) == len(GlobalBatches(s, 3)) for b, s in zip(batches, ranks(world_size), strict=True)
     )
     assert sorted(i for b in batches for share in b for i in share) == list(SAMPLES)
+
+
+def test_set_epoch_and_seed_change_the_order_and_nothing_else_does():
+    orders = [tuple(ranks(2, epoch=e, seed=s)[0].order()) for s in (0, 1) for e in (0, 1, 2)]
+    assert len(set(orders)) == 6
+    assert orders[0] == tuple(ranks(4, epoch=0, seed=0)[3].order())
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

@@ -95,6 +95,21 @@ def test_block_classes_that_the_model_lacks_are_refused() -> None:
         units(Model(), blocks=())
 
 
+def test_neighbours_share_a_unit_within_one_parent_only() -> None:
+    found = units(Model(), blocks_per_unit=2)
+    assert paths(found) == ["left.0", "left.2", "right.0", "right.2"]
+    assert [len(unit.modules) for unit in found] == [2, 1, 2, 1]
+
+
+def test_by_size_small_modules_are_gathered_with_what_holds_them() -> None:
+    model = nn.Sequential(
+        nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 10)), nn.Linear(10, 30)
+    )
+    assert paths(units(model, (), wrap="size", wrap_parameters=111)) == ["0", "1"]
+    assert paths(units(model, (), wrap="size", wrap_parameters=110)) == ["0.0", "0.2", "1"]
+    assert paths(units(model, (), wrap="size", wrap_parameters=331)) == []
+
+
 trees = st.recursive(
     st.integers(1, 6).map(lambda n: nn.Linear(n, n, bias=False)),
     lambda children: st.lists(children, min_size=1, max_size=4).map(lambda c: nn.Sequential(*c)),
@@ -127,6 +142,13 @@ def test_by_name_patterns_take_the_outermost_that_runs() -> None:
 def test_by_name_a_unit_may_hold_others_and_comes_before_them() -> None:
     named = units(Model(), wrap="names", wrap_names=("right.0.*", "right.0"))
     assert paths(named) == ["right.0", "right.0.norm", "right.0.first", "right.0.second"]
+
+
+def test_a_pattern_that_fits_nothing_is_named_with_its_setting() -> None:
+    with pytest.raises(ConfigError, match=r"wrap_names: 'middle\.\*' fits no module of Model"):
+        units(Model(), wrap="names", wrap_names=("left.*", "middle.*"))
+    with pytest.raises(ConfigError, match="'left' fits no module"):  # a list has no forward
+        units(Model(), wrap="names", wrap_names=("left",))
 
 
 def test_kept_modules_are_gathered_once_per_unit_and_once_for_the_root() -> None:

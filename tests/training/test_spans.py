@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +47,25 @@ def test_source_and_target_hold_every_token_once(recipe, length, seed):
     expected = [int(n) for n in recipe.lengths(np.array(length))]
     assert [len(source) + 1, len(target) + 1] == expected
     assert all(target[i + 1] < 32000 for i, t in enumerate(target[:-1]) if t >= 32000)
+
+
+@given(recipe=recipes, source=st.integers(2, 1500), target=st.integers(2, 1500))
+@settings(max_examples=200)
+def test_a_window_is_the_largest_that_fits(recipe, source, target):
+    size, longest = recipe.window(source, target), source + target + 1
+    lengths = recipe.lengths(np.arange(longest + 1).clip(2))
+    fits = (lengths[0] <= source) & (lengths[1] <= target)
+    assert size < SHORTEST or fits[: size + 1].all()
+    assert not fits[max(SHORTEST, size + 1) :].any()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "mean_span", "window"),
+    # 512 → 568 tokens is what T5's own recipe expands its inputs to (114 targets).
+    [(512, 114, 3.0, 568), (1024, 189, 20.0, 1193)],
+)
+def test_windows_are_t5_s_and_byt5_s(source, target, mean_span, window):
+    assert Recipe(mean_span=mean_span).window(source, target) == window
 
 
 @given(lengths=st.lists(st.integers(0, 200), max_size=20), size=st.integers(SHORTEST, 60))

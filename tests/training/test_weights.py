@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from small_t5 import DIMENSIONS, V1_0, V1_1, build
 from weights import check, export, load
 
-from fsdpkit.errors import ConfigError, NotFoundError, StorageError
+from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError, StorageError
 
 UNTIED, TIED = T5Config(**DIMENSIONS, **V1_1), T5Config(**DIMENSIONS, **V1_0)
 
@@ -52,6 +52,15 @@ def test_what_was_exported_is_read_again_bit_for_bit(tmp_path, config, max_file_
     assert ("model.safetensors.index.json" in files) == (max_file_bytes < 10**9)
     assert_same(values_of(load(tmp_path / "x")), values_of(model))
     assert [p.name for p in tmp_path.iterdir()] == ["x"]  # nothing unfinished stays
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_files_become_float32(tmp_path, dtype):
+    value = torch.randn(12).to(dtype)
+    folder = saved(tmp_path / "x", **{"encoder.final_layer_norm.weight": value})
+    found = load(folder).encoder.final_layer_norm.weight
+    assert found.dtype == torch.float32
+    assert torch.equal(found.detach(), value.float())
 
 
 NORM = "decoder.block.1.layer.0.layer_norm.weight"
@@ -110,6 +119,23 @@ def test_a_tied_head_that_is_not_scaled_is_written_apart_for_transformers_4(tmp_
     assert torch.equal(tensors["lm_head.weight"], tensors["shared.weight"])
     read = replace(TIED, tie_word_embeddings=False, scale_decoder_outputs=False)
     assert check(tmp_path / "x", read).tie_word_embeddings
+
+
+def test_an_index_that_does_not_fit_its_files_is_refused(tmp_path):
+    folder = tmp_path / "x"
+    export(folder, build(**V1_1), UNTIED, max_file_bytes=3000)
+    index = folder / "model.safetensors.index.json"
+    table = json.loads(index.read_text())
+    where = table["weight_map"]
+
+    def refused(kind: type[FsdpkitError], match: str, **changes: str) -> None:
+        index.write_text(json.dumps({"weight_map": {**where, **changes}}))
+        with pytest.raises(kind, match=match):
+            check(folder, UNTIED)
+
+    refused(NotFoundError, "gone.safetensors: no such file", **{NORM: "gone.safetensors"})
+    refused(ConfigError, f"{NORM} is missing, but", **{NORM: where["shared.weight"]})
+    refused(ConfigError, "not the name of a file beside it", **{NORM: "../x.safetensors"})
 
 
 @settings(max_examples=40, suppress_health_check=[*HealthCheck])

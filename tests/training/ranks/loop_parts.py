@@ -67,6 +67,10 @@ with process_group(240, startup_timeout_s=120) as ranks:
     with recorder.pause():
         clock.now += 50.0
     found["line"] = recorder.log(2, lr=0.5, grad_norm=torch.tensor(1.25))
+    recorder.skip()
+    clock.now += 1.0
+    found["only skipped"] = recorder.log(3, lr=0.5, grad_norm=torch.tensor(math.nan))
+    found["settled"] = recorder.settle()
     recorder.close()
 
     # A rank that computes three times as long; every gather makes the other one wait for it.
