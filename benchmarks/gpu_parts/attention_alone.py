@@ -97,7 +97,7 @@ def kernel(part: Part, case: Case, kind: str) -> tuple[Callable[[], Tensor], Cal
     def forward() -> Tensor:
         # [H, S, S] from the biases by offset, as model.py makes it.
         pairs = by_offset.unfold(-1, case.keys, 1).flip(-2).to(q.dtype) if case.biased else None
-        if blocks:
+        if blocks is not None:
             return ATTEND["flex"](q, k, v, FlexBias(pairs, blocks), 0.0)
         added = masked(mask, q.new_zeros(()) if pairs is None else pairs)
         return ATTEND["sdpa"](q, k, v, added, 0.0)

@@ -201,7 +201,7 @@ def tables(rows: Rows) -> list[str | None]:
     return [
         listing(step, {"T5 v1.1-large": _case, **SPEED}),
         phases(step),
-        kinds([row for row in step if row.get("by_kind_s")]),
+        kinds(of_part(rows, "kernels")),
         listing([row for row in (*base, *step) if row["plan"] and row["peak_bytes"]], MEMORY),
         listing(with_times(rows), PLANNED),
         listing(of_part(rows, "attention_alone"), ATTENTION),

@@ -85,7 +85,7 @@ def fsdp_accelerator(
         dynamo_plugin=dynamo if compiled else None,
         cpu=device.type == "cpu",
     )
-    if accelerator.distributed_type != DistributedType.FSDP:
+    if device.type == "cpu" or accelerator.num_processes == 1:
         shard_anyway(plugin)
     return accelerator
 
