@@ -19,13 +19,9 @@ ABOUT, END = "about", "the part"
 
 
 def append(file: Path, row: Mapping[str, Any]) -> Row:
-    """Write `row`; on disk when this returns."""
-    with file.open("ab+") as lines:
-        if lines.seek(0, os.SEEK_END):
-            lines.seek(-1, os.SEEK_END)
-            if lines.read(1) != b"\n":  # what was there was cut short
-                lines.write(b"\n")
-        lines.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    """Write `row`; on disk when this returns. What was cut short before ends with its line."""
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write("\n" + json.dumps(row, ensure_ascii=False) + "\n")
         lines.flush()
         os.fsync(lines.fileno())
     return dict(row)
@@ -34,7 +30,7 @@ def append(file: Path, row: Mapping[str, Any]) -> Row:
 def read(file: Path) -> list[Row]:
     """All whole rows, in the order in which they were written."""
     found = []
-    for line in file.read_bytes().splitlines() if file.exists() else ():
+    for line in file.read_bytes().split(b"\n") if file.exists() else ():
         try:
             row = json.loads(line)
         except ValueError:

@@ -11,7 +11,6 @@ import json
 import os
 import random
 import statistics
-import string
 import subprocess
 import sys
 from pathlib import Path
@@ -120,12 +119,12 @@ def train(part: Part, rows: int, steps: int, spread: float, *words: str) -> list
 
 
 def write_texts(file: Path, count: int, lengths: Lengths, spread: float) -> Path:
-    """`count` rows of letters, from a share `spread` of the longest length up to it."""
+    """`count` rows of one letter, from a share `spread` of the longest length up to it."""
     chance = random.Random(0)
     with file.open("w", encoding="utf-8") as lines:
         for _ in range(count):
             # A byte is a token, and the last one is the end of the text.
             sizes = [max(2, int(chance.uniform(spread, 1.0) * longest)) for longest in lengths]
-            texts = ("".join(chance.choices(string.ascii_letters, k=size)) for size in sizes)
-            lines.write(json.dumps(dict(zip(("source", "target"), texts, strict=True))) + "\n")
+            texts = {name: "a" * size for name, size in zip(lengths._fields, sizes, strict=True)}
+            lines.write(json.dumps(texts) + "\n")
     return file
