@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.checkpoint_loop import Cost, Loop
 from benchmarks.gpu_parts.device import Device
-from benchmarks.gpu_parts.saving import Cost, Loop
 from benchmarks.gpu_parts.trial import Lengths, Plan, Trial
 from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.runs.checkpoints import checkpoints_in, problems_of
@@ -28,15 +28,20 @@ from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import process_group
 
-ROWS = 2
+ON_CPU = (2, Lengths(64, 32))
+ON_GPU = (16, Lengths(512, 128))
+"""Rows of a batch, and their lengths."""
 
 
 def main() -> None:
     what, directory, rounds, steps, *words = sys.argv[1:]
     with process_group() as ranks:
-        trial = Trial(Plan(tuple(words), Lengths(64, 32)), ranks)
-        loop = Loop(trial, Device(ranks.device), ROWS)
-        found: dict[str, Any] = {"parameters": sum(p.numel() for p in trial.model.parameters())}
+        device = Device(ranks.device)
+        rows, lengths = ON_GPU if device.on_gpu else ON_CPU
+        loop = Loop(Trial(Plan(tuple(words), lengths), ranks), device, rows)
+        found: dict[str, Any] = {
+            "parameters": sum(p.numel() for p in loop.trial.model.parameters())
+        }
         if what == "save":
             found |= save(loop, Path(directory), int(rounds), int(steps))
         else:

@@ -9,8 +9,8 @@ table a file, by name. A result file is one JSON object:
   `_step` read.
 - `notes`, if any: sentences that follow the tables.
 
-A file with `roofline` is computed instead, by gpu_parts/roofline.py, which says what it holds. One
-with a key of `tables.KEYS`, such as `plan_speed`, compares plans with what was measured (plan.py).
+A file with a key of `tables.KEYS`, such as `plan_speed`, compares plans with what was measured
+(plan.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from typing import Any, Literal
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.gpu_parts import roofline  # noqa: E402
 from benchmarks.gpu_parts.tables import digits  # noqa: E402
 from benchmarks.plan_parts import tables  # noqa: E402
 
@@ -113,8 +112,6 @@ def table(result: dict[str, Any]) -> str:
     """The figures as a Markdown table, and a line that says where they come from."""
     if any(key in result for key in tables.KEYS):
         return tables.table(result)
-    if "roofline" in result:
-        return roofline.table(result, roofline.newest_profile(HERE / "results"))
     parts = [_markdown(COLUMNS, map(_row, result["figures"]))]
     if strategies := result.get("strategies"):
         parts.append(_markdown(STRATEGIES, map(_strategy, strategies)))

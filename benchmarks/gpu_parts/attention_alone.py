@@ -1,32 +1,25 @@
-"""Attention by itself at T5 v1.1-large's shapes: each kernel's time, forward and backward, and how
-far output and gradients are from float64.
+"""Attention by itself at T5 v1.1-large's shapes: each kernel's time, forward and backward.
 
-Inputs are the same bfloat16 numbers for all, with the model's own kernels as model.py calls them.
 cuDNN is asked for by name, although the trainer keeps off it: it has no gradient of the bias, so
 its rows stand beside sdpa's without one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
+import statistics
+import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from attention import ATTEND, FlexBias, masked, relative_buckets, visible_blocks
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.gpu_parts.part import Part, Row, Unavailable
-from benchmarks.gpu_parts.trial import (
-    ATTEND,
-    FlexBias,
-    TokenBias,
-    masked,
-    plan,
-    relative_buckets,
-    visible_blocks,
-)
+from benchmarks.gpu_parts.part import Part, Row
+from benchmarks.gpu_parts.trial import plan
+from benchmarks.peers.workload import held_bytes, peak_bytes, restart_peak
 
 
 class Case(NamedTuple):
@@ -39,193 +32,95 @@ class Case(NamedTuple):
     biased: bool
 
 
-KINDS = ("sdpa", "triton", "flex", "sdpa, no bias gradient", "cudnn, no bias gradient", "math")
-BOUNDS = {"float32": 1e-4, "bfloat16": 0.03}
-"""Of the norm of the difference over the norm, for each tensor."""
+NO_GRADIENT = "no bias gradient"
+BIASED = ("sdpa", "flex", f"sdpa, {NO_GRADIENT}", f"cudnn, {NO_GRADIENT}")
+UNBIASED = ("sdpa", "flex", "cudnn")
+FUSED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+"""Of all kernels but cuDNN's, as the trainer has it."""
 
 
 def run(part: Part) -> None:
     source, target = plan("t5-v1.1-large", dry=part.dry).lengths
-    cases = (
+    for case in (
         Case("encoder", source, source, causal=False, biased=True),
         Case("decoder", target, target, causal=True, biased=True),
         Case("across", target, source, causal=False, biased=False),
-        # Where a tile is cut by the end of the text.
-        Case("encoder, odd length", source - 7, source - 7, causal=False, biased=True),
-    )
-    for case in cases:
-        for kind in KINDS:
-            if not case.biased and "no bias" in kind and "cudnn" not in kind:
-                continue  # the same as sdpa
+    ):
+        for kind in BIASED if case.biased else UNBIASED:
             name = kind.partition(",")[0]
-            # The interpreter of a dry run has no bfloat16.
-            dtype = torch.float32 if part.dry and name == "triton" else torch.bfloat16
+            gpu_only = name != "sdpa" and not part.device.on_gpu
             part.measure(
                 f"{case.name}, {kind}",
-                functools.partial(alone, part, case, kind, dtype),
-                needs_s=20 if name in ("flex", "triton") else 5,
-                lacks=lacks(part, name, dtype),
+                functools.partial(alone, part, case, kind),
+                needs_s=15 if name == "flex" else 5,
+                lacks=f"{name} is trained on GPUs only" if gpu_only else None,
             )
 
 
-def lacks(part: Part, kind: str, dtype: torch.dtype) -> str | None:
-    if kind == "cudnn":
-        return None if part.device.on_gpu else "cuDNN is for GPUs"
-    return part.device.lacks(kind, str(dtype).removeprefix("torch."))
-
-
-class Inputs(NamedTuple):
-    """`q` [B, H, T, K], `k` and `v` [B, H, S, K], `by_offset` [H, 2·S − 1] float32, `lengths` int64
-    [B] of the real keys of each row."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    by_offset: Tensor
-    lengths: Tensor
-    grad: Tensor
-
-
-def made_up(part: Part, case: Case, dtype: torch.dtype) -> Inputs:
-    """As a head sees them at the beginning of training; the last rows have padding."""
-    config = plan("t5-v1.1-large", dry=part.dry).config
-    rows = 2 if part.dry else 64
+def alone(part: Part, case: Case, kind: str) -> Row:
     device = part.device.torch
-    generator = torch.Generator(device).manual_seed(0)
-    draw = functools.partial(torch.randn, generator=generator, device=device)
-    heads, width = config.num_heads, config.d_kv
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION] if kind.startswith("cudnn") else FUSED):
+        forward, both = kernel(part, case, kind)
+        forward_s = time_of(part, forward)
+        held = held_bytes(device)
+        restart_peak(device)
+        both_s = time_of(part, both)
+    return {
+        "forward_s": forward_s,
+        "backward_s": both_s - forward_s,
+        "peak_bytes": peak_bytes(device) - held,
+    }
+
+
+def kernel(part: Part, case: Case, kind: str) -> tuple[Callable[[], Tensor], Callable[[], Any]]:
+    """Forward, and forward with backward, on what a head sees at the beginning of training."""
+    config, device = plan("t5-v1.1-large", dry=part.dry).config, part.device.torch
+    rows = 4 if part.dry else 64
+    draw = functools.partial(torch.randn, device=device)
 
     def make(length: int) -> Tensor:
         # In memory a head is a column of its token, as the projections write it.
-        x = draw(rows, length, heads, width) / width**0.25
-        own: Tensor = x.to(dtype).transpose(1, 2)
-        return own
+        x: Tensor = draw(rows, length, config.num_heads, config.d_kv) / config.d_kv**0.25
+        return x.to(torch.bfloat16).transpose(1, 2)
 
-    q, k, v, grad = make(case.queries), make(case.keys), make(case.keys), make(case.queries)
-    table = draw(config.relative_attention_num_buckets, heads)
+    q, k, v = (make(n).requires_grad_() for n in (case.queries, case.keys, case.keys))
+    grad = make(case.queries)
+    table = draw(config.relative_attention_num_buckets, config.num_heads)
     buckets = relative_buckets(case.keys, not case.causal, len(table), 128, device)
     by_offset = table[buckets].t().contiguous()
-    lengths = torch.full((rows,), case.keys, device=device)
-    if not case.causal:
-        lengths[rows // 2 :] = case.keys // 2 + 1
-    return Inputs(q, k, v, by_offset, lengths, grad)
-
-
-def pairs(bias: Tensor, keys: int) -> Tensor:
-    """[H, S, S] from the biases by offset; model.py's `position_bias`."""
-    windows: Tensor = bias.unfold(-1, keys, 1).flip(-2)
-    return windows
-
-
-def mask_of(case: Case, inputs: Inputs) -> tuple[Tensor, TokenBias]:
-    """Who sees whom, by pair [·, 1, ·, S] and by token."""
-    device = inputs.q.device
-    if case.causal:
-        by_token = TokenBias(causal=True)
-    else:
-        by_token = TokenBias(None, torch.arange(case.keys, device=device) < inputs.lengths[:, None])
-    return by_token.pairs(case.queries, device), by_token
-
-
-def forward(case: Case, kind: str, inputs: Inputs, leaves: list[Tensor], visible: Any) -> Tensor:
-    """The kernel's output [B, H, T, K], the bias made of `leaves[3]` in the way it takes it."""
-    mask, by_token, blocks = visible
-    q, k, v, by_offset = leaves
-    name = kind.partition(",")[0]
-    dtype = q.dtype
-    bias: Any
-    if name == "triton":
-        bias = by_token._replace(by_offset=by_offset) if case.biased else by_token
-    elif name == "flex":
-        bias = FlexBias(pairs(by_offset, case.keys).to(dtype) if case.biased else None, blocks)
-    elif case.biased:
-        bias = masked(mask, pairs(by_offset, case.keys).to(dtype))
-    else:
-        bias = masked(mask, q.new_zeros(()))
-    out: Tensor = ATTEND["sdpa" if name == "cudnn" else name](q, k, v, bias, 0.0)
-    return out
-
-
-@contextlib.contextmanager
-def only(kind: str) -> Iterator[None]:
-    """cuDNN alone for its rows, never for the others, as the trainer has it."""
-    names = (
-        [SDPBackend.CUDNN_ATTENTION]
-        if kind.startswith("cudnn")
-        else [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-    )
-    with sdpa_kernel(names):
-        try:
-            yield
-        except RuntimeError as error:
-            if "No available kernel" in str(error):
-                raise Unavailable(f"{kind.partition(',')[0]} refuses these tensors") from error
-            raise
-
-
-def alone(part: Part, case: Case, kind: str, dtype: torch.dtype) -> Row:
-    device = part.device
-    inputs = made_up(part, case, dtype)
-    mask, by_token = mask_of(case, inputs)
+    learned = [q, k, v]
+    if case.biased and NO_GRADIENT not in kind:
+        learned.append(by_offset.requires_grad_())
+    mask = mask_of(case, rows, device)
     blocks = visible_blocks(mask, case.queries) if kind == "flex" else None
-    visible = (mask, by_token, blocks)
-    learns = case.biased and "no bias gradient" not in kind
-    leaves = [x.detach().requires_grad_() for x in inputs[:3]]
-    leaves.append(inputs.by_offset.detach().requires_grad_(learns))
-    wanted = leaves if learns else leaves[:3]
-    with only(kind):
 
-        def go() -> Tensor:
-            return forward(case, kind, inputs, leaves, visible)
+    def forward() -> Tensor:
+        # [H, S, S] from the biases by offset, as model.py makes it.
+        pairs = by_offset.unfold(-1, case.keys, 1).flip(-2).to(q.dtype) if case.biased else None
+        if blocks is not None:
+            return ATTEND["flex"](q, k, v, FlexBias(pairs, blocks), 0.0)
+        added = masked(mask, q.new_zeros(()) if pairs is None else pairs)
+        return ATTEND["sdpa"](q, k, v, added, 0.0)
 
-        found = [(out := go()).detach(), *torch.autograd.grad(out, wanted, inputs.grad)]
-        errors = compared(case, inputs, mask, found)
-        forward_s = device.seconds(go)
-
-        def both() -> None:
-            torch.autograd.grad(go(), wanted, inputs.grad)
-
-        device.restart_peak()
-        held = device.held_bytes()
-        both_s = device.seconds(both)
-        peak = device.peak_bytes() - held
-    flops = 4 * case.queries * case.keys * inputs.q[:, :, 0].numel()
-    bound = BOUNDS[str(dtype).removeprefix("torch.")]
-    return {
-        "kind": kind,
-        "forward_s": forward_s,
-        "backward_s": both_s - forward_s,
-        # Two products forward and five backward; of pairs that are hidden too.
-        "kernel_tflops": 3.5 * flops / both_s / 1e12,
-        "peak_bytes": peak,
-        "errors": errors,
-        "relative": max(errors.values()),
-        "worst": max(errors, key=lambda name: errors[name]),
-        "bound": bound,
-        "passed": all(error <= bound for error in errors.values()),
-    }
+    return forward, lambda: torch.autograd.grad(forward(), learned, grad)
 
 
-def compared(case: Case, inputs: Inputs, mask: Tensor, found: list[Tensor]) -> dict[str, float]:
-    """The norm of the difference over the norm, for the output and each gradient, against float64;
-    a few rows at a time, because its scores are large."""
-    leaves = [x.detach().double().requires_grad_() for x in inputs[:4]]
-    rows = len(inputs.q)
-    outs, grads = [], [torch.zeros_like(x) for x in leaves]
-    for start in range(0, rows, 4):
-        part = slice(start, start + 4)
-        q, k, v = (x[part] for x in leaves[:3])
-        own = mask if len(mask) == 1 else mask[part]
-        bias = pairs(leaves[3], case.keys) if case.biased else q.new_zeros(())
-        out = torch.softmax((q @ k.mT + bias).masked_fill(~own, -torch.inf), -1) @ v
-        some = torch.autograd.grad(out, leaves, inputs.grad[part].double(), allow_unused=True)
-        outs.append(out.detach())
-        for total, one in zip(grads, some, strict=True):
-            if one is not None:
-                total += one
-    exact = [torch.cat(outs), *grads]
-    names = ("out", "dq", "dk", "dv", "dbias")
-    return {
-        name: float((mine.double() - right).norm() / right.norm())
-        for name, mine, right in zip(names, found, exact, strict=False)
-    }
+def mask_of(case: Case, rows: int, device: torch.device) -> Tensor:
+    """Bool [1 or B, 1, 1 or T, S]: who sees whom. Half of the rows have padding."""
+    if case.causal:
+        return torch.ones(1, 1, case.queries, case.keys, dtype=torch.bool, device=device).tril()
+    own = torch.full((rows, 1, 1, 1), case.keys, device=device)
+    own[rows // 2 :] = case.keys // 2 + 1
+    return torch.arange(case.keys, device=device) < own
+
+
+def time_of(part: Part, action: Callable[[], object]) -> float:
+    """Seconds of one call, the median of three blocks. A block before compiles and warms up."""
+    took, calls = [], 1 if part.dry else 20
+    for _ in range(4):
+        began = time.perf_counter()
+        for _ in range(calls):
+            action()
+        part.device.synchronize()
+        took.append((time.perf_counter() - began) / calls)
+    return statistics.median(took[1:])

@@ -64,7 +64,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "script": {"runs"},
     "data": {"config.training", "runs.layout"},
-    "training": {"runs", "config.gpu", "config.gpu_models", "config.key_changes", "config.training"},
+    "training": {
+        "runs",
+        "config.gpu",
+        "config.gpu_models",
+        "config.key_changes",
+        "config.training",
+    },
 }
 MAY_IMPORT_TORCH_AT_ONCE = ("training", "planning")
 # Run in the job's own process tree only, and are imported there inside a function.
