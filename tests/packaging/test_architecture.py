@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "script": {"runs"},
     "data": {"config.training", "runs.layout"},
-    "training": {"runs", "config.gpu", "config.training"},
+    "training": {"runs", "config.gpu", "config.gpu_models", "config.training"},
 }
 MAY_IMPORT_TORCH_AT_ONCE = ("training", "planning")
 # Run in the job's own process tree only, and are imported there inside a function.
