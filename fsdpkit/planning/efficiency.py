@@ -130,10 +130,10 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
         {
             "peak_flops": UncertainValue(peak, 1.0, _SHEET),
             "float32_flops": UncertainValue(found.float32 * 1e12, 1.0, _SHEET),
-            "matmul_share": UncertainValue(0.72, 1.25, ASSUMED),
+            "matmul_share": UncertainValue(0.75, 1.25, ASSUMED),
             "matmul_ramp_flops": UncertainValue(10e-6 * peak, 2.0, f"10 µs at peak, {ASSUMED}"),
             "attention_share": _ATTENTION.get(family, UncertainValue(0.4, 1.5, ASSUMED)),
-            "memory_bytes": UncertainValue(0.8e12 * found.memory_tb_s, 1.15, f"80 % of {_SHEET}"),
+            "memory_bytes": UncertainValue(0.95e12 * found.memory_tb_s, 1.25, f"95 % of {_SHEET}"),
             "kernel_s": UncertainValue(3e-6, 1.5, ASSUMED),
             "launch_s": UncertainValue(8e-6, 1.6, ASSUMED),
             "collective_s": UncertainValue(150e-6, 2.0, ASSUMED),
