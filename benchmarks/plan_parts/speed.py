@@ -5,7 +5,7 @@ them. Each row goes the way of `fsdpkit plan`: a directory with the model's `con
 preset), the job's settings, the GPU by name, the network as a site's profile would have it; one
 step is recorded, and its speed predicted from published figures, and again with one row of its
 system as a finished run would calibrate it. Nothing is fitted to any other row. Of long tables
-every sixth row is taken; rows of more than eight accumulated passes, and of 70 billion parameters
+every fifteenth row is taken; rows of more than eight accumulated passes, and of 70 billion parameters
 and more, take too long to record here and are left out.
 """
 
@@ -32,7 +32,7 @@ from fsdpkit.planning.work import StepWork
 
 PUBLISHED = Path(__file__).with_name("published.json")
 T5 = Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp" / "fsdp_t5.py"
-LONG, EVERY = 30, 6
+LONG, EVERY = 30, 15
 MOST_PASSES, WIDEST = 8, 8000
 _KEYS = {
     "strategy": "sharding.strategy",

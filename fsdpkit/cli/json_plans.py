@@ -81,6 +81,8 @@ class PrintedPlans(Struct, frozen=True, kw_only=True):
     """Of what was asked for; null where nothing is known of it."""
     speed_rests_on: str | None = None
     """Published figures, or which runs."""
+    speed_network_assumed: str | None = None
+    """What was assumed of the network between nodes; null: it was measured, or its profile says."""
     speed_left_out: list[str] = []
     """What was measured and does not count, with the reason."""
 
@@ -131,6 +133,7 @@ def planned(
         plans=plans,
         speed=expected.speed,
         speed_rests_on=expected.rests_on or None,
+        speed_network_assumed=expected.network or None,
         speed_left_out=list(expected.left_out),
     )
 

@@ -73,10 +73,9 @@ class MachineRates(msgspec.Struct, frozen=True):
     gpu: str
     values: Mapping[str, UncertainValue]
 
-    def rates(self, changed: Mapping[str, float] | None = None) -> Rates:
-        """Plain numbers; `changed` are factors on some of them."""
-        factors = changed or {}
-        return Rates(**{k: v.value * factors.get(k, 1.0) for k, v in self.values.items()})
+    def rates(self) -> Rates:
+        """Plain numbers."""
+        return Rates(**{name: one.value for name, one in self.values.items()})
 
     def replace(self, **values: UncertainValue) -> MachineRates:
         """Raises KeyError for what is no rate."""
@@ -131,10 +130,10 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
         {
             "peak_flops": UncertainValue(peak, 1.0, _SHEET),
             "float32_flops": UncertainValue(found.float32 * 1e12, 1.0, _SHEET),
-            "matmul_share": UncertainValue(0.65, 1.2, ASSUMED),
+            "matmul_share": UncertainValue(0.75, 1.25, ASSUMED),
             "matmul_ramp_flops": UncertainValue(10e-6 * peak, 2.0, f"10 µs at peak, {ASSUMED}"),
             "attention_share": _ATTENTION.get(family, UncertainValue(0.4, 1.5, ASSUMED)),
-            "memory_bytes": UncertainValue(0.8e12 * found.memory_tb_s, 1.15, f"80 % of {_SHEET}"),
+            "memory_bytes": UncertainValue(0.95e12 * found.memory_tb_s, 1.25, f"95 % of {_SHEET}"),
             "kernel_s": UncertainValue(3e-6, 1.5, ASSUMED),
             "launch_s": UncertainValue(8e-6, 1.6, ASSUMED),
             "collective_s": UncertainValue(150e-6, 2.0, ASSUMED),

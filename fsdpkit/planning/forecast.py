@@ -16,6 +16,7 @@ from fsdpkit.planning.asked import AskedStep, on_card
 from fsdpkit.planning.cards import Card
 from fsdpkit.planning.efficiency import ASSUMED
 from fsdpkit.planning.speed import Goal, Range, Scaled, Speed, predict, scaling
+from fsdpkit.planning.speed_calibration import SpeedCalibration
 from fsdpkit.planning.speed_learned import (
     Basis,
     MeasuredMachine,
@@ -138,14 +139,19 @@ def forecast(asked: AskedStep, by: By, tape: Tape) -> Forecast:
         return Forecast(None, why=str(error))
     if not asked.model:
         keep_work(name_of_step(asked.settings, asked.nodes, asked.gpus), work)
-    source = basis.calibration.machine.values["node_bytes"].source
     return Forecast(
         speed,
         tuple(scaling(lambda nodes: on_nodes(work, nodes), basis.calibration, _counts(asked))),
         rests_on=basis.words,
-        network=source if ASSUMED in source else "",
+        network=assumed_network(basis.calibration),
         left_out=basis.left_out,
     )
+
+
+def assumed_network(calibration: SpeedCalibration) -> str:
+    """What was assumed of the links between nodes; empty if something has told it."""
+    source = calibration.machine.values["node_bytes"].source
+    return source if ASSUMED in source else ""
 
 
 def _counts(asked: AskedStep) -> list[int]:

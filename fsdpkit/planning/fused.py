@@ -29,7 +29,7 @@ from torch import Tensor, fx
 from torch._functorch.partitioners import get_default_op_list
 from torch.utils._pytree import tree_iter
 
-from fsdpkit.planning.flops import flops_of
+from fsdpkit.planning.calls import flops_of
 
 READS, MOST_READS = 4, 8
 HEAVY = frozenset({"exp", "log", "log10", "log1p", "log2", "sigmoid", "tanh"})

@@ -269,17 +269,24 @@ def _with_values(function: Callable[..., T]) -> Callable[..., T]:
     return run
 
 
+_INHERITED = object()
+"""Of an attribute that is a parent's."""
+
+
 @contextmanager
 def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
     """Attributes of modules and classes, each (owner, name, new value), for as long as it lasts."""
-    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
+    before = [(place, name, vars(place).get(name, _INHERITED)) for place, name, _ in changes]
     for place, name, new in changes:
         setattr(place, name, new)
     try:
         yield
     finally:
         for place, name, old in before:
-            setattr(place, name, old)
+            if old is _INHERITED:
+                delattr(place, name)
+            else:
+                setattr(place, name, old)
 
 
 def _changes(memory: int, kernels: Kernels) -> list[tuple[Any, str, Any]]:

@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, UntypedStorage, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed import distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules.module import (
@@ -31,10 +29,11 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from fsdpkit.planning.flops import flops_of
+from fsdpkit.planning.calls import COLLECTIVES, bytes_of, device_of, flops_of, group_of
 from fsdpkit.planning.fused import Kernel
 from fsdpkit.planning.gathered import ROOT, gathered_into, resharded
 from fsdpkit.planning.launches import not_launched
+from fsdpkit.planning.pretend import replaced
 from fsdpkit.planning.tape import (
     HOST,
     Kind,
@@ -48,16 +47,6 @@ from fsdpkit.planning.tape import (
 )
 from fsdpkit.planning.unknown import Side, Unknown, caller
 from fsdpkit.training.units import plain_name
-
-_COLLECTIVES = {
-    "_allgather_base_": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "allreduce_": "all_reduce",
-    "all_reduce": "all_reduce",
-    "broadcast_": "broadcast",
-}
 
 _DEVICE = torch.ops.prim.device.default
 
@@ -240,7 +229,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         on_device = (
             storage.device.type == self._device
             if tensor is None
-            else (_device_of(tensor).type == self._device)
+            else (device_of(tensor).type == self._device)
         )
         block = MemoryBlock(
             size=storage.nbytes(),
@@ -301,7 +290,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func is _DEVICE and type(args[0]) is FakeTensor:
-            return _device_of(args[0])  # more than half of all calls, and no operation
+            return device_of(args[0])  # more than half of all calls, and no operation
         kwargs = kwargs or {}
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # comes back as operations on its shards
@@ -331,7 +320,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         inputs = {id(t): t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
         tensors = [*inputs.values(), *outputs]
-        if not any(_device_of(t).type == self._device for t in tensors):
+        if not any(device_of(t).type == self._device for t in tensors):
             return
         if name in ("empty", "empty_strided", "new_empty", "empty_like", "new_empty_strided"):
             return
@@ -348,8 +337,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             Operation(
                 name=name,
                 flops=flops_of(func, args, kwargs, result),
-                bytes_read=sum(map(_bytes, inputs.values())),
-                bytes_written=sum(map(_bytes, into)),
+                bytes_read=sum(map(bytes_of, inputs.values())),
+                bytes_written=sum(map(bytes_of, into)),
                 phase=phase,
                 module=self._module(phase),
                 stream=self._stream(),
@@ -362,17 +351,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._label([*into, *outputs], "reduction")
 
     def _collective(self, name: str, args: tuple[Any, ...]) -> None:
-        kind = _COLLECTIVES.get(name)
+        kind = COLLECTIVES.get(name)
         if kind is None and name in ("wait_tensor", "barrier"):
             return
         tensors = [t for t in tree_iter(args) if isinstance(t, Tensor)]
-        group, ranks = _group_of(args)
+        group, ranks = group_of(args)
         phase = self.phase
         self.tape.groups[group] = ranks
         self.tape.work.append(
             TapedCollective(
                 name=kind or "other",  # type: ignore[arg-type]
-                bytes=max(map(_bytes, tensors), default=0),
+                bytes=max(map(bytes_of, tensors), default=0),
                 ranks=ranks,
                 group=group,
                 phase=phase,
@@ -393,7 +382,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             Operation(
                 name=f"triton_{kernel}",
                 flops=0,
-                bytes_read=sum(map(_bytes, tensors)),
+                bytes_read=sum(map(bytes_of, tensors)),
                 bytes_written=0,
                 phase=phase,
                 module=self._module(phase),
@@ -467,49 +456,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         ]
-        changed: list[tuple[Any, str, Any]] = [
+        changed = (
             (Tensor, "record_stream", lambda t, stream: self._also_used(t, stream)),
             (UntypedStorage, "resize_", lambda s, size: self._resize(s, size, resize)),
             (Tensor, "data_ptr", lambda t: self._unknown.read_address(t, address)),
             (ShardingPropagator, "_propagate_tensor_meta_non_cached", muted),
-        ]
-        before = [(place, name, place.__dict__.get(name)) for place, name, _ in changed]
-        for place, name, new in changed:
-            setattr(place, name, new)
+        )
         try:
-            with not_launched(self._launched), self:
+            with replaced(*changed), not_launched(self._launched), self:
                 yield self
         finally:
-            for place, name, old in before:
-                if old is None:
-                    delattr(place, name)  # it is a parent's
-                else:
-                    setattr(place, name, old)
             for hook in hooks:
                 hook.remove()
             self._alive.clear()
-
-
-def _device_of(tensor: Tensor) -> torch.device:
-    """`tensor.device`, for which torch would dispatch an operation of a fake one."""
-    if type(tensor) is not FakeTensor:
-        return tensor.device
-    return torch.device("meta") if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _group_of(args: tuple[Any, ...]) -> tuple[str, int]:
-    """Name and size of the group of ranks among a collective's arguments."""
-    for arg in args:
-        if isinstance(arg, torch.ScriptObject):
-            try:
-                group = dist.ProcessGroup.unbox(arg)
-            except (RuntimeError, TypeError):
-                continue
-            return group.group_name, group.size()
-    name = next((arg for arg in reversed(args) if isinstance(arg, str)), "")
-    found = next((g for g in c10d._world.pg_map if g.group_name == name), None)
-    return name, found.size() if found is not None else 0

@@ -34,7 +34,7 @@ FOUR_OF_FIVE = 1.2816
 """Standard deviations of a normal distribution to either side that hold four fifths of it."""
 MEASURED_ERROR = 0.05
 """Of the logarithm of a step's time, by which runs of one job differ."""
-SURPRISE = 3.0
+SURPRISE = 2.5
 """Doubts by which a sample may be off what the others predict and still count."""
 _CHANGE = 0.02
 _ITERATIONS, _SETTLED = 5, 0.01

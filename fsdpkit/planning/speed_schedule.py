@@ -35,12 +35,8 @@ class SimulatedStep:
     """One simulated step; seconds."""
 
     step_s: float
-    busy_s: float
-    """In which the GPU computes."""
     by_cause: dict[Cause, float]
     """The step's time by what the GPU did or waited for; adds up to `step_s`."""
-    sent_s: float
-    """In which any message was on the way."""
 
 
 _ON_THE_WAY = 4
@@ -214,16 +210,4 @@ class _Clocks:
     def finish(self) -> SimulatedStep:
         self._wait([self.last_sent])
         self._wait([(self.host, "launches")])
-        busy = sum(
-            seconds for cause, seconds in self.by_cause.items() if cause in ("compute", "memory")
-        )
-        return SimulatedStep(self.gpu, busy, dict(self.by_cause), _covered(self.sent))
-
-
-def _covered(intervals: list[tuple[float, float, Cause]]) -> float:
-    """Length of the union of the intervals."""
-    total, reached = 0.0, 0.0
-    for start, end, _ in sorted(intervals):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total
+        return SimulatedStep(self.gpu, dict(self.by_cause))

@@ -24,7 +24,7 @@ CARD = card_named("h100-80")
 TORCH = "2.13.0+cu130"
 SITE = "osc-cardinal"
 ASKED = ("--calibration", "--gpu", "h100-80", "--cluster", SITE)
-RATES = machine_for("h100").rates({"matmul_share": 0.8})
+RATES = msgspec.structs.replace(machine_for("h100").rates(), matmul_share=0.52)
 
 
 @pytest.fixture(autouse=True)

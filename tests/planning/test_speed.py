@@ -10,6 +10,7 @@ import pytest
 
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 from fsdpkit.planning.efficiency import NAMES, UncertainValue, machine_for
+from fsdpkit.planning.forecast import Forecast, assumed_network
 from fsdpkit.planning.speed import Goal, in_words, predict, scaling
 from fsdpkit.planning.speed_calibration import (
     MeasuredStep,
@@ -21,6 +22,7 @@ from fsdpkit.planning.speed_calibration import (
     with_value,
 )
 from fsdpkit.planning.speed_schedule import simulate
+from fsdpkit.planning.speed_words import lines
 from tests.planning.made_work import made_work
 
 H100 = uncalibrated(machine_for("H100", 400))
@@ -178,3 +180,23 @@ def test_a_calibration_of_another_release_is_refused(tmp_path):
     path.write_text(path.read_text().replace('"kernel_s"', '"kernels_s"'))
     with pytest.raises(ConfigError, match="another release"):
         load(path)
+
+
+# In words
+
+
+@pytest.mark.parametrize(
+    ("calibration", "known"),
+    [
+        (uncalibrated(machine_for("H100")), False),
+        (H100, True),
+        (with_value(H100, "node_bytes", UncertainValue(40e9, 1.1, "fsdpkit check, x")), True),
+    ],
+    ids=["nothing", "the site's profile", "a check"],
+)
+def test_a_network_that_nothing_is_known_of_is_said_beside_the_efficiency(calibration, known):
+    work = made_work(nodes=2)
+    scaled = tuple(scaling(lambda nodes: made_work(nodes=nodes), calibration, [1, 2]))
+    found = Forecast(predict(work, calibration), scaled, network=assumed_network(calibration))
+    (line,) = (line for line in lines(found) if line.startswith("efficiency by nodes"))
+    assert ("not known" in line) is not known

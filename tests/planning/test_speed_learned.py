@@ -48,8 +48,8 @@ HERE = MeasuredMachine("H100-80", "delta", TORCH)
 TRUE = (
     uncalibrated(machine_for("h100"))
     .machine.replace(
-        matmul_share=UncertainValue(0.45, 1, ""),
-        memory_bytes=UncertainValue(1.9e12, 1, ""),
+        matmul_share=UncertainValue(0.55, 1, ""),
+        memory_bytes=UncertainValue(2.3e12, 1, ""),
         node_bytes=UncertainValue(40e9, 1, ""),
     )
     .rates()
