@@ -34,6 +34,7 @@ def expected(
 def _of_size(mode: Mode, plan: Plan, by: By) -> Expected:
     from msgspec.structs import replace
 
+    from fsdpkit.config.training import TrainingSettings
     from fsdpkit.errors import FsdpkitError
     from fsdpkit.scheduling.job_checks import training_of
     from fsdpkit.scheduling.prediction import prediction_of
@@ -53,7 +54,7 @@ def _of_size(mode: Mode, plan: Plan, by: By) -> Expected:
                 source="plan",
                 rests_on=known.rests_on,
             )
-    if training is not None and _is_t5_trainer(plan.job.entry.path):
+    if isinstance(training, TrainingSettings) and _is_t5_trainer(plan.job.entry.path):
         from fsdpkit.config.trust import Consent
         from fsdpkit.planning.asked import AskedStep
         from fsdpkit.planning.cards import card_of

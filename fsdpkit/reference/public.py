@@ -24,6 +24,7 @@ BESIDES: Mapping[str, tuple[str, ...]] = {
     "fsdpkit.training.distributed": ("on_first", "set_timeout"),
     "fsdpkit.training.export": ("export_hugging_face",),
     "fsdpkit.training.heartbeat": ("Heartbeat",),
+    "fsdpkit.config.trainer": ("Trainer", "GpuVerdict", "CheckpointSize"),
     # What the others return.
     "fsdpkit.scheduling.states": ("JobState",),
     "fsdpkit.scheduling.saving": ("SaveRequest",),
