@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from importlib.metadata import entry_points
+from collections.abc import Iterable
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,6 +15,9 @@ from fsdpkit.config.key_changes import OWN_TRAINER
 from fsdpkit.config.spelling import nearest
 from fsdpkit.config.trainer import Trainer
 from fsdpkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 OWN = OWN_TRAINER
 GROUP = "fsdpkit.trainers"
@@ -26,7 +29,7 @@ def trainer_of(name: str) -> Trainer:
     if name == OWN:  # without a look at the metadata of all packages, which takes longer
         own: Trainer = resolve_name("fsdpkit.training.offer:TRAINER")
         return own
-    offered = {point.name: point for point in entry_points(group=GROUP)}
+    offered = {point.name: point for point in _offered()}
     if name not in offered:
         known = [OWN, *sorted(offered)]
         raise ConfigError(
@@ -37,6 +40,14 @@ def trainer_of(name: str) -> Trainer:
     if not isinstance(found, Trainer):
         raise ConfigError(f"trainer: {offered[name].value} is no fsdpkit.config.trainer.Trainer")
     return found
+
+
+def _offered() -> Iterable[EntryPoint]:
+    from importlib.metadata import (
+        entry_points,  # milliseconds that a job of fsdpkit's own need not wait
+    )
+
+    return entry_points(group=GROUP)
 
 
 @functools.cache

@@ -57,7 +57,7 @@ def _offered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         EntryPoint("diffusion", f"{__name__}:TRAINER", trainers.GROUP),
         EntryPoint("mistaken", f"{__name__}:NO_TRAINER", trainers.GROUP),
     ]
-    monkeypatch.setattr(trainers, "entry_points", lambda group: points)
+    monkeypatch.setattr(trainers, "_offered", lambda: points)
     trainers.trainer_of.cache_clear()
     trainers.job_type.cache_clear()
     yield
