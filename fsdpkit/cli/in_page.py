@@ -187,6 +187,7 @@ def known(message: str, files: CatalogueFiles) -> str:
 def _known(words: list[str], files: CatalogueFiles) -> Known:
     """Raises FsdpkitError."""
     from fsdpkit.cli.submit import command
+    from fsdpkit.config.trainers import OWN
     from fsdpkit.scheduling import submission
     from fsdpkit.scheduling.job_checks import training_of
 
@@ -194,7 +195,8 @@ def _known(words: list[str], files: CatalogueFiles) -> Known:
         said = {name: read.params[name] for name in read.params.keys() & _OF_REQUEST}
         plan, _ = submission.plan(submission.SubmitRequest(args=read.obj, **said))
     training = training_of(plan.job, plan.work_dir)
-    if training is None or training.model.pretrained or training.model.config:
+    own = plan.job.spec.trainer_name == OWN
+    if training is None or not own or training.model.pretrained or training.model.config:
         return Known()
     node = plan.placement.node_type
     return msgspec.structs.replace(

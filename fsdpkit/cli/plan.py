@@ -323,6 +323,7 @@ def asked(
     from fsdpkit.config.job_loading import load_job
     from fsdpkit.config.placement import place_to_plan
     from fsdpkit.config.site import choose_site
+    from fsdpkit.config.trainers import OWN
     from fsdpkit.config.training import TrainingSettings, problems
     from fsdpkit.errors import ConfigError
     from fsdpkit.planning.asked import AskedStep
@@ -339,7 +340,7 @@ def asked(
         site, _ = choose_site(cluster)
         card = card_of(place_to_plan(resources, site).node_type, f"site {site.id}")
     settings = training_of(loaded, Path.cwd())
-    if settings is None:
+    if settings is None or loaded.spec.trainer_name != OWN:
         if model is None:
             raise ConfigError(
                 f"job {loaded.spec.name} has no [training] for the T5 trainer: name a function "

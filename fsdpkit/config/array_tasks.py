@@ -27,6 +27,7 @@ from fsdpkit.config.job import JobSpec
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered, build, overrides
 from fsdpkit.config.secrets import refuse_secrets
+from fsdpkit.config.trainers import job_type
 from fsdpkit.errors import UsageError
 
 ARGUMENT = "args."
@@ -39,7 +40,7 @@ _SCRIPT = "training"
 def why_shared(key: str) -> str | None:
     """Why a dotted key cannot differ between the tasks of an array, and what to do instead; None if
     it can. What is no key at all is left to whoever reads the values, if its table may differ."""
-    here: Any = JobSpec
+    here: Any = job_type()
     why: str | None = _UNMARKED
     sentence = ""
     parts = key.split(".")
@@ -63,7 +64,7 @@ def why_shared(key: str) -> str | None:
 
 def is_table(key: str) -> bool:
     """Whether other keys stand below this one, of the schema's or of a person's choice."""
-    here: Any = JobSpec
+    here: Any = job_type()
     for part in key.split("."):
         here = _below(here, part)
         if here is None:
@@ -121,7 +122,7 @@ def check_own(job: LoadedJob) -> None:
         merged.say(shared, job.layered.source("array_settings"))
         merged.say(tables, f"array_settings.{task}")
         refuse_secrets(merged, where)
-        build(JobSpec, merged, where)
+        build(type(job.spec), merged, where)
 
 
 def _leaves(value: Any, key: str) -> Iterator[str]:

@@ -16,6 +16,7 @@ from fsdpkit.config.fields import (
     VariableName,
     once,
 )
+from fsdpkit.config.key_changes import OWN_TRAINER
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.config.loading import parsed
 from fsdpkit.config.metrics import PrintedMetrics
@@ -25,7 +26,6 @@ from fsdpkit.config.secrets import may_pass, why_not_passed
 from fsdpkit.config.slurm_options import SlurmOptions
 from fsdpkit.config.steps import OwnSteps
 from fsdpkit.config.track import Track
-from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
 
 JOB_SCHEMA = "fsdpkit.job/1"
@@ -315,9 +315,17 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     audit: Annotated[
         Audit | UnsetType, Meta(description="Whether the centre may count the run."), _OF_THE_RUN
     ] = UNSET
+    trainer: Annotated[
+        Name | UnsetType,
+        Meta(
+            description="Whose settings [training] has: the name under which an installed package "
+            "offers its trainer; unset: fsdpkit's own."
+        ),
+        once("start a sweep for each trainer"),
+    ] = UNSET
     training: Annotated[
-        TrainingSettings | UnsetType,
-        Meta(description="Settings of the fsdpkit trainer."),
+        Any,  # of the trainer's own type: config/trainers.py
+        Meta(description="Settings of the trainer, fsdpkit's own unless `trainer` names another."),
         PER_TASK,
     ] = UNSET
 
@@ -327,6 +335,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 f"launch.ranks_per_node: {ranks} ranks cannot share {self.resources.gpus} GPUs per "
                 f"node evenly: take a divisor of resources.gpus, such as 1"
             )
+
+    @property
+    def trainer_name(self) -> str:
+        """Under which name config/trainers.py knows the trainer."""
+        return OWN_TRAINER if self.trainer is UNSET else self.trainer
 
     @property
     def ranks_per_node(self) -> int:

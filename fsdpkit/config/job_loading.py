@@ -33,6 +33,8 @@ from fsdpkit.config.loading import (
 from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
 from fsdpkit.config.secrets import form_of, found_secret, refuse_secrets, why_secret
 from fsdpkit.config.steps import OwnSteps, command_of
+from fsdpkit.config.trainer import Trainer
+from fsdpkit.config.trainers import OWN, job_type, trainer_of
 from fsdpkit.errors import NotFoundError, StorageError
 
 DEFAULT_JOB = "t5"
@@ -72,6 +74,11 @@ class LoadedJob:
     def resolved_sha256(self) -> str:
         """Of that text; the script hands it to the nodes (runs/job_file.py)."""
         return hashlib.sha256(self.resolved.encode()).hexdigest()
+
+    @property
+    def trainer(self) -> Trainer:
+        """That which knows what the job's `[training]` means."""
+        return trainer_of(self.spec.trainer_name)
 
     @property
     def on_disk(self) -> Files:
@@ -143,8 +150,9 @@ def load_job(
     if args:
         layered.say({"args": [*layered.values.get("args", []), *args]}, "command line")
     what = f"job {job or DEFAULT_JOB}"
+    _leave_out_defaults_of_others(layered)
     refuse_secrets(layered, what)
-    spec = build(JobSpec, layered, what)
+    spec = build(_type_in(layered), layered, what)
     entry = _find_entry(spec, layered, files, what, Path.cwd())
     if entry.kind == "command" and entry.file is None and layered.origin("entry") == "built in":
         raise _no_such_job(entry.name, spec)
@@ -152,6 +160,20 @@ def load_job(
         del layered.values["training"]
         spec = msgspec.structs.replace(spec, training=UNSET)
     return _with_files(LoadedJob(spec, layered, tuple(files), entry), files, what)
+
+
+def _leave_out_defaults_of_others(layered: Layered) -> None:
+    """`[training]` in defaults is for fsdpkit's own trainer: leave it out under another one."""
+    if layered.values.get("trainer", OWN) == OWN:
+        return
+    for key, origin in [*layered.origins.items()]:
+        *tables, leaf = key.split(".")
+        if tables[:1] == ["training"] and origin.endswith(" defaults.toml"):
+            table = layered.values
+            for name in tables:
+                table = table[name]
+            table.pop(leaf, None)
+            del layered.origins[key]
 
 
 def _is_for_other_scripts(layered: Layered, entry: Entry) -> bool:
@@ -199,16 +221,24 @@ def reload_job(
     layered = Layered(kind=JobSpec)
     bound = os.fsencode(work_dir)
     layered.overlay(FileTables(values, path, content, kind="run", bound=bound), origin)
-    if unknown := layered.leave_out_unknown(JobSpec):
+    if unknown := layered.leave_out_unknown(_type_in(layered)):
         layered.warnings.append(
             other_release(f"job.json of {origin}", written_by, fsdpkit.__version__, unknown)
         )
     _lay_command_line(layered, options or {}, sets, said_in)
     refuse_secrets(layered, f"job of {origin}")
-    spec = build(JobSpec, layered, f"job of {origin}")
+    spec = build(_type_in(layered), layered, f"job of {origin}")
     beside = (work_dir / "job.json",)
     entry = _find_entry(spec, layered, beside, f"job of {origin}", work_dir)
     return _with_files(LoadedJob(spec, layered, (path,), entry), beside, f"job of {origin}")
+
+
+def _type_in(layered: Layered, sets: Sequence[str] = ()) -> type[JobSpec]:
+    """A job with the settings of the trainer that `sets`, or else the files, name. Values of
+    `[training]` that stand in defaults alone are for fsdpkit's own."""
+    said = [text.partition("=")[2] for text in sets if text.partition("=")[0].strip() == "trainer"]
+    name = said[-1] if said else layered.values.get("trainer") or OWN
+    return job_type(name if isinstance(name, str) else OWN)
 
 
 def _lay_command_line(
@@ -227,7 +257,7 @@ def _lay_command_line(
         for parent in parents:
             table = table.setdefault(parent, {})
         table[leaf] = value
-    layered.say(overrides(JobSpec, sets), "--set")
+    layered.say(overrides(_type_in(layered, sets), sets), "--set")
     layered.say(command_line, "command line")
 
 

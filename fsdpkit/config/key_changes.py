@@ -33,6 +33,9 @@ class KeyChange(msgspec.Struct, frozen=True):
         return f"{key} is not read since fsdpkit {self.since}: {self.instead}"
 
 
+OWN_TRAINER = "fsdpkit"
+"""The name of fsdpkit's own trainer (config/trainers.py)."""
+
 _TRAINING = {
     "accumulate": KeyChange(
         "0.1.0", instead="set training.micro_batch, the samples of one forward pass"
@@ -61,14 +64,17 @@ file's own, as in `partitions.*.nodes`."""
 
 
 def with_new_names(
-    kind: str, values: Mapping[str, Any], origin: str
+    kind: str, values: Mapping[str, Any], origin: str, trainer: object = OWN_TRAINER
 ) -> tuple[Mapping[str, Any], list[str]]:
     """`values`, the tables of one file, by the keys of this release; and a warning for each change.
 
-    Where a file has the old key and the new one, the new one counts.
+    Where a file has the old key and the new one, the new one counts. trainer: the name of the
+    job's, whose `[training]` is left alone if it is not fsdpkit's own.
     """
     warnings = []
     for old, change in CHANGED_KEYS.get(kind, {}).items():
+        if old.startswith("training.") and trainer != OWN_TRAINER:
+            continue
         for place in list(_places(values, old.split("."))):
             name = _filled_in(change.name, old, place)
             values = _moved(values, place, name)

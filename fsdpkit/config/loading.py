@@ -25,7 +25,7 @@ from fsdpkit.config.explain import (
     struct_in,
     why,
 )
-from fsdpkit.config.key_changes import new_name, with_new_names, without_unknown
+from fsdpkit.config.key_changes import OWN_TRAINER, new_name, with_new_names, without_unknown
 from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class Layered(msgspec.Struct):
     def say(self, values: Mapping[str, Any], origin: str) -> None:
         """The same for what stands in no file: what was typed, or is built in."""
         if self.kind is not None:
-            values, warnings = with_new_names(self.kind.__name__, values, origin)
+            trainer = values.get("trainer", self.values.get("trainer", OWN_TRAINER))
+            values, warnings = with_new_names(self.kind.__name__, values, origin, trainer)
             self.warnings += warnings
         _merge(self.values, values, origin, "", self.origins)
 
@@ -300,11 +301,18 @@ def overrides(kind: type[msgspec.Struct], assignments: Iterable[str]) -> dict[st
 
 
 def _type_at(kind: Any, parts: list[str], key: str) -> Any:
-    """The annotation of a dotted key; Any below a free-form table, and for a removed key."""
-    if change := new_name(kind.__name__, key):
-        if not change.name:
-            return Any
-        parts = change.name.split(".")
+    """The annotation of a dotted key; of the new one for an old name, Any for a removed key."""
+    try:
+        return _annotation_at(kind, parts, key)
+    except ConfigError:
+        change = new_name(kind.__name__, key)
+        if change is None:
+            raise
+        return _annotation_at(kind, change.name.split("."), key) if change.name else Any
+
+
+def _annotation_at(kind: Any, parts: list[str], key: str) -> Any:
+    """The annotation of a dotted key; Any below a free-form table."""
     here: Any = kind
     for depth, part in enumerate(parts):
         table = ".".join(parts[:depth])

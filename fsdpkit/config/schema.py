@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.config import assets
-from fsdpkit.config.job import JobSpec
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.template import TemplateManifest
+from fsdpkit.config.trainers import job_type
 
 SCHEMAS: Mapping[str, type[msgspec.Struct]] = {
-    "job": JobSpec,
+    "job": job_type(),
     "site": SiteProfile,
     "template": TemplateManifest,
 }

@@ -52,7 +52,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_of(
-    settings: TrainingSettings,
+    settings: TrainingSettings | None,
     nodes: int,
     gpus: int,
     card: Card,
@@ -61,8 +61,9 @@ def name_of(
     torch: str | None = None,
 ) -> str:
     """Of what a plan depends on, the SHA-256 as hex. gpus: per node; args: of a script that does
-    not read [training], all that it is told; None for one that does. torch: its version, if not
+    not read [training], whose settings are None, all that it is told. torch: its version, if not
     the one that is installed here."""
+    settings = settings or TrainingSettings()
     tables: dict[str, Any] = {
         "training": {key: getattr(settings, key) for key in _OF_TRAINING},
         "model": [settings.model.dimensions(), settings.model.attention],

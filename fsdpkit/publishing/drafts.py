@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdpkit.config import assets
-from fsdpkit.config.job import JobSpec
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import SiteProfile
@@ -25,6 +24,7 @@ from fsdpkit.config.published.index import (
 )
 from fsdpkit.config.secrets import refuse_secrets
 from fsdpkit.config.template import template_in
+from fsdpkit.config.trainers import OWN, job_type
 from fsdpkit.errors import ConfigError, NotFoundError, RenderError, UsageError
 from fsdpkit.publishing.personal import own_keys
 from fsdpkit.rendering.environment import check_syntax
@@ -173,7 +173,7 @@ def _job(path: Path) -> VersionDraft:
     layered = _beneath("job", name)
     layered.overlay(read_toml(path), str(path))
     refuse_secrets(layered, f"job {name}")
-    spec = build(JobSpec, layered, f"job {name}")
+    spec = build(job_type(layered.values.get("trainer", OWN)), layered, f"job {name}")
     beside = path.parent / spec.entry
     if not Path(spec.entry).is_absolute() and beside.is_file():
         if not is_inside(spec.entry):

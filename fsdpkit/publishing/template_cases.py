@@ -16,13 +16,13 @@ import msgspec
 import fsdpkit
 from fsdpkit.config import assets
 from fsdpkit.config.entry import Entry
-from fsdpkit.config.job import JobSpec
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered, build
 from fsdpkit.config.placement import place
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.template import Template
+from fsdpkit.config.trainers import job_type
 from fsdpkit.config.units import format_time
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.publishing.template_edges import Values
@@ -142,7 +142,7 @@ def plan_of(case: Case, template: Template | None) -> Plan:
     layered.say({"schema": "fsdpkit.job/1", "name": "train", "entry": "train.py"}, "template")
     layered.say({"resources": resources, "parameters": dict(case.values)}, "template")
     layered.say(dict(shape.tables), shape.name)
-    spec = build(JobSpec, layered, "job train")
+    spec = build(job_type(), layered, "job train")
     if not site.profile.account.required or account is not None:
         placement = place(spec.resources, site)
     else:  # an account that nobody knows is no reason to leave the profile out

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.key_changes import other_release, with_new_names, without_unknown
+from fsdpkit.config.key_changes import OWN_TRAINER, other_release, with_new_names, without_unknown
 from fsdpkit.errors import DamagedError, StorageError
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import read_bytes
@@ -95,7 +95,7 @@ def _tables(run: Path) -> Mapping[str, Any]:
         job = msgspec.json.decode(bytes_of_job(run, os.environ), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(f"{RunPaths(run).job} is corrupt: {error}") from error
-    return with_new_names("JobSpec", job, "job.json")[0]
+    return with_new_names("JobSpec", job, "job.json", job.get("trainer", OWN_TRAINER))[0]
 
 
 def _table(job: Mapping[str, Any], name: str) -> Any:

@@ -25,6 +25,7 @@ from fsdpkit.config.ownership import only_owner_writes
 from fsdpkit.config.script_source import names_fsdpkit, read_source, reads_settings, syntax_of
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
+from fsdpkit.config.trainers import OWN
 from fsdpkit.config.trust import TrustedJob
 from fsdpkit.errors import ConfigError
 from fsdpkit.scheduling import import_check
@@ -151,7 +152,11 @@ def _check_settings(job: LoadedJob) -> None:
     # Who writes [training] into a job file, or puts a script in our trainer's place, means it.
     typed = {key: origin for key, origin in origins.items() if origin in ("--set", "command line")}
     others = (origin for origin in origins.values() if origin not in typed.values())
-    if not typed or not all(origin.endswith(" defaults.toml") for origin in others):
+    if (
+        job.spec.trainer_name != OWN
+        or not typed
+        or not all(origin.endswith(" defaults.toml") for origin in others)
+    ):
         return
     try:
         if tree is None or reads_settings(tree, *entry.source_dirs):

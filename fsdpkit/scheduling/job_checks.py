@@ -9,18 +9,16 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fsdpkit.config.array_tasks import check_own
-from fsdpkit.config.gpu import compute_type, parse_capability, type_note, type_problem
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.profile import NodeType
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
-from fsdpkit.config.training import TrainingSettings, problems
-from fsdpkit.config.training.footprint import GIB, memory_problem
+from fsdpkit.config.trainers import OWN
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.scheduling.entry import python_of
@@ -29,6 +27,9 @@ from fsdpkit.scheduling.run_dir import what_to_know_of
 
 if TYPE_CHECKING:
     from fsdpkit.planning.remembered import Remembered
+
+
+_GIB = 2**30
 
 
 def check_environment(job: LoadedJob, site: LoadedSite) -> None:
@@ -63,20 +64,23 @@ def check_training(job: LoadedJob, work_dir: Path) -> None:
     training, resources = job.spec.training, job.spec.resources
     if training is msgspec.UNSET:
         return
-    wrong = problems(training, resources.ranks, resources.gpus)
-    if not wrong and training.names_files and stood_in() is None:
-        from fsdpkit.data.inputs import input_problems
-
-        wrong = input_problems(training, resources.ranks, work_dir)
+    wrong = job.trainer.problems(training, resources.ranks, resources.gpus)
+    if not wrong and stood_in() is None:
+        wrong = job.trainer.file_problems(training, resources.ranks, work_dir)
     if wrong:
         raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
 
 
 def check_on(job: LoadedJob, node: NodeType, work_dir: Path) -> list[str]:
     """What to know of the settings on such nodes. Raises ConfigError for what those cannot do."""
-    notes = _check_types(job, node)
-    _check_gpu_memory(job, node, work_dir)
-    return notes
+    training, resources = training_of(job, work_dir), job.spec.resources
+    if training is None:
+        return []
+    files = stood_in() is None
+    verdict = job.trainer.on_gpus(training, resources.ranks, resources.gpus, node, files=files)
+    if verdict.problem:
+        raise ConfigError(f"job {job.spec.name}: {verdict.problem}")
+    return [*verdict.notes]
 
 
 def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> None:
@@ -100,14 +104,9 @@ def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> N
 
 
 def check_start(job: LoadedJob, work_dir: Path) -> None:
-    """Raise for a training.checkpoint.start that is nothing to begin from; a directory may yet get
-    its first checkpoint."""
-    if job.spec.training is msgspec.UNSET or (start := job.spec.training.checkpoint.start) is None:
-        return
-    if not (path := work_dir / start).is_dir():
-        from fsdpkit.runs.starting_points import starting_point
-
-        starting_point(path)
+    """Raise for a start of training that is nothing to begin from."""
+    if job.spec.training is not msgspec.UNSET:
+        job.trainer.check_start(job.spec.training, work_dir)
 
 
 def _check_passed(job: LoadedJob) -> None:
@@ -135,59 +134,19 @@ def _check_torch(job: LoadedJob, site: LoadedSite) -> None:
         raise ConfigError(f"job {job.spec.name}: {problem}")
 
 
-def _check_types(job: LoadedJob, node: NodeType) -> list[str]:
-    """What to know of the types that GPUs of a known capability compute in. Raises ConfigError for
-    one that they do not have."""
-    if job.spec.training is msgspec.UNSET or node.compute_capability is None:
-        return []
-    param, capability = job.spec.training.precision.param, parse_capability(node.compute_capability)
-    if problem := type_problem(param, capability, node.gpu):
-        raise ConfigError(f"job {job.spec.name}: {problem}")
-    note = type_note(param, capability, node.gpu)
-    return [note] if note else []
-
-
-def training_of(job: LoadedJob, work_dir: Path) -> TrainingSettings | None:
+def training_of(job: LoadedJob, work_dir: Path) -> Any:
     """The trainer's settings with whole paths of what describes the model; None without any."""
     training = job.spec.training
-    if training is msgspec.UNSET:
+    return None if training is msgspec.UNSET else job.trainer.in_place(training, work_dir)
+
+
+def least_gpu_bytes(job: LoadedJob, node: NodeType, work_dir: Path) -> int | None:
+    """Memory that each GPU needs whatever else it holds; None where nobody knows it."""
+    training, resources = training_of(job, work_dir), job.spec.resources
+    if training is None:
         return None
-    model = training.model
-    if directory := model.pretrained:
-        model = msgspec.structs.replace(model, pretrained=str(work_dir / directory))
-    elif file := model.config:
-        model = msgspec.structs.replace(model, config=str(work_dir / file))
-    return msgspec.structs.replace(training, model=model)
-
-
-def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
-    """Refuse a T5 that GPUs of a known size cannot hold. Raises ConfigError."""
-    training, resources = computed_on(job, node, work_dir), job.spec.resources
-    if training is None or node.gpu_memory_gb is None:
-        return
-    problem = memory_problem(
-        training,
-        resources.ranks,
-        resources.gpus,
-        node.gpu,
-        node.gpu_memory_gb,
-    )
-    if problem:
-        raise ConfigError(f"job {job.spec.name}: {problem}")
-
-
-def computed_on(job: LoadedJob, node: NodeType, work_dir: Path) -> TrainingSettings | None:
-    """The trainer's settings with the type that such GPUs compute in; None where how large the
-    model is is not known here."""
-    training = training_of(job, work_dir)
-    if training is None or node.gpu_memory_gb is None:
-        return None
-    if (training.model.pretrained or training.model.config) and stood_in() is not None:
-        return None  # how large it is says a file
-    capability = node.compute_capability and parse_capability(node.compute_capability)
-    param = compute_type(training.precision.param, on_gpu=True, capability=capability or None)
-    precision = msgspec.structs.replace(training.precision, param=param)
-    return msgspec.structs.replace(training, precision=precision)
+    files = stood_in() is None
+    return job.trainer.least_gpu_bytes(training, resources.ranks, resources.gpus, node, files=files)
 
 
 def check_planned(job: LoadedJob, node: NodeType, work_dir: Path) -> str | None:
@@ -199,7 +158,7 @@ def check_planned(job: LoadedJob, node: NodeType, work_dir: Path) -> str | None:
     if found is None or (found.fit == "fits" and found.total < NARROW * found.usable):
         return None
     day = time.strftime("%Y-%m-%d", time.localtime(found.made_s))
-    sizes = f"{found.total / GIB:.1f} GiB of {found.usable / GIB:.1f} GiB on {found.card}"
+    sizes = f"{found.total / _GIB:.1f} GiB of {found.usable / _GIB:.1f} GiB on {found.card}"
     if does_not_fit(job, node, work_dir):
         would = " ".join(f"--set {each}" for each in found.would_fit)
         raise ConfigError(
@@ -223,6 +182,8 @@ def _recalled(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | No
     training, resources = training_of(job, work_dir), job.spec.resources
     if training is None or node.gpu_memory_gb is None or stood_in() is not None:
         return None
+    if job.spec.trainer_name != OWN:
+        return None  # plans are made of fsdpkit's own
     from fsdpkit.planning.cards import card_of
     from fsdpkit.planning.remembered import name_of, recall
 

@@ -6,19 +6,19 @@ this very job on such GPUs is the run's, and without one nothing is invented.
 
 from __future__ import annotations
 
-from fsdpkit.config.training import TrainingSettings
+from typing import Any
+
+from fsdpkit.config.trainers import OWN
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.predicted import Predicted
 
 
-def prediction_of(
-    plan: Plan, training: TrainingSettings | None, before: Predicted | None = None
-) -> Predicted | None:
+def prediction_of(plan: Plan, training: Any, before: Predicted | None = None) -> Predicted | None:
     """The newest plan of the job, or `before`, the run's own, if that was of the same job; None
     without any. training: what the trainer reads; None for a script with arguments alone."""
     node, resources = plan.placement.node_type, plan.job.spec.resources
-    if node.gpu_memory_gb is None:
+    if node.gpu_memory_gb is None or plan.job.spec.trainer_name != OWN:
         return None
     from fsdpkit.planning.cards import card_of
     from fsdpkit.planning.remembered import name_of, recall
@@ -26,7 +26,7 @@ def prediction_of(
     try:
         card = card_of(node, "")
         name = name_of(
-            training or TrainingSettings(),
+            training,
             resources.nodes,
             resources.gpus,
             card,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,9 @@ import msgspec
 
 from fsdpkit.config.entry import Entry
 from fsdpkit.config.job import Environment
-from fsdpkit.config.training import TrainingSettings
 from fsdpkit.rendering.script import Plan
 from fsdpkit.scheduling.snapshot import editable_dirs
 from fsdpkit.worktree.files import WorkTreeFiles
-
-_PATHS = (
-    ("data", "source"),
-    ("data", "held_out_source"),
-    ("data", "tokenizer"),
-    ("model", "pretrained"),
-    ("model", "config"),
-    ("checkpoint", "start"),
-)
-"""Settings of the trainer that may name a file or directory."""
 
 
 def in_copy(plan: Plan, tree: WorkTreeFiles, copy: Path) -> Plan:
@@ -38,8 +28,8 @@ def in_copy(plan: Plan, tree: WorkTreeFiles, copy: Path) -> Plan:
     spec = plan.job.spec
     here = plan.work_dir.resolve()
     changes: dict[str, Any] = {"environment": _environment(spec.environment, here, tree, copy)}
-    if isinstance(spec.training, TrainingSettings):
-        changes["training"] = _training(spec.training, here, tree)
+    if spec.training is not msgspec.UNSET:
+        changes["training"] = plan.job.trainer.moved(spec.training, _stays(here, tree))
     job = replace(
         plan.job,
         spec=msgspec.structs.replace(spec, **changes),
@@ -69,17 +59,15 @@ def _file(path: Path, tree: WorkTreeFiles, copy: Path) -> Path:
     return _moved(path, tree.top, copy) if tree.holds(path) else path
 
 
-def _training(training: TrainingSettings, here: Path, tree: WorkTreeFiles) -> TrainingSettings:
-    """With the whole paths of files that the copy lacks."""
-    for table, key in _PATHS:
-        below = getattr(training, table)
-        value = getattr(below, key)
-        if isinstance(value, str) and not os.path.isabs(value):
-            path = Path(os.path.normpath(here / value))
-            if os.path.lexists(path) and not tree.holds(path):
-                below = msgspec.structs.replace(below, **{key: str(path)})
-                training = msgspec.structs.replace(training, **{table: below})
-    return training
+def _stays(here: Path, tree: WorkTreeFiles) -> Callable[[str], str]:
+    """The whole path of a file that the copy lacks; any other as it is."""
+
+    def moved(value: str) -> str:
+        path = Path(os.path.normpath(here / value))
+        lacks = not os.path.isabs(value) and os.path.lexists(path) and not tree.holds(path)
+        return str(path) if lacks else value
+
+    return moved
 
 
 def _environment(

@@ -10,13 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from fsdpkit.config.job_loading import LoadedJob
-from fsdpkit.config.training import TrainingSettings
-from fsdpkit.config.training.footprint import checkpoint_bytes
 from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.runs.file_system import type_of
 
@@ -26,7 +24,7 @@ _MEMORY = ("tmpfs", "ramfs")
 """What certainly is no shared storage; any other may be mounted elsewhere, too."""
 
 
-def refuse_without_room(job: LoadedJob, runs: Path, training: TrainingSettings | None) -> None:
+def refuse_without_room(job: LoadedJob, runs: Path, training: Any) -> None:
     """Raises StorageError where there is less room than the run certainly needs."""
     if (room := room_for(job, runs, training)).too_small:
         raise StorageError(f"job {job.spec.name}: {room.note}")
@@ -39,8 +37,8 @@ class Room(NamedTuple):
     note: str
 
 
-def room_for(job: LoadedJob, runs: Path, training: TrainingSettings | None) -> Room:
-    """training: the job's settings for our trainer, whose checkpoints have a known size."""
+def room_for(job: LoadedJob, runs: Path, training: Any) -> Room:
+    """training: the settings of the job's trainer, which may know how large checkpoints are."""
     free = _free_bytes(runs)
     if free is None:
         return Room(False, "")
@@ -49,22 +47,16 @@ def room_for(job: LoadedJob, runs: Path, training: TrainingSettings | None) -> R
         if free < wanted * _GB:
             return Room(True, f"{place}, less than the {wanted:g} GB of files.room_gb: {_REMEDY}")
         return Room(False, "")
-    if training is None or not _saves(training):
+    size = None if training is None else job.trainer.checkpoints(training)
+    if size is None:
         return Room(False, "")
-    one = checkpoint_bytes(training)
-    if free < one:
-        needed = f"a checkpoint of {training.model.source} takes {_gb(one)}"
+    if free < size.one_bytes:
+        needed = f"a checkpoint of {size.what} takes {_gb(size.one_bytes)}"
         return Room(True, f"{place}, and {needed}: {_REMEDY}")
-    kept = training.checkpoint.keep_last + 1
-    if free < kept * one:
-        while_written = f"{kept} checkpoints, the number on disk while one is written"
-        return Room(False, f"{place}; {while_written}, take {_gb(kept * one)}")
+    if free < (whole := size.kept * size.one_bytes):
+        while_written = f"{size.kept} checkpoints, the number on disk while one is written"
+        return Room(False, f"{place}; {while_written}, take {_gb(whole)}")
     return Room(False, "")
-
-
-def _saves(training: TrainingSettings) -> bool:
-    saving = training.checkpoint
-    return bool(saving.at_end or saving.every_steps or saving.every_epochs or saving.every_minutes)
 
 
 def _free_bytes(directory: Path) -> int | None:
@@ -119,6 +111,6 @@ def _of_training(job: LoadedJob, work_dir: Path) -> Iterator[Path]:
     training = job.spec.training
     if training is msgspec.UNSET:
         return
-    for text in (training.data.source, training.data.held_out_source, training.model.pretrained):
-        if text and (work_dir / text).exists():
+    for text in job.trainer.inputs(training):
+        if (work_dir / text).exists():
             yield work_dir / text

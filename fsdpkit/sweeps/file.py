@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fsdpkit.config.array_tasks import ARGUMENT
-from fsdpkit.config.job import JobSpec, Name
+from fsdpkit.config.job import Name
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import FileTables, Layered, build, overrides, read_toml
 from fsdpkit.errors import ConfigError, NotFoundError
@@ -164,7 +164,7 @@ def check_against_job(
         for value in one.ends:
             texts, _ = told({one.key: value})
             try:
-                overrides(JobSpec, texts)
+                overrides(type(job.spec), texts)
             except ConfigError as error:
                 reason = str(error).removeprefix(f"--set {one.key}: ")
                 raise ConfigError(f"{what}.{one.key}: {reason}") from error

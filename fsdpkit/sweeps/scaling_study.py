@@ -85,7 +85,7 @@ def prepare(asked: StudyRequest) -> CheckedStudy:
         raise UsageError("--nodes: name at least two different numbers, such as 1,2,4,8")
     base = load_job(asked.job, sets=[*asked.sets, f"resources.nodes={sizes[0]}"])
     training = base.spec.training
-    batch = None if training is msgspec.UNSET else training.batch_size
+    batch = None if training is msgspec.UNSET else getattr(training, "batch_size", None)
     argument = None
     if asked.batch is not None:
         if batch is not None:

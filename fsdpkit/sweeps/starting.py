@@ -189,7 +189,7 @@ def _most(file: SweepFile, job: LoadedJob) -> int | None:
         return None
     if halving.most is not None:
         return halving.most
-    steps = 0 if job.spec.training is msgspec.UNSET else job.spec.training.steps
+    steps = 0 if job.spec.training is msgspec.UNSET else getattr(job.spec.training, "steps", 0)
     if not steps:
         raise ConfigError(
             f"sweep {file.name}: halving: the job does not set {STEPS}, which the rungs divide: "

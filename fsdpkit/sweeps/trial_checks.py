@@ -16,11 +16,11 @@ from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.config.partition import NodeType
 from fsdpkit.config.placement import place
 from fsdpkit.config.site import LoadedSite
-from fsdpkit.config.training.footprint import GIB, least_gpu_bytes, parameter_count
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.scheduling.job_checks import check_settings, computed_on, does_not_fit
+from fsdpkit.scheduling.job_checks import check_settings, does_not_fit, least_gpu_bytes
 from fsdpkit.sweeps.space import Settings, told
 
+_GIB = 2**30
 _MOST_DOUBLINGS = 6
 _FULL = "training.sharding.strategy=full_shard"
 _OFFLOAD = "training.sharding.cpu_offload=true"
@@ -80,12 +80,10 @@ class Trials:
         planned = does_not_fit(one, self.node, self.work_dir)
         if planned is not None:
             return Miss(number, planned.total, planned.usable, "by its plan")
-        training, resources = computed_on(one, self.node, self.work_dir), one.spec.resources
-        if training is None or self.node.gpu_memory_gb is None:
+        needed = least_gpu_bytes(one, self.node, self.work_dir)
+        if needed is None or self.node.gpu_memory_gb is None:
             return None
-        parameters = parameter_count(training.model.dimensions())
-        needed = least_gpu_bytes(training, parameters, resources.ranks, resources.gpus)
-        usable = round(self.node.gpu_memory_gb * GIB)
+        usable = round(self.node.gpu_memory_gb * _GIB)
         how = "weights, gradients and optimizer state alone"
         return Miss(number, needed, usable, how) if needed > usable else None
 
@@ -99,8 +97,8 @@ class Trials:
         point = ", ".join(f"{key} = {text(value)}" for key, value in settings.items())
         lines = [
             f"nearest miss: trial {first + miss.trial} ({point})",
-            f"  takes {miss.needed / GIB:.1f} GiB of each GPU ({miss.how}), which has "
-            f"{miss.usable / GIB:.1f} GiB: {miss.excess / GIB:.1f} GiB ({miss.excess:,} bytes) "
+            f"  takes {miss.needed / _GIB:.1f} GiB of each GPU ({miss.how}), which has "
+            f"{miss.usable / _GIB:.1f} GiB: {miss.excess / _GIB:.1f} GiB ({miss.excess:,} bytes) "
             "too much",
         ]
         fitting = next(self._would_fit(settings), None)

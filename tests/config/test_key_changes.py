@@ -11,17 +11,19 @@ import pytest
 import fsdpkit
 from fsdpkit.config import key_changes
 from fsdpkit.config.explain import alternatives, fields_of, struct_in
-from fsdpkit.config.job import JobSpec
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.key_changes import CHANGED_KEYS, KeyChange, release_of, with_new_names
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import load_site
 from fsdpkit.config.template import TemplateManifest, load_template
+from fsdpkit.config.trainers import job_type
 from fsdpkit.config.training import TrainingSettings, load_settings
 from fsdpkit.errors import ConfigError
 
 Write = Callable[[str, str], Path]
-KINDS = {kind.__name__: kind for kind in (JobSpec, SiteProfile, TemplateManifest, TrainingSettings)}
+KINDS = {
+    kind.__name__: kind for kind in (job_type(), SiteProfile, TemplateManifest, TrainingSettings)
+}
 SITE = 'schema = "fsdpkit.site/1"\ntitle = "T"\n'
 
 

@@ -19,10 +19,10 @@ import fsdpkit
 from docs.reference_hooks import all_commands, help_in_markdown
 from fsdpkit.cli.main import fsdpkit as top
 from fsdpkit.config.explain import fields_of
-from fsdpkit.config.job import JobSpec
 from fsdpkit.config.loading import Layered, build, overrides, read_toml
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.template import TemplateManifest
+from fsdpkit.config.trainers import job_type
 from fsdpkit.config.trust import AllowedKinds
 from fsdpkit.errors import ConfigError
 from fsdpkit.remote.hosts import chosen_host, hosts_file
@@ -77,7 +77,7 @@ def wrong(line: str) -> Iterator[str]:
         settings += [one.partition(",")[0] for one in parameters.get("tried") or ()]
         for setting in settings:
             try:
-                overrides(JobSpec, [setting])
+                overrides(job_type(), [setting])
             except ConfigError as error:
                 if "…" not in setting and "RUN" not in setting:
                     yield str(error)
@@ -203,14 +203,14 @@ def test_a_file_that_is_shown_is_one_that_the_program_reads(
     schema = values.get("schema", "")
     if schema == "fsdpkit.sweep/1":
         load_file(file)
-    elif schema in (one_of := {"fsdpkit.job/1": JobSpec, "fsdpkit.site/1": SiteProfile}):
+    elif schema in (one_of := {"fsdpkit.job/1": job_type(), "fsdpkit.site/1": SiteProfile}):
         built(one_of[schema], file)
     elif schema == "fsdpkit.template/1":
         built(TemplateManifest, file)
     elif schema == "fsdpkit.trust/1":
         assert values.keys() <= fields_of(AllowedKinds).keys()
-    elif values.keys() <= fields_of(JobSpec).keys():
-        built(JobSpec, ROOT / "jobs" / "t5.toml", file)
+    elif values.keys() <= fields_of(job_type()).keys():
+        built(job_type(), ROOT / "jobs" / "t5.toml", file)
     elif values.keys() <= fields_of(SiteProfile).keys():
         built(SiteProfile, ROOT / "site" / "profiles" / "generic.toml", file)
     else:

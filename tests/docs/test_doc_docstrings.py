@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fsdpkit.config.trainers import GROUP
 from tests.docs.documents import documents, read
 from tests.packaging.installation import ROOT
 
@@ -66,7 +67,7 @@ def is_listed(dotted: str) -> bool:
     if owner in PUBLIC:
         return hasattr(found(owner), member)
     module = ROOT.joinpath(*name.split("."))
-    return name in PUBLIC or module.with_suffix(".py").exists() or module.is_dir()
+    return name in {*PUBLIC, GROUP} or module.with_suffix(".py").exists() or module.is_dir()
 
 
 def test_what_an_example_imports_is_on_the_list() -> None:

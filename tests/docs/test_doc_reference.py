@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from docs import reference_hooks
-from fsdpkit.config.job import JobSpec
 from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.trainers import job_type
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.launching import notifying
@@ -82,7 +82,7 @@ def test_every_page_has_a_remedy_or_words_of_a_person() -> None:
 
 
 def test_every_key_of_a_job_is_there_that_a_job_file_can_have() -> None:
-    tables = reference_hooks.tables_of(JobSpec)
+    tables = reference_hooks.tables_of(job_type())
     told = {key.dotted: key for table in tables for key in table.keys}
     nodes = told["resources.nodes"]
     assert (nodes.kind, nodes.default) == ("integer, at least 1, at most 10000", "required")

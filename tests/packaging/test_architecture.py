@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sweeps": {"reporting", "scheduling", "runs", "rendering", "config"},
     "reporting": {"scheduling", "failures", "runs", "config"},
     "scheduling": {
-        *("planning.cards", "planning.remembered", "launching", "data.inputs"),
+        *("planning.cards", "planning.remembered", "launching"),
         *("runs", "rendering", "config", "worktree"),
     },
     "rendering": {"config"},
@@ -65,11 +65,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "script": {"runs"},
     "data": {"config.training", "runs.layout"},
     "training": {
-        "runs",
-        "config.gpu",
-        "config.gpu_models",
-        "config.key_changes",
-        "config.training",
+        *("config.gpu", "config.gpu_models", "config.key_changes", "config.partition"),
+        *("config.trainer", "config.training", "data.inputs", "runs"),
     },
 }
 MAY_IMPORT_TORCH_AT_ONCE = ("training", "planning")
@@ -154,6 +151,19 @@ def test_a_room_knows_only_what_lies_below_it(room: str) -> None:
         if found.file.startswith(f"{room}/")
         and found.module.startswith("fsdpkit.")
         and not within(found.module, allowed)
+    ]
+    assert wrong == []
+
+
+def test_the_launcher_knows_trainers_by_their_door_alone() -> None:
+    """What [training] means is asked of the job's trainer (config/trainer.py)."""
+    rooms = ("config", "rendering", "scheduling", "launching", "runs", "failures")
+    wrong = [
+        str(found)
+        for found in all_imports()
+        if found.file.startswith(tuple(f"{room}/" for room in rooms))
+        and not found.file.startswith("config/training/")
+        and within(found.module, {"fsdpkit.config.training", "fsdpkit.training", "fsdpkit.data"})
     ]
     assert wrong == []
 

@@ -18,8 +18,8 @@ import pytest
 
 from fsdpkit import training
 from fsdpkit.config.explain import alternatives, fields_of, struct_in
-from fsdpkit.config.job import JobSpec
 from fsdpkit.config.loading import Layered, build, read_toml
+from fsdpkit.config.trainers import job_type
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.errors import ConfigError
 from tests.packaging.installation import ROOT
@@ -162,14 +162,14 @@ def test_settings_exist_and_take_the_values_that_are_shown_together(
         if value:
             (tmp_path / "row.toml").write_text(f"{key} = {value}\n", encoding="utf-8")
             layered.overlay(read_toml(tmp_path / "row.toml"), row.page)
-    job = build(JobSpec, layered, PAGE)
+    job = build(job_type(), layered, PAGE)
     assert isinstance(job.training, TrainingSettings)
     assert problems(job.training, world_size=16, ranks_per_node=8) == []
 
 
 def require_key(key: str) -> None:
     """Raise ConfigError for what is no key of a job file. A table of free keys has any."""
-    annotation: Any = JobSpec
+    annotation: Any = job_type()
     for part in key.split("."):
         if any(get_origin(kind) is dict for kind in alternatives(annotation)):
             return

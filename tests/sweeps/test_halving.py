@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsdpkit.config.job import JobSpec
 from fsdpkit.config.loading import overrides
+from fsdpkit.config.trainers import job_type
 from fsdpkit.scheduling.states import JobState
 from fsdpkit.sweeps.file import Halving
 from fsdpkit.sweeps.halving import (
@@ -69,7 +69,7 @@ def test_the_last_rung_gets_all_and_each_before_it_a_part() -> None:
 def test_words_of_trials_reach_the_next_job_as_they_were() -> None:
     halving = Halving(rungs=2, factor=3, resource="args.steps", most=9)
     own = {7: ['--note=it\'s; "x" \\ é', "--x=1"]}
-    told = overrides(JobSpec, changes(halving, 9, 1, own))
+    told = overrides(job_type(), changes(halving, 9, 1, own))
     assert told == {"array_args": {"7": [*own[7], "--steps=9"]}}
 
 

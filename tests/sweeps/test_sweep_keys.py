@@ -14,10 +14,10 @@ import pytest
 from fsdpkit.config import array_tasks
 from fsdpkit.config.array_tasks import why_shared
 from fsdpkit.config.explain import alternatives, fields_of, struct_in
-from fsdpkit.config.job import JobSpec
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.config.retry import Retry
+from fsdpkit.config.trainers import job_type
 from fsdpkit.errors import ConfigError, RenderError, UsageError
 from fsdpkit.rendering.script import render
 from fsdpkit.runs.job_file import table_of_job
@@ -46,7 +46,7 @@ def keys_of(kind: Any, above: str = "") -> Iterator[tuple[str, Any]]:
             yield key, annotation
 
 
-KEYS = dict(keys_of(JobSpec))
+KEYS = dict(keys_of(job_type()))
 SWEPT = [key for key in KEYS if why_shared(key) is None]
 
 
@@ -88,7 +88,7 @@ def test_a_table_that_nobody_has_thought_about_is_shared_and_a_known_one_decides
 
     kind = msgspec.defstruct("Next", [("schema", str), ("lights", Next, Next())])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fsdpkit.config.array_tasks.JobSpec", kind)
+        patch.setattr("fsdpkit.config.array_tasks.job_type", lambda: kind)
         assert "all tasks of an array share it" in (why_shared("lights.colour") or "")
 
 

@@ -25,7 +25,7 @@ _ENTRY = (
     *("fsdpkit.planning.remembered", "fsdpkit.remote.hosts"),
     *("fsdpkit.scheduling.compiled_templates", "fsdpkit.scheduling.local.client"),
     *("fsdpkit.scheduling.slurm", "fsdpkit.scheduling.slurm_release"),
-    "fsdpkit.scheduling.submission",
+    *("fsdpkit.scheduling.submission", "fsdpkit.training.offer"),
 )
 """What is imported by name, or inside a function that a dry run calls."""
 _WHOLE = ("fsdpkit.config", "fsdpkit.rendering")

@@ -11,6 +11,7 @@ import msgspec
 
 from fsdpkit.config.job import JobSpec, Resources
 from fsdpkit.config.loading import Layered, build
+from fsdpkit.config.trainers import job_type
 from fsdpkit.config.units import format_time
 from fsdpkit.publishing.export.places import PartitionPlace
 from fsdpkit.publishing.personal import OF_ALL, own_resources, own_tables
@@ -20,7 +21,7 @@ def plain_job() -> JobSpec:
     layered = Layered()
     layered.say({"schema": "fsdpkit.job/1", "name": "train", "entry": "train.py"}, "template")
     layered.say({"resources": {"nodes": 1, "gpus": 1, "time": "04:00:00"}}, "template")
-    return build(JobSpec, layered, "job train")
+    return build(job_type(), layered, "job train")
 
 
 _NODES, _TIME_S = 2, 4 * 3600

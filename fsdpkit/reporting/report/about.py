@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.config.job import JobSpec, Resources
-from fsdpkit.config.training import TrainingSettings
+from fsdpkit.config.job import Resources
+from fsdpkit.config.trainers import OWN, job_type, trainer_of
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.scales import duration, moment, number
 from fsdpkit.reporting.series import MetricsTable
@@ -282,12 +282,12 @@ _REQUIRED = ("name", "entry", "resources.nodes", "resources.gpus", "resources.ti
 
 def _defaults() -> dict[str, Any]:
     """Of all keys of a job that have one."""
-    bare = JobSpec(
+    bare = job_type()(
         schema="fsdpkit.job/1",
         name="job",
         entry="script.py",
         resources=Resources(nodes=1, gpus=1, time="1"),
-        training=TrainingSettings(),
+        training=trainer_of(OWN).Settings(),
     )
     flat = _flat(json.loads(msgspec.json.encode(bare)))  # lists, as job.json has them
     return {key: value for key, value in flat.items() if key not in _REQUIRED}
