@@ -5,8 +5,8 @@ them. Each row goes the way of `fsdpkit plan`: a directory with the model's `con
 preset), the job's settings, the GPU by name, the network as a site's profile would have it; one
 step is recorded, and its speed predicted from published figures, and again with one row of its
 system as a finished run would calibrate it. Nothing is fitted to any other row. Of long tables
-every fifteenth row is taken; rows of more than eight accumulated passes, and of 70 billion parameters
-and more, take too long to record here and are left out.
+every fifteenth row is taken; rows of more than eight accumulated passes, and of 70 billion
+parameters and more, take too long to record here and are left out.
 """
 
 from __future__ import annotations
