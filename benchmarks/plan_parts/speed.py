@@ -4,7 +4,8 @@ published.json holds the facts: models, systems, and each row's settings and rat
 them. Each row goes the way of `fsdpkit plan`: a directory with the model's `config.json` (or T5's
 preset), the job's settings, the GPU by name, the network as a site's profile would have it; one
 step is recorded, and its speed predicted from published figures, and again with one row of its
-system as a finished run would calibrate it. Nothing is fitted to any other row. Of long tables
+system as a finished run would calibrate it. The assumed shares of peak and bandwidth, and the least
+width of an interval, were chosen after looking at most of these rows. Of long tables
 every fifteenth row is taken; rows of more than eight accumulated passes, and of 70 billion
 parameters and more, take too long to record here and are left out.
 """
@@ -34,6 +35,8 @@ PUBLISHED = Path(__file__).with_name("published.json")
 T5 = Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp" / "fsdp_t5.py"
 LONG, EVERY = 30, 15
 MOST_PASSES, WIDEST = 8, 8000
+REACHED = 0.85
+"""Of the links' rate, that an all-reduce reaches."""
 _KEYS = {
     "strategy": "sharding.strategy",
     "recompute": "sharding.activation_checkpointing",
@@ -136,7 +139,8 @@ def rows_of(system: Facts, models: Facts, folder: Path) -> Iterator[dict[str, An
             works.append((row, recorded({**system["defaults"], **row}, system, models, folder)))
         except FsdpkitError as error:
             yield {**row, "status": "not modelled", "not_modelled": str(error)[:200]}
-    plain = uncalibrated(machine_for(system["gpu"], system["network_gb_s"]))
+    links_gb_s = system["network_gb_s"]
+    plain = uncalibrated(machine_for(system["gpu"], links_gb_s and REACHED * links_gb_s))
     samples = [
         MeasuredStep(work=work, step_s=measured_step_s(row, work), source=system["source"])
         for row, work in works

@@ -2,9 +2,9 @@
 
 A step's work (`work.py`) on a machine (`efficiency.py`), as measurements have corrected it
 (`speed_calibration.py`). Every figure has an 80% interval: from the doubts of the machine's rates,
-and from how far predictions for systems that taught the model nothing were off (`_LEFT_OUT`);
-benchmarks/README.md counts how often it held published runs. Nothing is known here of a job's
-start, of its queue, of loading data or saving, or of other jobs on the same network.
+and from what the model leaves out (`_LEFT_OUT`, chosen by looking at published runs);
+benchmarks/README.md counts how often it held those. Nothing is known here of a job's start, of its
+queue, of loading data or saving, or of other jobs on the same network.
 """
 
 from __future__ import annotations
