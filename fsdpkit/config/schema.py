@@ -52,6 +52,11 @@ PUBLISHED_AS: Mapping[str, str] = {
 names its types by them, so they stay."""
 
 
+def _text(key: str, value: object) -> str | None:
+    """A description in one line, for Python keeps the indentation of docstrings up to 3.12."""
+    return " ".join(value.split()) if key == "description" and isinstance(value, str) else None
+
+
 def as_published(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema with its definitions under their published names."""
     prefix = "#/$defs/"
@@ -60,7 +65,7 @@ def as_published(schema: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, list):
             return [renamed(one) for one in value]
         if isinstance(value, dict):
-            return {key: renamed(one) for key, one in value.items()}
+            return {key: _text(key, one) or renamed(one) for key, one in value.items()}
         if isinstance(value, str) and value.startswith(prefix):
             name = value.removeprefix(prefix)
             return prefix + PUBLISHED_AS.get(name, name)
