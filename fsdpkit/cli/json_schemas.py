@@ -23,6 +23,7 @@ from fsdpkit.cli import (
     sweep_answers,
     template_answers,
 )
+from fsdpkit.config.schema import in_one_line
 from fsdpkit.reporting.comparison.compared import Comparison
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 from fsdpkit.reporting.status.status_record import Status
@@ -110,7 +111,7 @@ def all_answers() -> set[Any]:
 
 
 def schema_of(answer: Any) -> str:
-    schema = msgspec.json.schema(answer, schema_hook=_path)
+    schema = in_one_line(msgspec.json.schema(answer, schema_hook=_path))
     # `schema` has a default in the struct, and is always printed.
     own = schema["$defs"][answer.__name__]
     own["required"] = ["schema", *(name for name in own.get("required", []) if name != "schema")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -30,9 +31,23 @@ def schema_dir() -> Path:
 
 def schema_text(kind: str) -> str:
     """The JSON Schema of a `job`, `site` or `template` file."""
-    schema = msgspec.json.schema(SCHEMAS[kind])
+    schema = in_one_line(msgspec.json.schema(SCHEMAS[kind]))
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"fsdpkit {kind}"}
     return json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"
+
+
+def in_one_line(schema: Any) -> Any:
+    """Each description as one line: Python keeps the indentation of docstrings up to 3.12."""
+    if isinstance(schema, list):
+        return [in_one_line(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: " ".join(one.split())
+        if key == "description" and isinstance(one, str)
+        else in_one_line(one)
+        for key, one in schema.items()
+    }
 
 
 def main() -> None:
