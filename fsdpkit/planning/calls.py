@@ -29,9 +29,18 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     if count is None:
         return 0
     flops = int(count(*args, **kwargs, out_val=result))
+    return flops // 2 if _given(func, args, kwargs).get("is_causal") is True else flops
+
+
+def is_biased(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether attention adds a tensor to its scores: a bias, or a mask."""
+    return isinstance(_given(func, args, kwargs).get("attn_bias"), Tensor)
+
+
+def _given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A call's arguments by name."""
     names = [argument.name for argument in func._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return flops // 2 if given.get("is_causal") is True else flops
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def device_of(tensor: Tensor) -> torch.device:

@@ -39,6 +39,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """FLOPs of one product at which half of that is reached: small ones fill a GPU badly."""
     attention_share: float
     """Of the peak, that a fused attention kernel reaches."""
+    biased_attention_share: float
+    """The same where scores have a bias or a mask that is a tensor."""
     memory_bytes: float
     """Read and written a second by kernels that do little else."""
     kernel_s: float
@@ -95,6 +97,8 @@ _ATTENTION = {
     ),
 }
 """Of the GPUs that have published figures, H200 and GH200 with the H100's cores; of others 0.4."""
+_MEASURED = "benchmarks/results/gpu-h100.json"
+_BIASED = UncertainValue(0.075, 1.4, f"T5 v1.1-large on an H100, {_MEASURED}")
 _BUS_SHARE = 0.75
 """Of the links' rate that a collective of some hundred megabytes reaches as bus bandwidth."""
 
@@ -133,9 +137,18 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
             "matmul_share": UncertainValue(0.75, 1.25, ASSUMED),
             "matmul_ramp_flops": UncertainValue(10e-6 * peak, 2.0, f"10 µs at peak, {ASSUMED}"),
             "attention_share": _ATTENTION.get(family, UncertainValue(0.4, 1.5, ASSUMED)),
+            "biased_attention_share": _BIASED
+            if family == "H100"
+            else UncertainValue(
+                0.15, 2.0, f"twice an H100's, whose kernel is an A100's, {ASSUMED}"
+            ),
             "memory_bytes": UncertainValue(0.95e12 * found.memory_tb_s, 1.25, f"95 % of {_SHEET}"),
             "kernel_s": UncertainValue(3e-6, 1.5, ASSUMED),
-            "launch_s": UncertainValue(8e-6, 1.6, ASSUMED),
+            "launch_s": UncertainValue(
+                20e-6,
+                2.25,
+                f"45 µs on a virtual machine, {_MEASURED}; 9 µs on a fast core, {ASSUMED}",
+            ),
             "collective_s": UncertainValue(150e-6, 2.0, ASSUMED),
             "in_node_bytes": UncertainValue(
                 _BUS_SHARE * found.links_gb_s * GB, 1.25, f"{100 * _BUS_SHARE:.0f} % of {_SHEET}"

@@ -29,7 +29,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from fsdpkit.planning.calls import COLLECTIVES, bytes_of, device_of, flops_of, group_of
+from fsdpkit.planning.calls import COLLECTIVES, bytes_of, device_of, flops_of, group_of, is_biased
 from fsdpkit.planning.fused import Kernel
 from fsdpkit.planning.gathered import ROOT, gathered_into, resharded
 from fsdpkit.planning.launches import not_launched
@@ -343,6 +343,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 module=self._module(phase),
                 stream=self._stream(),
                 dtype=str(tensors[-1].dtype).removeprefix("torch."),
+                biased="attention" in name and is_biased(func, args, kwargs),
             )
         )
         if name in ("split_with_sizes_copy", "all_gather_copy_in"):

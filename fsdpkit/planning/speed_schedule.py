@@ -86,7 +86,9 @@ def computation_s(one: Computation, rates: Rates) -> tuple[float, Cause]:
     if one.kind == "matmul":
         compute_s = one.flops / product_rate(rates, max(one.flops, 1) / kernels, one.dtype)
     else:
-        compute_s = one.flops / (rates.peak_flops * rates.attention_share)
+        biased = one.kind == "biased attention"
+        share = rates.biased_attention_share if biased else rates.attention_share
+        compute_s = one.flops / (rates.peak_flops * share)
     times: dict[Cause, float] = {
         "compute": compute_s,
         "memory": one.bytes / rates.memory_bytes,

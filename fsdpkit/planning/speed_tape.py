@@ -19,6 +19,7 @@ from fsdpkit.planning.work import (
     Collective,
     CollectiveKind,
     Computation,
+    ComputationKind,
     Copy,
     Operation,
     Phase,
@@ -167,11 +168,13 @@ class _Reader:
 
 
 def _computation(one: recorded.Operation, phase: Phase, unit: str) -> Computation:
-    attention = "attention" in one.name
+    kind: ComputationKind = "matmul" if one.flops else "other"
+    if "attention" in one.name:
+        kind = "biased attention" if one.biased else "attention"
     return Computation(
         unit=unit,
         phase=phase,
-        kind="attention" if attention else "matmul" if one.flops else "other",
+        kind=kind,
         flops=one.flops,
         bytes=one.bytes_read + one.bytes_written,
         dtype=one.dtype,

@@ -86,6 +86,8 @@ class Operation:
     stream: int
     dtype: str
     """Of what it writes."""
+    biased: bool = False
+    """Of attention, whether its scores have a bias or a mask that is a tensor."""
 
 
 @dataclass(frozen=True, slots=True)

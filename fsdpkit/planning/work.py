@@ -29,7 +29,7 @@ import msgspec
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
 """`recompute`: what activation checkpointing computes again in backward."""
 
-ComputationKind = Literal["matmul", "attention", "other"]
+ComputationKind = Literal["matmul", "attention", "biased attention", "other"]
 """`attention`: a fused kernel, forward or backward. `other`: bound by memory, such as norms, gates,
 casts, FSDP's copies in and out, the loss and an optimizer's update."""
 
