@@ -215,3 +215,12 @@ def test_a_crash_below_a_library_is_told_with_the_line_of_the_script() -> None:
     told = found(rank(1, None, status=139, log=err))
     assert "string_at" in told.sentence
     assert "/home/ada/train.py:3" in told.sentence
+
+
+def test_what_ended_a_thread_may_be_why_its_rank_did_not_come() -> None:
+    waits = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"
+    log = f"Exception in thread Thread-3 (load):\n{TOP}MemoryError\n"
+    silent = rank(3, None, status=None, time_s=None, log=log)
+    told = found(*(rank(n, waits) for n in range(3)), silent, ranks=4)
+    assert (told.cause, told.rank) == ("host-out-of-memory", 3)
+    assert told.sentence.startswith("Perhaps: ")
