@@ -145,9 +145,9 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
             "memory_bytes": UncertainValue(0.95e12 * found.memory_tb_s, 1.25, f"95 % of {_SHEET}"),
             "kernel_s": UncertainValue(3e-6, 1.5, ASSUMED),
             "launch_s": UncertainValue(
-                20e-6,
-                2.25,
-                f"45 µs on a virtual machine, {_MEASURED}; 9 µs on a fast core, {ASSUMED}",
+                9e-6,
+                2.2,
+                f"{ASSUMED}; 45 µs on a virtual machine, {_MEASURED}",
             ),
             "collective_s": UncertainValue(150e-6, 2.0, ASSUMED),
             "in_node_bytes": UncertainValue(

@@ -13,19 +13,16 @@ import pytest
 from tests.packaging.installation import ROOT
 
 CEILINGS: Mapping[str, tuple[tuple[str, ...], int]] = {
-    "fsdpkit": ((".py", ".j2", ".js"), 98_500),
-    "tests": ((".py",), 86_500),
-    "benchmarks": ((".py",), 11_800),
+    "fsdpkit": ((".py", ".j2", ".js"), 94_200),
+    "tests": ((".py",), 73_500),
+    "benchmarks": ((".py",), 9_000),
 }
 """By folder: the kinds of files that count, and how many lines they may have in all."""
 
 LONGEST = 450
 TOO_LONG = {
     "fsdpkit/cli/status.py",
-    "fsdpkit/failures/ends.py",
-    "fsdpkit/failures/tracebacks.py",
     "fsdpkit/planning/recorder.py",
-    "fsdpkit/publishing/export/script.py",
     "fsdpkit/reporting/status/printed.py",
     "fsdpkit/scheduling/batch_file/resources.py",
     "fsdpkit/training/checkpoint.py",

@@ -35,7 +35,7 @@ def wide(work, calibration) -> float:
 
 
 def test_one_measured_step_makes_the_model_agree_with_it_and_narrows_the_range():
-    work = made_work()
+    work = made_work(rows=16)
     slow = 1.5 * simulate(work, H100.machine.rates()).step_s
     after = calibrated(H100, [MeasuredStep(work=work, step_s=slow, source="run 7")])
     assert simulate(work, after.machine.rates()).step_s == pytest.approx(slow, rel=0.05)

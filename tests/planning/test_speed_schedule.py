@@ -22,6 +22,7 @@ PLAIN = Rates(
     matmul_share=1,
     matmul_ramp_flops=0,
     attention_share=0.5,
+    biased_attention_share=0.25,
     memory_bytes=1000,
     kernel_s=0,
     launch_s=0,
@@ -179,6 +180,8 @@ def test_each_side_of_the_roofline_can_bound():
     found = simulate(step(memory, attention, product(1)), PLAIN)
     assert found.by_cause["memory"] == pytest.approx(3)
     assert found.by_cause["compute"] == pytest.approx(2 + 1)
+    biased = msgspec.structs.replace(attention, kind="biased attention")
+    assert simulate(step(biased), PLAIN).step_s == pytest.approx(4), "a slower kernel"
     in_float32 = msgspec.structs.replace(product(1), dtype="float32")
     assert simulate(step(in_float32), PLAIN).step_s == pytest.approx(10)
     small = rates(matmul_ramp_flops=1000)

@@ -110,9 +110,9 @@ def test_a_compiled_step_moves_less_by_fewer_kernels_and_computes_the_same():
     rates = machine_for("h100", 200).rates()
     assert simulate(compiled, rates).step_s < simulate(plain, rates).step_s
     assert compiled.model_flops == plain.model_flops
-    for kind in ("matmul", "attention"):
+    for kind in ("matmul", "biased attention"):
         same = [[c for c in w.computations() if c.kind == kind] for w in (plain, compiled)]
-        assert same[0] == same[1]
+        assert same[0] == same[1] != []
     kernels = [sum(c.kernels for c in w.computations()) for w in (plain, compiled)]
     assert kernels[1] < 0.9 * kernels[0]
 
