@@ -69,7 +69,6 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
         "dev",
         "docs",
         "gpu",
-        "kernels",
         "parquet",
         "plot",
         "rouge",

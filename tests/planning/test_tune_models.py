@@ -42,7 +42,7 @@ def test_a_script_that_reads_no_training_is_told_what_to_write_and_no_set_that_s
 ):
     status, found = tuned(OWN, MODEL, "--gpu", "h100-80", "--nodes", "1,2")
     assert (status, found["fits"], found["sets"]) == (0, True, [])
-    # So small a model is best held whole on each rank.
+    # So small a model is best kept gathered, or whole.
     assert any(each.startswith("training.sharding.strategy=") for each in found["in_script"])
     assert found["nodes"] == 2
     assert any("train.py's own and stays" in note for note in found["notes"])
