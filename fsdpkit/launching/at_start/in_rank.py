@@ -14,6 +14,7 @@ little of it before the script does (sitecustomize.py).
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 
@@ -197,9 +198,7 @@ def _look_at_groups(c10d: Any) -> None:
         _look_at_no_step()
         return made
 
-    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
-        setattr(init_process_group, name, getattr(make, name, None))
-    init_process_group.__wrapped__ = make  # type: ignore[attr-defined]
+    functools.update_wrapper(init_process_group, make)
     for module in list(sys.modules.values()):  # torch.distributed, and others that have copied it
         if getattr(module, "__dict__", {}).get("init_process_group") is make:
             setattr(module, "init_process_group", init_process_group)  # noqa: B010
