@@ -14,7 +14,6 @@ little of it before the script does (sitecustomize.py).
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 
@@ -198,7 +197,7 @@ def _look_at_groups(c10d: Any) -> None:
         _look_at_no_step()
         return made
 
-    functools.update_wrapper(init_process_group, make)
+    sys.modules["functools"].update_wrapper(init_process_group, make)  # torch has imported it
     for module in list(sys.modules.values()):  # torch.distributed, and others that have copied it
         if getattr(module, "__dict__", {}).get("init_process_group") is make:
             setattr(module, "init_process_group", init_process_group)  # noqa: B010
