@@ -112,7 +112,7 @@ def _norm(gradients: list[Tensor]) -> Tensor:
     for (ranks, _), tensors in held.items():
         dtype = torch.promote_types(tensors[0].dtype, torch.float32)
         square = torch.stack(torch._foreach_norm(tensors, dtype=dtype)).square_().sum()
-        if ranks is not None:
+        if ranks is not None and ranks.size() > 1:
             dist.all_reduce(square, group=ranks)
         squares.append(square)
     return torch.stack([square.to(squares[0].device) for square in squares]).sum().sqrt()
