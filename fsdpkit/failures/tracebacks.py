@@ -266,11 +266,6 @@ _AFTERMATH = re.compile(
 """What appears behind the last words of a process that is on its way out."""
 
 
-def is_aftermath(text: str) -> bool:
-    """Whether a line is one that a process prints on its way out, or no line of its own."""
-    return bool(_AFTERMATH.search(text))
-
-
 _Found = tuple[PrintedException, bool, bool, bool]
 """Exception, whether marked, whether the process's own, whether it was logged."""
 

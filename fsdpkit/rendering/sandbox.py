@@ -167,15 +167,6 @@ _ERRORS = (
 )
 
 
-def _place_of(error: BaseException) -> Where:
-    """Where rendering stopped: Jinja makes the traceback name the lines of templates."""
-    steps = traceback.walk_tb(error.__traceback__)
-    found = [
-        (f.f_code.co_filename, line) for f, line in steps if "__jinja_template__" in f.f_globals
-    ]
-    return Where(*found[-1]) if found else Where("", 0)
-
-
 # ---- Syntax
 
 

@@ -23,7 +23,6 @@ _LINES_BEFORE = 40
 _LAST_LINES = 3
 """Of each rank, where the job ended from outside."""
 _MOST_CHARACTERS = 16384
-_MOST_QUOTED = 120
 
 
 def facts_of(
