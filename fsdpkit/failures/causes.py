@@ -38,6 +38,7 @@ CAUSES: dict[str, Cause] = {
         network.NO_INTERNET,
         software.VERSION_MISMATCH,
         network.PORT_TAKEN,
+        network.PORTS_BLOCKED,
         network.HEAD_ADDRESS,
         software.ENVIRONMENT_MISSING,
         software.SCRIPT_NOT_VISIBLE,

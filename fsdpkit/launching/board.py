@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.launching.policy import Report
+from fsdpkit.launching.reach import Door, Tried
 
 _LINGER_S = 10.0
 """With link.CLOSE_S an agent is gone before the batch shell, 20 s after the verdict, kills the
@@ -24,7 +25,7 @@ step."""
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What the head's agent tells all agents to do, replacing what they do now."""
 
-    do: Literal["run", "meet", "stop", "stacks", "end"]
+    do: Literal["try", "run", "meet", "stop", "stacks", "end"]
     launch: int = 0
     nodes: tuple[int, ...] = ()
     """run: which nodes take part."""
@@ -39,6 +40,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     """meet: where the ranks of the launch meet, at `port`."""
     port: int = 0
+    doors: tuple[Door, ...] = ()
+    """try: what to connect to, and say whether that works."""
+    rendezvous: bool = False
+    """run: ranks use the interface of the rendezvous, for they do not meet on the chosen one."""
 
 
 class Meeting(msgspec.Struct, frozen=True):
@@ -50,11 +55,12 @@ class Meeting(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """One message of an agent: exactly one of the two fields is set."""
+    """One message of an agent: exactly one of the fields behind its number is set."""
 
     number: int
     report: Report | None = None
     meeting: Meeting | None = None
+    tried: Tried | None = None
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -89,6 +95,7 @@ class Board:
         self._left: set[int] = set()
         self._reports: list[Report] = []
         self._meetings: list[tuple[int, Meeting]] = []
+        self._tried: list[tuple[int, Tried]] = []
         self._orders: list[Order] = []
 
     def hear(self, node: int, letter: Letter) -> BoardAnswer:
@@ -110,6 +117,8 @@ class Board:
             self._reports.append(said.report)
         if said.meeting is not None:
             self._meetings.append((node, said.meeting))
+        if said.tried is not None:
+            self._tried.append((node, said.tried))
 
     def answer(self, node: int, seen: int) -> BoardAnswer:
         """The orders that this node's agent has not read."""
@@ -131,6 +140,12 @@ class Board:
         """Those that came since the last call, and from which node."""
         with self._changed:
             new, self._meetings = self._meetings, []
+            return new
+
+    def tried(self) -> list[tuple[int, Tried]]:
+        """Those that came since the last call, and from which node."""
+        with self._changed:
+            new, self._tried = self._tried, []
             return new
 
     def order(self, order: Order) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import psutil
 
-from fsdpkit.launching.gate import own_address
+from fsdpkit.launching.listening import own_address
 
 
 def carrier_of(host: str) -> Callable[[], bool]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsdpkit.config.retry import Retry
-from fsdpkit.errors import NodeLostError
+from fsdpkit.errors import NodeError, NodeLostError
 from fsdpkit.launching.board import Board, Order
 from fsdpkit.launching.policy import (
     EndAttempt,
@@ -24,10 +24,12 @@ from fsdpkit.launching.policy import (
     first_trouble,
     trouble_of,
 )
+from fsdpkit.launching.reach import WAIT_S, Trial, Tried, Way
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.stop_relay import ENDED_IN_TIME
 from fsdpkit.runs import outcomes, stack_requests
-from fsdpkit.runs.failures import FailureRecord, Level
+from fsdpkit.runs.failures import PORTS_BLOCKED, FailureRecord, Level
+from fsdpkit.runs.history import failures_in
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_new
 from fsdpkit.runs.outcomes import WARNING, AttemptVerdict, Trouble
 from fsdpkit.runs.reading import read_text
@@ -61,6 +63,8 @@ class Conductor:
     clock: Callable[[], float] = time.monotonic
     connected: Callable[[], bool] = lambda: True
     """Whether this node's interface has a carrier."""
+    trial: Trial | None = None
+    """Of the ways between the nodes; None where there is only one node."""
 
     over: bool = False
     _launch: int = -1
@@ -80,6 +84,9 @@ class Conductor:
     _stacks_asked: str | None = None
     _ticked_s: float = 0.0
     _cut_off: bool = False
+    _trying_s: float | None = None
+    _tried: dict[int, Tried] = field(default_factory=dict)
+    _way: Way = field(default_factory=Way)
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
@@ -126,6 +133,7 @@ class Conductor:
                 self.board.order(
                     Order(do="meet", launch=meeting.launch, host=meeting.host, port=meeting.port)
                 )
+        self._tried |= dict(self.board.tried())
         for node, heard_s in enumerate(self._heard_s):
             if self._counts[node] and now - heard_s > self.retry.lost_s and node not in self._gone:
                 self._gone.add(node)
@@ -136,7 +144,10 @@ class Conductor:
         there = [n for n, count in enumerate(self._counts) if count and n not in self._gone]
         waited_s = now - self._began_s
         if len(there) == len(self.nodes) or (len(there) >= self.wanted and waited_s > _GATHER_S):
-            self._run(tuple(there[: self.wanted]), now)
+            if self._ways_are_known(there, now):
+                self._run(tuple(there[: self.wanted]), now)
+        elif (failure := self._unreached(now)) is not None:
+            self._end(trouble_of(failure), "")
         elif waited_s > self.start_s:
             missing = tuple(name for n, name in enumerate(self.nodes) if n not in there)
             failure = FailureRecord(
@@ -148,6 +159,40 @@ class Conductor:
                 words=f"no agent after {waited_s:.0f} s",
             )
             self._end(trouble_of(failure, lost=missing), "")
+
+    def _ways_are_known(self, there: list[int], now: float) -> bool:
+        """Whether ranks can start, on an interface on which these nodes reach each other."""
+        if self.trial is None or not self.trial.doors:
+            return True
+        if self._trying_s is None:
+            self._trying_s = now
+            self.board.order(Order(do="try", doors=self.trial.doors))
+        if {*there} - {0} - self._tried.keys() and now - self._trying_s < WAIT_S:
+            return False
+        tried = {self.nodes[n]: self._tried[n] for n in there if n in self._tried}
+        self._way = self.trial.way(self.nodes[0], tried)
+        self.trial.close()
+        if self._way.words:
+            say(self._way.words)
+            self.record(event="ways", message=self._way.words)
+        if self._way.blocked:
+            failure = FailureRecord(
+                by="agent",
+                name=self.nodes[0],
+                status=NodeError.exit_code,
+                cause=PORTS_BLOCKED,
+                words=self._way.words,
+            )
+            self._end(trouble_of(failure), "")
+        return not self._way.blocked
+
+    def _unreached(self, now: float) -> FailureRecord | None:
+        """What another agent has on record of this one's port, which it cannot reach."""
+        if now < self._look_s:
+            return None
+        self._look_s = now + 1.0
+        records = (failure.record for failure in failures_in(self.attempt))
+        return next((each for each in records if each and each.cause == PORTS_BLOCKED), None)
 
     def _run(
         self,
@@ -170,6 +215,7 @@ class Conductor:
                 because=after.cause if after else "",
                 status=after.status if after else 0,
                 message=after.message if after else "",
+                rendezvous=self._way.rendezvous,
             )
         )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import os
 import resource
 import socket
@@ -23,42 +22,16 @@ import msgspec
 
 from fsdpkit.errors import NodeError, PortTakenError
 from fsdpkit.launching.board import Board, Letter
+from fsdpkit.launching.listening import listen
 from fsdpkit.launching.signing import CLAIM_BYTES, ForgedError, Frames, Head, Keys
 
 _CLAIM_S = 5.0
 _STRANGERS = 256
 """Connections that have not shown the secret."""
-_BACKLOG = 1024
 _UNSENT_BYTES = 4 << 20
 """An agent that reads nothing is dropped with this much unsent; it connects again."""
 _OTHER_FILES = 256
 _READ_BYTES = 1 << 16
-
-
-def own_address(host: str) -> str:
-    """The address to listen on for connections to `host`, which is this machine.
-
-    For a name, its first address that is not loopback, IPv4 before IPv6. If a name resolves only to
-    loopback here, as in some set-ups, the answer is "" for all interfaces. Raises NodeError for an
-    unknown name.
-    """
-    with contextlib.suppress(ValueError):
-        return str(ipaddress.ip_address(host))
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        why = f"the node's own name {host} has no address: {error}"
-        raise NodeError(why, "head-address") from error
-    addresses = [str(info[4][0]).partition("%")[0] for info in found]
-    outside = [a for a in addresses if not ipaddress.ip_address(a).is_loopback]
-    return min(outside, key=lambda a: ":" in a, default="")
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket at `own_address(host)`; port 0 takes a free one. Raises OSError."""
-    address = own_address(host)
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, port), family=family, backlog=_BACKLOG)
 
 
 class Gate:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from fsdpkit.errors import NodeError, NotMetError
+from fsdpkit.errors import NodeError, NotMetError, UnreachedError
 from fsdpkit.launching.board import Board, BoardAnswer, Letter
 from fsdpkit.launching.signing import (
     GRANT_BYTES,
@@ -30,6 +30,10 @@ _CONNECT_S = 5.0
 _ANSWER_S = 5.0
 """So long without an answer, and the connection is made anew."""
 _AGAIN_S = 0.25
+_LOOK_S = 2.0
+_TELL_S = _LEAVE_S = 25.0
+"""For so long nothing reaches an agent that is there: it is said then, and after as long again this
+one gives up. Less of both where nodes have to meet in less time."""
 _REFUSED_S = 3.0
 """A machine that refuses connections for so long is there, and the head's agent is not."""
 _READ_BYTES = 1 << 16
@@ -90,18 +94,39 @@ class PeerConnection:
         self._asked_s: float | None = None
         self._strange = False
 
-    def open(self, within_s: float) -> None:
-        """Connect for the first time: the head's agent may come minutes later. Raises NodeError."""
-        deadline = time.monotonic() + within_s
-        while True:
-            error = self._connect()
-            if self._socket is not None:
-                return
-            if time.monotonic() > deadline:
-                raise NotMetError(
-                    f"cannot reach the head node's port {self._host}:{self._port}: {error}",
-                    _why_not_met(error),
+    def open(
+        self,
+        within_s: float,
+        listens: Callable[[], bool] = lambda: False,
+        unheard: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Connect for the first time: the head's agent may come minutes later.
+
+        listens: whether that agent says on record that it is there. unheard: gets the address and
+        why it was not reached, once, when that has lasted. Raises NodeError, UnreachedError.
+        """
+        began_s = looked_s = time.monotonic()
+        tell_s, leave_s = (min(each, within_s / 4) for each in (_TELL_S, _LEAVE_S))
+        listens_s, told = None, False
+        while (error := self._connect()) is not None:
+            now = time.monotonic()
+            place = f"{self._host}:{self._port}"
+            if listens_s is None and now - looked_s > _LOOK_S:
+                looked_s = now
+                listens_s = now if listens() else None
+            waits_s = now - listens_s if listens_s and not isinstance(error, NodeError) else 0.0
+            if waits_s > tell_s and not told:
+                told = True
+                unheard(f"{place}: {error}")
+            if waits_s > tell_s + leave_s:
+                raise UnreachedError(
+                    f"the head node's agent listens at {place}, and for {waits_s:.0f} s nothing "
+                    f"from here has reached it ({error}): a packet filter between the nodes "
+                    "keeps them apart"
                 )
+            if now - began_s > within_s:
+                why = f"cannot reach the head node's port {place}: {error}"
+                raise NotMetError(why, _why_not_met(error))
             time.sleep(_AGAIN_S)
 
     def send(self, letter: Letter) -> None:

@@ -16,6 +16,7 @@ from fsdpkit.errors import NodeLostError, NotMetError
 from fsdpkit.launching.board import BoardAnswer, Letter, Meeting, Order, Said
 from fsdpkit.launching.line import LinkLine
 from fsdpkit.launching.policy import Report
+from fsdpkit.launching.reach import Door, Tried
 
 TICK_S = 0.25
 _NODES_A_TICK = 256
@@ -43,6 +44,7 @@ class Link:
         self.ticks: list[Callable[[], None]] = []
         self.on_stop: Callable[[float], None] = lambda _: None
         self.on_stacks: Callable[[str], None] = lambda _: None
+        self.on_try: Callable[[tuple[Door, ...]], None] = lambda _: None
         self.orders: queue.Queue[Order] = queue.Queue()
         self.broken: Exception | None = None
         self.silent_s = 0.0
@@ -77,10 +79,19 @@ class Link:
         """Tell it where the ranks meet, which this node's agent has prepared."""
         self._say(meeting=meeting)
 
-    def _say(self, report: Report | None = None, meeting: Meeting | None = None) -> None:
+    def tried(self, tried: Tried) -> None:
+        """Tell it which of its ports this node reaches."""
+        self._say(tried=tried)
+
+    def _say(
+        self,
+        report: Report | None = None,
+        meeting: Meeting | None = None,
+        tried: Tried | None = None,
+    ) -> None:
         with self._lock:
             self._numbered += 1
-            self._said.append(Said(self._numbered, report, meeting))
+            self._said.append(Said(self._numbered, report, meeting, tried))
         self.line.nudge()
 
     def meeting(self, launch: int, within_s: float) -> tuple[str, int]:
@@ -174,6 +185,8 @@ class Link:
             self.on_stop(order.delay_s)
         elif order.do == "stacks":
             self.on_stacks(order.message)
+        elif order.do == "try":  # takes seconds where nothing answers
+            threading.Thread(target=self.on_try, args=(order.doors,), daemon=True).start()
         elif order.do == "meet":
             self._meeting = order
         else:

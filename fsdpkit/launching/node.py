@@ -36,6 +36,7 @@ from fsdpkit.launching.node_failure import TrainingEnded, own_failure, record_fa
 from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, heartbeats
+from fsdpkit.launching.reach import Interfaces, Trial, try_doors
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
@@ -184,15 +185,17 @@ def _linked_as_head(
     """The head's link to itself, with the conductor; the others reach its board by the gate."""
     board = Board(len(names))
     link = Link(HeadLine(board), len(names), math.inf)
-    record = JsonLines(node.attempt.dir / "orders.jsonl").write
+    record = JsonLines(node.attempt.orders).write
     with contextlib.ExitStack() as at_end:
-        connected = Conductor.connected
+        connected, trial = Conductor.connected, None
         if torchrun.endpoint is not None:
             connected = carrier_of(torchrun.endpoint[0])
             gate = Gate(board, keys_of(torchrun.config.run_id))
             gate.open(*torchrun.endpoint)
             at_end.callback(_close_gate, gate, record)
             link.ticks.append(_strangers(gate, record))
+            trial = Trial(Interfaces.of(os.environ, torchrun.address))
+            at_end.callback(trial.close)
         conductor = Conductor(
             board,
             names,
@@ -204,6 +207,7 @@ def _linked_as_head(
             record=record,
             start_s=start_s,
             connected=connected,
+            trial=trial,
         )
         link.ticks.append(conductor.tick)
         at_end.callback(lambda: link.broken or board.linger(others=conductor.others))
@@ -218,8 +222,16 @@ def _linked_as_peer(
     """Another node's link to the head. start_s: how long the head's gate may take to open."""
     assert torchrun.endpoint is not None
     line = PeerConnection(*torchrun.endpoint, node.number, keys_of(torchrun.config.run_id), say)
-    line.open(start_s)
+
+    def unheard(why: str) -> None:
+        node.events.write(event="head-unreached", node=node.name, why=why)
+        say(f"{node.name}: nothing has reached the head node's agent as yet, at {why}")
+
+    line.open(start_s, node.attempt.orders.exists, unheard)
     link = Link(line, len(names), retry.lost_s)
+    if (interfaces := Interfaces.of(os.environ, torchrun.address)) is not None:
+        mine = interfaces
+        link.on_try = lambda doors: link.tried(try_doors(doors, mine))
     with contextlib.closing(link):
         yield link
 

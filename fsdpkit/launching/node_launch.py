@@ -29,6 +29,7 @@ from fsdpkit.launching.node_failure import (
 )
 from fsdpkit.launching.policy import Outcome, Report
 from fsdpkit.launching.pulse import Pulse
+from fsdpkit.launching.reach import Interfaces
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stop_relay import ENDED_IN_TIME, StopRelay
@@ -142,13 +143,15 @@ class NodeLaunch:
         dumps = flight.switched_on(os.environ, node.attempt, self.order.launch, self.pulse.node)
         names = os.environ.get("FSDPKIT_NODE_NAMES", node.name).split()
         training = [names[number] for number in self.order.nodes]
+        interfaces = Interfaces.of(os.environ, "") if self.order.rendezvous else None
+        sockets = interfaces.variables() if interfaces else {}
 
         def of_rank(torchrun: Mapping[str, str]) -> dict[str, str]:
             slurm = slurm_variables.of_rank(torchrun, os.environ, training)
             slurm |= {
                 name: node.own_variables[name] for name in slurm if name in node.own_variables
             }
-            return {**dumps, **slurm, "FSDPKIT_WORLD": node.launch.world}
+            return {**dumps, **slurm, **sockets, "FSDPKIT_WORLD": node.launch.world}
 
         return of_rank
 

@@ -321,6 +321,11 @@ class Torchrun:
         endpoint = None if args.standalone else (host, int(port))
         return cls(config, (str(command), *map(str, command_args)), endpoint, tuple(again))
 
+    @property
+    def address(self) -> str:
+        """This node's, at which others reach it: a name or a number."""
+        return self.config.local_addr or socket.getfqdn()
+
     def launch(
         self,
         number: int,
@@ -347,8 +352,7 @@ class Torchrun:
         store = None
         ask = meet.ask
         if meet.place == 0:
-            here = config.local_addr or socket.getfqdn()
-            store = RankStore.open(here if self.endpoint else LOOPBACK)
+            store = RankStore.open(self.address if self.endpoint else LOOPBACK)
             meet.tell(*store.address())
             ask = store.address
             if own_workers:

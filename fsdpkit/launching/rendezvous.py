@@ -9,6 +9,7 @@ node's own address.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
 from fsdpkit.errors import NodeError
-from fsdpkit.launching.gate import listen
+from fsdpkit.launching.listening import listen_among
 
 LOOPBACK = "127.0.0.1"
 
@@ -35,7 +36,7 @@ class RankStore:
     def open(cls, host: str) -> RankStore:
         """On a free port of this node's address. Raises NodeError."""
         try:
-            listening = listen(host, 0)
+            listening = listen_among(host, os.environ.get("FSDPKIT_PORTS", ""))
             port = listening.getsockname()[1]
             server = dist.TCPStore(  # type: ignore[attr-defined]
                 host,

@@ -37,6 +37,9 @@ HUNG, CHECK, HEAD_SILENT, REFUSED = "hung", "check", "head-silent", "refused"
 """Rules by which agents and the batch shell judge: a rank made no progress; a node failed its check
 before training; the head's agent does not answer; Slurm did not create the step."""
 
+PORTS_BLOCKED = "ports-blocked"
+"""The cause where nodes are there and do not reach each other's ports: no node is to blame."""
+
 
 class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How something ended: a rank's process, an agent's own work, or a shell's."""

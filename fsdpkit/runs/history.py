@@ -188,7 +188,7 @@ def history_of(run: RunPaths, record: RunRecord, array_task: int | None = None) 
 
 
 def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
-    orders = [order for order, _ in _events(paths.dir / "orders.jsonl", _Order)]
+    orders = [order for order, _ in _events(paths.orders, _Order)]
     ending, ended_s = outcomes.read(paths.ending, Ending), None
     if ending is not None:
         with contextlib.suppress(OSError):

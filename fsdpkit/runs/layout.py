@@ -129,6 +129,10 @@ class AttemptPaths:
         return self.dir / "failures"
 
     @property
+    def orders(self) -> Path:
+        return self.dir / "orders.jsonl"
+
+    @property
     def verdict(self) -> Path:
         return self.dir / "verdict.json"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.launching.board import Meeting, Order
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.policy import Report
+from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, WAIT_S, Interfaces, Trial, Tried
+from fsdpkit.runs.failures import PORTS_BLOCKED, FailureRecord, in_a_line
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 from tests.launching.made_reports import report
 
@@ -23,6 +26,7 @@ class Table:
         self.counts = [0] * nodes
         self.said: list[Report] = []
         self.met: list[tuple[int, Meeting]] = []
+        self.heard: list[tuple[int, Tried]] = []
         self.orders: list[Order] = []
 
     def alive(self) -> list[int]:
@@ -35,6 +39,10 @@ class Table:
     def meetings(self) -> list[tuple[int, Meeting]]:
         met, self.met = self.met, []
         return met
+
+    def tried(self) -> list[tuple[int, Tried]]:
+        heard, self.heard = self.heard, []
+        return heard
 
     def order(self, order: Order) -> None:
         self.orders.append(order)
@@ -316,3 +324,65 @@ def test_the_ranks_meet_where_the_first_node_of_this_launch_says(tmp_path: Path)
     scene.table.met.append((0, Meeting(0, "10.0.0.1", 7)))
     scene.live(1)
     assert scene.last == Order(do="meet", launch=0, host="10.0.0.1", port=7)
+
+
+@pytest.fixture
+def trying(tmp_path: Path) -> Iterator[Scene]:
+    """Three nodes, of which the head has a faster interface than that of its address."""
+    scene = Scene(tmp_path, nodes=3)
+    scene.conductor.trial = Trial(Interfaces("lo", "eth0", "127.0.0.1"))
+    scene.live(1)
+    yield scene
+    scene.conductor.trial.close()
+
+
+def hears(scene: Scene, node: int, *failed: str) -> None:
+    scene.table.heard.append((node, Tried("ib0", dict.fromkeys(failed, "no answer"))))
+
+
+def test_ranks_start_once_every_node_has_reached_the_head(trying: Scene) -> None:
+    assert [order.do for order in trying.table.orders] == ["try"]
+    assert {door.way for door in trying.last.doors} == {CHOSEN, RENDEZVOUS}
+    hears(trying, 1)
+    trying.live(1)
+    assert trying.last.do == "try"
+    hears(trying, 2)
+    trying.live(1)
+    assert (trying.last.do, trying.last.rendezvous) == ("run", False)
+
+
+def test_ranks_take_the_way_that_leads_from_all_nodes(trying: Scene) -> None:
+    hears(trying, 1)
+    hears(trying, 2, CHOSEN)
+    trying.live(1)
+    assert (trying.last.do, trying.last.rendezvous) == ("run", True)
+    assert any("node3" in str(event.get("message")) for event in trying.events)
+    trying.says(0, "failed", status=1)
+    trying.live(9)
+    assert (trying.last.launch, trying.last.rendezvous) == (1, True)
+
+
+def test_nodes_that_reach_no_port_of_ranks_end_the_job_and_none_is_lost(trying: Scene) -> None:
+    hears(trying, 1)
+    hears(trying, 2, CHOSEN, RENDEZVOUS)
+    trying.live(1)
+    trouble = trying.verdict["trouble"]
+    assert (trying.last.do, trouble["cause"], trouble.get("lost", [])) == ("end", "settings", [])
+    assert trouble["failure"]["cause"] == PORTS_BLOCKED
+
+
+def test_who_does_not_say_what_it_reached_is_not_waited_for_long(trying: Scene) -> None:
+    hears(trying, 1)
+    trying.live(WAIT_S + 1)
+    assert trying.last.do == "run"
+
+
+def test_an_agent_that_reaches_no_port_of_the_head_is_no_lost_node(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.live(20, 1)
+    scene.attempt.failures.mkdir()
+    told = FailureRecord(by="agent", name="node2", status=78, cause=PORTS_BLOCKED, words="no way")
+    (scene.attempt.failures / "01-node-1").write_text(in_a_line(told))
+    scene.live(6, 1)
+    trouble = scene.verdict["trouble"]
+    assert (trouble["cause"], trouble.get("lost", [])) == ("settings", [])

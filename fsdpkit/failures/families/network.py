@@ -45,6 +45,13 @@ PORT_TAKEN = Cause(
     ),
 )
 
+PORTS_BLOCKED = Cause(
+    "ports-blocked",
+    "The nodes do not reach each other's ports: {who}: {words}",
+    again="not until the network between the nodes lets these ports pass",
+    retry="settings",
+)
+
 HEAD_ADDRESS = Cause(
     "head-address",
     "{who} could not find the head node by its address: {words}",

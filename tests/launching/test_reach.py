@@ -1,0 +1,74 @@
+"""Whether nodes reach each other's ports: real sockets on loopback addresses."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, Door, Interfaces, Trial, Tried, try_doors
+
+HEAD = Interfaces("lo", "lo", "127.0.0.1")
+PEER = Interfaces("lo", "lo", "127.0.0.2")
+
+
+@pytest.fixture
+def trial() -> Iterator[Trial]:
+    trial = Trial(HEAD)
+    yield trial
+    trial.close()
+
+
+def test_open_doors_are_reached(trial: Trial) -> None:
+    assert [door.way for door in trial.doors] == [CHOSEN, RENDEZVOUS]
+    assert try_doors(trial.doors, PEER).failed == {}
+
+
+def test_what_cannot_be_reached_is_told_with_the_reason(trial: Trial) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        shut = Door(CHOSEN, *closed.getsockname())
+        tried = try_doors((shut, trial.doors[1]), PEER)
+    assert list(tried.failed) == [CHOSEN]
+    assert "refused" in tried.failed[CHOSEN].lower()
+
+
+def test_a_silent_port_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsdpkit.launching.reach._CONNECT_S", 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as full,
+        socket.create_connection(full.getsockname()),
+    ):
+        tried = try_doors((Door(RENDEZVOUS, *full.getsockname()),), PEER)
+    assert RENDEZVOUS in tried.failed
+
+
+def test_the_first_way_that_leads_from_all_nodes_is_taken(trial: Trial) -> None:
+    fine, half, none = (
+        Tried("ib0"),
+        Tried("ib0", {CHOSEN: "x"}),
+        Tried("lo", dict.fromkeys((CHOSEN, RENDEZVOUS), "x")),
+    )
+    assert not trial.way("node1", {"node2": fine}).words
+    found = trial.way("node1", {"node2": fine, "node3": half})
+    assert (found.rendezvous, found.blocked) == (True, False)
+    assert "node3" in found.words
+    found = trial.way("node1", {"node2": fine, "node3": none})
+    assert (found.rendezvous, found.blocked) == (False, True)
+    assert str(trial.doors[1].port) in found.words
+
+
+def test_only_what_the_script_chose_is_tried() -> None:
+    assert Interfaces.of({"GLOO_SOCKET_IFNAME": "ib0"}, "10.0.0.1") is None
+    chosen = {"GLOO_SOCKET_IFNAME": "ib0", "FSDPKIT_RDZV_INTERFACE": "eth0"}
+    found = Interfaces.of(chosen, "10.0.0.1")
+    assert found is not None
+    assert found.variables()["NCCL_SOCKET_IFNAME"] == "=eth0"
+    assert Trial(None).doors == ()
+
+
+def test_an_interface_that_is_not_there_opens_no_door() -> None:
+    assert "none0" not in psutil.net_if_addrs()
+    assert Trial(Interfaces("none0", "lo", "127.0.0.1")).doors == ()
