@@ -106,13 +106,6 @@ class NotMetError(NodeError):
     """A node waited in vain for the agent of another, which may be where it failed."""
 
 
-class UnreachedError(NodeError):
-    """A node does not reach a port of another, which is there and listens."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, "ports-blocked")
-
-
 class PortTakenError(NodeError):
     """Somebody took the head node's port after it had been found free. It speaks against no node,
     and the job's next attempt has another port."""

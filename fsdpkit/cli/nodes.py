@@ -39,7 +39,7 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
         print_answer(Nodes(nodes=found))
         return 0
     if not found:
-        click.echo(f"no node is avoided by runs in {top}")
+        click.echo(f"no node is avoided by runs in {top}", err=True)
     for one in found:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.until_s))
         click.echo(f"{one.node}  until {until}")

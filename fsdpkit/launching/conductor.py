@@ -13,9 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeError, NodeLostError
 from fsdpkit.launching.board import Board, Order
+from fsdpkit.launching.node_failure import judged, record_failure
 from fsdpkit.launching.policy import (
     EndAttempt,
     Report,
@@ -42,6 +45,7 @@ _ABSENT_S = 5.0
 """A pause between two looks that is no business of the nodes'."""
 _QUIET_S = 2.0
 """A silence that may become a loss."""
+_UNREACHED_LOOK_S = 5.0
 _GATHER_S = 30.0
 """With spares: how long to wait for the last nodes when enough are there."""
 
@@ -176,21 +180,16 @@ class Conductor:
             say(self._way.words)
             self.record(event="ways", message=self._way.words)
         if self._way.blocked:
-            failure = FailureRecord(
-                by="agent",
-                name=self.nodes[0],
-                status=NodeError.exit_code,
-                cause=PORTS_BLOCKED,
-                words=self._way.words,
-            )
-            self._end(trouble_of(failure), "")
+            failure = judged("", PORTS_BLOCKED, NodeError.exit_code, self._way.words)
+            record_failure(failure, self.attempt, 0, self.nodes[0])
+            self._end(trouble_of(msgspec.structs.replace(failure, name=self.nodes[0])), "")
         return not self._way.blocked
 
     def _unreached(self, now: float) -> FailureRecord | None:
         """What another agent has on record of this one's port, which it cannot reach."""
         if now < self._look_s:
             return None
-        self._look_s = now + 1.0
+        self._look_s = now + _UNREACHED_LOOK_S
         records = (failure.record for failure in failures_in(self.attempt))
         return next((each for each in records if each and each.cause == PORTS_BLOCKED), None)
 

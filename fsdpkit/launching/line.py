@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from fsdpkit.errors import NodeError, NotMetError, UnreachedError
+from fsdpkit.errors import NodeError, NotMetError
 from fsdpkit.launching.board import Board, BoardAnswer, Letter
 from fsdpkit.launching.signing import (
     GRANT_BYTES,
@@ -25,6 +25,7 @@ from fsdpkit.launching.signing import (
     Frames,
     Keys,
 )
+from fsdpkit.runs.failures import PORTS_BLOCKED
 
 _CONNECT_S = 5.0
 _ANSWER_S = 5.0
@@ -103,7 +104,7 @@ class PeerConnection:
         """Connect for the first time: the head's agent may come minutes later.
 
         listens: whether that agent says on record that it is there. unheard: gets the address and
-        why it was not reached, once, when that has lasted. Raises NodeError, UnreachedError.
+        why it was not reached, once, when that has lasted. Raises NodeError.
         """
         began_s = looked_s = time.monotonic()
         tell_s, leave_s = (min(each, within_s / 4) for each in (_TELL_S, _LEAVE_S))
@@ -119,10 +120,11 @@ class PeerConnection:
                 told = True
                 unheard(f"{place}: {error}")
             if waits_s > tell_s + leave_s:
-                raise UnreachedError(
+                raise NodeError(
                     f"the head node's agent listens at {place}, and for {waits_s:.0f} s nothing "
                     f"from here has reached it ({error}): a packet filter between the nodes "
-                    "keeps them apart"
+                    "keeps them apart",
+                    PORTS_BLOCKED,
                 )
             if now - began_s > within_s:
                 why = f"cannot reach the head node's port {place}: {error}"

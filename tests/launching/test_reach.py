@@ -8,7 +8,11 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from fsdpkit.errors import NodeError
+from fsdpkit.launching.line import PeerConnection
 from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, Door, Interfaces, Trial, Tried, try_doors
+from fsdpkit.launching.signing import Keys
+from fsdpkit.runs.failures import PORTS_BLOCKED
 
 HEAD = Interfaces("lo", "lo", "127.0.0.1")
 PEER = Interfaces("lo", "lo", "127.0.0.2")
@@ -72,3 +76,22 @@ def test_only_what_the_script_chose_is_tried() -> None:
 def test_an_interface_that_is_not_there_opens_no_door() -> None:
     assert "none0" not in psutil.net_if_addrs()
     assert Trial(Interfaces("none0", "lo", "127.0.0.1")).doors == ()
+
+
+def test_an_agent_gives_up_where_the_heads_is_known_to_listen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("_LOOK_S", "_TELL_S", "_LEAVE_S", "_AGAIN_S"):
+        monkeypatch.setattr(f"fsdpkit.launching.line.{name}", 0.01)
+    told: list[str] = []
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        port = refusing.getsockname()[1]
+        line = PeerConnection("127.0.0.1", port, 1, Keys(bytes(32), "1_0"), told.append)
+        with pytest.raises(NodeError) as blocked:
+            line.open(60, lambda: True, told.append)
+        with pytest.raises(NodeError) as absent:
+            line.open(0.1, lambda: False, told.append)
+    assert len(told) == 1
+    assert str(port) in told[0]
+    assert (blocked.value.cause, absent.value.cause) == (PORTS_BLOCKED, "head-address")
