@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.launching.policy import Report
-from fsdpkit.launching.reach import Door, Tried
+from fsdpkit.launching.reach import Door, Reached
 
 _LINGER_S = 10.0
 """With link.CLOSE_S an agent is gone before the batch shell, 20 s after the verdict, kills the
@@ -60,7 +60,7 @@ class Said(msgspec.Struct, frozen=True):
     number: int
     report: Report | None = None
     meeting: Meeting | None = None
-    tried: Tried | None = None
+    tried: Reached | None = None
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class Board:
         self._left: set[int] = set()
         self._reports: list[Report] = []
         self._meetings: list[tuple[int, Meeting]] = []
-        self._tried: list[tuple[int, Tried]] = []
+        self._tried: list[tuple[int, Reached]] = []
         self._orders: list[Order] = []
 
     def hear(self, node: int, letter: Letter) -> BoardAnswer:
@@ -142,7 +142,7 @@ class Board:
             new, self._meetings = self._meetings, []
             return new
 
-    def tried(self) -> list[tuple[int, Tried]]:
+    def tried(self) -> list[tuple[int, Reached]]:
         """Those that came since the last call, and from which node."""
         with self._changed:
             new, self._tried = self._tried, []

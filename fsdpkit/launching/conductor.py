@@ -27,7 +27,7 @@ from fsdpkit.launching.policy import (
     first_trouble,
     trouble_of,
 )
-from fsdpkit.launching.reach import WAIT_S, Trial, Tried, Way
+from fsdpkit.launching.reach import WAIT_S, Reached, Way, Ways
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.stop_relay import ENDED_IN_TIME
 from fsdpkit.runs import outcomes, stack_requests
@@ -67,7 +67,7 @@ class Conductor:
     clock: Callable[[], float] = time.monotonic
     connected: Callable[[], bool] = lambda: True
     """Whether this node's interface has a carrier."""
-    trial: Trial | None = None
+    ways: Ways | None = None
     """Of the ways between the nodes; None where there is only one node."""
 
     over: bool = False
@@ -89,7 +89,7 @@ class Conductor:
     _ticked_s: float = 0.0
     _cut_off: bool = False
     _trying_s: float | None = None
-    _tried: dict[int, Tried] = field(default_factory=dict)
+    _tried: dict[int, Reached] = field(default_factory=dict)
     _way: Way = field(default_factory=Way)
 
     def __post_init__(self) -> None:
@@ -166,16 +166,16 @@ class Conductor:
 
     def _ways_are_known(self, there: list[int], now: float) -> bool:
         """Whether ranks can start, on an interface on which these nodes reach each other."""
-        if self.trial is None or not self.trial.doors:
+        if self.ways is None or not self.ways.doors:
             return True
         if self._trying_s is None:
             self._trying_s = now
-            self.board.order(Order(do="try", doors=self.trial.doors))
+            self.board.order(Order(do="try", doors=self.ways.doors))
         if {*there} - {0} - self._tried.keys() and now - self._trying_s < WAIT_S:
             return False
         tried = {self.nodes[n]: self._tried[n] for n in there if n in self._tried}
-        self._way = self.trial.way(self.nodes[0], tried)
-        self.trial.close()
+        self._way = self.ways.way(self.nodes[0], tried)
+        self.ways.close()
         if self._way.words:
             say(self._way.words)
             self.record(event="ways", message=self._way.words)

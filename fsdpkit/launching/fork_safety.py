@@ -29,16 +29,19 @@ _OF_RANKS = frozenset(
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
         *("MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
         *("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"),
-        *("TORCH_FR_DUMP_TEMP_FILE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+        "TORCH_FR_DUMP_TEMP_FILE",
         *slurm_variables.NAMES,
     }
 )
+# Set anew where nodes do not meet on the chosen interface, and read when a process group is made;
+# what copies the whole environment on import may read them before.
+_OF_SOCKETS = frozenset({"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"})
 _OF_RANKS_BY_PREFIX = ("TORCHELASTIC_", "FSDPKIT_", "SUBMITIT_")
 
 
 def of_ranks(name: str) -> bool:
     """Whether this environment variable is one that ranks get for themselves."""
-    return name in _OF_RANKS or name.startswith(_OF_RANKS_BY_PREFIX)
+    return name in _OF_RANKS | _OF_SOCKETS or name.startswith(_OF_RANKS_BY_PREFIX)
 
 
 def open_files() -> set[int]:

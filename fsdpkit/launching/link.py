@@ -16,7 +16,7 @@ from fsdpkit.errors import NodeLostError, NotMetError
 from fsdpkit.launching.board import BoardAnswer, Letter, Meeting, Order, Said
 from fsdpkit.launching.line import LinkLine
 from fsdpkit.launching.policy import Report
-from fsdpkit.launching.reach import Door, Tried
+from fsdpkit.launching.reach import Door, Reached
 
 TICK_S = 0.25
 _NODES_A_TICK = 256
@@ -79,7 +79,7 @@ class Link:
         """Tell it where the ranks meet, which this node's agent has prepared."""
         self._say(meeting=meeting)
 
-    def tried(self, tried: Tried) -> None:
+    def tried(self, tried: Reached) -> None:
         """Tell it which of its ports this node reaches."""
         self._say(tried=tried)
 
@@ -87,7 +87,7 @@ class Link:
         self,
         report: Report | None = None,
         meeting: Meeting | None = None,
-        tried: Tried | None = None,
+        tried: Reached | None = None,
     ) -> None:
         with self._lock:
             self._numbered += 1

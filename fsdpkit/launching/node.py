@@ -36,7 +36,7 @@ from fsdpkit.launching.node_failure import TrainingEnded, own_failure, record_fa
 from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, heartbeats
-from fsdpkit.launching.reach import Interfaces, Trial, try_doors
+from fsdpkit.launching.reach import Interfaces, Ways, try_doors
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
@@ -187,15 +187,15 @@ def _linked_as_head(
     link = Link(HeadLine(board), len(names), math.inf)
     record = JsonLines(node.attempt.orders).write
     with contextlib.ExitStack() as at_end:
-        connected, trial = Conductor.connected, None
+        connected, ways = Conductor.connected, None
         if torchrun.endpoint is not None:
             connected = carrier_of(torchrun.endpoint[0])
             gate = Gate(board, keys_of(torchrun.config.run_id))
             gate.open(*torchrun.endpoint)
             at_end.callback(_close_gate, gate, record)
             link.ticks.append(_strangers(gate, record))
-            trial = Trial(Interfaces.of(os.environ, torchrun.address))
-            at_end.callback(trial.close)
+            ways = Ways(Interfaces.of(os.environ, torchrun.address))
+            at_end.callback(ways.close)
         conductor = Conductor(
             board,
             names,
@@ -207,7 +207,7 @@ def _linked_as_head(
             record=record,
             start_s=start_s,
             connected=connected,
-            trial=trial,
+            ways=ways,
         )
         link.ticks.append(conductor.tick)
         at_end.callback(lambda: link.broken or board.linger(others=conductor.others))

@@ -37,7 +37,7 @@ class Door(msgspec.Struct, frozen=True):
     port: int
 
 
-class Tried(msgspec.Struct, frozen=True):
+class Reached(msgspec.Struct, frozen=True):
     """What a node's agent met."""
 
     interface: str
@@ -85,7 +85,7 @@ class Interfaces:
         }
 
 
-class Trial:
+class Ways:
     """The head's side. Its doors are open until `close`; none where nothing was chosen, or one
     cannot be opened, which is no reason to refuse the job."""
 
@@ -118,7 +118,7 @@ class Trial:
     def close(self) -> None:
         self._over = True
 
-    def way(self, head: str, tried: Mapping[str, Tried]) -> Way:
+    def way(self, head: str, tried: Mapping[str, Reached]) -> Way:
         """What follows from what the other nodes met, by their names. Who did not answer says
         nothing."""
         assert self._interfaces is not None
@@ -139,7 +139,7 @@ class Trial:
         return Way(rendezvous=True, words=f"{words}: all ranks use {mine.rendezvous} instead")
 
 
-def _of_first(tried: Mapping[str, Tried], way: str) -> tuple[str, str, str] | None:
+def _of_first(tried: Mapping[str, Reached], way: str) -> tuple[str, str, str] | None:
     """A node for which that way leads nowhere, its chosen interface, and why."""
     found = (
         (node, each.interface, each.failed[way])
@@ -149,7 +149,7 @@ def _of_first(tried: Mapping[str, Tried], way: str) -> tuple[str, str, str] | No
     return next(found, None)
 
 
-def try_doors(doors: Sequence[Door], interfaces: Interfaces) -> Tried:
+def try_doors(doors: Sequence[Door], interfaces: Interfaces) -> Reached:
     """Connect to each from this node's own address on the same way."""
     failed, met = {}, {}
     for door in doors:
@@ -163,7 +163,7 @@ def try_doors(doors: Sequence[Door], interfaces: Interfaces) -> Tried:
             met[door.host, source] = _problem(door, source)
         if problem := met[door.host, source]:
             failed[door.way] = problem
-    return Tried(interfaces.chosen, failed)
+    return Reached(interfaces.chosen, failed)
 
 
 def _problem(door: Door, source: str) -> str:

@@ -13,7 +13,7 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.launching.board import Meeting, Order
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.policy import Report
-from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, WAIT_S, Interfaces, Trial, Tried
+from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, WAIT_S, Interfaces, Reached, Ways
 from fsdpkit.runs.failures import PORTS_BLOCKED, FailureRecord, in_a_line
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 from tests.launching.made_reports import report
@@ -26,7 +26,7 @@ class Table:
         self.counts = [0] * nodes
         self.said: list[Report] = []
         self.met: list[tuple[int, Meeting]] = []
-        self.heard: list[tuple[int, Tried]] = []
+        self.heard: list[tuple[int, Reached]] = []
         self.orders: list[Order] = []
 
     def alive(self) -> list[int]:
@@ -40,7 +40,7 @@ class Table:
         met, self.met = self.met, []
         return met
 
-    def tried(self) -> list[tuple[int, Tried]]:
+    def tried(self) -> list[tuple[int, Reached]]:
         heard, self.heard = self.heard, []
         return heard
 
@@ -330,14 +330,14 @@ def test_the_ranks_meet_where_the_first_node_of_this_launch_says(tmp_path: Path)
 def trying(tmp_path: Path) -> Iterator[Scene]:
     """Three nodes, of which the head has a faster interface than that of its address."""
     scene = Scene(tmp_path, nodes=3)
-    scene.conductor.trial = Trial(Interfaces("lo", "eth0", "127.0.0.1"))
+    scene.conductor.ways = Ways(Interfaces("lo", "eth0", "127.0.0.1"))
     scene.live(1)
     yield scene
-    scene.conductor.trial.close()
+    scene.conductor.ways.close()
 
 
 def hears(scene: Scene, node: int, *failed: str) -> None:
-    scene.table.heard.append((node, Tried("ib0", dict.fromkeys(failed, "no answer"))))
+    scene.table.heard.append((node, Reached("ib0", dict.fromkeys(failed, "no answer"))))
 
 
 def test_ranks_start_once_every_node_has_reached_the_head(trying: Scene) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fsdpkit.errors import NodeError
 from fsdpkit.launching.line import PeerConnection
-from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, Door, Interfaces, Trial, Tried, try_doors
+from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, Door, Interfaces, Reached, Ways, try_doors
 from fsdpkit.launching.signing import Keys
 from fsdpkit.runs.failures import PORTS_BLOCKED
 
@@ -19,22 +19,22 @@ PEER = Interfaces("lo", "lo", "127.0.0.2")
 
 
 @pytest.fixture
-def trial() -> Iterator[Trial]:
-    trial = Trial(HEAD)
-    yield trial
-    trial.close()
+def ways() -> Iterator[Ways]:
+    ways = Ways(HEAD)
+    yield ways
+    ways.close()
 
 
-def test_open_doors_are_reached(trial: Trial) -> None:
-    assert [door.way for door in trial.doors] == [CHOSEN, RENDEZVOUS]
-    assert try_doors(trial.doors, PEER).failed == {}
+def test_open_doors_are_reached(ways: Ways) -> None:
+    assert [door.way for door in ways.doors] == [CHOSEN, RENDEZVOUS]
+    assert try_doors(ways.doors, PEER).failed == {}
 
 
-def test_what_cannot_be_reached_is_told_with_the_reason(trial: Trial) -> None:
+def test_what_cannot_be_reached_is_told_with_the_reason(ways: Ways) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         shut = Door(CHOSEN, *closed.getsockname())
-        tried = try_doors((shut, trial.doors[1]), PEER)
+        tried = try_doors((shut, ways.doors[1]), PEER)
     assert list(tried.failed) == [CHOSEN]
     assert "refused" in tried.failed[CHOSEN].lower()
 
@@ -49,19 +49,19 @@ def test_a_silent_port_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RENDEZVOUS in tried.failed
 
 
-def test_the_first_way_that_leads_from_all_nodes_is_taken(trial: Trial) -> None:
+def test_the_first_way_that_leads_from_all_nodes_is_taken(ways: Ways) -> None:
     fine, half, none = (
-        Tried("ib0"),
-        Tried("ib0", {CHOSEN: "x"}),
-        Tried("lo", dict.fromkeys((CHOSEN, RENDEZVOUS), "x")),
+        Reached("ib0"),
+        Reached("ib0", {CHOSEN: "x"}),
+        Reached("lo", dict.fromkeys((CHOSEN, RENDEZVOUS), "x")),
     )
-    assert not trial.way("node1", {"node2": fine}).words
-    found = trial.way("node1", {"node2": fine, "node3": half})
+    assert not ways.way("node1", {"node2": fine}).words
+    found = ways.way("node1", {"node2": fine, "node3": half})
     assert (found.rendezvous, found.blocked) == (True, False)
     assert "node3" in found.words
-    found = trial.way("node1", {"node2": fine, "node3": none})
+    found = ways.way("node1", {"node2": fine, "node3": none})
     assert (found.rendezvous, found.blocked) == (False, True)
-    assert str(trial.doors[1].port) in found.words
+    assert str(ways.doors[1].port) in found.words
 
 
 def test_only_what_the_script_chose_is_tried() -> None:
@@ -70,12 +70,12 @@ def test_only_what_the_script_chose_is_tried() -> None:
     found = Interfaces.of(chosen, "10.0.0.1")
     assert found is not None
     assert found.variables()["NCCL_SOCKET_IFNAME"] == "=eth0"
-    assert Trial(None).doors == ()
+    assert Ways(None).doors == ()
 
 
 def test_an_interface_that_is_not_there_opens_no_door() -> None:
     assert "none0" not in psutil.net_if_addrs()
-    assert Trial(Interfaces("none0", "lo", "127.0.0.1")).doors == ()
+    assert Ways(Interfaces("none0", "lo", "127.0.0.1")).doors == ()
 
 
 def test_an_agent_gives_up_where_the_heads_is_known_to_listen(
