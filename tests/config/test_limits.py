@@ -12,9 +12,8 @@ from fsdpkit.config.partition import MaxTime, NodeType, Partition
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
-from fsdpkit.config.units import format_time
 from fsdpkit.errors import UsageError
-from tests.config.limit_requests import Asked, edges, sites, ways
+from tests.config.limit_requests import Asked, edges, resources_of, sites, ways
 
 CASES = [
     pytest.param(site, name, edge, id=f"{site.id}-{name}-{edge.key}")
@@ -25,16 +24,7 @@ CASES = [
 
 
 def placed(site: LoadedSite, partition: str | None, asked: Asked) -> Placement:
-    resources = Resources(
-        nodes=asked.nodes,
-        gpus=asked.gpus,
-        time=format_time(asked.time_s),
-        account=site.profile.account.example or "project",
-        partition=partition,
-        cpus_per_gpu=asked.cpus_per_gpu,
-        memory=None if asked.memory_mb is None else f"{asked.memory_mb}M",
-    )
-    return place(resources, site)
+    return place(resources_of(site, partition, asked), site)
 
 
 @pytest.mark.parametrize(("site", "partition", "edge"), CASES)
