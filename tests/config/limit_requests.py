@@ -15,7 +15,7 @@ from fsdpkit.config import assets
 from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import MaxTime, NodeType, Partition
 from fsdpkit.config.profile import SiteProfile
-from fsdpkit.config.site import LoadedSite, load_site
+from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.units import format_time, parse_time_s
 
 _TIME_S = 900
@@ -192,8 +192,3 @@ def made_up() -> SiteProfile:
             ),
         },
     )
-
-
-def sites() -> Iterator[LoadedSite]:
-    yield from (load_site(name) for name in SITES)
-    yield LoadedSite("made-up", made_up(), ())

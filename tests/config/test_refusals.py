@@ -15,7 +15,7 @@ from fsdpkit.config.placement import place
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.errors import UsageError
-from tests.config.limit_requests import beyond, sites
+from tests.config.limit_requests import beyond, made_up
 
 
 def refusal(asked: Resources, site: LoadedSite) -> str:
@@ -38,13 +38,13 @@ def offered(message: str, asked: Resources) -> Iterator[Resources]:
         yield msgspec.structs.replace(asked, **keys)
 
 
-@pytest.mark.parametrize("site", [*sites()], ids=lambda site: site.id)
 @pytest.mark.parametrize("more", [{}, {"spare": 1}, {"partition": None}, {"time": "400:00:00"}])
-def test_what_a_refusal_offers_is_taken(site: LoadedSite, more: dict[str, Any]) -> None:
+def test_what_a_refusal_offers_is_taken(more: dict[str, Any]) -> None:
+    site = LoadedSite("made-up", made_up(), ())
     requests = [msgspec.structs.replace(edge, **more) for edge in beyond(site)]
     offers = [offer for one in requests for offer in offered(refusal(one, site), one)]
     assert [offer for offer in offers if refusal(offer, site)] == []
-    assert offers or more or not requests
+    assert len(offers) > len(requests) / 2
 
 
 def made(**partitions: Partition) -> LoadedSite:
