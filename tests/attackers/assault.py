@@ -12,7 +12,6 @@ import psutil
 
 from fsdpkit.launching.signing import VARIABLE as SECRET
 from tests.attackers.attacker import Attacker
-from tests.attackers.results import Attacked, Results
 from tests.faults.trial import Trial
 from tests.slurm_cluster import Session
 
@@ -36,11 +35,9 @@ def endpoints_in(said: str) -> list[tuple[str, int]]:
 
 @dataclass
 class Assault:
-    """Sam's attacks on one run, at one of its places."""
+    """Sam's attacks on one run."""
 
     attacker: Attacker
-    place: str
-    results: Results
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What an attack takes beside host and port."""
     tried: Counter[str] = field(default_factory=Counter)
@@ -61,7 +58,6 @@ class Assault:
             assert self.attack(name, *at), f"{name} was not tried"
 
     def _add(self, name: str, done: tuple[int, int]) -> None:
-        self.results.add(self.place, name, done)
         self.tried[name] += done[0]
         self.believed[name] += done[1]
 
@@ -75,22 +71,6 @@ class Assault:
         found = self.attacker.does("find_stores", host, known)
         assert found is not None, "it was not looked for stores"
         return list(found)
-
-    def judge(
-        self, shape: str, trial: Trial, undisturbed: dict[int, float], *, believed: bool = False
-    ) -> None:
-        """Note how the run ended, which is of this shape."""
-        state = trial.wait_end()["JobState"]
-        troubles = [each for n in trial.task.attempts() for each in trial.troubles(n)]
-        run = Attacked(
-            shape,
-            self.place,
-            state,
-            trial.losses() == undisturbed,
-            [each["message"] for each in troubles if "SIGKILL" not in each["message"]],
-        )
-        believed |= state == "COMPLETED" and not run.undisturbed_losses
-        self.results.ended(run, self.tried, believed=believed)
 
 
 @dataclass(frozen=True)
@@ -119,11 +99,6 @@ def own_number(process: psutil.Process) -> str:
     """The process's number in its node's namespace."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1]
-
-
-def kind_of(listener: Listener, addresses: dict[str, str]) -> str:
-    kinds = {addresses[listener.node]: "the node's own address", "127.0.0.1": "loopback"}
-    return kinds.get(listener.host, listener.host)
 
 
 def knowing(secret: str) -> tuple[dict[int, str], dict[int, str]]:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from fsdpkit.config import assets
+from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import MaxTime, NodeType, Partition
 from fsdpkit.config.profile import SiteProfile
-from fsdpkit.config.site import LoadedSite, load_site
-from fsdpkit.config.units import parse_time_s
+from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.units import format_time, parse_time_s
 
 _TIME_S = 900
 """Long enough to train in, on any cluster, and no longer than any of them allows."""
@@ -147,6 +148,25 @@ def ways(profile: SiteProfile) -> Iterator[tuple[str | None, Partition, NodeType
         yield name, partition, known or alone
 
 
+def resources_of(site: LoadedSite, partition: str | None, asked: Asked) -> Resources:
+    return Resources(
+        nodes=asked.nodes,
+        gpus=asked.gpus,
+        time=format_time(asked.time_s),
+        account=site.profile.account.example or "project",
+        partition=partition,
+        cpus_per_gpu=asked.cpus_per_gpu,
+        memory=None if asked.memory_mb is None else f"{asked.memory_mb}M",
+    )
+
+
+def beyond(site: LoadedSite) -> Iterator[Resources]:
+    """A request that just breaks each limit of each way to ask."""
+    for name, partition, node in ways(site.profile):
+        for edge in edges(partition, node):
+            yield resources_of(site, name, edge.outside)
+
+
 SITES = sorted(set(assets.available("site")) - {"local"})
 
 
@@ -172,8 +192,3 @@ def made_up() -> SiteProfile:
             ),
         },
     )
-
-
-def sites() -> Iterator[LoadedSite]:
-    yield from (load_site(name) for name in SITES)
-    yield LoadedSite("made-up", made_up(), ())

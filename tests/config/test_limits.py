@@ -1,4 +1,4 @@
-"""Every limit of every profile: what just keeps it fits, what just breaks it is refused."""
+"""Every limit that a profile can have: what just keeps it fits, what just breaks it is refused."""
 
 from __future__ import annotations
 
@@ -11,40 +11,36 @@ from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import MaxTime, NodeType, Partition
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.profile import SiteProfile
-from fsdpkit.config.site import LoadedSite
-from fsdpkit.config.units import format_time
+from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.errors import UsageError
-from tests.config.limit_requests import Asked, edges, sites, ways
+from tests.config.limit_requests import SITES, Asked, edges, made_up, resources_of, ways
 
+SITE = LoadedSite("made-up", made_up(), ())
 CASES = [
-    pytest.param(site, name, edge, id=f"{site.id}-{name}-{edge.key}")
-    for site in sites()
-    for name, partition, node in ways(site.profile)
+    pytest.param(name, edge, id=f"{name}-{edge.key}")
+    for name, partition, node in ways(SITE.profile)
     for edge in edges(partition, node)
 ]
 
 
-def placed(site: LoadedSite, partition: str | None, asked: Asked) -> Placement:
-    resources = Resources(
-        nodes=asked.nodes,
-        gpus=asked.gpus,
-        time=format_time(asked.time_s),
-        account=site.profile.account.example or "project",
-        partition=partition,
-        cpus_per_gpu=asked.cpus_per_gpu,
-        memory=None if asked.memory_mb is None else f"{asked.memory_mb}M",
-    )
-    return place(resources, site)
+def placed(partition: str | None, asked: Asked) -> Placement:
+    return place(resources_of(SITE, partition, asked), SITE)
 
 
-@pytest.mark.parametrize(("site", "partition", "edge"), CASES)
-def test_a_limit_is_kept_to_the_last_node_gpu_and_second(
-    site: LoadedSite, partition: str | None, edge: Any
-) -> None:
+@pytest.mark.parametrize(("partition", "edge"), CASES)
+def test_a_limit_is_kept_to_the_last_node_gpu_and_second(partition: str | None, edge: Any) -> None:
     if edge.inside is not None:
-        assert placed(site, partition, edge.inside).partition == partition
+        assert placed(partition, edge.inside).partition == partition
     with pytest.raises(UsageError, match="does not fit"):
-        placed(site, partition, edge.outside)
+        placed(partition, edge.outside)
+
+
+@pytest.mark.parametrize("site", [load_site(name) for name in SITES], ids=lambda site: site.id)
+def test_something_fits_in_each_partition_of_a_packaged_profile(site: LoadedSite) -> None:
+    for name, partition, node in ways(site.profile):
+        inside = [edge.inside for edge in edges(partition, node) if edge.inside]
+        found = [place(resources_of(site, name, one), site).partition for one in inside]
+        assert found == [name] * len(inside)
 
 
 def asked(partition: Partition, node: NodeType | None = None, **resources: Any) -> Placement:

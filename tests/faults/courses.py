@@ -130,9 +130,10 @@ _BY_ALL_ALONE = (
     "node lost in shutdown",
     "node cut off in training",
     "node lost, one spare in start-up",
+    "head node lost in training",
 )
 """What `make test-faults` tries: a minute of a cluster each, and no other way through the code than
-another case, or tests/launching on the clock that it moves, takes."""
+another case, tests/slurm/test_releases.py, or tests/launching on the clock that it moves, takes."""
 _ELSEWHERE = {*_SHARED, *_BY_ALL_ALONE}
 COURSES = (*_TOGETHER, *(Course.alone(case) for case in CORE if str(case) not in _ELSEWHERE))
 """The cases of the core, each once."""

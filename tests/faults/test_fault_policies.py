@@ -93,19 +93,6 @@ def test_a_run_saves_and_goes_on_or_does_not_come_back_as_it_is_asked(
     assert trial.steps() == sorted(undisturbed), "a step was repeated"
 
 
-def test_out_of_memory_is_not_tried_again(bed: Bed) -> None:
-    trial = bed.submit(**ONE_NODE, breaks=breaks("OutOfMemoryError", "CUDA out of memory."))
-    assert "CUDA out of memory" in ended(trial, 1, "out-of-memory")
-    assert len(trial.launches()) == 1
-
-
-def test_a_crash_ends_the_job_where_the_policy_says_stop(bed: Bed) -> None:
-    trial = bed.submit(**ONE_NODE, hold="training", sets=["retry.on_crash=stop"])
-    trial.strike(by.kill_rank)
-    assert "rank 1 on node1: " in ended(trial, 137, "crash")
-    assert len(trial.launches()) == 1
-
-
 def test_a_warning_ends_the_job_after_a_checkpoint_where_the_policy_says_stop(
     bed: Bed, undisturbed: Losses
 ) -> None:

@@ -39,10 +39,10 @@ SHOWS = """
 def given(
     fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
 ) -> Callable[..., Run]:
-    """A finished run on two nodes whose script prints its environment."""
+    """A finished run of two ranks whose script prints its environment."""
 
     def run(config: Path) -> Run:
-        words = ["--cluster", "local", *COLD, "--nodes", "2", "--gpus", "1", "--json"]
+        words = ["--cluster", "local", *COLD, "--nodes", "1", "--gpus", "2", "--json"]
         script = str(write_script("shows.py", SHOWS))
         key = f"launch.accelerate_config={config}"
         ran = Run.open(answer_of(fsdpkit("submit", script, *words, "--set", key))["dir"])

@@ -121,6 +121,17 @@ def test_what_a_person_excludes_stays_excluded(shell: Shell) -> None:
     assert shell.ask(71) == "requeue 71 node[6-7],node9,node2"
 
 
+@pytest.mark.parametrize(("own", "slurm"), [("", "node[6-"), ("node[6-", "(null)")])
+def test_exclusions_that_cannot_be_read_stay_as_they_are(
+    shell: Shell, own: str, slurm: str
+) -> None:
+    shell.resources = {"exclude": own}
+    excludes(shell, slurm)
+    shell.fails(1, f"71 node2: {CHECKED}{BROKEN}")
+    assert shell.ask(71) == "requeue 71"
+    assert shell.written["left_out"] == []
+
+
 @pytest.mark.parametrize("words", ["ReqNodeList=node[1-2]", "ReqNodeList=(null) Reservation=r1"])
 def test_where_the_job_says_where_to_run_nothing_is_left_out(shell: Shell, words: str) -> None:
     shell.told += f" {words}"

@@ -23,9 +23,7 @@ PROGRAM = """
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    ("warm", "variable"), [("on", None), ("auto", ":relative"), ("off", ":relative")]
-)
+@pytest.mark.parametrize(("warm", "variable"), [("on", None), ("off", ":relative")])
 def test_modules_in_it_do_not_take_the_place_of_ours(
     tmp_path: Path, warm: str, variable: str | None
 ) -> None:

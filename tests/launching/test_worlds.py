@@ -27,11 +27,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
         yield server
 
 
-@pytest.fixture(params=["forked", "anew"])
-def started(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def run(server: Forking, how: str, directory: Path, script: str, *words: str, **more: str) -> Ended:
     """A script as global rank 2 of 4, on the second of two nodes."""
     (directory / "train.py").write_text(script)
@@ -72,7 +67,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize(
+    ("case", "started"), [*((case, "forked") for case in WRONG), ("by its arguments", "anew")]
+)
 def test_a_rank_in_another_world_ends_whatever_its_script_catches(
     server: Forking, started: str, tmp_path: Path, case: str
 ) -> None:
@@ -88,7 +85,7 @@ def test_a_rank_in_another_world_ends_whatever_its_script_catches(
     assert told in ended.err
 
 
-@pytest.mark.parametrize("world", ["checked", "any"])
+@pytest.mark.parametrize(("world", "started"), [("checked", "anew"), ("any", "forked")])
 def test_a_group_is_made_as_the_script_says_where_that_is_right_or_allowed(
     server: Forking, started: str, tmp_path: Path, world: str
 ) -> None:
@@ -113,12 +110,13 @@ print(p.parse_args().local_rank, sys.argv[1:])
 
 
 @pytest.mark.parametrize(
-    ("script", "words", "printed"),
+    ("started", "script", "words", "printed"),
     [
-        (PARSE, ["--lr", "1"], "0 ['--lr', '1']"),
-        (PARSE, ["--local_rank=3"], "3 ['--local_rank=3']"),
-        (PARSE.replace("--local_rank", "--local-rank"), [], "0 []"),
-        (PARSE.replace("parse_args()", "parse_args([])"), [], "-1 []"),
+        ("forked", PARSE, ["--lr", "1"], "0 ['--lr', '1']"),
+        ("anew", PARSE, ["--lr", "1"], "0 ['--lr', '1']"),
+        ("forked", PARSE, ["--local_rank=3"], "3 ['--local_rank=3']"),
+        ("forked", PARSE.replace("--local_rank", "--local-rank"), [], "0 []"),
+        ("forked", PARSE.replace("parse_args()", "parse_args([])"), [], "-1 []"),
     ],
 )
 def test_a_parser_that_wants_local_rank_gets_it(
@@ -137,7 +135,10 @@ for step in range(7):
 """
 
 
-@pytest.mark.parametrize("alone", [{"FSDPKIT_WORLD": "any"}, {"WORLD_SIZE": "1", "RANK": "0"}])
+@pytest.mark.parametrize(
+    ("started", "alone"),
+    [("forked", {"FSDPKIT_WORLD": "any"}), ("anew", {"WORLD_SIZE": "1", "RANK": "0"})],
+)
 def test_the_steps_of_an_optimizer_are_counted(
     server: Forking,
     started: str,

@@ -1,15 +1,12 @@
-"""Templates that try to get an unquoted value into a script, and how many of them do.
+"""Templates that try to get an unquoted value into a script, and which of them do.
 
-`python -m tests.rendering.hostile_templates` writes the count beside this file. Each place takes
-each quoter; what is accepted is run by a real bash, with values that leave a file behind if bash
-reads them as anything but data.
+Each place takes each quoter; what is accepted is run by a real bash, with values that leave a file
+behind if bash reads them as anything but data.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -19,8 +16,6 @@ from pathlib import Path
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.quoting import QUOTERS
 from fsdpkit.rendering.sandbox import TemplateSandbox, sandbox_of
-
-COUNTED = Path(__file__).with_suffix(".json")
 
 # @ is the value. These hold it as data, if its quoter is the one named.
 SAFE = {
@@ -226,16 +221,3 @@ def accepted() -> dict[str, list[str]]:
                 script = render(text, value)
                 found.setdefault(name, []).append(script)
     return found
-
-
-def count() -> dict[str, int]:
-    """How many hostile templates there are, how many are accepted, and how many do harm."""
-    made = accepted().values()
-    harmful = sum(any(map(harmed, scripts)) for scripts in made)
-    tried = sum(not may for _, _, may in templates())
-    return {"tried": tried, "accepted": len(made), "harmful": harmful}
-
-
-if __name__ == "__main__":
-    COUNTED.write_text(json.dumps(count(), indent=2) + "\n")
-    sys.stdout.write(COUNTED.read_text())

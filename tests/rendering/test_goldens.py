@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from shutil import which
 
@@ -21,14 +22,12 @@ from fsdpkit.rendering.goldens import (
 )
 from fsdpkit.rendering.lint import lint
 
-
-@pytest.fixture(params=GOLDENS)
-def golden(request: pytest.FixtureRequest) -> str:
-    """The text of each golden script in turn."""
-    return _script(request.param)
-
-
 _script = functools.cache(golden_script)
+
+
+def each() -> Iterator[tuple[str, str]]:
+    """Each golden script's name and text."""
+    return ((name, _script(name)) for name in GOLDENS)
 
 
 def test_the_golden_script_in_the_repository_is_current(tmp_path: Path) -> None:
@@ -47,11 +46,12 @@ def test_every_profile_has_a_golden_script_of_its_own_name() -> None:
     assert [name for name in sites if name not in GOLDENS or GOLDENS[name].site != name] == []
 
 
-def test_a_golden_holds_no_path_of_this_machine(golden: str) -> None:
-    absolute = re.findall(r"(?<![\w$}/*\")])/\w[\w./-]*", golden)
+def test_a_golden_holds_no_path_of_this_machine() -> None:
     known = ("/home/alex/", "/images/", "/bin/bash", "/etc/profile.d/", "/usr/sbin", "/sbin")
     known += ("/proc/sys/", "/sys/class/net/", "/dev/null", "/dev/urandom", "/submitit")
-    assert not [path for path in absolute if not path.startswith(known)]
+    for name, golden in each():
+        absolute = re.findall(r"(?<![\w$}/*\")])/\w[\w./-]*", golden)
+        assert [path for path in absolute if not path.startswith(known)] == [], name
 
 
 # `template test` reads those of every profile (tests/publishing/test_template_test.py).
@@ -74,57 +74,52 @@ def test_bash_and_shellcheck_find_nothing(name: str) -> None:
     assert golden.count("shellcheck") == remarkable
 
 
-def test_lint_finds_nothing(golden: str) -> None:
-    assert lint(golden) == []
+def test_lint_finds_nothing() -> None:
+    assert {name: found for name, golden in each() if (found := lint(golden))} == {}
 
 
-def test_a38_a39_gpus_are_asked_for_once_per_node_with_one_task(golden: str) -> None:
-    options = dict(read_directives(golden))
-    assert len(options) == len(read_directives(golden)), "no option twice"
-    forms = [name for name in options if name.startswith("gpus") or name == "gres"]
-    (site,) = re.findall(r"\), site (\S+) \(", golden.splitlines()[2])
-    form = load_site(site).profile.gpu_request.form
-    assert forms == ([] if form == "none" else [form])
-    assert options["ntasks-per-node"] == "1"
-    assert int(options["cpus-per-task"] or 0) >= 1
-    assert "gpus-per-task" not in golden
+def test_a38_a39_gpus_are_asked_for_once_per_node_with_one_task() -> None:
+    for name, golden in each():
+        options = dict(read_directives(golden))
+        assert len(options) == len(read_directives(golden)), f"{name}: no option twice"
+        forms = [option for option in options if option.startswith("gpus") or option == "gres"]
+        form = load_site(GOLDENS[name].site).profile.gpu_request.form
+        assert forms == ([] if form == "none" else [form]), name
+        assert options["ntasks-per-node"] == "1", name
+        assert int(options["cpus-per-task"] or 0) >= 1, name
+        assert "gpus-per-task" not in golden, name
 
 
-def test_a05_a12_a13_a15_what_differs_between_nodes_is_expanded_in_the_task(golden: str) -> None:
-    before, task = golden.split("<<'TASK' &\n")
-    task, after = task.split("\nTASK\n")
-    assert "SLURM_NODEID" not in before + after
-    assert "SLURM_PROCID" not in golden
-    assert golden.count("\nsrun ") == 1
-    if "--standalone" not in task:
-        assert "if (( SLURM_NODEID == 0 )); then is_host=1; fi" in task
-        assert '--rdzv-conf="is_host=$is_host,' in task
-        assert '--rdzv-id="${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}"' in task
-        assert '--rdzv-backend=c10d --rdzv-endpoint="$RDZV_HOST:$RDZV_PORT"' in task
-    assert "--node-rank" not in task
+def test_a05_a12_a13_a15_what_differs_between_nodes_is_expanded_in_the_task() -> None:
+    meeting = (
+        "if (( SLURM_NODEID == 0 )); then is_host=1; fi",
+        '--rdzv-conf="is_host=$is_host,',
+        '--rdzv-id="${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}"',
+        '--rdzv-backend=c10d --rdzv-endpoint="$RDZV_HOST:$RDZV_PORT"',
+    )
+    for name, golden in each():
+        before, task = golden.split("<<'TASK' &\n")
+        task, after = task.split("\nTASK\n")
+        assert "SLURM_NODEID" not in before + after, name
+        assert "SLURM_PROCID" not in golden, name
+        assert golden.count("\nsrun ") == 1, name
+        assert "--standalone" in task or all(words in task for words in meeting), name
+        assert "--node-rank" not in task, name
 
 
-def test_a20_the_last_line_is_the_status(golden: str) -> None:
-    assert golden.endswith('\nexit "$status"\n')
+def test_a28_a29_a31_a34_a49_the_warning_goes_to_the_batch_shell_in_time() -> None:
+    wanted = {"signal": "B:USR1@120", "open-mode": "append", "time": "01:00:00"}
+    for name, golden in each():
+        assert wanted.items() <= dict(read_directives(golden)).items(), name
 
 
-def test_a28_a29_a31_a34_a49_the_warning_goes_to_the_batch_shell_in_time(golden: str) -> None:
-    options = dict(read_directives(golden))
-    assert options["signal"] == "B:USR1@120"
-    assert options["open-mode"] == "append"
-    assert options["time"] == "01:00:00"
-
-
-def test_a48_no_wckey(golden: str) -> None:
-    assert "wckey" not in golden
-
-
-def test_a58_only_a_container_job_needs_a_container_engine(golden: str) -> None:
-    assert ("apptainer" in golden) == ("/images/torch.sif" in golden)
-
-
-def test_a09_a18_nothing_names_a_fixed_port_or_a_master(golden: str) -> None:
-    assert not re.search(r"29[45]00|MASTER_|localhost", golden)
+def test_every_script_ends_with_the_status_and_names_nothing_that_may_differ() -> None:
+    """A09, A18: no fixed port and no master; A20; A48: no wckey; A58: a container's engine only for
+    a job in one."""
+    for name, golden in each():
+        assert golden.endswith('\nexit "$status"\n'), name
+        assert not re.search(r"29[45]00|MASTER_|localhost|wckey", golden), name
+        assert ("apptainer" in golden) == ("/images/torch.sif" in golden), name
 
 
 def test_an_array_waits_for_the_run_before_it() -> None:

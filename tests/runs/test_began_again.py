@@ -68,14 +68,13 @@ def test_nothing_is_said_where_it_is_not_known(why: str, tmp_path: Path) -> None
 
 
 @pytest.mark.local
-@pytest.mark.parametrize("warm", ["off", "auto"])
 def test_further_arguments_come_with_a_restart_and_with_a_resume(
-    warm: str, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
+    fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
 ) -> None:
     script = write_script(
         "again.py", "import sys; print(sys.argv[1:]); sys.exit('--resume' not in sys.argv)"
     )
-    sets = ["launch.warm=" + warm, "retry.backoff_s=0", 'retry.args_again=["--resume", "a b"]']
+    sets = ["retry.backoff_s=0", 'retry.args_again=["--resume", "a b"]']
     words = [word for each in sets for word in ("--set", each)]
     # one rank: of two, the first that fails ends the other, perhaps before it has printed
     shape = ["--cluster", "local", "--nodes", "1", "--gpus", "1"]

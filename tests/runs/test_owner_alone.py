@@ -6,8 +6,6 @@ import hashlib
 import itertools
 import os
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,30 +16,28 @@ from fsdpkit.errors import DamagedError
 from fsdpkit.runs.job_file import DIGEST, bytes_of_job
 from fsdpkit.runs.layout import write_atomically
 from tests.config.access_lists import GROUP_OBJ, MASK, OTHER, USER, USER_OBJ, set_list
-from tests.conftest import Completed
+from tests.publishing.centres import Said, typed
 
-Submit = Callable[..., Completed]
+Submit = Callable[..., Said]
 
 
 @pytest.fixture
-def submit(tmp_path: Path) -> Submit:
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submit:
     """`fsdpkit submit` with this umask, to an sbatch that takes every job."""
     commands = tmp_path / "commands"
     commands.mkdir()
     (commands / "sbatch").write_text("#!/bin/sh\necho 12\n")
     (commands / "sbatch").chmod(0o755)
 
-    def run(*words: str, umask: int = 0o022) -> Completed:
-        return subprocess.run(
-            [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "generic", *words],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": f"{commands}:{os.environ['PATH']}"},
-            umask=umask,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, umask: int = 0o022) -> Said:
+        before = os.umask(umask)
+        try:
+            return typed("submit", "--cluster", "generic", *words)
+        finally:
+            os.umask(before)
 
     return run
 
@@ -65,7 +61,7 @@ def test_a_run_is_its_owner_s_or_open_to_be_read_by_the_group(
     words: tuple[str, ...], directory: int, file: int, umask: int, submit: Submit, tmp_path: Path
 ) -> None:
     done = submit(*words, umask=umask)
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
     assert modes(tmp_path / "runs") == {"directories": {directory}, "files": {file}}
 
 
@@ -76,11 +72,11 @@ def test_runs_are_not_kept_where_everybody_could_replace_them(
     top.mkdir()
     top.chmod(0o777)
     done = submit()
-    assert done.returncode == 74
-    assert "everyone can write" in done.stderr
+    assert done.status == 74
+    assert "everyone can write" in done.err
     assert list(top.iterdir()) == []
     top.chmod(0o1777)  # like /tmp
-    assert submit().returncode == 0
+    assert submit().status == 0
 
 
 def test_an_access_list_that_runs_would_inherit_opens_none_of_them(
@@ -97,7 +93,7 @@ def test_an_access_list_that_runs_would_inherit_opens_none_of_them(
     ]
     set_list(top, everything, default=True)
     done = submit("--set", "files.group=true", umask=0o077)
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
     (run,) = (path.parent for path in top.glob("*/run.json"))
     assert modes(run) == {"directories": {0o2750}, "files": {0o640}}
     kept = [path for path in [run, *run.rglob("*")] if not path.is_symlink()]

@@ -5,14 +5,11 @@ attacked in many ways and looked at by many tests, for a run costs more than the
 true: no command of sam's ran, and the run ended with the losses of an undisturbed one; where the
 ranks' store was destroyed by force, it may end with an error that a diagnosis explains, but never
 as a success that it was not.
-
-What was tried, and what became of it, goes to a file where tests/attackers/results.py says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,32 +18,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.attackers import results as results_file
-from tests.attackers.assault import Assault, Listener, Seen, endpoint, kind_of, listeners, secret_of
+from tests.attackers.assault import Assault, Listener, Seen, endpoint, listeners, secret_of
 from tests.attackers.attacker import Attacker
 from tests.attackers.attacks import AT_THE_DOOR, IN_THE_STORE
 from tests.attackers.bed import PersonBed
-from tests.attackers.results import DOOR, STORE, Results
+from tests.conftest import ROOT
 from tests.faults.trial import LIGHT, T5, Trial, TrialError
 from tests.slurm.conftest import Person, everything_said
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.xdist_group("attacks")]
 
-EARLY = Path(results_file.__file__).with_name("early_trainer.py")
+EARLY = ROOT / "tests" / "attackers" / "early_trainer.py"
 LEFT_STANDING = 256 + 1024
 """At the end: as many as fsdpkit.launching.gate keeps, and as many as may wait behind them."""
 SHORT = ("training.timeout_s=20", "training.startup_timeout_s=40", "retry.restarts=2")
 """Torch's own limits, and fewer launches: what is destroyed ends soon."""
 NODES, FOUR_RANKS = ("node1", "node2"), ("--gpus", "4")
-
-
-@pytest.fixture(scope="module")
-def results() -> Iterator[Results]:
-    found = Results()
-    yield found
-    if path := os.environ.get(results_file.VARIABLE):
-        found.write(Path(path))
 
 
 @pytest.fixture(scope="module")
@@ -105,16 +93,14 @@ class AtTheDoor:
 
 
 @pytest.fixture(scope="module")
-def at_the_door(
-    bed: PersonBed, sam_outside: Attacker, sam_inside: Attacker, results: Results
-) -> AtTheDoor:
+def at_the_door(bed: PersonBed, sam_outside: Attacker, sam_inside: Attacker) -> AtTheDoor:
     quiet = bed.start(*FOUR_RANKS, trainer=LIGHT)
     quiet.release()
     assert quiet.wait_end()["JobState"] == "COMPLETED", everything_said(quiet.dir)
     undisturbed = quiet.losses()
     trial = bed.start_array_task("--spare", "1", *FOUR_RANKS)
     where, number = endpoint(trial), trial.job()["JobId"]
-    outside = Assault(sam_outside, DOOR, results, {"forge": (f"{number}_0",)})
+    outside = Assault(sam_outside, {"forge": (f"{number}_0",)})
     inside = replace(outside, attacker=sam_inside)
     try:
         outside.attack("hurry", *where)  # while the agents meet, and from then on
@@ -140,8 +126,6 @@ def at_the_door(
     finally:
         outside.over()
         bed.mend()
-    shape = "2 x 4 ranks, an array task with a spare node, queued again"
-    outside.judge(shape, trial, undisturbed)
     return AtTheDoor(trial, outside, first_tried, seen, second_secret, undisturbed, said)
 
 
@@ -229,11 +213,10 @@ def test_the_secret_of_forked_ranks_is_known_to_agents_and_to_srun_alone(
 
 
 def test_all_that_listens_does_so_at_the_nodes_own_address(
-    bed: PersonBed, undisturbed_t5: Undisturbed, results: Results
+    bed: PersonBed, undisturbed_t5: Undisturbed
 ) -> None:
     """(srun and slurmstepd listen, too; they are Slurm's.)"""
     found, addresses = undisturbed_t5.found, bed.cluster.places.addresses
-    results.listen("two nodes", [(each.who, kind_of(each, addresses)) for each in found])
     assert {each.host for each in found if each.who == "agent"} == {addresses["node1"]}
     assert len([each for each in found if each.who == "agent"]) == 2  # their port, the store
     assert all(each.host in (addresses[each.node], "127.0.0.1") for each in found), found
@@ -254,15 +237,13 @@ class InTheStore:
 def in_the_store(
     bed: PersonBed,
     sam_outside: Attacker,
-    undisturbed_t5: Undisturbed,
     marker: Path,
-    results: Results,
 ) -> InTheStore:
     """Before the ranks meet in it, while they do, after it, and in that of the next launch."""
     trial = bed.start(trainer=EARLY, hold="start-up", then="training", sets=SHORT)
     host, port = endpoint(trial)
     words = dict.fromkeys(("plant_pickle", "spoil"), (str(marker),))
-    assault = Assault(sam_outside, STORE, results, words)
+    assault = Assault(sam_outside, words)
     try:
         trial.wait_held()
         stores = assault.find_stores(host, port)
@@ -286,7 +267,6 @@ def in_the_store(
     finally:
         assault.over()
         bed.mend()
-    assault.judge("two nodes", trial, undisturbed_t5.losses, believed=marker.exists())
     return InTheStore(trial, assault, stores)
 
 
@@ -329,23 +309,20 @@ def test_on_one_node_all_listen_at_loopback_where_only_its_users_come(
     sam_inside: Attacker,
     undisturbed_t5: Undisturbed,
     marker: Path,
-    results: Results,
 ) -> None:
     """Those on the node itself can do to the ranks' store what others can on several nodes."""
     trial = bed.start("--nodes", "1", "--gpus", "2", trainer=T5, sets=SHORT)
-    inside = Assault(sam_inside, STORE, results, {"plant_pickle": (str(marker),)})
+    inside = Assault(sam_inside, {"plant_pickle": (str(marker),)})
     trial.wait_held()
     found = listeners(trial, "node1")
     address = bed.cluster.places.addresses["node1"]
-    from_outside = Assault(sam_outside, STORE, results).find_stores(address)
+    from_outside = Assault(sam_outside).find_stores(address)
     stores = inside.find_stores("127.0.0.1")
     for store in stores:
         inside.tries("plant_pickle", "overwrite", at=("127.0.0.1", store))
     trial.release()
     trial.wait_end()
     bed.mend()
-    inside.judge("one node, from it", trial, undisturbed_t5.losses, believed=marker.exists())
-    results.listen("one node", [(each.who, kind_of(each, {"node1": address})) for each in found])
     assert {each.host for each in found} == {"127.0.0.1"}
     assert from_outside == []
     assert stores

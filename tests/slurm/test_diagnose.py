@@ -12,7 +12,6 @@ from fsdpkit import Run
 from tests.conftest import Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import everything_said, wait_accounted
-from tests.slurm.test_status import stalled
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -64,7 +63,7 @@ def test_one_job_is_diagnosed_from_the_queue_to_its_end(
     assert f"fsdpkit diagnose {answer['run']}" in fsdpkit("status", answer["dir"]).stdout
 
 
-def test_who_cancelled_is_told_and_a_controller_that_is_silent_makes_no_end(
+def test_who_cancelled_is_told(
     on_slurm: SlurmCluster,
     submit: Callable[..., dict[str, Any]],
     fsdpkit: Callable[..., Completed],
@@ -75,10 +74,6 @@ def test_who_cancelled_is_told_and_a_controller_that_is_silent_makes_no_end(
     script = str(write_script("sleeps.py", "import time; time.sleep(600)"))
     answer = submit(script, "--nodes", "1", "--gpus", "1", "--set", "template=bare")
     on_slurm.wait_job(answer["job_id"], states=["RUNNING"])
-    with stalled(on_slurm):
-        silent = answer_of(fsdpkit("diagnose", answer["dir"], "--json"))
-    # Accounting answers, and may not have heard of the start yet.
-    assert silent["cause"] in ("running", "pending", "unknown"), silent
     on_slurm.run(["scancel", answer["job_id"]], check=True)
     wait_accounted(on_slurm, answer["job_id"], "CANCELLED by")
     found = answer_of(fsdpkit("diagnose", answer["dir"], "--json"))

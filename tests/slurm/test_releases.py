@@ -1,4 +1,6 @@
-"""The main promises on the newest release of Slurm, and what newer releases give.
+"""On the newest release of Slurm: what another release does otherwise, and what newer ones give.
+
+`make test-releases` runs all tests of Slurm on each release.
 
 A cluster of the newest release that has a root; FSDPKIT_TEST_SLURM chooses another. A root that
 cannot be made (no mirror, no room) leaves these tests out, in one line. They fail instead where
@@ -17,10 +19,7 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from fsdpkit.runs.events import read_json_lines
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
-from tests.attackers.assault import endpoints_in
-from tests.attackers.attacks import echo, forge, let_go, noise, slow
 from tests.conftest import Completed
 from tests.slurm.conftest import WHO, everything_said, told_by_ranks
 from tests.slurm_cluster import NEWEST, SlurmCluster, choice
@@ -91,16 +90,7 @@ def expedites() -> bool:
     return tuple(map(int, RELEASE.split("."))) >= (25, 11)
 
 
-# The main promises.
-
-
-@pytest.mark.torch
-def test_t5_trains_on_two_nodes_of_two_ranks(submit: Submit) -> None:
-    few = ("steps=3", "metrics.every_steps=1", "data.limit=200")
-    words = [word for setting in few for word in ("--set", f"training.{setting}")]
-    run = Run.open(submit("--nodes", "2", "--gpus", "2", *words, warm=True)["dir"])
-    assert over(run) == "COMPLETED", everything_said(run.dir)
-    assert [result["node"] for result in run.results()] == ["node1", "node2"]
+# What releases differ in.
 
 
 def test_a_drafted_profile_agrees_with_its_cluster_and_makes_scripts_that_slurm_takes(
@@ -116,15 +106,6 @@ def test_a_drafted_profile_agrees_with_its_cluster_and_makes_scripts_that_slurm_
     assert taken.returncode == 0, taken.stderr
 
 
-def test_each_task_of_an_array_is_told_apart(submit: Submit, write_script: Script) -> None:
-    script = write_script("some.py", "import sys; sys.exit(3 * int(sys.argv[1] == '1'))")
-    words = ["--nodes", "1", "--gpus", "1", "--array", "0-1"]
-    run = Run.open(submit(str(script), *words, "--", "{array_task}")["dir"])
-    run.wait(poll_s=0.2)
-    told = [state.describe() for state in run.states().values() if state]
-    assert told == ["COMPLETED", "FAILED, exit status 3"], everything_said(run.dir)
-
-
 def test_a_failure_is_over_with_the_rank_s_own_status(
     submit: Submit, write_script: Script, fsdpkit: Callable[..., Completed]
 ) -> None:
@@ -135,14 +116,6 @@ def test_a_failure_is_over_with_the_rank_s_own_status(
     assert "FAILED, exit status 3" in fsdpkit("status", str(run.dir)).stdout
 
 
-def test_check_asks_slurm_and_submits_nothing(
-    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed]
-) -> None:
-    done = fsdpkit("submit", "--nodes", "2", "--gpus", "4", "--account", "pas1234", "--check")
-    assert "to start at" in done.stdout, done.stderr
-    assert on_slurm.run(["squeue", "-h"], check=True).stdout == ""
-
-
 def test_a_requeue_is_another_attempt_of_the_same_run(
     holding: Callable[..., Run], on_slurm: SlurmCluster
 ) -> None:
@@ -150,23 +123,6 @@ def test_a_requeue_is_another_attempt_of_the_same_run(
     on_slurm.run(["scontrol", "requeue", str(run.job_id)], check=True)
     assert over(run) == "COMPLETED", everything_said(run.dir)
     assert run.paths.task().attempts() == [0, 1]
-
-
-def test_whoever_does_not_know_the_secret_is_turned_away(
-    holding: Callable[..., Run], tmp_path: Path
-) -> None:
-    """The whole suite of attacks runs on the release that most tests run on."""
-    run = holding("--nodes", "2", "--gpus", "1")
-    (log,) = run.dir.glob("slurm-*.log")
-    (where,) = endpoints_in(log.read_text())
-    done = [forge(*where, f"{run.job_id}_0"), echo(*where), noise(*where), slow(*where)]
-    let_go(*where)
-    (tmp_path / "go").touch()
-    assert over(run) == "COMPLETED", everything_said(run.dir)
-    assert [believed for _, believed in done] == [0, 0, 0, 0]
-    orders = read_json_lines(run.paths.task().attempt(0).dir / "orders.jsonl")
-    (refused,) = [line["connections"] for line in orders if line["event"] == "strangers"]
-    assert refused == sum(tried for tried, _ in done)
 
 
 def test_a_preempted_run_that_finishes_has_no_failed_step(

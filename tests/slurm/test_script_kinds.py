@@ -1,7 +1,9 @@
-"""A script of each kind on a real Slurm cluster, all side by side: a rank is killed or the job is
-queued again, then it is asked for a checkpoint, cancelled with a last one, resumed, and done.
+"""Scripts of two kinds on a real Slurm cluster, side by side: a rank is killed or the job is queued
+again, then it is asked for a checkpoint, cancelled with a last one, resumed, and done.
 
-A script of plain torch goes the same way in test_logging_script.py.
+In one the loop is Lightning's, in the other the script's own. Without a cluster tests/script stops
+and resumes transformers' trainer as well, and tests/training/test_own_model.py a script that takes
+single parts of fsdpkit; a script of plain torch is in test_logging_script.py.
 """
 
 from __future__ import annotations
@@ -20,18 +22,11 @@ from fsdpkit.reporting.status.overview import one_status
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.history import history_of
 from tests.conftest import ROOT, Completed
-from tests.script.tiny_models import save_tiny_llama
 from tests.slurm.conftest import everything_said, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 STEPS = 40
-OWN_SIZE, SMALL = (
-    f"WIDTH, HEADS, LAYERS, CONTEXT, BATCH, LR, SEED = {sizes}, 1e-3, 42\n"
-    for sizes in ("128, 4, 4, 128, 8", "32, 2, 2, 32, 4")
-)
-"""Of the own model: how it starts and stops does not depend on it."""
-
-KILLED = ("trainer", "lightning", "own")
+KILLED = ("lightning",)
 """Kinds of which a rank is killed, and forked again; the job of the other is queued again.
 Either way a script goes on from a checkpoint that is some steps old.
 """
@@ -61,13 +56,6 @@ def fault(step, free=[]):
             time.sleep(0.05)
 
 """
-IN_TRAINER = """\
-    from transformers import TrainerCallback
-    class Faults(TrainerCallback):
-        def on_step_begin(self, args, state, control, **_):
-            fault(state.global_step + 1)
-    trainer.add_callback(Faults())
-"""
 IN_LIGHTNING = """\
     from pytorch_lightning import Callback
     class Faults(Callback):
@@ -87,48 +75,32 @@ def with_faults(example: str, before: str, added: str, *, after: bool = False) -
 
 
 def scripts() -> dict[str, str]:
-    own = with_faults(
-        "own-model", "            metrics.step(", "            fault(progress.step)\n"
-    )
-    assert OWN_SIZE in own
     found = {
-        "trainer": with_faults("huggingface", "    trainer.train()\n", IN_TRAINER),
         "lightning": with_faults("lightning", "    trainer.fit(", IN_LIGHTNING),
         "accelerate": with_faults(
             "accelerate", "            step += 1\n", "            fault(step)\n", after=True
         ),
-        "own": own.replace("every_steps=100", "every_steps=5").replace(OWN_SIZE, SMALL),
     }
     return {
         kind: f"{source}\n".replace("KILLED", str(kind in KILLED)) for kind, source in found.items()
     }
 
 
-def arguments(kind: str, model: Path) -> tuple[str, ...]:
-    if kind == "own":
-        return (str(STEPS),)
-    if kind == "trainer":
-        return ("--model", str(model), "--steps", str(STEPS), "--save-steps", "5")
-    loop = ("--epochs", "4", "--rows", str(STEPS // 4 * 2 * 16), "--batch", "16")
-    return (*loop, "--save-steps", "5")
-
-
-def test_a_script_of_each_kind_goes_all_the_way(
+def test_a_script_goes_all_the_way_whoever_has_the_loop(
     submit: Callable[..., dict[str, Any]],
     write_script: Callable[[str, str], Path],
     fsdpkit: Callable[..., Completed],
-    tmp_path: Path,
 ) -> None:
-    model = save_tiny_llama(tmp_path / "model")
     shape = ("--nodes", "1", "--gpus", "2", "--set", "retry.restarts=2")
-    preload = {"trainer": ("transformers.trainer", "accelerate"), "accelerate": ("accelerate",)}
+    preload = {"accelerate": ("accelerate",)}
+    rows = ("--epochs", "4", "--rows", str(STEPS // 4 * 2 * 16), "--batch", "16")
     runs = {}
     for kind, source in scripts().items():
         path = write_script(f"with_{kind}.py", source)
         shutil.copy(ROOT / "examples" / "huggingface" / "rows.py", path.parent)
         named = json.dumps([*preload.get(kind, ()), "torch._dynamo"])  # by each optimizer, else
         words = (*shape, "--set", f"launch.preload={named}")
-        answer = submit(str(path), *words, "--", *arguments(kind, model), warm=True)
+        answer = submit(str(path), *words, "--", *rows, "--save-steps", "5", warm=True)
         runs[kind] = Run.open(answer["dir"])
     try:
         all_the_way(runs, fsdpkit)
@@ -174,13 +146,7 @@ def check(kind: str, run: Run) -> None:
     assert steps[-1] == STEPS, kind
     assert "loss" in page(run), kind
     exported = {
-        "trainer": "trainer/final/model.safetensors",
         "lightning": "lightning/final.ckpt",
         "accelerate": "accelerate/final/model.safetensors",
-        "own": f"checkpoints/step-{STEPS}/checkpoint.json",
     }
     assert (run.dir / exported[kind]).is_file(), kind
-    if kind == "own":
-        assert (run.paths.task().checkpoints / f"step-{STEPS}" / ".metadata").exists()
-        losses = [line["loss"] for line in read_json_lines(run.paths.task().metrics)]
-        assert losses[-1] < losses[0]

@@ -51,38 +51,11 @@ def test_a_root_is_made_once(bootstrap: Bootstrap) -> None:
     make(Release("26.05"))
 
 
-def test_another_list_of_packages_makes_another_root(
-    bootstrap: Bootstrap, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bootstrap(FINISHED)
-    make(Release("26.05"))
-    before = Release("26.05").root
-    monkeypatch.setattr(releases, "PACKAGES", "slurmctld another")
-    assert not releases.is_made("26.05")
-    make(Release("26.05"))
-    assert Release("26.05").root.is_dir()
-    assert before.is_dir()  # a running cluster may stand on it
-
-
 def test_a_root_that_fails_half_way_is_not_there(bootstrap: Bootstrap) -> None:
     bootstrap('mkdir "$root/usr"; echo "E: no such mirror" >&2; exit 25')
     with pytest.raises(ClusterError, match="cannot be made: E: no such mirror"):
         make(Release("26.05"))
     assert [path.name for path in releases.roots().iterdir()] == [".26.05.lock"]
-
-
-def test_what_a_maker_left_that_was_killed_is_cleared_away(bootstrap: Bootstrap) -> None:
-    (releases.roots() / ".26.05.new-killed" / "usr").mkdir(parents=True)
-    bootstrap(FINISHED)
-    make(Release("26.05"))
-    assert not list(releases.roots().glob(".26.05.new-*"))
-
-
-def test_a_suite_that_has_moved_on_is_not_taken(bootstrap: Bootstrap) -> None:
-    bootstrap('mkdir "$root/usr"; echo 27.11.0-1 > "$root/version"')
-    with pytest.raises(ClusterError, match=r"Debian sid has Slurm 27\.11"):
-        make(Release("26.05"))
-    assert not Release("26.05").root.exists()
 
 
 def test_what_the_machine_lacks_is_said(

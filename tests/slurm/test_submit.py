@@ -249,33 +249,6 @@ def test_a_node_that_fails_its_check_is_named_and_nothing_trains(
     assert re.search("node1: .*Python.*/nowhere", no_torch.stderr)
 
 
-def test_an_exception_in_a_rank_is_named_as_the_first_failure(
-    submit: Submit, write_script: Script, fsdpkit: Callable[..., Completed]
-) -> None:
-    """A25: torchelastic's error file is collected, and the cause is not `<N/A>`."""
-    script = write_script(
-        "raises.py",
-        """
-        import os, time
-        from torch.distributed.elastic.multiprocessing.errors import record
-        @record
-        def main():
-            if os.environ["RANK"] == "1":
-                raise ValueError("the loss is a walrus")
-            time.sleep(3600)
-        main()
-    """,
-    )
-    words = ("--nodes", "2", "--gpus", "1", "--set", "retry.on_crash=stop")
-    run = wait(submit(str(script), *words, warm=True))
-    state = run.state()
-    assert state is not None
-    assert (state.state, state.exit_code) == ("FAILED", 1)
-    shown = fsdpkit("status", str(run.dir)).stdout
-    assert "rank 1 on node2: ValueError: the loss is a walrus" in shown
-    assert run.newest_attempt().rank_file(1, "error.json", 0).exists()
-
-
 def test_cancel_ends_the_run_and_all_its_processes(
     submit: Submit, on_slurm: SlurmCluster, write_script: Script, fsdpkit: Callable[..., Completed]
 ) -> None:
@@ -526,25 +499,6 @@ def test_a_job_that_slurm_queues_again_although_it_was_done_trains_no_second_tim
     assert script.with_name("once.py.ran").read_text() == "x"
     assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
     assert answer_of(fsdpkit("diagnose", answer["dir"], "--json"))["cause"] == "done"
-
-
-def test_a_preempted_run_is_not_over(
-    submit: Submit, on_slurm: SlurmCluster, write_script: Script
-) -> None:
-    script = write_script(
-        "preempted.py",
-        """
-        import os, time
-        time.sleep(0 if "SLURM_RESTART_COUNT" in os.environ else 600)
-    """,
-    )
-    words = ("--nodes", "1", "--gpus", "4", "--set", "resources.nodelist=node2")
-    run = Run.open(submit(str(script), *words)["dir"])
-    until(lambda: (run.dir / "attempt-0" / "rank-3.out").exists())
-    other = submit(str(write_script("who.py", WHO)), *words, "--partition", "high")
-    assert wait(other).state().succeeded  # type: ignore[union-attr]
-    assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
-    assert run.paths.task().attempts() == [0, 1]
 
 
 # What is started, but for scripts

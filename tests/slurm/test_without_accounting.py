@@ -43,36 +43,6 @@ def test_states_come_from_the_controller(
     assert job.done(force_check=True)
 
 
-def test_the_warning_before_the_end_reaches_the_ranks_as_a_file(
-    on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
-) -> None:
-    """A29, A31: USR1 goes to the batch shell alone; ranks see stop-requested, not a signal."""
-    script = write_script(
-        "stops.py",
-        """
-        import os, pathlib, signal, sys, time
-        signal.signal(signal.SIGUSR1, lambda *_: sys.exit(9))
-        print("up", flush=True)
-        request = pathlib.Path(os.environ["FSDPKIT_TASK_DIR"], "stop-requested")
-        while not request.exists():
-            time.sleep(0.1)
-        sys.exit(75)
-        """,
-    )
-    words = ["--nodes", "2", "--gpus", "1", "--time", "10", *COLD, "--json"]
-    stay = ["--set", "retry.on_time_limit=stop"]
-    answer = answer_of(fsdpkit("submit", str(script), *words, *stay))
-    run = Run.open(answer["dir"])
-    on_bare.wait_job(answer["job_id"], states=["RUNNING"])
-    outputs = [run.dir / "attempt-0" / f"rank-{rank}.out" for rank in (0, 1)]
-    until(lambda: all(path.exists() and "up" in path.read_text() for path in outputs), "ranks")
-    on_bare.run(["scancel", "--batch", "--signal=USR1", answer["job_id"]], check=True)
-    state = run.wait(poll_s=0.2)
-    assert (state.state, state.exit_code) == ("FAILED", 75), everything_said(run.dir)
-    shown = fsdpkit("status", str(run.dir)).stdout
-    assert "stopped" in shown
-
-
 def test_a_job_nobody_knows_is_unknown_and_never_done(
     on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
 ) -> None:
