@@ -14,14 +14,11 @@ from __future__ import annotations
 import argparse
 import functools
 import http.server
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -32,8 +29,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
-import fsdpkit  # noqa: E402
-from benchmarks.report import README, Figure, table, with_all_tables  # noqa: E402
+from benchmarks.measured import measured  # noqa: E402
+from benchmarks.report import Figure, finish  # noqa: E402
 from fsdpkit.publishing.catalogue.build import catalogue_files  # noqa: E402
 from fsdpkit.publishing.catalogue.engine import engine_of  # noqa: E402
 from fsdpkit.publishing.catalogue.reading import read_catalogue  # noqa: E402
@@ -176,23 +173,15 @@ def main() -> int:
         opened, changes = (1, 3) if arguments.quick else (OPENED, CHANGES)
         rows = figures(samples(address, opened, changes))
     result: dict[str, Any] = {
-        "measured": {
-            "date": time.strftime("%Y-%m-%d"),
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "fsdpkit": fsdpkit.__version__,
-            "pyodide": PYODIDE.file.removeprefix("pyodide-").removesuffix(".tgz"),
-        },
+        "measured": measured(
+            "fsdpkit", pyodide=PYODIDE.file.removeprefix("pyodide-").removesuffix(".tgz")
+        ),
         "figures": [asdict(row) for row in rows],
         "notes": [spread(rows)],
         "load_before": round(load, 2),
     }
-    print(table(result))
-    if not arguments.quick:
-        path = HERE / "results" / f"catalogue-cpu-{os.cpu_count()}.json"
-        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
-    return 0 if all(row.met for row in rows) else 1
+    path = HERE / "results" / f"catalogue-cpu-{os.cpu_count()}.json"
+    return finish(result, None if arguments.quick else path)
 
 
 def spread(rows: Sequence[Figure]) -> str:

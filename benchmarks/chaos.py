@@ -1,8 +1,8 @@
 """Random faults on a real Slurm: `python benchmarks/chaos.py --draws 300`, as root, about an hour.
 
 Each draw (tests/faults/chaos.py) is a run of a light trainer on two or three nodes, with one fault
-or two in it; clusters side by side take one draw after the other. Writes results/chaos.json after
-each, and the table in README.md at the end. `--continue` goes on where a call was ended; `--number
+or two in it; clusters side by side take one draw after the other. Writes results/chaos.json and
+the table in README.md after each. `--continue` goes on where a call was ended; `--number
 N` makes one draw, says all that its run said, and writes nothing.
 """
 
@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import queue
 import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -27,8 +24,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.report import README, all_of, with_all_tables  # noqa: E402
-from fsdpkit.runs.layout import write_atomically  # noqa: E402
+from benchmarks.markdown import markdown  # noqa: E402
+from benchmarks.measured import measured, slurm_version  # noqa: E402
+from benchmarks.report import all_of, keep  # noqa: E402
 from tests.faults.chaos import FAULTS, Outcome, draw, run, undisturbed_of  # noqa: E402
 from tests.faults.trial import Bed  # noqa: E402
 from tests.slurm_cluster import SlurmCluster  # noqa: E402
@@ -46,12 +44,7 @@ def result_of(outcomes: Sequence[Outcome], slurm: str) -> dict[str, Any]:
         unit="draws",
     )
     return {
-        "measured": {
-            "date": time.strftime("%Y-%m-%d"),
-            "cpus": os.cpu_count(),
-            "slurm": slurm,
-            "python": platform.python_version(),
-        },
+        "measured": measured(slurm=slurm),
         "figures": [asdict(figure)],
         "notes": [faults_table(rows), *wrong_ones(rows)],
         "draws": [{**asdict(one), "wrong": one.wrong.partition("\n")[0]} for one in rows],
@@ -64,14 +57,12 @@ def faults_table(rows: Iterable[Outcome]) -> str:
     for one in rows:
         for name in {strike.fault for strike in draw(one.number).strikes}:
             counts[name][one.end] = counts[name].get(one.end, 0) + 1
-    lines = [
-        "| Fault | Draws | As undisturbed | Ended, reported correctly | Wrong |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
+    lines = []
     for name, found in counts.items():
         ends = [found.get(end, 0) for end in ("undisturbed", "told", "wrong")]
-        lines.append(f"| {name} | {sum(ends)} | " + " | ".join(map(str, ends)) + " |")
-    return "\n".join(lines)
+        lines.append((name, *map(str, (sum(ends), *ends))))
+    columns = ("Fault", "Draws", "As undisturbed", "Ended, reported correctly", "Wrong")
+    return markdown(columns, lines)
 
 
 def wrong_ones(rows: Iterable[Outcome]) -> list[str]:
@@ -92,7 +83,7 @@ class Pieces:
     def work(self, cluster: SlurmCluster, directory: Path) -> None:
         """On a cluster of its own, draw by draw until none is left."""
         cluster.up()
-        self.slurm = cluster.run(["scontrol", "--version"]).stdout.split()[-1]
+        self.slurm = slurm_version(cluster)
         bed = Bed(cluster, directory)
         undisturbed = undisturbed_of(bed)
         while True:
@@ -110,8 +101,7 @@ class Pieces:
             shown = f"{outcome.what}: {outcome.end} ({outcome.state}, {outcome.cause})"
             print(f"{shown} {outcome.seconds} s", outcome.wrong, file=sys.stderr, flush=True)
             if self._keep:
-                text = json.dumps(result_of(self.outcomes, self.slurm), indent=1)
-                write_atomically(RESULTS, text + "\n")
+                keep(result_of(self.outcomes, self.slurm), RESULTS)
 
 
 def main() -> int:
@@ -147,8 +137,6 @@ def main() -> int:
             work.start()
         for thread in threads:
             thread.join()
-    if not alone and not arguments.dry:
-        write_atomically(README, with_all_tables(README.read_text("utf-8")))
     return 1 if any(one.end == "wrong" for one in pieces.outcomes) else 0
 
 

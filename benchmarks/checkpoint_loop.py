@@ -21,9 +21,10 @@ from torch import Tensor
 from benchmarks.gpu_parts.device import Device
 from benchmarks.gpu_parts.trial import Trial, made_up
 from benchmarks.peers.workload import peak_bytes, restart_peak
-from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.checkpoint_loading import sharded_state
 from fsdpkit.training.distributed import sum_over_ranks
+from fsdpkit.training.progress import Progress
 
 HOST = torch.device("cpu")
 

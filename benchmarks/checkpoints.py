@@ -15,14 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +27,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.gpu_parts.tables import markdown, mib, seconds  # noqa: E402
-from benchmarks.report import README, Figure, ratio, table, with_all_tables  # noqa: E402
+from benchmarks.markdown import markdown, mib, seconds  # noqa: E402
+from benchmarks.measured import measured  # noqa: E402
+from benchmarks.report import Figure, finish, ratio, with_load  # noqa: E402
 
 RANKS = 2
 SMALL = ("model.preset=t5-v1.1-small",)
@@ -174,22 +172,11 @@ def measure(words: Sequence[str], rounds: int, steps: int) -> dict[str, Any]:
         saved = start("save", RANKS, directory, rounds, steps, words)
         resumed = {n: start("resume", n, directory, rounds, steps, words) for n in (RANKS, 1)}
     return {
-        "measured": {
-            "date": time.strftime("%Y-%m-%d"),
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "torch": _torch_version(),
-        },
-        "figures": [{**asdict(row), "load_before": round(load, 2)} for row in figures(saved[0])],
+        "measured": measured("torch"),
+        "figures": with_load(figures(saved[0]), load),
         "notes": [costs(saved), sizes(saved, resumed)],
         "samples": {"saved": saved, "resumed": resumed},
     }
-
-
-def _torch_version() -> str:
-    from importlib.metadata import version
-
-    return version("torch")
 
 
 def main() -> int:
@@ -204,13 +191,8 @@ def main() -> int:
         result = measure((*TINY, *COMMON), 1, 2)
     else:
         result = measure((*SMALL, *COMMON), arguments.rounds, 5)
-    print(table(result))
-    if not arguments.quick:
-        path = HERE / "results" / f"checkpoints-{arguments.machine}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
-    return 0 if all(row["met"] for row in result["figures"]) else 1
+    path = HERE / "results" / f"checkpoints-{arguments.machine}.json"
+    return finish(result, None if arguments.quick else path)
 
 
 if __name__ == "__main__":

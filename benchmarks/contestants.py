@@ -19,53 +19,25 @@ class Contestant:
     rounds: bool = False  # its weights have fewer bits: losses are near those of the others
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Names of one of ours and a peer, and how many times the peer's speed is asked of it."""
-
-    ours: str
-    peer: str
-    least_speed: float = 1.0
-
-
 def ours(
     *words: str, name: str = "ours", shown: str = "fsdpkit", rounds: bool = False
 ) -> Contestant:
     return Contestant(name, shown, sys.executable, "fsdpkit_t5.py", words, rounds)
 
 
-def contestants(peers: str, *, gpu: bool) -> list[Contestant]:
-    """`peers` is the Python of their environment. Compiling is compared on GPUs only."""
+def contestants(peers: str) -> list[Contestant]:
+    """`peers` is the Python of their environment."""
     shown = "Hugging Face T5, Accelerate FSDP2"
-    them = [
+    return [
         ours("sharding.engine=fsdp2", name="fsdp2", shown="fsdpkit, FSDP2"),
         ours("sharding.engine=fsdp1", name="fsdp1", shown="fsdpkit, FSDP1"),
         Contestant("accelerate", shown, peers, "accelerate_t5.py"),
         Contestant("lightning", "Hugging Face T5, Lightning FSDP1", peers, "lightning_t5.py"),
     ]
-    if gpu:
-        them.append(ours("compile=true", name="compiled", shown="fsdpkit, FSDP2 compiled"))
-        them += [
-            Contestant(f"accelerate-{'-'.join(words)}", told, peers, "accelerate_t5.py", words)
-            for words, told in (
-                (("eager",), f"{shown}, eager attention"),
-                (("compile",), f"{shown} compiled"),
-                (("eager", "compile"), f"{shown} compiled, eager attention"),
-            )
-        ]
-    return them
 
 
-def pairs(*, gpu: bool) -> list[Pair]:
-    """The same engine side by side, and our default beside both peers."""
-    them = [Pair("fsdp2", "accelerate"), Pair("fsdp1", "lightning"), Pair("fsdp2", "lightning")]
-    if gpu:
-        them += [
-            Pair("fsdp2", "accelerate-eager", least_speed=2.0),
-            Pair("compiled", "accelerate-compile"),
-            Pair("compiled", "accelerate-eager-compile", least_speed=2.0),
-        ]
-    return them
+PAIRS = (("fsdp2", "accelerate"), ("fsdp1", "lightning"), ("fsdp2", "lightning"))
+"""The same engine side by side, and our default beside both peers."""
 
 
 def strategies() -> list[Contestant]:

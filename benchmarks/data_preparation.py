@@ -13,10 +13,8 @@ small file and writes nothing.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
-import platform
 import random
 import shutil
 import subprocess
@@ -24,14 +22,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.report import README, ratio, table, with_all_tables  # noqa: E402
+from benchmarks.measured import measured  # noqa: E402
+from benchmarks.peers.environment import peers_python  # noqa: E402
+from benchmarks.report import finish, ratio, with_load  # noqa: E402
 from fsdpkit.data import python_docs  # noqa: E402
 from fsdpkit.data.index import read_index  # noqa: E402
 
@@ -89,26 +88,6 @@ print(json.dumps([table.num_rows, tokens]))
 """
 
 
-def peers_python() -> str:
-    """The Python that has PEERS and what they need; made now unless it is there."""
-    key = hashlib.sha256("\n".join([*PEERS, sys.version, sys.prefix]).encode()).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    prefix = cache / "fsdpkit-benchmarks" / f"data-{key}"
-    python, complete = prefix / "bin" / "python", prefix / "complete"
-    if not complete.exists():
-        print(f"installing {', '.join(PEERS)} in {prefix}", file=sys.stderr)
-        for argv in (
-            [sys.executable, "-m", "venv", "--clear", str(prefix)],
-            [str(python), "-m", "pip", "install", "--quiet", *PEERS],
-        ):
-            subprocess.run(argv, check=True)
-        # It ends with 1 over files of a package that were never meant to compile.
-        argv = [str(python), "-m", "compileall", "-qq", str(prefix / "lib")]
-        subprocess.run(argv, check=False)
-        complete.touch()
-    return str(python)
-
-
 def rows(size_bytes: int) -> Iterator[dict[str, str]]:
     """Pairs of code and docstring, each time round with other lines and other numbers."""
     pairs = list(python_docs.docstrings())
@@ -153,7 +132,7 @@ class Bench:
 
     def __init__(self, work: Path, size_bytes: int, processes: int) -> None:
         self.work, self.processes = work, processes
-        self.python = peers_python()
+        self.python = peers_python("data", PEERS)
         self.corpus, self.tokenizer = work / "corpus.jsonl", work / "tokenizer.json"
         print("making a corpus and a tokenizer", file=sys.stderr)
         write_corpus(self.corpus, size_bytes)
@@ -207,7 +186,7 @@ class Bench:
         return done.stdout
 
 
-def figure(bench: Bench, name: str, tokenizer: str, count: int) -> dict[str, Any]:
+def figure(bench: Bench, name: str, tokenizer: str, count: int) -> list[dict[str, Any]]:
     """One row: medians of MB/s of input, and theirs in ours."""
     load = os.getloadavg()[0]
     ours: list[float] = []
@@ -231,23 +210,18 @@ def figure(bench: Bench, name: str, tokenizer: str, count: int) -> dict[str, Any
         (ours, theirs),
         "MB/s",
     )
-    return {**asdict(row), "load_before": round(load, 2)}
+    return with_load([row], load)
 
 
 def measure(work: Path, size_bytes: int, processes: int, count: int) -> dict[str, Any]:
     """Everything that the result file holds."""
     bench = Bench(work, size_bytes, processes)
     figures = [
-        figure(bench, "bytes", "bytes", count),
-        figure(bench, "tokenizer.json", str(bench.tokenizer), count),
+        *figure(bench, "bytes", "bytes", count),
+        *figure(bench, "tokenizer.json", str(bench.tokenizer), count),
     ]
-    measured = {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpus": os.cpu_count(),
-        "python": platform.python_version(),
-        **dict(peer.split("==") for peer in PEERS),
-    }
-    return {"measured": measured, "figures": figures}
+    peers = dict(peer.split("==") for peer in PEERS)
+    return {"measured": measured(**peers), "figures": figures}
 
 
 def main() -> int:
@@ -265,13 +239,8 @@ def main() -> int:
         result = measure(
             Path(work), size, arguments.processes, 1 if arguments.quick else arguments.samples
         )
-    print(table(result))
-    if not arguments.quick:
-        path = HERE / "results" / f"data-{arguments.machine}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
-    return 0 if all(row["met"] for row in result["figures"]) else 1
+    path = HERE / "results" / f"data-{arguments.machine}.json"
+    return finish(result, None if arguments.quick else path)
 
 
 if __name__ == "__main__":

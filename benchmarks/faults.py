@@ -5,7 +5,7 @@ in the phase while it is broken. Measured are the seconds from the fault to the 
 ranks that were started again, how many of them passed until it was noticed, and how many steps were
 done twice; whether it ended well is judged by Slurm, and by the losses of an undisturbed run.
 
-Writes results/faults.json, which goodput.py reads, and the table in README.md, anew after each
+Writes results/faults.json and the table in README.md, anew after each
 case: what a call that is cut short has measured is kept, and `--continue` takes those cases that
 have no row. First come the cases that the tests run; `--core` takes no others, `--training` of
 these the phase training, and the table says so. `--only WORD` takes the cases with this word in
@@ -17,27 +17,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.gpu_parts.tables import markdown, seconds  # noqa: E402
-from benchmarks.report import README, all_of, table, with_all_tables  # noqa: E402
+from benchmarks.markdown import markdown, seconds  # noqa: E402
+from benchmarks.measured import measured, slurm_version  # noqa: E402
+from benchmarks.report import all_of, finish, keep, with_load  # noqa: E402
 from fsdpkit.runs.events import read_json_lines  # noqa: E402
-from fsdpkit.runs.layout import write_atomically  # noqa: E402
 from tests.faults.matrix import ALL, CORE, Case  # noqa: E402
-from tests.faults.trial import SETTINGS, T5, Bed, Trial, TrialError  # noqa: E402
+from tests.faults.trial import T5, Bed, Trial, TrialError  # noqa: E402
 from tests.slurm_cluster import ClusterError, SlurmCluster  # noqa: E402
 
 RESULTS = HERE / "results" / "faults.json"
@@ -49,14 +45,6 @@ HOW = {
     "undisturbed": "goes on",
 }
 COLUMNS = ("Fault", "Phase", "Survived", "How", "Lost", "Noticed after", "Steps repeated", "Losses")
-GOODPUT = {
-    "notice_s.crash": ("rank killed in training", "noticed_s"),
-    "notice_s.hang": ("rank hangs in training", "noticed_s"),
-    "notice_s.node": ("node lost in training", "noticed_s"),
-    "restart_s": ("rank killed in training", "repaired_s"),
-    "requeue_s": ("node lost in training", "repaired_s"),
-}
-"""What goodput.py computes with: the case it is taken from, and which of its times."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +66,6 @@ class Row:
     @property
     def case(self) -> str:
         return f"{self.fault} in {self.phase}"
-
-    @property
-    def repaired_s(self) -> float | None:
-        if self.back_s is None or self.noticed_s is None:
-            return None
-        return self.back_s - self.noticed_s
 
 
 def measure(case: Case, bed: Bed, undisturbed: Mapping[int, float]) -> Row:
@@ -176,25 +158,6 @@ def left_out(rows: Sequence[Row], calls: int) -> str:
     return told if calls == 1 else f"{told} The rows come from {calls} successive calls."
 
 
-def for_goodput(rows: Sequence[Row]) -> dict[str, Any]:
-    """`notice_s`, `restart_s` and `requeue_s`, from the rows that there are; medians of repeats."""
-    found: dict[str, Any] = {"notice_s": {}}
-    for name, (case, attribute) in GOODPUT.items():
-        values = [getattr(row, attribute) for row in rows if row.case == case and row.survived]
-        values = [value for value in values if value is not None]
-        if values:
-            outer, _, inner = name.rpartition(".")
-            (found[outer] if outer else found)[inner] = round(statistics.median(values), 2)
-    return found
-
-
-def policy(rows: Iterable[Row]) -> dict[str, float]:
-    """`[retry]` that the rows were measured with."""
-    hang_sets = [s for case in ALL if case.fault.name == "rank hangs" for s in case.fault.sets]
-    pairs = [s.removeprefix("retry.").split("=") for s in (*SETTINGS, *hang_sets) if "retry." in s]
-    return {name: float(value) for name, value in pairs}
-
-
 def result_of(rows: Sequence[Row], slurm: str, load: float, calls: int = 1) -> dict[str, Any]:
     """Everything that the result file holds."""
     figure = all_of(
@@ -203,19 +166,11 @@ def result_of(rows: Sequence[Row], slurm: str, load: float, calls: int = 1) -> d
         [row.survived and row.exact for row in rows],
     )
     return {
-        "measured": {
-            "date": time.strftime("%Y-%m-%d"),
-            "cpus": os.cpu_count(),
-            "slurm": slurm,
-            "python": platform.python_version(),
-            "torch": version("torch"),
-        },
-        "figures": [{**asdict(figure), "load_before": round(load, 2)}],
+        "measured": measured("torch", slurm=slurm),
+        "figures": with_load([figure], load),
         "notes": [faults_table(rows), left_out(rows, calls)],
         "calls": calls,
         "faults": [asdict(row) for row in rows],
-        "policy": policy(rows),
-        **for_goodput(rows),
     }
 
 
@@ -229,7 +184,7 @@ def run(cases: Sequence[Case], before: Sequence[Row], calls: int) -> Iterator[di
         tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as name,
         SlurmCluster(Path(name) / "slurm") as cluster,
     ):
-        slurm = cluster.run(["scontrol", "--version"]).stdout.split()[-1]
+        slurm = slurm_version(cluster)
         (Path(name) / "bed").mkdir()
         bed = Bed(cluster, Path(name) / "bed")
         undisturbed = bed.undisturbed(T5)
@@ -269,10 +224,8 @@ def main() -> int:
     result: dict[str, Any] = {"figures": []}
     for result in run(cases, rows, calls):
         if not (arguments.quick or arguments.only):
-            write_atomically(RESULTS, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-            write_atomically(README, with_all_tables(README.read_text("utf-8")))
-    print(table(result))
-    return 0 if all(figure["met"] for figure in result["figures"]) else 1
+            keep(result, RESULTS)
+    return finish(result, None)
 
 
 if __name__ == "__main__":

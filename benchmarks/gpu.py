@@ -43,7 +43,6 @@ from benchmarks.report import README, table, with_all_tables  # noqa: E402
 PARTS = {
     "step": 240,
     "memory": 90,
-    "attention_alone": 60,
     "peers": 150,
     "trainer": 150,
     "saves": 90,

@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,12 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.installed import Installed, install_fsdpkit, install_torchx  # noqa: E402
-from benchmarks.report import README, RESULTS, Figure, ratio, table, with_table  # noqa: E402
+from benchmarks.measured import measured, slurm_version  # noqa: E402
+from benchmarks.report import Figure, finish, ratio, with_earlier_figures, with_load  # noqa: E402
 from fsdpkit.runs.events import read_json_lines  # noqa: E402
 from tests.slurm_cluster import SlurmCluster  # noqa: E402
 
+RESULTS = HERE / "results" / "launch.json"
 ACCOUNT = "pas1234"
 SHAPE = ("--nodes", "2", "--gpus", "4")
 # Three logged steps and nothing else: the clock stops at the first.
@@ -223,15 +224,9 @@ class Bench:
         )  # fmt: skip
 
     def about(self) -> dict[str, Any]:
-        return {
-            "date": time.strftime("%Y-%m-%d"),
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "slurm": self.cluster.run(["sbatch", "--version"], check=True).stdout.split()[-1],
-            "torch": self.ours.version("torch"),
-            "fsdpkit": self.ours.version("fsdpkit"),
-            "torchx": self.torchx.version("torchx"),
-        }
+        versions = {name: self.ours.version(name) for name in ("torch", "fsdpkit")}
+        torchx = self.torchx.version("torchx")
+        return measured(**versions, torchx=torchx, slurm=slurm_version(self.cluster))
 
 
 PARTS: dict[str, Callable[[Bench], Figure]] = {
@@ -259,17 +254,8 @@ def measure(parts: Sequence[str], counts: Counts, work: Path) -> dict[str, Any]:
             load = os.getloadavg()[0]
             figure = PARTS[name](bench)
             print(f"{name}: {figure.value:.2f}, load before {load:.1f}", file=sys.stderr)
-            figures.append({**asdict(figure), "load_before": round(load, 2)})
+            figures += with_load([figure], load)
         return {"measured": bench.about(), "figures": figures}
-
-
-def _replacing_its_rows(result: dict[str, Any]) -> dict[str, Any]:
-    """`result` over what is committed: a figure that was not measured this time keeps its row."""
-    figures = {figure["name"]: figure for figure in result["figures"]}
-    if RESULTS.exists():
-        earlier = json.loads(RESULTS.read_text("utf-8"))["figures"]
-        figures = {figure["name"]: figure for figure in earlier} | figures
-    return {**result, "figures": [figures[name] for name in PARTS if name in figures]}
 
 
 def main() -> int:
@@ -283,13 +269,9 @@ def main() -> int:
     counts = QUICK if arguments.quick else Counts()
     with tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as work:
         result = measure(arguments.only or list(PARTS), counts, Path(work))
-    print(table(result))
-    if not arguments.quick:
-        result = _replacing_its_rows(result)
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        README.write_text(with_table(README.read_text("utf-8"), result), "utf-8")
-    return 0 if all(figure["met"] for figure in result["figures"]) else 1
+    if arguments.quick:
+        return finish(result, None)
+    return finish(with_earlier_figures(result, RESULTS), RESULTS)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import signal
 import statistics
 import sys
@@ -42,8 +41,9 @@ from benchmarks.fault_parts.jobs import (  # noqa: E402
     launcher_process,
     processes_of,
 )
-from benchmarks.gpu_parts.tables import markdown, seconds  # noqa: E402
-from benchmarks.report import README, Figure, ratio, table, with_all_tables  # noqa: E402
+from benchmarks.markdown import markdown, seconds  # noqa: E402
+from benchmarks.measured import measured, slurm_version  # noqa: E402
+from benchmarks.report import Figure, finish, ratio  # noqa: E402
 from tests.slurm_cluster import SlurmCluster  # noqa: E402
 
 RESULTS = HERE / "results" / "overhead.json"
@@ -342,18 +342,6 @@ def told_about_restarts(requeue_delay_s: int) -> str:
     )
 
 
-def about(cluster: SlurmCluster) -> dict[str, Any]:
-    from importlib.metadata import version
-
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpus": os.cpu_count(),
-        "python": platform.python_version(),
-        "slurm": cluster.run(["sbatch", "--version"], check=True).stdout.split()[-1],
-        **{name: version(name) for name in ("torch", "submitit", "fsdpkit")},
-    }
-
-
 def measure(parts: Sequence[str], counts: Counts, work: Path) -> dict[str, Any]:
     """These parts, each with its figures, notes and samples, and where they come from."""
     found: dict[str, Any] = {}
@@ -364,7 +352,8 @@ def measure(parts: Sequence[str], counts: Counts, work: Path) -> dict[str, Any]:
             load = os.getloadavg()[0]
             print(f"{name}: load before {load:.1f}", file=sys.stderr)
             found[name] = {**PARTS[name](bench), "load_before": round(load, 2)}
-        return {"measured": about(cluster), "parts": found}
+        about = measured("torch", "submitit", "fsdpkit", slurm=slurm_version(cluster))
+        return {"measured": about, "parts": found}
 
 
 def as_result(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -394,12 +383,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as work:
         found = measure(arguments.only or list(PARTS), counts, Path(work))
     result = as_result(found if arguments.quick else with_earlier_parts(found))
-    print(table(result))
-    if not arguments.quick:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
-    return 0 if all(row["met"] for row in result["figures"]) else 1
+    return finish(result, None if arguments.quick else RESULTS)
 
 
 if __name__ == "__main__":

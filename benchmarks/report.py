@@ -1,4 +1,4 @@
-"""The tables in README.md from the files in results/: `python benchmarks/report.py` writes them.
+"""Result files, and the tables in README.md that `python benchmarks/report.py` makes of them.
 
 A section of README.md names the files that it is made from, `results/training-*.json` say: one
 table a file, by name. A result file is one JSON object:
@@ -19,21 +19,21 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.gpu_parts.tables import digits  # noqa: E402
+from benchmarks.markdown import digits, markdown, source  # noqa: E402
 from benchmarks.plan_parts import tables  # noqa: E402
+from fsdpkit.runs.layout import write_atomically  # noqa: E402
 
-RESULTS = HERE / "results" / "launch.json"
+RESULTS = HERE / "results"
 README = HERE / "README.md"
 _BEGIN = "<!-- made by report.py from {files}: do not edit -->"
-BEGIN = _BEGIN.format(files="results/launch.json")
 END = "<!-- end of what report.py made -->"
 _SECTION = re.compile(
     _BEGIN.format(files=r"(?P<files>results/\S+)") + ".*?" + re.escape(END), re.DOTALL
@@ -42,8 +42,6 @@ _SECTION = re.compile(
 COLUMNS = ("What", "Against", "Ours", "Theirs", "Figure", "Target", "")
 STRATEGIES = ("Strategy", "Steps/s", "Weights", "Gradients", "Optimizer", "Peak")
 STEPS = ("Step", "Tokens/s", "× before", "Peak")
-# Named first and with a capital in the line that says where figures come from.
-_SOFTWARE = {"slurm": "Slurm", "python": "Python"}
 
 
 @dataclass
@@ -112,27 +110,13 @@ def table(result: dict[str, Any]) -> str:
     """The figures as a Markdown table, and a line that says where they come from."""
     if any(key in result for key in tables.KEYS):
         return tables.table(result)
-    parts = [_markdown(COLUMNS, map(_row, result["figures"]))]
+    parts = [markdown(COLUMNS, map(_row, result["figures"]))]
     if strategies := result.get("strategies"):
-        parts.append(_markdown(STRATEGIES, map(_strategy, strategies)))
+        parts.append(markdown(STRATEGIES, map(_strategy, strategies)))
     if steps := result.get("steps"):
-        parts.append(_markdown(STEPS, map(_step, steps)))
+        parts.append(markdown(STEPS, map(_step, steps)))
     parts += result.get("notes", [])
-    return "\n\n".join([*parts, _source(result["measured"])])
-
-
-def _markdown(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    ruled = [columns, tuple("-" * max(3, len(c)) for c in columns), *rows]
-    return "\n".join("| " + " | ".join(row).rstrip() + " |" for row in ruled)
-
-
-def _source(about: dict[str, Any]) -> str:
-    known = [(shown, about[name]) for name, shown in _SOFTWARE.items() if name in about]
-    other = about.keys() - {"date", "cpus", "device", *_SOFTWARE}
-    known += [(name, version) for name, version in about.items() if name in other]
-    where = about.get("device") or f"{about['cpus']} CPU cores"
-    software = ", ".join(f"{name} {version}" for name, version in known)
-    return f"Measured {about['date']} on {where}: {software}."
+    return "\n\n".join([*parts, source(result["measured"])])
 
 
 def _row(figure: dict[str, Any]) -> tuple[str, ...]:
@@ -184,13 +168,6 @@ def _value(value: float, kind: str) -> str:
     return f"{value:.2f} s" if kind == "seconds" else f"{value:.2f} ×"
 
 
-def with_table(readme: str, result: dict[str, Any]) -> str:
-    """The README's text with the table of this result of launch.py in its place."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table(result)}\n\n{END}{after}"
-
-
 def with_all_tables(readme: str, directory: Path = HERE) -> str:
     """The README's text with every section made anew from the files it names, if there are any."""
 
@@ -201,6 +178,37 @@ def with_all_tables(readme: str, directory: Path = HERE) -> str:
         return "\n\n".join([_BEGIN.format(files=files), *tables, END])
 
     return _SECTION.sub(section, readme)
+
+
+def with_load(figures: Sequence[Figure], load: float) -> list[dict[str, Any]]:
+    """The figures as a result file holds them, with the machine's load before them."""
+    return [{**asdict(figure), "load_before": round(load, 2)} for figure in figures]
+
+
+def with_earlier_figures(result: dict[str, Any], path: Path) -> dict[str, Any]:
+    """What is kept already, with the figures that were measured this time in the place of theirs,
+    new ones behind them."""
+    if not path.exists():
+        return result
+    new = {figure["name"]: figure for figure in result["figures"]}
+    earlier = json.loads(path.read_text("utf-8"))
+    kept = [new.pop(figure["name"], figure) for figure in earlier["figures"]]
+    return {**result, "figures": [*kept, *new.values()]}
+
+
+def finish(result: dict[str, Any], path: Path | None) -> int:
+    """Print the table; with a path keep the result there and make README.md anew. Returns the exit
+    status: 1 if a target was missed."""
+    print(table(result))
+    if path is not None:
+        keep(result, path)
+    return 0 if all(figure["met"] for figure in result["figures"]) else 1
+
+
+def keep(result: dict[str, Any], path: Path) -> None:
+    """Write a result file, whole or not at all, and the tables that are made of it."""
+    write_atomically(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(README, with_all_tables(README.read_text("utf-8")))
 
 
 def main() -> int:

@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,8 +25,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.peers.environment import version  # noqa: E402
-from benchmarks.report import README, Figure, ratio, table, with_all_tables  # noqa: E402
+from benchmarks.measured import measured  # noqa: E402
+from benchmarks.report import Figure, finish, ratio  # noqa: E402
 
 TRAINER = ROOT / "examples" / "T5-fsdp" / "fsdp_t5.py"
 STEPS, SEEDS, BATCH = 100, (1, 2), 8
@@ -122,20 +120,14 @@ def main() -> int:
     arguments = parser.parse_args()
     steps, seeds = (10, SEEDS[:1]) if arguments.quick else (STEPS, SEEDS)
     rows = figures(steps, seeds)
-    about = {"date": time.strftime("%Y-%m-%d"), "cpus": os.cpu_count()}
-    software = {name: version(sys.executable, name) for name in ("fsdpkit", "torch")}
     result: dict[str, Any] = {
-        "measured": {**about, "python": platform.python_version(), **software},
+        "measured": measured("fsdpkit", "torch"),
         "figures": [asdict(row) for row in rows],
         "notes": [spread(rows)],
         "deviation": {r.name: statistics.pstdev(r.samples["ours"]) for r in rows},
     }
-    print(table(result))
-    if not arguments.quick:
-        path = HERE / "results" / f"rounding-cpu-{os.cpu_count()}.json"
-        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
-    return 0 if all(row.met for row in rows) else 1
+    path = HERE / "results" / f"rounding-cpu-{os.cpu_count()}.json"
+    return finish(result, None if arguments.quick else path)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ they measured.
     python -m benchmarks.study_pictures run     # both, on this machine's local cluster: minutes
     python -m benchmarks.study_pictures draw    # from docs/pictures/studies.json
 
-The sweep is drawn by the code of `fsdpkit sweep report`. Both pictures are as wide as a phone, and
-light or dark as their reader's system is.
+They are drawn by the code of `fsdpkit sweep report` and of `fsdpkit scale write`; the sweep is as
+wide as a phone, and light or dark as its reader's system is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import msgspec
 from fsdpkit.scheduling.states import JobState
 from fsdpkit.sweeps.parallel import parallel
 from fsdpkit.sweeps.results import Result
-from fsdpkit.sweeps.scaling import Mode, Size, knee
+from fsdpkit.sweeps.scaling import Mode, Size
+from fsdpkit.sweeps.scaling_figure import figure
 from fsdpkit.sweeps.space import parameters
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
@@ -66,7 +67,7 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     for name, text in pictures(json.loads(RESULTS.read_text(encoding="utf-8"))).items():
-        (PICTURES / name).write_text(text, encoding="utf-8")
+        (PICTURES / name).write_bytes(text)
         print(PICTURES / name)
     return 0
 
@@ -90,26 +91,26 @@ def run() -> dict[str, Any]:
 
 
 def _study(directory: str, mode: Mode, local: Sequence[str]) -> list[Any]:
-    """One size after another, for all share this machine's cores: with a bound that none misses,
-    each is submitted when the one before is over."""
-    words = ("scale", "t5", "--nodes", ",".join(map(str, NODES)), f"--{mode}", "--bound", "0.01")
+    """One size after another, for all share this machine's cores."""
     sets = (
         f"training.steps={SCALE_STEPS}",
         "training.metrics.every_steps=1",
         "training.batch_size=8",
     )
     given = [word for each in sets for word in ("--set", each)]
-    fsdpkit(directory, *words, *local, "--name", mode, *given)
+    first, *others = map(str, NODES)
+    fsdpkit(directory, "scale", "t5", "--nodes", first, f"--{mode}", *local, "--name", mode, *given)
+    for nodes in others:
+        _until_over(directory, "scale", mode, "sizes")
+        fsdpkit(directory, "scale", "extend", mode, "--nodes", nodes)
+    return list(_until_over(directory, "scale", mode, "sizes"))
+
+
+def _until_over(directory: str, kind: str, name: str, rows: str = "trials") -> Any:
     while True:
-        sizes = fsdpkit(directory, "scale", "status", mode)["sizes"]
-        if {one["state"] for one in sizes} & _OPEN:
-            time.sleep(5)
-        elif "submitted" not in fsdpkit(directory, "scale", "advance", mode)["modes"][mode]:
-            return list(sizes)
-
-
-def _until_over(directory: str, kind: str, name: str) -> None:
-    while {one["state"] for one in fsdpkit(directory, kind, "status", name)["trials"]} & _OPEN:
+        found = fsdpkit(directory, kind, "status", name)[rows]
+        if not {one["state"] for one in found} & _OPEN:
+            return found
         time.sleep(5)
 
 
@@ -142,10 +143,14 @@ _STYLE = """
 """
 
 
-def pictures(measured: Mapping[str, Any]) -> dict[str, str]:
+def pictures(measured: Mapping[str, Any]) -> dict[str, bytes]:
+    sizes: dict[Mode, list[Size]] = {
+        mode: msgspec.convert(measured["sizes"][mode], list[Size]) for mode in MODES
+    }
+    title = f"A small T5 on a local cluster of {measured['cores']} cores"
     return {
-        "sweep.svg": sweep_picture(measured["sweep"]),
-        "scale.svg": scale_picture(measured["sizes"], measured["cores"]),
+        "sweep.svg": sweep_picture(measured["sweep"]).encode(),
+        "scale.svg": figure(sizes, title, "svg"),
     }
 
 
@@ -192,78 +197,6 @@ def sweep_picture(told: Mapping[str, Any]) -> str:
     return _svg(
         342, f"Sweep {told['name']} of a small T5", f"{about}; the worst {worst:.3f}", inside
     )
-
-
-def scale_picture(told: Mapping[str, Sequence[Mapping[str, Any]]], cores: int) -> str:
-    """Speedup above, efficiency below, over nodes."""
-    sizes: dict[Mode, list[Size]] = {
-        mode: msgspec.convert(told[mode], list[Size]) for mode in MODES if mode in told
-    }
-    nodes = sorted({one.nodes for found in sizes.values() for one in found})
-    parts = [*_panel(sizes, nodes, 66, 110, "speedup", nodes[-1] / nodes[0])]
-    parts += _panel(sizes, nodes, 226, 110, "efficiency", 1.0)
-    for row, mode in enumerate(sizes):
-        x, tone = 250 + 70 * row, "ab"[row]
-        parts.append(f'<rect class="fill-{tone}" x="{x}" y="50" width="9" height="9"/>')
-        parts.append(f'<text x="{x + 13}" y="59">{mode}</text>')
-    knees = {mode: knee(found) for mode, found in sizes.items()}
-    where = ", ".join(f"{mode} {at}" for mode, at in knees.items() if at is not None)
-    about = f"local cluster, {cores} cores; knee at nodes: {where or 'none'}"
-    return _svg(376, "Scaling study of a small T5", about, "\n".join(parts))
-
-
-def _panel(
-    sizes: Mapping[Mode, Sequence[Size]],
-    nodes: Sequence[int],
-    top: int,
-    height: int,
-    what: str,
-    most: float,
-) -> list[str]:
-    """One pair of axes, the sizes at equal distances; dashed: a cluster without communication."""
-    left, right = _MARGIN + 18, _WIDTH - 16
-
-    def x(count: int) -> float:
-        return left + (right - left) * nodes.index(count) / max(1, len(nodes) - 1)
-
-    def y(value: float) -> float:
-        return top + height * (1 - value / (1.08 * most))
-
-    def path(points: Sequence[tuple[float, float]]) -> str:
-        return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
-
-    parts = [f'<text x="12" y="{top - 8}">{what}</text>']
-    for share in (0.0, 0.5, 1.0):
-        label = f"{share:.0%}" if what == "efficiency" else f"{share * most:g}"
-        at = y(share * most)
-        parts.append(
-            f'<line class="rule" opacity="0.4" x1="{left}" x2="{right}" '
-            f'y1="{at:.1f}" y2="{at:.1f}"/>'
-        )
-        parts.append(
-            f'<text class="tick" x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{label}</text>'
-        )
-    ideal = [(x(n), y(n / nodes[0] if what == "speedup" else 1.0)) for n in nodes]
-    parts.append(f'<path class="line muted dashed" d="{path(ideal)}"/>')
-    for tone, found in zip("ab", sizes.values(), strict=False):
-        known = [(one.nodes, getattr(one, what)) for one in found if one.efficiency is not None]
-        points = [(x(n), y(value)) for n, value in known]
-        if points:
-            parts.append(f'<path class="line {tone} even" d="{path(points)}"/>')
-        for (n, value), (a, b) in zip(known, points, strict=True):
-            shown = f"{value:.0%}" if what == "efficiency" else f"{value:.2f}"
-            parts.append(
-                f'<circle class="fill-{tone}" cx="{a:.1f}" cy="{b:.1f}" r="4">'
-                f"<title>{n} nodes: {shown}</title></circle>"
-            )
-    for n in nodes:
-        anchor = "end" if n == nodes[-1] else "middle"
-        unit = {nodes[0]: " node", nodes[-1]: " nodes"}.get(n, "")
-        parts.append(
-            f'<text class="tick" x="{x(n):.1f}" y="{top + height + 16}" text-anchor="{anchor}">'
-            f"{n}{unit}</text>"
-        )
-    return parts
 
 
 if __name__ == "__main__":

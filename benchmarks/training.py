@@ -2,9 +2,10 @@
 
 Ours, Accelerate's FSDP2 and Lightning's FSDP strategy train the same T5 from the same weights on
 the same token ids, in turns (A B C A B C …), so that a slow or busy machine slows all. Medians are
-compared; every sample is kept in results/training-<machine>.json. They must go through the same
+compared; every sample is kept in results/training-cpu-<cores>.json. They must go through the same
 losses, or nothing is reported. A second part runs our strategies beside plain DDP, a third what
-makes a step fast, one thing more at a time. contestants.py says who they are.
+makes a step fast, one thing more at a time. contestants.py says who they are. It is of CPUs: what a
+GPU does is in gpu.py.
 `--quick` tries every part once and writes nothing.
 """
 
@@ -13,13 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,16 +28,17 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.contestants import (  # noqa: E402
+    PAIRS,
     Contestant,
     contestants,
-    pairs,
     steps,
     strategies,
 )
+from benchmarks.measured import measured  # noqa: E402
 from benchmarks.peers.environment import PEERS, peers_python, version  # noqa: E402
 from benchmarks.peers.workload import Workload, write_workload  # noqa: E402
-from benchmarks.report import README, Figure, ratio, table, with_all_tables  # noqa: E402
-from benchmarks.training_task import BASE, EXAMPLE, ON_CPU, ON_GPU, SMALL, write_task  # noqa: E402
+from benchmarks.report import Figure, finish, ratio, with_load  # noqa: E402
+from benchmarks.training_task import EXAMPLE, ON_CPU, SMALL, write_task  # noqa: E402
 
 MIB = 2**20
 
@@ -117,12 +116,8 @@ class Bench:
         require_same_work(samples, NEAR_LOSS)
         return samples
 
-    def peaks(
-        self, them: Sequence[Contestant], samples: Mapping[str, list[Sample]]
-    ) -> Mapping[str, list[Sample]]:
-        """`samples` on a GPU; on a CPU one short run of each, whose memory means something."""
-        if gpu_count():
-            return samples
+    def peaks(self, them: Sequence[Contestant]) -> Mapping[str, list[Sample]]:
+        """One short run of each, whose memory means something."""
         with tempfile.TemporaryDirectory(prefix="memory-", dir=self.directory) as name:
             for file in ("config.json", "model.safetensors", "batches.safetensors"):
                 (Path(name) / file).symlink_to(self.directory / file)
@@ -187,31 +182,29 @@ def require_same_work(samples: Mapping[str, Sequence[Sample]], allowed: float) -
         )
 
 
-def compare(
-    bench: Bench, count: int, peers: str, *, gpu: bool
-) -> tuple[list[Figure], dict[str, Any]]:
+def compare(bench: Bench, count: int, peers: str) -> tuple[list[Figure], dict[str, Any]]:
     """Rows of speed and memory against each peer, and every sample."""
-    them = contestants(peers, gpu=gpu)
+    them = contestants(peers)
     samples = bench.in_turns(count, them)
-    peaks = bench.peaks(them, samples)
+    peaks = bench.peaks(them)
     shown = {one.name: one.shown for one in them}
     figures = []
-    for pair in pairs(gpu=gpu):
-        mine, theirs = samples[pair.ours], samples[pair.peer]
-        held = tuple([s.training_bytes / MIB for s in peaks[n]] for n in (pair.ours, pair.peer))
-        what, against = f"{shown[pair.ours]} full_shard", shown[pair.peer]
+    for ours, peer in PAIRS:
+        mine, theirs = samples[ours], samples[peer]
+        held = tuple([s.training_bytes / MIB for s in peaks[n]] for n in (ours, peer))
+        what, against = f"{shown[ours]} full_shard", shown[peer]
         figures += [
             ratio(
-                f"speed-{pair.ours}-{pair.peer}",
+                f"speed-{ours}-{peer}",
                 f"{what}: tokens a second",
                 against,
                 "≥",
-                pair.least_speed,
+                1.0,
                 ([s.tokens_per_s for s in mine], [s.tokens_per_s for s in theirs]),
                 "tokens/s",
             ),
             ratio(
-                f"memory-{pair.ours}-{pair.peer}",
+                f"memory-{ours}-{peer}",
                 f"{what}: peak memory a rank",
                 against,
                 "≤",
@@ -235,7 +228,7 @@ def peak_of(samples: Sequence[Sample]) -> float:
 def compare_strategies(bench: Bench, count: int) -> list[dict[str, Any]]:
     them = strategies()
     samples = bench.in_turns(count, them)
-    peaks = bench.peaks(them, samples)
+    peaks = bench.peaks(them)
     rows = []
     for one in them:
         each = samples[one.name]
@@ -257,7 +250,7 @@ def compare_steps(bench: Bench, count: int) -> list[dict[str, Any]]:
     """What each step of the speed list brings, beside the one before it."""
     them = steps()
     samples = bench.in_turns(count, them)
-    peaks = bench.peaks(them, samples)
+    peaks = bench.peaks(them)
     rows: list[dict[str, Any]] = []
     for one in them:
         each = samples[one.name]
@@ -277,7 +270,7 @@ def compare_steps(bench: Bench, count: int) -> list[dict[str, Any]]:
 
 
 def measure(
-    work: Workload, dimensions: Mapping[str, int], rounds: int, turns: int, *, gpu: bool
+    work: Workload, dimensions: Mapping[str, int], rounds: int, turns: int
 ) -> dict[str, Any]:
     """Everything, as results/training-<machine>.json holds it."""
     peers = peers_python()
@@ -285,14 +278,14 @@ def measure(
         write_task(Path(name), dimensions, work)
         bench = Bench(Path(name), work)
         load = [os.getloadavg()[0]]
-        figures, evidence = compare(bench, rounds, peers, gpu=gpu)
+        figures, evidence = compare(bench, rounds, peers)
         load.append(os.getloadavg()[0])
         strategy_rows = compare_strategies(bench, turns)
         load.append(os.getloadavg()[0])
         step_rows = compare_steps(bench, turns)
     return {
         "measured": about(peers),
-        "figures": [{**asdict(figure), "load_before": round(load[0], 2)} for figure in figures],
+        "figures": with_load(figures, load[0]),
         "strategies": [{**row, "load_before": round(load[1], 2)} for row in strategy_rows],
         "steps": [{**row, "load_before": round(load[2], 2)} for row in step_rows],
         "notes": [note(work, dimensions, evidence)],
@@ -317,54 +310,19 @@ def about(peers: str) -> dict[str, Any]:
     versions = {name: version(peers, name) for name in names}
     if (mine := version(sys.executable, "torch")) != versions["torch"]:
         raise RuntimeError(f"torch {mine} here, {versions['torch']} for the peers: not comparable")
-    where = {"device": f"{gpus} × {gpu}"} if (gpu := gpu_name()) and (gpus := gpu_count()) else {}
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpus": os.cpu_count(),
-        **where,
-        "python": platform.python_version(),
-        "fsdpkit": version(sys.executable, "fsdpkit"),
-        **versions,
-    }
-
-
-def gpu_count() -> int:
-    import torch
-
-    return torch.cuda.device_count()
-
-
-def gpu_name() -> str | None:
-    import torch
-
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-
-
-def machine_name() -> str:
-    """The GPU's name, or cpu and the number of cores, fit for a file's name."""
-    name = gpu_name() or f"cpu-{os.cpu_count()}"
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return measured("fsdpkit", **versions)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train T5 side by side with its peers.")
     parser.add_argument("--quick", action="store_true", help="each part once; write no results")
-    parser.add_argument("--machine", help="name in the result's file name")
     arguments = parser.parse_args()
-    dimensions, work = SMALL, ON_CPU
-    if gpus := gpu_count():
-        dimensions, work = BASE, replace(ON_GPU, ranks=gpus)
-    rounds, turns = 4, 2
+    work, rounds, turns = ON_CPU, 4, 2
     if arguments.quick:
         work, rounds, turns = replace(work, warmup_steps=1, steps=3), 1, 1
-    result = measure(work, dimensions, rounds, turns, gpu=gpus > 0)
-    print(table(result))
-    if not arguments.quick:
-        path = HERE / "results" / f"training-{arguments.machine or machine_name()}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
-    return 0 if all(figure["met"] for figure in result["figures"]) else 1
+    path = HERE / "results" / f"training-cpu-{os.cpu_count()}.json"
+    result = measure(work, SMALL, rounds, turns)
+    return finish(result, None if arguments.quick else path)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from benchmarks.peers.workload import Workload, write_workload
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "T5-fsdp"
 
-# On a CPU: T5 v1.1 in its proportions, small enough for a step of about half a second.
+# T5 v1.1 in its proportions, small enough for a step of about half a second.
 SMALL = {
     "vocab_size": 8192,
     "d_model": 256,
@@ -30,25 +30,6 @@ ON_CPU = Workload(
     warmup_steps=4,
     steps=16,
     precision="float32",
-)
-# On GPUs: v1.1-base with the lengths of its pre-training recipe.
-BASE = {
-    "vocab_size": 32128,
-    "d_model": 768,
-    "d_ff": 2048,
-    "d_kv": 64,
-    "num_heads": 12,
-    "num_layers": 12,
-    "num_decoder_layers": 12,
-}
-ON_GPU = Workload(
-    ranks=1,
-    batch=64,
-    source_length=512,
-    target_length=114,
-    warmup_steps=10,
-    steps=40,
-    precision="bfloat16",
 )
 
 

@@ -1,1 +1,1 @@
-"""Parts of goodput.py and overhead.py: what failures cost, published, measured and simulated."""
+"""Parts of overhead.py: jobs that are started, killed and looked at."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks import checkpoints
 from benchmarks.gpu_parts.rows import ABOUT
-from benchmarks.gpu_parts.tables import digits, gib, markdown, seconds
+from benchmarks.markdown import digits, gib, markdown, seconds
 from benchmarks.report import Figure, all_of, ratio
 
 Row = Mapping[str, Any]
@@ -187,13 +187,6 @@ PLANNED: Columns = {
     "": lambda row: "in range" if in_range(row) else "**not in range**",
     **CALL,
 }
-ATTENTION: Columns = {
-    "Attention alone": lambda row: row["name"],
-    "Forward": lambda row: f"{1e3 * row['forward_s']:.3f} ms",
-    "Backward": lambda row: f"{1e3 * row['backward_s']:.3f} ms",
-    "Peak": lambda row: gib(row["peak_bytes"]),
-    **CALL,
-}
 
 
 def tables(rows: Rows) -> list[str | None]:
@@ -204,7 +197,6 @@ def tables(rows: Rows) -> list[str | None]:
         kinds(of_part(rows, "kernels")),
         listing([row for row in (*base, *step) if row["plan"] and row["peak_bytes"]], MEMORY),
         listing(with_times(rows), PLANNED),
-        listing(of_part(rows, "attention_alone"), ATTENTION),
         listing(of_part(rows, "peers"), {"Peer, Accelerate FSDP2": _case, **SPEED}),
         *(checkpoints.costs([row["samples"]]) for row in of_part(rows, "saves")),
     ]

@@ -3,14 +3,10 @@
 https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2. Accelerate gives FSDP to
 several GPUs only: on CPUs it falls back to plain data parallelism without a word, on one GPU to
 none. There its state is set to FSDP, and every line after that is Accelerate's own.
-
-`SCRIPT WORKLOAD OUT eager` writes attention out instead of using PyTorch's fused one; `compile`
-compiles block by block, as Accelerate's guide to regional compilation has it.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
@@ -36,14 +32,12 @@ from benchmarks.peers.workload import Task, held_bytes, measure
 
 def main() -> None:
     task = Task.from_arguments()
-    work, words = task.work, sys.argv[3:]
-    accelerator = fsdp_accelerator(
-        task.device, task.param_dtype, compiled="compile" in words, loads=True
-    )
+    work = task.work
+    accelerator = fsdp_accelerator(task.device, task.param_dtype, compiled=False, loads=True)
     before = held_bytes(task.device)
     model = T5ForConditionalGeneration.from_pretrained(
         task.directory,
-        attn_implementation="eager" if "eager" in words else "sdpa",
+        attn_implementation="sdpa",
         dtype=torch.float32,
     )
     model.config.use_cache = False

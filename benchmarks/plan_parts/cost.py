@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plan_parts.machine import measured
+from benchmarks.markdown import markdown, source
+from benchmarks.measured import measured
 
 ASKED = ("--gpu", "h100-80", "--nodes", "8", "--gpus", "8", "--no-calibration")
 JOBS: dict[str, tuple[str, ...]] = {
@@ -90,7 +91,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
     rows = [{"job": name, **planned(sets)} for name, sets in jobs.items()]
     return {
         "plan_cost": "of one plan",
-        "measured": measured(),
+        "measured": measured("torch"),
         "rows": rows,
     }
 
@@ -102,7 +103,7 @@ def all_within(result: Mapping[str, Any]) -> bool:
 
 def table(result: Mapping[str, Any]) -> str:
     head = ("Plan", "CPU time", "≤ 60 s", "Peak memory", "≤ 1 GB", "Wall time", "Load before")
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for row in result["rows"]:
         lines.append((
             row["job"],
@@ -113,14 +114,11 @@ def table(result: Mapping[str, Any]) -> str:
             f"{row['wall_s']:.1f} s",
             f"{row['load']:g}",
         ))  # fmt: skip
-    about = result["measured"]
     closing = (
         "A plan computes on one core at a time, so on an idle machine wall time equals CPU time; "
-        "otherwise it also depends on the load. Measured "
-        f"{about['date']} on {about['cpus']} CPU cores: Python {about['python']}, torch "
-        f"{about['torch']}."
+        "otherwise it also depends on the load."
     )
-    return "\n".join([*("| " + " | ".join(cells) + " |" for cells in lines), "", closing])
+    return "\n\n".join([markdown(head, lines), closing, source(result["measured"])])
 
 
 def _verdict(met: bool) -> str:

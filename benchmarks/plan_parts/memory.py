@@ -22,7 +22,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from benchmarks.plan_parts.machine import measured
+from benchmarks.markdown import markdown, source
+from benchmarks.measured import measured
 from fsdpkit.config.training import load_settings, problems
 from fsdpkit.config.training.sharding import Strategy
 
@@ -133,7 +134,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
                 rows.append({**about, "held_bytes": held, "planned_bytes": said})
     return {
         "plan_memory": "what four real ranks hold",
-        "measured": measured("transformers"),
+        "measured": measured("torch", "transformers"),
         "rows": rows,
         "refused": len(refused),
     }
@@ -155,10 +156,8 @@ def table(result: Mapping[str, Any]) -> str:
         strategy = row["strategy"] if row["model"] == "our T5" else "all five"
         groups.setdefault((row["model"], row["engine"], strategy), []).append(row)
     head = ("Model", "Engine", "Strategy", "Cases", "Largest error", "Median", "Within 1 %")
-    lines = [head, ["---"] * len(head)]
-    lines += [(*names, *_cells(rows)) for names, rows in groups.items()]
+    lines = [(*names, *_cells(rows)) for names, rows in groups.items()]
     lines.append(("**all**", "", "", *_cells(result["rows"])))
-    about = result["measured"]
     verdict = "met" if all_within(result) else "**missed**"
     closing = (
         f"Target: each within 1 %: {verdict}. A case of our T5 is one of "
@@ -166,11 +165,9 @@ def table(result: Mapping[str, Any]) -> str:
         f"parts, and one of {', '.join(OPTIMIZERS)}; a case of the others is a whole batch with "
         f"adamw. The trainer refuses {result['refused']} more cases, of fsdp1 with adamw-scaled or "
         "adafactor. Compared are the peak bytes of a step on the first of four ranks, two per "
-        "node. Measured "
-        f"{about['date']} on {about['cpus']} CPU cores: Python {about['python']}, torch "
-        f"{about['torch']}, transformers {about['transformers']}."
+        "node."
     )
-    return "\n".join([*("| " + " | ".join(cells) + " |" for cells in lines), "", closing])
+    return "\n\n".join([markdown(head, lines), closing, source(result["measured"])])
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

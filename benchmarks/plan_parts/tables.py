@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from benchmarks.markdown import markdown
 from benchmarks.plan_parts import compiled, cost, memory
 
 Row = Mapping[str, Any]
@@ -45,7 +46,7 @@ def _published(result: Row) -> str:
             counts = system["summary"][how]
             if counts["predicted"]:
                 rows.append((shown, HOW[how], *_counts(counts)))
-    every = _lines(
+    every = markdown(
         ("System", "Model", "GPUs", "Tokens × rows × passes", "Measured", "Predicted", "Error",
          "In range", "Bound"),
         (cells for system in result["systems"] for cells in _cells(system)),
@@ -55,8 +56,8 @@ def _published(result: Row) -> str:
         "divided by the measured one, minus one; negative means predicted too slow. "
         f"Left out: {'; '.join(result['left_out'])}."
     )
-    details = ["<details><summary>Every row</summary>", "", *every, "", "</details>"]
-    return "\n".join([*_lines(head, rows), "", closing, "", *details])
+    details = ["<details><summary>Every row</summary>", "", every, "", "</details>"]
+    return "\n".join([markdown(head, rows), "", closing, "", *details])
 
 
 def _counts(summary: Row) -> tuple[str, ...]:
@@ -88,11 +89,6 @@ def _cells(system: Row) -> Iterable[tuple[str, ...]]:
             "yes" if found["in_range"] else "no",
             found["bound"],
         )
-
-
-def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    ruled = (head, ["---"] * len(head), *rows)
-    return ["| " + " | ".join(cells) + " |" for cells in ruled]
 
 
 def _verdict(result: Row) -> str:

@@ -42,7 +42,7 @@ from fsdpkit.data.tokenizers import Tokenizer
 from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.agreement import SaveClock, StopRequest, TokenBudget, Votes, is_due
-from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.checkpoint_loading import settings_before
 from fsdpkit.training.command_line import read_settings
 from fsdpkit.training.debugging import Debugging, prepare
@@ -66,6 +66,7 @@ from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.out_of_memory import MicroBatches
 from fsdpkit.training.precision import compute_dtype
+from fsdpkit.training.progress import Progress
 from fsdpkit.training.rouge import scorer
 from fsdpkit.training.sampler import completed_epoch, data_order, steps_of_epochs
 from fsdpkit.training.schedules import set_learning_rate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +45,14 @@ def command() -> None:
 
     \b
       fsdpkit scale t5 --nodes 1,2,4,8 --gpus 4 --set training.steps=100
-      fsdpkit scale t5 --nodes 1,2,4,8 --gpus 4 --both --bound 0.7
+      fsdpkit scale t5 --nodes 1,2 --gpus 4 --both
       fsdpkit scale t5 --nodes 1,2,4,8 --gpus 4 --dry-run
       fsdpkit scale status scale-fsdp-t5
+      fsdpkit scale extend scale-fsdp-t5 --nodes 4,8
       fsdpkit scale write scale-fsdp-t5 -o proposal
 
-    JOB is as for fsdpkit submit. With --bound a size is submitted only if the one before it was
-    at least that efficient. All options: fsdpkit scale JOB --help.
+    JOB is as for fsdpkit submit. Begin with few nodes, and add larger sizes by extend while they
+    are efficient. All options: fsdpkit scale JOB --help.
     """
 
 
@@ -71,11 +73,6 @@ def command() -> None:
 )
 @click.option("--both", "how", flag_value="both", help="Run each size both ways.")
 @click.option(
-    "--bound",
-    type=click.FloatRange(0, 1, min_open=True),
-    help="Lowest efficiency that still starts the next size.",
-)
-@click.option(
     "--batch",
     metavar="args.NAME=N",
     help="For your own script: --NAME=N is its batch per rank, on the smallest size.",
@@ -91,7 +88,6 @@ def start(
     job: str,
     nodes: list[int],
     how: str,
-    bound: float | None,
     batch: str | None,
     name: str | None,
     sets: tuple[str, ...],
@@ -111,7 +107,7 @@ def start(
     modes: list[Mode] = [mode for mode in MODES if how in (mode, "both")]
     agreed = consent(trust, submits=not dry_run)
     asked = scaling_study.StudyRequest(
-        nodes, modes, job, name, [*said, *sets], bound, cluster, batch, runs, agreed
+        nodes, modes, job, name, [*said, *sets], cluster, batch, runs, agreed
     )
     prepared = scaling_study.prepare(asked)
     say_where(prepared.plans[modes[0], max(nodes)], prepared.why_site)
@@ -122,15 +118,23 @@ def start(
         from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.scale_answers import ScaleStarted
 
-        submitted = {f"{point.mode} {point.nodes}": point.run for point in study.points}
-        print_answer(ScaleStarted(name=study.name, dir=str(paths.dir), runs=submitted))
+        print_answer(ScaleStarted(name=study.name, dir=str(paths.dir), runs=_submitted(study)))
         return 0
     click.echo(study.name)
-    for point in study.points:
-        click.echo(f"{point.nodes} nodes ({point.mode}): {point.run}")
+    _print_runs(study, study.nodes)
     typed, where = fsdpkit_as_typed(), as_typed(paths.dir)
     click.echo(f"  {typed} scale status {where}\n  {typed} scale write {where}")
     return 0
+
+
+def _submitted(study: Study) -> dict[str, str]:
+    return {f"{point.mode} {point.nodes}": point.run for point in study.points}
+
+
+def _print_runs(study: Study, nodes: Sequence[int]) -> None:
+    for point in study.points:
+        if point.nodes in nodes:
+            click.echo(f"{point.nodes} nodes ({point.mode}): {point.run}")
 
 
 def _open(name: str, runs: str | None) -> tuple[StudyPaths, Study]:
@@ -169,10 +173,8 @@ def _show(paths: StudyPaths, study: Study, as_json: bool) -> int:
         answer = ScaleStatus(
             name=study.name,
             dir=str(paths.dir),
-            bound=study.bound,
             sizes=[one for sizes in found.values() for one in sizes],
             knee={mode: knee(sizes) for mode, sizes in found.items()},
-            stopped=study.stopped,
         )
         print_answer(answer)
         return 0
@@ -183,8 +185,6 @@ def _show(paths: StudyPaths, study: Study, as_json: bool) -> int:
                 f"{mode}: knee at {where} nodes; the next step adds less than half of what as many "
                 "of the smallest size do"
             )
-        if mode in study.stopped:
-            click.echo(f"{mode}: {study.stopped[mode]}")
     if any(one.predicted_tokens_per_s is None for sizes in found.values() for one in sizes):
         click.echo(
             "PREDICTED is empty where nothing was known of that size before it was submitted: ask "
@@ -221,8 +221,8 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
     if not tables:
         from fsdpkit.sweeps.scaling_figure import figure
 
-        files["scaling.svg"] = figure(found, study.name, "svg", study.bound)
-        files["scaling.png"] = figure(found, study.name, "png", study.bound)
+        files["scaling.svg"] = figure(found, study.name, "svg")
+        files["scaling.png"] = figure(found, study.name, "png")
     directory = Path(output or study.name)
     try:
         directory.mkdir(exist_ok=True)
@@ -241,33 +241,26 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
     return 0
 
 
-@command.command("advance")
+@command.command("extend")
 @click.argument("name")
 @click.option(
-    "--wait", is_flag=True, help="Wait until the scheduler reports that the size has ended."
+    "--nodes", type=_Numbers(), required=True, metavar="N,N…", help="Numbers of nodes to add."
 )
 @runs_option
 @json_option
-def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> int:
-    """Submit the next size of NAME, if the last one was efficient enough.
+def extend_command(name: str, nodes: list[int], runs: str | None, as_json: bool) -> int:
+    """Add numbers of nodes to NAME, and submit them."""
+    from fsdpkit.sweeps.scaling_study import extend
 
-    A small job after each size does this. By hand it is needed only on the local cluster, and
-    where jobs may not submit jobs.
-    """
-    from fsdpkit.sweeps.next_job import ADVANCE_WITHIN_S
-    from fsdpkit.sweeps.scaling_study import advance
-
-    paths, study = _open(name, runs)
-    told = advance(paths, patience_s=ADVANCE_WITHIN_S if wait else 0.0)
+    paths, _ = _open(name, runs)
+    study = extend(paths, nodes, consent())
     if as_json:
         from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleAdvanced
+        from fsdpkit.cli.scale_answers import ScaleExtended
 
-        modes: dict[str, str] = dict(told.items())
-        print_answer(ScaleAdvanced(name=study.name, modes=modes))
+        print_answer(ScaleExtended(name=study.name, dir=str(paths.dir), runs=_submitted(study)))
     else:
-        for mode, words in told.items():
-            click.echo(f"{mode}: {words}")
+        _print_runs(study, nodes)
     return 0
 
 
@@ -276,7 +269,7 @@ def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> i
 @runs_option
 @json_option
 def cancel_command(name: str, runs: str | None, as_json: bool) -> int:
-    """End NAME: its runs, and the job that would start the next size."""
+    """End the runs of NAME."""
     from fsdpkit.sweeps.scaling_study import cancel
 
     paths, study = _open(name, runs)

@@ -16,29 +16,28 @@ class ScaleStarted(Struct, frozen=True, kw_only=True):
     name: str
     dir: str
     runs: dict[str, str]
-    """By mode and nodes (`weak 2`), those that were submitted at once."""
+    """By mode and nodes (`weak 2`)."""
 
 
 class ScaleStatus(Struct, frozen=True, kw_only=True):
     """A scaling study as it was measured so far; with --dry-run, as it would be."""
 
-    schema: Literal["fsdpkit.scale-status/1"] = "fsdpkit.scale-status/1"
+    schema: Literal["fsdpkit.scale-status/2"] = "fsdpkit.scale-status/2"
     name: str
     dir: str
-    bound: float | None
     sizes: list[Size]
     knee: dict[str, int | None]
     """By mode, the last number of nodes before a step up that does not pay; null: none so far."""
-    stopped: dict[str, str]
-    """By mode, why larger sizes were not tried."""
 
 
-class ScaleAdvanced(Struct, frozen=True, kw_only=True):
-    """What `scale advance` did, by mode, in words."""
+class ScaleExtended(Struct, frozen=True, kw_only=True):
+    """Sizes that were added to a study."""
 
-    schema: Literal["fsdpkit.scale-advance/1"] = "fsdpkit.scale-advance/1"
+    schema: Literal["fsdpkit.scale-extend/1"] = "fsdpkit.scale-extend/1"
     name: str
-    modes: dict[str, str]
+    dir: str
+    runs: dict[str, str]
+    """By mode and nodes (`weak 8`), all that were submitted so far."""
 
 
 class ScaleWritten(Struct, frozen=True, kw_only=True):

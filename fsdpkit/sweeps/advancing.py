@@ -148,7 +148,6 @@ def follow(
         job_id = submit_next(
             plan,
             paths.dir,
-            "sweep",
             f"{record.name}-rung-{rung}",
             after=run.job_id,
             script=paths.rung(number, rung, "sbatch"),

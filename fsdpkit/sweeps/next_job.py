@@ -1,9 +1,9 @@
-"""The small job between two jobs of a study: it starts when the first is over, however it ended,
+"""The small job between two rungs of a sweep: it starts when the first is over, however it ended,
 looks at what came out, and submits what follows. Nothing waits on a login node.
 
 It asks for one core, no GPU and minutes, of the account, partition and QOS of the job that it
 follows. Where a cluster lets no job submit another, the command that it runs does the same on a
-login node: `fsdpkit sweep advance`, `fsdpkit scale advance`.
+login node: `fsdpkit sweep advance`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,11 @@ _LEFT_OUT = frozenset(
 _HANDED_ON = ("FSDPKIT_SITE_PATH", "FSDPKIT_CONFIG_DIR", "FSDPKIT_STATE_DIR", "SLURM_CONF")
 
 
-def submit_next(
-    plan: Plan, study: Path, kind: str, name: str, *, after: str, script: Path, log: Path
-) -> str:
-    """Have `fsdpkit KIND advance` run once job `after` is over; the id of the job that will. plan:
-    of the job that it follows. study: the directory of the sweep or scaling study. Raises
-    StorageError, SchedulerError."""
-    text = script_of(plan, study, kind, name, after=after, log=log)
+def submit_next(plan: Plan, sweep: Path, name: str, *, after: str, script: Path, log: Path) -> str:
+    """Have `fsdpkit sweep advance` run once job `after` is over; the id of the job that will. plan:
+    of the job that it follows. sweep: the sweep's directory. Raises StorageError,
+    SchedulerError."""
+    text = script_of(plan, sweep, name, after=after, log=log)
     try:
         write_atomically(script, text)
     except OSError as error:
@@ -53,19 +51,19 @@ def submit_next(
     return cluster_of(profile.kind, profile.slurm_clusters).submit(script).job_id
 
 
-def mark_of(study: Path) -> JobMark:
-    """By which the small jobs of the sweep or scaling study in this directory are known."""
-    return JobMark.of(study, _comment(study))
+def mark_of(sweep: Path) -> JobMark:
+    """By which the small jobs of the sweep in this directory are known."""
+    return JobMark.of(sweep, _comment(sweep))
 
 
-def _comment(study: Path) -> str:
-    return f"fsdpkit-next:{study.name}"
+def _comment(sweep: Path) -> str:
+    return f"fsdpkit-next:{sweep.name}"
 
 
-def script_of(plan: Plan, study: Path, kind: str, name: str, *, after: str, log: Path) -> str:
+def script_of(plan: Plan, sweep: Path, name: str, *, after: str, log: Path) -> str:
     """The small job's script."""
     lines = ["#!/bin/bash -p"]
-    for one in _directives(plan, _comment(study), name, after, log):
+    for one in _directives(plan, _comment(sweep), name, after, log):
         value = "" if one.value is None else f"={directive_quote(one.value)}"
         lines.append(f"#SBATCH --{one.name}{value}")
     lines += ["", "set -euo pipefail"]
@@ -75,7 +73,7 @@ def script_of(plan: Plan, study: Path, kind: str, name: str, *, after: str, log:
     # As in the job's own script: the working directory is no place to take modules from.
     start = "import sys; sys.path[:] = filter(None, sys.path)"
     start += "; from fsdpkit.cli.main import main; main()"
-    words = (sys.executable, "-c", start, kind, "advance", str(study), "--wait")
+    words = (sys.executable, "-c", start, "sweep", "advance", str(sweep), "--wait")
     command = " ".join(map(shell_quote, words))
     return "\n".join([*lines, f"exec {command}", ""])
 

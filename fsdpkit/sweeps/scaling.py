@@ -7,14 +7,12 @@ smallest size: 1 would be a cluster without communication.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from fsdpkit.reporting.series import Floats, MetricsTable
 
@@ -128,11 +126,3 @@ def knee(sizes: Sequence[Size]) -> int | None:
         if (faster - speedup) * known[0][0] / (more - nodes) < KNEE:
             return nodes
     return None
-
-
-Bound = Annotated[float, Meta(gt=0, le=1)]
-
-
-def falls_under(size: Size, bound: float) -> bool:
-    """Whether the next size is not worth trying; one that was not measured is not."""
-    return size.efficiency is None or size.efficiency < bound or math.isnan(size.efficiency)

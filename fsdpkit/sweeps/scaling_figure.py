@@ -18,7 +18,6 @@ def figure(
     sizes: Mapping[Mode, Sequence[Size]],
     title: str,
     kind: Literal["svg", "png"],
-    bound: float | None,
 ) -> bytes:
     """The file's bytes. sizes: by mode, the smallest first. Raises ConfigError without
     matplotlib."""
@@ -38,8 +37,6 @@ def figure(
     for mode, found in sizes.items():
         _draw_mode(mode, found, speed, efficiency)
     efficiency.axhline(100, color="0.6", ls=":")
-    if bound is not None:
-        efficiency.axhline(100 * bound, color="0.3", ls="--", lw=0.8, label="bound")
     for axes, name in ((speed, "speedup"), (efficiency, "efficiency [%]")):
         axes.set_xscale("log", base=2)
         axes.set_xticks(nodes, [str(n) for n in nodes])

@@ -4,7 +4,6 @@
     study.json              what was asked, and the run of each size
     study.json.lock         while somebody changes it
     job.toml                the job on its smallest size
-    next/<mode>-<nodes>.sbatch .log  the small job that decides whether this size is tried
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.runs.predicted import Positive
-from fsdpkit.runs.record import JobId, RunId, Time
+from fsdpkit.runs.record import RunId, Time
 from fsdpkit.sweeps.record_files import changing, directory_of, read_record, write_record
-from fsdpkit.sweeps.scaling import Bound, Mode
+from fsdpkit.sweeps.scaling import Mode
 
 Nodes = Annotated[int, Meta(ge=1, le=10_000)]
 
@@ -32,8 +31,6 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode
     nodes: Nodes
     run: RunId
-    next_job: JobId | None = None
-    """The small job behind it."""
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +44,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     """Rising."""
     gpus: Annotated[int, Meta(ge=1, le=64)]
     """Per node."""
-    bound: Bound | None = None
     batch_size: int | None = None
     """Samples per rank on the smallest size; None: the script decides."""
     batch_argument: str | None = None
@@ -57,8 +53,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     points: list[Point] = []
     predicted: dict[str, Positive] = {}
     """Tokens per second as they were told at the start, by mode and nodes (`weak 2`)."""
-    stopped: dict[str, str] = {}
-    """By mode, why larger sizes were not tried."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +68,6 @@ class StudyPaths:
     @property
     def job(self) -> Path:
         return self.dir / "job.toml"
-
-    def next(self, mode: Mode, nodes: int, suffix: Literal["sbatch", "log"]) -> Path:
-        return self.dir / "next" / f"{mode}-{nodes}.{suffix}"
 
     @property
     def runs(self) -> Path:

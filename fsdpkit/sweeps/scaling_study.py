@@ -1,8 +1,6 @@
-"""A scaling study on a cluster: one run a number of nodes.
+"""A scaling study on a cluster: one run a number of nodes, all submitted at once.
 
-Without a bound all sizes are submitted at once. With one, a size is submitted when the one before
-is measured and efficient enough, by a small job that Slurm starts behind it (next_job.py); who
-comes twice finds it submitted.
+Sizes that are added later are taken from the study's own copy of its job.
 """
 
 from __future__ import annotations
@@ -11,9 +9,8 @@ import contextlib
 import os
 import re
 import shutil
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -23,18 +20,16 @@ from fsdpkit.config.trust import Consent
 from fsdpkit.errors import (
     ConfigError,
     FsdpkitError,
-    SchedulerError,
     StorageError,
     SubmissionInterrupted,
     UsageError,
 )
 from fsdpkit.rendering.script import Plan
 from fsdpkit.reporting.series import read_metrics
-from fsdpkit.runs.layout import RunPaths, make_directory
+from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import predicted_of
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.store import runs_dir
-from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.job_checks import training_of
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.run import Run
@@ -42,10 +37,12 @@ from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 from fsdpkit.sweeps.job_files import working_in, write_own_job
-from fsdpkit.sweeps.next_job import LOOK_S, mark_of, submit_next
 from fsdpkit.sweeps.record_files import as_file_of
-from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, falls_under, speed_of
+from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, speed_of
 from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, alone, load, save
+
+Plans = Mapping[tuple[Mode, int], Plan]
+"""By mode and number of nodes."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,6 @@ class StudyRequest:
     job: str | None = None
     name: str | None = None
     sets: Sequence[str] = ()
-    bound: float | None = None
     cluster: str | None = None
     batch: str | None = None
     """`args.NAME=N`: how a script that reads no [training] is told its samples per rank, and how
@@ -73,7 +69,7 @@ class CheckedStudy:
     paths: StudyPaths
     study: Study
     base: LoadedJob
-    plans: dict[tuple[Mode, int], Plan]
+    plans: Plans
     why_site: str
 
 
@@ -81,8 +77,8 @@ def prepare(asked: StudyRequest) -> CheckedStudy:
     """Decide and check every size; writes nothing. Raises FsdpkitError: if one cannot run, none is
     submitted."""
     sizes = sorted(asked.nodes)
-    if len(set(sizes)) != len(sizes) or len(sizes) < 2:
-        raise UsageError("--nodes: name at least two different numbers, such as 1,2,4,8")
+    if len(set(sizes)) != len(sizes):
+        raise UsageError("--nodes: name different numbers, such as 1,2,4,8")
     base = load_job(asked.job, sets=[*asked.sets, f"resources.nodes={sizes[0]}"])
     training = base.spec.training
     batch = None if training is msgspec.UNSET else getattr(training, "batch_size", None)
@@ -98,7 +94,6 @@ def prepare(asked: StudyRequest) -> CheckedStudy:
         modes=list(asked.modes),
         nodes=sizes,
         gpus=base.spec.resources.gpus,
-        bound=asked.bound,
         batch_size=batch,
         batch_argument=argument,
         work_dir=str(Path.cwd()),
@@ -106,35 +101,39 @@ def prepare(asked: StudyRequest) -> CheckedStudy:
     )
     paths = StudyPaths(runs_dir(asked.runs) / "studies" / name)
     _refuse_second(paths)
+    request = SubmitRequest(job=asked.job, sets=asked.sets, cluster=asked.cluster, runs=asked.runs)
+    plans, why = _plans(study, sizes, request, asked.consent)
+    return CheckedStudy(paths, _with_predictions(study, plans), base, plans, why)
+
+
+def _plans(
+    study: Study, sizes: Sequence[int], request: SubmitRequest, consent: Consent
+) -> tuple[Plans, str]:
+    """Each of these sizes, checked, and why this site. Raises ConfigError with all refusals."""
     plans: dict[tuple[Mode, int], Plan] = {}
     refused, why = [], ""
-    for mode in asked.modes:
+    for mode in study.modes:
         for nodes in sizes:
             try:
                 sets, args = _sized(study, mode, nodes)
-                plans[mode, nodes], why = plan(
-                    SubmitRequest(
-                        job=asked.job,
-                        sets=[*asked.sets, *sets],
-                        args=args,
-                        cluster=asked.cluster,
-                        runs=asked.runs,
-                    ),
-                    asked.consent,
-                )
+                sized = replace(request, sets=[*request.sets, *sets], args=args)
+                plans[mode, nodes], why = plan(sized, consent)
             except FsdpkitError as error:
                 refused.append(f"  {nodes} nodes ({mode}): {error}")
     if refused:
         raise ConfigError(
-            f"study {name}: {len(refused)} of {len(sizes) * len(asked.modes)} sizes would be "
+            f"study {study.name}: {len(refused)} of {len(sizes) * len(study.modes)} sizes would be "
             "refused, so none is submitted\n" + "\n".join(refused[:5])
         )
-    predicted = {f"{mode} {nodes}": rate for (mode, nodes), rate in _predicted(plans).items()}
-    study = msgspec.structs.replace(study, predicted=predicted)
-    return CheckedStudy(paths, study, base, plans, why)
+    return plans, why
 
 
-def _predicted(plans: Mapping[tuple[Mode, int], Plan]) -> dict[tuple[Mode, int], float]:
+def _with_predictions(study: Study, plans: Plans) -> Study:
+    found = {f"{mode} {nodes}": rate for (mode, nodes), rate in _predicted(plans).items()}
+    return msgspec.structs.replace(study, predicted={**study.predicted, **found})
+
+
+def _predicted(plans: Plans) -> dict[tuple[Mode, int], float]:
     """Tokens per second of those sizes that `fsdpkit plan` was asked about."""
     known = {
         size: prediction_of(decided, training_of(decided.job, decided.work_dir))
@@ -191,127 +190,65 @@ def _refuse_second(paths: StudyPaths) -> None:
 
 
 def start(prepared: CheckedStudy, asked: StudyRequest) -> tuple[StudyPaths, Study]:
-    """Make the study and submit what may be submitted at once. Raises FsdpkitError."""
+    """Make the study and submit its sizes. Raises FsdpkitError."""
     paths, study = prepared.paths, prepared.study
     make_run_dir(paths.dir, group=prepared.base.opens_to_group)
     try:
-        make_directory(paths.dir / "next")
         write_own_job(paths.job, prepared.base)
         save(paths, study)
     except OSError as error:
         shutil.rmtree(paths.dir, ignore_errors=True)
         raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
-    sizes = study.nodes if study.bound is None else study.nodes[:1]
     try:
-        for mode in study.modes:
-            for nodes in sizes:
-                decided = prepared.plans[mode, nodes]
-                study = _submit(paths, study, mode, nodes, decided, asked.consent)
+        return paths, _submit(paths, study, prepared.plans, asked.consent)
     except FsdpkitError:
         if not load(paths).points:
             shutil.rmtree(paths.dir, ignore_errors=True)
         raise
-    return paths, study
 
 
-def _submit(
-    paths: StudyPaths, study: Study, mode: Mode, nodes: int, decided: Plan, consent: Consent
-) -> Study:
-    """Its run is on record before sbatch is called."""
-    before = study
-
-    def put_on_record(run: RunPaths) -> None:
-        nonlocal study
-        point = Point(mode=mode, nodes=nodes, run=run.dir.name)
-        study = msgspec.structs.replace(before, points=[*before.points, point])
-        save(paths, study)
-
-    try:
-        run = submit_plan(decided, paths.runs, consent, prepare=put_on_record)
-    except (SubmissionUnconfirmed, SubmissionInterrupted):
-        raise
-    except BaseException:
-        save(paths, before)
-        raise
-    larger = [one for one in study.nodes if one > nodes]
-    if study.bound is None or not larger or not run.client().chains or run.job_id is None:
-        return study
-    try:
-        job_id = submit_next(
-            decided,
-            paths.dir,
-            "scale",
-            f"{study.name}-{mode}-{larger[0]}",
-            after=run.job_id,
-            script=paths.next(mode, larger[0], "sbatch"),
-            log=paths.next(mode, larger[0], "log"),
-        )
-    except FsdpkitError as error:
-        raise SchedulerError(
-            f"job {run.job_id} is submitted, but not the small job that decides about {larger[0]} "
-            f"nodes ({error}): when it has ended, run fsdpkit scale advance {study.name}"
-        ) from error
-    point = msgspec.structs.replace(study.points[-1], next_job=job_id)
-    study = msgspec.structs.replace(study, points=[*study.points[:-1], point])
-    save(paths, study)
-    return study
-
-
-def advance(paths: StudyPaths, *, patience_s: float = 0.0) -> dict[Mode, str]:
-    """Submit the next size of each mode if the last one was efficient enough; by mode what was
-    done, in words. Raises FsdpkitError."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        with alone(paths) as study:
-            if study.bound is None:
-                raise UsageError(f"study {study.name} has no bound: all sizes were submitted")
-            told = {mode: _advance(paths, mode) for mode in study.modes}
-        if not any(words.startswith("waits") for words in told.values()):
-            return told
-        if time.monotonic() >= deadline:
-            return told
-        time.sleep(LOOK_S)
-
-
-def _advance(paths: StudyPaths, mode: Mode) -> str:
-    study = load(paths)
-    assert study.bound is not None
-    tried = [point for point in study.points if point.mode == mode]
-    larger = [nodes for nodes in study.nodes if nodes > max((p.nodes for p in tried), default=0)]
-    if not larger or mode in study.stopped:
-        return study.stopped.get(mode, "done")
-    if tried:
-        run = Run.open(paths.runs / tried[-1].run)
-        state = run.state()
-        if state is None or not state.over:
-            return f"waits for {tried[-1].nodes} nodes"
-        newest = next(s for s in measured(paths, study, mode) if s.nodes == tried[-1].nodes)
-        if falls_under(newest, study.bound):
-            why = (
-                f"{newest.nodes} nodes were not measured ({newest.state})"
-                if newest.efficiency is None
-                else f"at {newest.nodes} nodes the efficiency is {newest.efficiency:.0%}, under "
-                f"{study.bound:.0%}"
+def extend(paths: StudyPaths, nodes: Sequence[int], consent: Consent) -> Study:
+    """Add these numbers of nodes, and submit them. Raises FsdpkitError: if one cannot run, none is
+    submitted."""
+    with alone(paths) as study:
+        if known := sorted({*nodes} & {*study.nodes}):
+            raise UsageError(f"study {study.name} has {known[0]} nodes already")
+        if min(nodes) < study.nodes[0]:
+            raise UsageError(
+                f"study {study.name} compares with {study.nodes[0]} nodes, its smallest size: for "
+                "fewer, start another study"
             )
-            stopped = {**study.stopped, mode: f"{why}: larger sizes are not tried"}
-            save(paths, msgspec.structs.replace(study, stopped=stopped))
-            return stopped[mode]
-    with working_in(study.work_dir):
-        sets, args = _sized(study, mode, larger[0])
-        consent = Consent()
-        decided, _ = plan(
-            SubmitRequest(
+        with working_in(study.work_dir):
+            request = SubmitRequest(
                 job=str(paths.job),
-                sets=sets,
-                args=args,
                 cluster=study.cluster,
                 runs=paths.runs,
                 said_in=[as_file_of(paths.record, study)],
-            ),
-            consent,
-        )
-        _submit(paths, study, mode, larger[0], decided, consent)
-    return f"{larger[0]} nodes are submitted"
+            )
+            plans, _ = _plans(study, sorted({*nodes}), request, consent)
+            study = msgspec.structs.replace(study, nodes=sorted({*study.nodes, *nodes}))
+            return _submit(paths, _with_predictions(study, plans), plans, consent)
+
+
+def _submit(paths: StudyPaths, study: Study, plans: Plans, consent: Consent) -> Study:
+    """Each size in turn; its run is on record before sbatch is called."""
+    for (mode, nodes), decided in plans.items():
+        before = study
+
+        def put_on_record(run: RunPaths, mode: Mode = mode, nodes: int = nodes) -> None:
+            nonlocal study
+            point = Point(mode=mode, nodes=nodes, run=run.dir.name)
+            study = msgspec.structs.replace(study, points=[*study.points, point])
+            save(paths, study)
+
+        try:
+            submit_plan(decided, paths.runs, consent, prepare=put_on_record)
+        except (SubmissionUnconfirmed, SubmissionInterrupted):
+            raise
+        except BaseException:
+            save(paths, before)
+            raise
+    return study
 
 
 def measured(paths: StudyPaths, study: Study, mode: Mode) -> list[Size]:
@@ -339,15 +276,11 @@ def measured(paths: StudyPaths, study: Study, mode: Mode) -> list[Size]:
 
 
 def cancel(paths: StudyPaths) -> list[str]:
-    """The runs that were asked to end, what would go on with them first. Raises FsdpkitError."""
+    """The runs that were asked to end. Raises FsdpkitError."""
     asked = []
     with alone(paths) as study:
         for point in study.points:
             run = Run.open(paths.runs / point.run)
-            client = cluster_of(run.record.kind, run.record.cluster)
-            if point.next_job is not None:
-                with contextlib.suppress(SchedulerError):  # it is over, and long forgotten
-                    client.cancel(point.next_job, mark_of(paths.dir))
             if (state := run.state()) is None or not state.over:
                 run.cancel()
                 asked.append(run.id)

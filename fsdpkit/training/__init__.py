@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fsdpkit.errors import STOPPED_EARLY
     from fsdpkit.runs.layout import TaskPaths
     from fsdpkit.training.agreement import SaveClock, StopRequest, Votes
-    from fsdpkit.training.checkpoint import Checkpointer, Progress
+    from fsdpkit.training.checkpoint import Checkpointer
     from fsdpkit.training.distributed import Ranks, process_group, seed_step, sum_over_ranks
     from fsdpkit.training.export import HuggingFace
     from fsdpkit.training.finite import require_finite
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fsdpkit.training.hugging_face import pretrained
     from fsdpkit.training.metrics import Metrics
     from fsdpkit.training.optimizers import make_optimizer
+    from fsdpkit.training.progress import Progress
     from fsdpkit.training.sampler import GlobalBatches, GlobalOrderSampler, data_order, endless
     from fsdpkit.training.schedules import set_learning_rate
     from fsdpkit.training.sharding import shard
@@ -34,7 +35,8 @@ _HOMES = {
     "config.training": ("PrecisionSettings", "ShardingSettings"),
     "errors": ("STOPPED_EARLY",),
     "runs.layout": ("TaskPaths",),
-    "training.checkpoint": ("Checkpointer", "Progress"),
+    "training.checkpoint": ("Checkpointer",),
+    "training.progress": ("Progress",),
     "training.export": ("HuggingFace",),
     "training.distributed": ("Ranks", "process_group", "seed_step", "sum_over_ranks"),
     "training.gradients": ("clip_gradients", "gradient_sync", "loss_scaler"),

@@ -22,8 +22,6 @@ checkpoint that is not what was written is refused by name, and the one before i
 from __future__ import annotations
 
 import atexit
-import math
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -33,7 +31,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -47,7 +45,7 @@ from fsdpkit.runs.checkpoints import Best
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import SaveAnswer, answer, wish
 from fsdpkit.runs.starting_points import starting_point
-from fsdpkit.training.checkpoint_files import Writer
+from fsdpkit.training.best_checkpoint import BestSoFar
 from fsdpkit.training.checkpoint_loading import (
     load,
     newest_whole,
@@ -55,62 +53,23 @@ from fsdpkit.training.checkpoint_loading import (
     state_to_save,
     versions,
 )
-from fsdpkit.training.distributed import Ranks, gather, on_first, together
+from fsdpkit.training.checkpoint_saving import (
+    HostCopies,
+    SaveUnderWay,
+    at_once,
+    done,
+    in_background,
+    write_parts,
+)
+from fsdpkit.training.distributed import Ranks, on_first, together
 from fsdpkit.training.export import HuggingFace
 from fsdpkit.training.importing import import_weights
-
-T = TypeVar("T")
+from fsdpkit.training.progress import DataOrder, Progress
 
 WRITE_TIMEOUT = timedelta(hours=1)
 """How long one rank may wait for another's part of a checkpoint to be written."""
-
-
 EXIT_TIMEOUT_S = 60.0
 """How long a process that failed stays for a checkpoint that is being written."""
-
-
-@dataclass
-class Progress:
-    """How far a run has come. With the seed it also determines data order and random numbers.
-
-    Attributes:
-        step: Optimizer steps done.
-        epoch: Index of the epoch, from 0.
-        position: Samples of this epoch that all ranks together have consumed.
-        group: Samples in a global batch when the epoch began; decides its order in buckets.
-        tokens: Target tokens trained on.
-        skipped: Steps left out because their gradient was not finite.
-        best_loss: Lowest held-out loss so far; None before the first evaluation.
-        worse: Evaluations since then.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    position: int = 0
-    group: int = 0
-    tokens: int = 0
-    skipped: int = 0
-    best_loss: float | None = None
-    worse: int = 0
-
-
-@dataclass(frozen=True)
-class DataOrder:
-    """What a position in an epoch is a position in; `fsdpkit.training.data_order` makes it.
-
-    In other data, or in an order drawn from another seed, the same position means other samples.
-
-    Attributes:
-        fingerprint: Of the data and of what their order depends on; empty where nobody knows.
-        samples: Samples in an epoch.
-        seed: Of the order.
-        global_batch: Samples that all ranks together consume in a step.
-    """
-
-    fingerprint: str
-    samples: int
-    seed: int
-    global_batch: int
 
 
 class Stateful(Protocol):
@@ -179,13 +138,11 @@ class Checkpointer:
         self._claim: Claim | None = None
         self._refused: list[Path] = []
         self._newest: int | None = None  # step of the newest checkpoint, as far as we know
-        self._best_by = _best_by(self.settings)
-        self._best: float | None = None  # of the checkpoints that are there or being written
-        self._measured: tuple[int, dict[str, float]] = (0, {})  # step, values
+        self._best = BestSoFar(self.settings)
         self._group: dist.ProcessGroup | None = None
-        self._stager: Any = None
-        self._save: _Save | None = None  # that is under way
-        self._pruning: Future[None] = _done(None)
+        self._copies = HostCopies(ranks.device)
+        self._save: SaveUnderWay | None = None
+        self._pruning: Future[None] = done(None)
         self._finished: list[SavedCheckpoint] = []
         # Whoever steps the optimizer changes what is being copied.
         optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
@@ -210,8 +167,8 @@ class Checkpointer:
         self._claim = on_first(self._ranks, lambda: claim(self._directory))
         if (newer := self._own())[-1:] != found[-1:]:  # who wrote here until now was not done yet
             progress = self._resume(newer)
-        if self._best_by and (best := self._best_of_own()):
-            self._best = best[2]
+        if self._best.by and (best := self._best_of_own()):
+            self._best.value = best[2]
         return progress
 
     def measured(self, step: int, values: Mapping[str, Any]) -> None:
@@ -223,16 +180,7 @@ class Checkpointer:
                 An evaluation, whose name begins with `eval_`, must be equal on all ranks. Of other
                 metrics rank 0's count.
         """
-        before = self._measured[1] if self._measured[0] == step else {}
-        self._measured = (
-            step,
-            before
-            | {
-                name: float(value)
-                for name, value in values.items()
-                if name != "step" and isinstance(value, int | float) and math.isfinite(value)
-            },
-        )
+        self._best.measured(step, values)
 
     def best_due(self, step: int) -> bool:
         """Whether the weights after a step are the best so far by an evaluation: save them.
@@ -245,10 +193,7 @@ class Checkpointer:
         Returns:
             The same on all ranks.
         """
-        by, (measured_at, values) = self._best_by, self._measured
-        if by is None or not by.metric.startswith("eval_") or measured_at != step:
-            return False
-        return by.metric in values and by.is_better(values[by.metric], self._best)
+        return self._best.due(step)
 
     def best(self) -> tuple[Path, str] | None:
         """The run's best checkpoint; a collective.
@@ -257,7 +202,7 @@ class Checkpointer:
             Its path, and what makes it the best, such as `eval_loss 2.31`. None without
             `keep_best`, or when none was measured.
         """
-        if self._best_by is None or not (found := self._best_of_own()):
+        if self._best.by is None or not (found := self._best_of_own()):
             return None
         path, by, value = found
         return path, f"{by.metric} {value:.6g}"
@@ -265,7 +210,7 @@ class Checkpointer:
     def _best_of_own(self) -> tuple[Path, Best, float] | None:
         def look() -> tuple[Path, Best, float] | None:
             found = files.checkpoints_in(self._directory)
-            return files.best_of([p for p in found if p not in self._refused], self._best_by)
+            return files.best_of([p for p in found if p not in self._refused], self._best.by)
 
         return on_first(self._ranks, look)
 
@@ -327,13 +272,12 @@ class Checkpointer:
             self._group = dist.new_group(backend="gloo", timeout=WRITE_TIMEOUT)
         state = state_to_save(self._model, self._optimizer, self._ranks)
         copies = self.settings.background
-        copy = self._copy(state) if copies else _done(state)
-        write = partial(self._write, self._claim, copy, description, asked, copied=copies)
-        written = _in_background(write) if copies else _now(write)
-        self._save = _Save(copy, written, description, began, best_before=self._best)
+        copy = self._copies.of(state) if copies else done(state)
+        write = partial(self._write, self._claim, copy, description, asked)
+        written = in_background(write) if copies else at_once(write)
+        self._save = SaveUnderWay(copy, written, description, began, best_before=self._best.value)
         self._newest = progress.step
-        if (by := self._best_by) and (value := description.measured.get(by.metric)) is not None:
-            self._best = value if by.is_better(value, self._best) else self._best
+        self._best.saved(description.measured)
         self._save.blocked_s = time.perf_counter() - began
         if failed or not self.settings.background:
             self.wait()
@@ -362,7 +306,7 @@ class Checkpointer:
         try:
             path, size, ended = save.written.result()
         except StorageError as error:
-            self._save, self._newest, self._best = None, None, save.best_before
+            self._save, self._newest, self._best.value = None, None, save.best_before
             raise StorageError(
                 f"The checkpoint of step {save.description.step} could not be written: {error} "
                 "Older ones stand."
@@ -371,16 +315,14 @@ class Checkpointer:
         self._finished.append(SavedCheckpoint(path, size, save.blocked_s, ended - save.began))
         self._save = None
         self._prune(path, save.description.best_by)
-        if self._stager and self._ranks.device.type != "cuda":
-            self._stager.close()  # only pinned memory is worth keeping for the next copy
-            self._stager = None
+        self._copies.trim()
 
     def _prune(self, newest: Path, by: Best | None) -> None:
         """Begin to remove older checkpoints: of large ones it takes as long as many steps."""
         if self._ranks.is_first and self._claim:
             refused = [path for path in self._refused if path != newest]
             keep_last = self.settings.keep_last
-            self._pruning = _in_background(partial(prune, self._claim, keep_last, refused, by))
+            self._pruning = in_background(partial(prune, self._claim, keep_last, refused, by))
 
     def report(self, record: Callable[..., None] | None = None) -> None:
         """Say which checkpoints were written since the last call, and what they cost.
@@ -417,9 +359,7 @@ class Checkpointer:
         """
         self.wait()
         self._pruning.result()
-        if self._stager:
-            self._stager.close()
-            self._stager = None
+        self._copies.close()
 
     def _describe(self, progress: Progress) -> files.Description:
         export = self._export
@@ -434,30 +374,10 @@ class Checkpointer:
             settings=self._about,
             data=asdict(self._data) if self._data else {},
             export=export.names() if export else {},
-            measured=self._measured[1] if self._measured[0] == progress.step else {},
-            best_by=self._best_by,
+            measured=self._best.measured_at(progress.step),
+            best_by=self._best.by,
             files={},
         )
-
-    def _copy(self, state: dict[str, Any]) -> Future[dict[str, Any]]:
-        """The same in host memory, once the future is done; until then tensors must not change."""
-        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-
-        on_gpu = self._ranks.device.type == "cuda"
-        if on_gpu:
-            # The copy has a stream of its own, which must not overtake the last update.
-            torch.cuda.current_stream().synchronize()
-        if self._stager is None:
-            self._stager = DefaultStager(
-                StagingOptions(
-                    use_pinned_memory=on_gpu,
-                    use_shared_memory=False,
-                    use_async_staging=True,
-                    use_non_blocking_copy=on_gpu,
-                )
-            )
-        copy: Future[dict[str, Any]] = self._stager.stage(state)
-        return copy
 
     def _wait_for_copy(self) -> None:
         save = self._save
@@ -473,39 +393,21 @@ class Checkpointer:
         copy: Future[dict[str, Any]],
         description: files.Description,
         asked: str | None,
-        *,
-        copied: bool,
     ) -> tuple[Path, int, float]:
         """Path, bytes and time of the checkpoint, or StorageError; a collective of `_group`."""
-        from torch.distributed.checkpoint import state_dict_saver
-
         group, first = self._group, self._ranks.is_first
-        draft = mine.draft(description.step)
         texts = self._export.texts() if self._export else {}
 
-        def write() -> dict[str, WrittenFile]:
-            writer = Writer(draft, copied=copied)
-            state_dict_saver.save(state, storage_writer=writer, process_group=group)
-            return writer.written
-
-        def name() -> tuple[Path, int]:
-            if not first:
-                return draft, 0
+        def name(parts: list[dict[str, WrittenFile]]) -> tuple[Path, int]:
             written = {n: file for part in parts for n, file in part.items()}
-            path = publish(
-                mine,
-                description,
-                written,
-                texts,
-                keep_last=None,  # `wait` prunes, when this one counts as written
-                refused=self._refused,
-            )
+            # None are kept back here: `wait` prunes, when this one counts as written.
+            path = publish(mine, description, written, texts, keep_last=None, refused=self._refused)
             return path, sum(file.bytes for file in written.values())
 
+        draft = mine.draft(description.step)
         try:
-            state = together(copy.result, group)
-            parts = gather(together(write, group), group)
-            path, size = together(name, group)
+            parts = write_parts(copy, draft, group, copied=self.settings.background)
+            path, size = together(lambda: name(parts) if first else (draft, 0), group)
         except Exception as error:
             if first:
                 abandon(mine, description.step)
@@ -516,59 +418,9 @@ class Checkpointer:
         return path, size, time.perf_counter()
 
 
-@dataclass
-class _Save:
-    """A save under way."""
-
-    copy: Future[dict[str, Any]]
-    written: Future[tuple[Path, int, float]]
-    description: files.Description
-    began: float
-    best_before: float | None
-    blocked_s: float = 0.0
-    copied: bool = False
-    told: bool = False
-
-
-def _in_background(action: Callable[[], T]) -> Future[T]:
-    """On a thread that a process which fails does not wait for."""
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(action())
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="checkpoint", daemon=True).start()
-    return result
-
-
-def _now(action: Callable[[], T]) -> Future[T]:
-    """On this thread; the future is done. What is no Exception goes on its way."""
-    result: Future[T] = Future()
-    try:
-        result.set_result(action())
-    except Exception as error:
-        result.set_exception(error)
-    return result
-
-
-def _done(value: T) -> Future[T]:
-    result: Future[T] = Future()
-    result.set_result(value)
-    return result
-
-
 def _let_finish(reference: weakref.ref[Checkpointer]) -> None:
     """At the process's end after a failure: what is being written may yet become whole."""
     saves = reference()
     if saves and saves._save:
         with suppress(Exception):
             saves._save.written.exception(timeout=EXIT_TIMEOUT_S)
-
-
-def _best_by(settings: CheckpointSettings) -> Best | None:
-    if settings.keep_best is None:
-        return None
-    return Best(settings.keep_best, highest=settings.highest_is_best)

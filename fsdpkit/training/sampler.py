@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from fsdpkit.config.training import DataSettings
 from fsdpkit.errors import ConfigError
-from fsdpkit.training.checkpoint import DataOrder, Progress
+from fsdpkit.training.progress import DataOrder, Progress
 
 Indices = NDArray[np.integer[Any]]
 

@@ -237,7 +237,7 @@ def test_all_of_a_dry_run_is_measured_and_makes_tables(
     changed = {**vars(subprocess), "Popen": PartInThePool}
     monkeypatch.setattr(gpu, "subprocess", SimpleNamespace(**changed))
     monkeypatch.setattr(gpu, "kill_group", lambda _: None)
-    wanted = ("step", "memory", "attention_alone", "peers")
+    wanted = ("step", "memory", "peers")
     only = [word for part in wanted for word in ("--only", part)]
     assert gpu.main(["--dry-run", "--out", str(tmp_path), *only]) == 0
     result = json.loads((tmp_path / "gpu-dry-run.json").read_text("utf-8"))
@@ -251,7 +251,7 @@ def test_all_of_a_dry_run_is_measured_and_makes_tables(
     assert len(rates) > 10
     assert all(math.isfinite(rate) and rate > 0 for rate in rates)
     text = table(result)
-    for heading in ("T5 v1.1-large", "Phases", "Kernels", "Attention alone", "Peer, Accelerate"):
+    for heading in ("T5 v1.1-large", "Phases", "Kernels", "Peer, Accelerate"):
         assert f"| {heading}" in text, heading
 
 

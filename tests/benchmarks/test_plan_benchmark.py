@@ -49,12 +49,12 @@ def taken(cpu_s: float, peak_bytes: int) -> dict[str, Any]:
     return {"plan_cost": "", "measured": measured, "rows": [row]}
 
 
-def foreseen(size: int) -> dict[str, Any]:
-    """Of a block that keeps 1,000 bytes."""
-    row = {"block": "encoder", "type": "float32", "dropout": 0.1, "uncompiled_bytes": 1100,
-           "compiled_bytes": 1000, "foreseen_bytes": size, "cpu_s": 1.0}  # fmt: skip
+def compiled(planned: int) -> dict[str, Any]:
+    """Of a step that holds 1,000,000 bytes."""
+    row = {"shape": "small", "engine": "fsdp2", "checkpointing": "none", "held_bytes": 10**6,
+           "planned_bytes": planned, "uncompiled_bytes": 1_300_000}  # fmt: skip
     measured = {"date": "2026-11-24", "cpus": 2, "python": "3.11.7", "torch": "2.13.0"}
-    return {"plan_compiled": "", "measured": measured, "rows": [row]}
+    return {"plan_compiled": "", "measured": measured, "steps": [row]}
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Parts:
     found = {
         "memory": held(0.009, -0.009),
         "cost": taken(60.0, 10**9),
-        "compiled": foreseen(1000),
+        "compiled": compiled(10**6),
         "speed": published(8),
     }
     readme = tmp_path / "README.md"
@@ -116,8 +116,9 @@ def test_one_part_leaves_the_files_of_the_others(parts: Parts, tmp_path: Path) -
         (taken(60.0, 10**9), True),
         (taken(60.1, 10**8), False),
         (taken(6.0, 10**9 + 1), False),
-        (foreseen(981), True),
-        (foreseen(1021), False),
+        (compiled(1_059_000), True),
+        (compiled(1_061_000), False),
+        (compiled(999_000), False),
     ],
 )
 def test_a_missed_target_is_shown_as_missed_and_is_the_exit_status(

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.report import README, RESULTS, ratio, table, with_all_tables, with_table
+from benchmarks.report import README, RESULTS, ratio, table, with_all_tables
 
 BEGIN = "<!-- made by report.py from results/training-*.json: do not edit -->"
 END = "<!-- end of what report.py made -->"
@@ -22,13 +22,11 @@ def speed(ours: float, theirs: float) -> dict:
 def test_the_readme_is_what_its_result_files_make_of_it() -> None:
     written = README.read_text("utf-8")
     assert with_all_tables(written) == written
-    launch = json.loads(RESULTS.read_text("utf-8"))
-    assert with_table(written, launch) == written
 
 
 def test_every_result_file_has_a_section() -> None:
     written = README.read_text("utf-8")
-    for path in RESULTS.parent.glob("*.json"):
+    for path in RESULTS.glob("*.json"):
         machine_free = path.stem.partition("-")[0]
         names = (f"results/{path.name}", f"results/{machine_free}-*.json")
         assert any(f"from {name}: do not edit" in written for name in names), path

@@ -1,4 +1,4 @@
-"""Scaling studies on a real Slurm: what decides about the next size is a job, too."""
+"""A scaling study on a real Slurm."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit import Run
-from fsdpkit.sweeps.scaling_record import StudyPaths
-from fsdpkit.sweeps.scaling_study import advance
 from tests.conftest import Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import ACCOUNT, until
@@ -51,9 +48,11 @@ BARE = ("--gpus", "1", *ACCOUNT, "--set", "template=bare")
 def test_all_sizes_are_measured_and_written_for_a_proposal(
     script: Path, on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], tmp_path: Path
 ) -> None:
-    words = ("scale", str(script), "--nodes", "1,3,2", "--name", "mine", *BARE)
+    words = ("scale", str(script), "--nodes", "1,3", "--name", "mine", *BARE)
     started = answer_of(fsdpkit(*words, "--json"))
-    assert [*started["runs"]] == ["weak 1", "weak 2", "weak 3"]
+    assert [*started["runs"]] == ["weak 1", "weak 3"]
+    added = answer_of(fsdpkit("scale", "extend", "mine", "--nodes", "2", "--json"))
+    assert [*added["runs"]] == ["weak 1", "weak 3", "weak 2"]
     wait_for_all(on_slurm)
     told = answer_of(fsdpkit("scale", "status", "mine", "--json"))
     assert [one["efficiency"] for one in told["sizes"]] == pytest.approx([1, 0.95, 2 / 3])
@@ -71,39 +70,3 @@ def test_all_sizes_are_measured_and_written_for_a_proposal(
     again = fsdpkit(*words)
     assert again.returncode == 2
     assert "there is a study mine" in again.stderr
-
-
-def test_a_size_is_submitted_only_if_the_one_before_was_efficient(
-    script: Path, on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
-    words = ("scale", str(script), "--nodes", "1,2,3", *BARE, "--json")
-    strict = answer_of(fsdpkit(*words, "--name", "strict", "--bound", "0.96"))
-    lax = answer_of(fsdpkit(*words, "--name", "lax", "--bound", "0.9"))
-    assert [*strict["runs"]] == [*lax["runs"]] == ["weak 1"]
-    wait_for_all(on_slurm)
-    told = answer_of(fsdpkit("scale", "status", "strict", "--json"))
-    assert [one["run"] is None for one in told["sizes"]] == [False, False, True]
-    assert told["stopped"] == {
-        "weak": "at 2 nodes the efficiency is 95%, under 96%: larger sizes are not tried"
-    }
-    told = answer_of(fsdpkit("scale", "status", "lax", "--json"))
-    assert [one["state"] for one in told["sizes"]] == ["COMPLETED"] * 3
-    # Who comes again submits nothing.
-    for study in (strict, lax):
-        runs = len([*(tmp_path / "runs").glob("train-*")])
-        advance(StudyPaths(Path(study["dir"])))
-        assert len([*(tmp_path / "runs").glob("train-*")]) == runs == 5
-
-
-def test_a_size_that_fails_ends_the_study_and_is_named(
-    script: Path, on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed]
-) -> None:
-    script.write_text(TRAIN.replace("rate =", "assert nodes < 2\nrate ="))
-    words = ("scale", str(script), "--nodes", "1,2,3", *BARE, "--bound", "0.5", "--json")
-    started = answer_of(fsdpkit(*words))
-    wait_for_all(on_slurm)
-    told = answer_of(fsdpkit("scale", "status", started["name"], "--json"))
-    assert told["stopped"] == {
-        "weak": "2 nodes were not measured (FAILED): larger sizes are not tried"
-    }
-    assert Run.open(told["sizes"][0]["run"], runs=Path(started["dir"]).parents[1]).record.nodes == 1

@@ -11,17 +11,19 @@ import pytest
 
 from fsdpkit.config.placement import place
 from fsdpkit.config.site import load_site
-from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.config.trust import Consent
+from fsdpkit.errors import ConfigError, SchedulerError, UsageError
 from fsdpkit.planning.cards import card_of
 from fsdpkit.planning.remembered import Remembered, name_of, remember
+from fsdpkit.rendering.script import Plan
 from fsdpkit.reporting.series import read_metrics
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import Predicted, Span, save_predicted
 from fsdpkit.scheduling.job_checks import training_of
 from fsdpkit.sweeps import scaling_study
-from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, falls_under, knee, speed_of
-from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths
-from fsdpkit.sweeps.scaling_study import CheckedStudy, StudyRequest, prepare
+from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, knee, speed_of
+from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, load
+from fsdpkit.sweeps.scaling_study import CheckedStudy, StudyRequest, extend, prepare, start
 from fsdpkit.sweeps.scaling_tables import as_csv, as_latex, rows
 from tests.conftest import Completed, answer_of
 
@@ -72,12 +74,6 @@ def test_the_knee_is_the_last_size_before_a_step_that_brings_less_than_half(
     rates: dict[int, float | None], where: int | None
 ) -> None:
     assert knee(sizes("weak", rates)) == where
-
-
-def test_what_was_not_measured_is_never_efficient_enough() -> None:
-    one, two = sizes("weak", {1: 1.0, 2: None})
-    assert (two.efficiency, falls_under(two, 0.01)) == (None, True)
-    assert not falls_under(one, 1.0)
 
 
 def test_the_first_half_of_a_run_is_warm_up_and_steps_done_again_count_once(tmp_path: Path) -> None:
@@ -236,3 +232,63 @@ def test_a_batch_in_other_words_is_wrong_usage(said: str) -> None:
 def test_a_job_with_training_has_its_batch_there() -> None:
     with pytest.raises(UsageError, match=r"reads no \[training\]"):
         prepare(StudyRequest((1, 2), ("strong",), "t5", batch="args.bs=8", cluster="local"))
+
+
+# ---- Sizes that are added later
+
+
+@pytest.fixture
+def submitted(here: None, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """What would be submitted, in the place of submitting it; a fourth job is refused."""
+    plans: list[Plan] = []
+
+    def submit(plan: Plan, runs: Path, _: Consent, *, prepare: Callable[[RunPaths], None]) -> None:
+        prepare(RunPaths(runs / f"own-20260101-00000{len(plans)}-aaaa"))
+        if len(plans) == 3:
+            raise SchedulerError("too many jobs")
+        plans.append(plan)
+
+    monkeypatch.setattr(scaling_study, "submit_plan", submit)
+    return plans
+
+
+def started(name: str, **asked: object) -> StudyPaths:
+    Path("own.py").touch()
+    request = StudyRequest((2, 4), ("strong",), "own.py", name, cluster="local", **asked)  # type: ignore[arg-type]
+    return start(prepare(request), request)[0]
+
+
+def test_sizes_are_added_to_a_study_as_it_was_started(
+    submitted: list[Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = started("mine", batch="args.bs=8", sets=["resources.time=20"])
+    monkeypatch.chdir(tmp_path.parent)
+    study = extend(paths, [8], Consent())
+    assert [(point.nodes, point.run[-6]) for point in study.points] == [
+        (2, "0"),
+        (4, "1"),
+        (8, "2"),
+    ]
+    assert study == load(paths)
+    assert [(plan.job.spec.resources.nodes, plan.job.spec.args) for plan in submitted] == [
+        (2, ["--bs=8"]), (4, ["--bs=4"]), (8, ["--bs=2"])
+    ]  # fmt: skip
+    assert submitted[2].job.spec.resources.time == submitted[0].job.spec.resources.time
+    assert [one.nodes for one in scaling_study.measured(paths, study, "strong")] == [2, 4, 8]
+
+
+def test_a_size_that_cannot_be_submitted_is_not_on_record(submitted: list[Plan]) -> None:
+    paths = started("mine", batch="args.bs=8")
+    with pytest.raises(SchedulerError, match="too many"):
+        extend(paths, [8, 16], Consent())
+    assert [point.nodes for point in load(paths).points] == [2, 4, 8]
+
+
+@pytest.mark.parametrize(("nodes", "why"), [([4], "has 4 nodes already"), ([1], "fewer")])
+def test_a_size_that_would_change_what_others_are_compared_with_is_refused(
+    submitted: list[Plan], nodes: list[int], why: str
+) -> None:
+    paths = started("mine", batch="args.bs=8")
+    with pytest.raises(UsageError, match=why):
+        extend(paths, nodes, Consent())
+    assert len(submitted) == 2

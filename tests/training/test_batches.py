@@ -24,8 +24,8 @@ from torch.nn.functional import cross_entropy
 from fsdpkit.config.training import DataSettings, TrainingSettings
 from fsdpkit.data.tokenizers import ByteTokenizer
 from fsdpkit.data.tokens import Encoded, Tokens
-from fsdpkit.training.checkpoint import Progress
 from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.progress import Progress
 
 SIZES = {"source_length": 24, "target_length": 12}
 LAYOUTS = {

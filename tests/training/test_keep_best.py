@@ -16,8 +16,9 @@ from fsdpkit.config.training import CheckpointSettings, load_settings, problems
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.progress import Progress
 
 ALONE = Ranks(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
 KEEP = CheckpointSettings(keep_last=1, keep_best="eval_loss", background=False)

@@ -14,8 +14,9 @@ from torch import nn
 from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import Checkpointer, DataOrder, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.progress import DataOrder, Progress
 
 pytestmark = pytest.mark.torch
 

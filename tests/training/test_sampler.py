@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from fsdpkit.config.training import DataSettings
-from fsdpkit.training.checkpoint import Progress
+from fsdpkit.training.progress import Progress
 from fsdpkit.training.sampler import (
     Buckets,
     GlobalBatches,

@@ -18,9 +18,10 @@ from torch import Generator, Tensor, nn
 from fsdpkit.config.training import CheckpointSettings, PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.checkpoint_loading import read_weights, weights_in
 from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.progress import Progress
 from fsdpkit.training.sharding import plain_name, shard
 
 CASES: dict[str, dict[str, Any]] = {

@@ -37,9 +37,10 @@ from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.checkpoints import checkpoints_in, problems_of, sha256_of
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.checkpoint_loading import read_weights
 from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.progress import Progress
 
 ALONE = Ranks(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
 KILLED = 9

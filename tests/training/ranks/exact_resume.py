@@ -28,9 +28,10 @@ from fsdpkit.config.training import load_settings
 from fsdpkit.runs.checkpoints import checkpoints_in
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.checkpoint_files import CheckpointReader, LoadPlanner
 from fsdpkit.training.distributed import Ranks, gather, on_first, process_group
+from fsdpkit.training.progress import Progress
 
 STEPS = 6
 GLOBAL_BATCH = 12

@@ -18,8 +18,9 @@ from fsdpkit.errors import StorageError
 from fsdpkit.runs.checkpoints import checkpoints_in, problems_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, ask
-from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks, gather, process_group
+from fsdpkit.training.progress import Progress
 from fsdpkit.training.sharding import shard
 
 

@@ -26,10 +26,11 @@ from fsdpkit.config.training import (
 )
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks, process_group
 from fsdpkit.training.gradients import clip_gradients
 from fsdpkit.training.optimizers import make_optimizer
+from fsdpkit.training.progress import Progress
 from fsdpkit.training.sharding import shard
 
 CASES: dict[str, dict[str, Any]] = {

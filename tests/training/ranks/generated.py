@@ -25,8 +25,9 @@ from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.config.training.presets import read_config_json
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks, gather, process_group
+from fsdpkit.training.progress import Progress
 from fsdpkit.training.sharding import shard
 
 

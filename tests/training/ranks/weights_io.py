@@ -17,9 +17,10 @@ from weights import check, fill_from, hugging_face, load
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.config.training.presets import read_config_json
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks, process_group
 from fsdpkit.training.export import export_hugging_face
+from fsdpkit.training.progress import Progress
 from fsdpkit.training.sharding import shard
 from fsdpkit.training.weight_files import Stored
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 MIB, GIB = 2**20, 2**30
 
@@ -27,3 +28,17 @@ def gib(size: float) -> str:
 
 def mib(size: float) -> str:
     return f"{digits(size / MIB)} MiB"
+
+
+# Named first and with a capital in the line that says where figures come from.
+_SOFTWARE = {"slurm": "Slurm", "python": "Python"}
+
+
+def source(about: Mapping[str, Any]) -> str:
+    """The line that says where figures come from."""
+    known = [(shown, about[name]) for name, shown in _SOFTWARE.items() if name in about]
+    other = about.keys() - {"date", "cpus", "device", *_SOFTWARE}
+    known += [(name, version) for name, version in about.items() if name in other]
+    where = about.get("device") or f"{about['cpus']} CPU cores"
+    software = ", ".join(f"{name} {version}" for name, version in known)
+    return f"Measured {about['date']} on {where}: {software}."

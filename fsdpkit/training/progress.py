@@ -1,0 +1,49 @@
+"""How far a run has come, and in which order of its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Progress:
+    """How far a run has come. With the seed it also determines data order and random numbers.
+
+    Attributes:
+        step: Optimizer steps done.
+        epoch: Index of the epoch, from 0.
+        position: Samples of this epoch that all ranks together have consumed.
+        group: Samples in a global batch when the epoch began; decides its order in buckets.
+        tokens: Target tokens trained on.
+        skipped: Steps left out because their gradient was not finite.
+        best_loss: Lowest held-out loss so far; None before the first evaluation.
+        worse: Evaluations since then.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    group: int = 0
+    tokens: int = 0
+    skipped: int = 0
+    best_loss: float | None = None
+    worse: int = 0
+
+
+@dataclass(frozen=True)
+class DataOrder:
+    """What a position in an epoch is a position in; `fsdpkit.training.data_order` makes it.
+
+    In other data, or in an order drawn from another seed, the same position means other samples.
+
+    Attributes:
+        fingerprint: Of the data and of what their order depends on; empty where nobody knows.
+        samples: Samples in an epoch.
+        seed: Of the order.
+        global_batch: Samples that all ranks together consume in a step.
+    """
+
+    fingerprint: str
+    samples: int
+    seed: int
+    global_batch: int
