@@ -20,7 +20,6 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 _MOST_FILES = 200
-_MOST_CALLS = 1000
 _MOST_BYTES = 4 << 20
 _PLACES = {"path", "modules", "meta_path", "path_hooks", "path_importer_cache"}
 _OWN_PLACES = {"__path__", "__package__"}
@@ -42,7 +41,7 @@ _HARMLESS_BUILTINS = frozenset(
 )
 _UNSURE = (
     *(ast.Raise, ast.Await, ast.Import, ast.ImportFrom, ast.Global, ast.ClassDef),
-    ast.AsyncFunctionDef,
+    *(ast.FunctionDef, ast.AsyncFunctionDef),
 )
 _VALUES = (ast.Call, ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)
 
@@ -82,15 +81,14 @@ class _Source:
 
     def __init__(self, file: str, package: str | None, is_main: bool) -> None:
         self.file, self.package, self.is_main = file, package, is_main
-        self.names: dict[str, str | ast.FunctionDef] = {}
-        """The module's name that a name stands for, or its own function; `?`: anything else."""
+        self.names: dict[str, str] = {}
+        """The module's name that a name stands for; `?`: anything else."""
 
 
 class _Reading:
     def __init__(self, path: list[str]) -> None:
         self.own = [os.path.realpath(entry) for entry in path]
         self.entered: set[str] = set()
-        self.calls = 0
         self.found: dict[str, Any] = {}
         self.missing: list[tuple[str, int, str]] = []
         self.syntax: tuple[str, int | None, int | None, str | None, str] | None = None
@@ -195,15 +193,12 @@ class _Reading:
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self.decorate(node.decorator_list, source)
                 self.look(source, *node.args.defaults, *filter(None, node.args.kw_defaults))
-                plain = needed and not node.decorator_list
-                own = node if plain and isinstance(node, ast.FunctionDef) else "?"
-                source.names[node.name] = own
+                source.names[node.name] = "?"
             elif isinstance(node, ast.ClassDef):
                 self.decorate(node.decorator_list, source)
                 self.look(source, *node.bases, *node.keywords)
                 self.follow(node.body, source, needed)
-                methods = (each.name for each in node.body if isinstance(each, ast.FunctionDef))
-                source.names.update(dict.fromkeys((node.name, *methods), "?"))
+                source.names[node.name] = "?"
             elif isinstance(node, ast.If):
                 self.look(source, node.test)
                 if not self.is_skipped(node.test, source):
@@ -232,12 +227,8 @@ class _Reading:
 
     def decorate(self, decorators: list[ast.expr], source: _Source) -> None:
         self.look(source, *decorators)
-        for each in decorators:
-            if isinstance(each, ast.Call):  # looked at; what it returns is called, too
-                unsure = _own(each.func, source) is not None
-            else:
-                unsure = not self.is_harmless(each, source)
-            if unsure:
+        for each in decorators:  # a call was looked at: what a harmless one returns is harmless
+            if not isinstance(each, ast.Call) and not self.is_harmless(each, source):
                 raise _Unsure
 
     def look(self, source: _Source, *nodes: ast.AST) -> None:
@@ -247,15 +238,9 @@ class _Reading:
             node = waiting.pop()
             if isinstance(node, ast.Lambda):
                 continue
-            if isinstance(node, ast.FunctionDef):  # within a function that is called
-                self.decorate(node.decorator_list, source)
-                source.names[node.name] = "?"
-                continue
-            if isinstance(node, _UNSURE):
-                raise _Unsure
-            if isinstance(node, ast.Call) and not self.is_harmless(node.func, source):
-                raise _Unsure
-            if isinstance(node, ast.Attribute) and self.is_place(node, source):
+            called = isinstance(node, ast.Call) and not self.is_harmless(node.func, source)
+            place = isinstance(node, ast.Attribute) and self.is_place(node, source)
+            if called or place or isinstance(node, _UNSURE):
                 raise _Unsure
             if isinstance(node, ast.Name):
                 if node.id in _OWN_PLACES:
@@ -269,25 +254,13 @@ class _Reading:
         return node.attr in _PLACES | _OWN_PLACES and self.dotted(node, source) != "os.path"
 
     def is_harmless(self, function: ast.expr, source: _Source) -> bool:
-        if (own := _own(function, source)) is not None:
-            return self.is_harmless_within(own, source)
+        """Whether a call of it leaves alone where Python looks, and returns."""
         name = self.dotted(function, source)
         if name in _HARMLESS_BUILTINS:
             return name not in source.names
         inside = f"{name}."
         harmless = name == "" or any(inside.startswith(f"{each}.") for each in _HARMLESS)
         return harmless and not any(inside.startswith(f"{each}.") for each in _HARMFUL)
-
-    def is_harmless_within(self, function: ast.FunctionDef, source: _Source) -> bool:
-        """Of the program's own function: whether all is that it does when it is called."""
-        self.calls += 1
-        if self.calls > _MOST_CALLS:
-            raise _Unsure
-        inner = _Source(source.file, source.package, source.is_main)
-        given = [each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)]
-        inner.names = {**source.names, **dict.fromkeys((function.name, *given), "?")}
-        self.look(inner, *function.body)
-        return True
 
     def dotted(self, node: ast.expr, source: _Source) -> str:
         """`a.b.c` by the names of modules; empty for a method of a value that the statement itself
@@ -297,10 +270,8 @@ class _Reading:
             parts += [node.attr] if isinstance(node, ast.Attribute) else []
             node = node.value
         if not isinstance(node, ast.Name):
-            own = isinstance(node, ast.Call) and _own(node.func, source)
-            return "" if parts and isinstance(node, _VALUES) and not own else "?"
-        first = source.names.get(node.id, node.id)
-        return ".".join([first, *reversed(parts)]) if isinstance(first, str) else "?"
+            return "" if parts and isinstance(node, _VALUES) else "?"
+        return ".".join([source.names.get(node.id, node.id), *reversed(parts)])
 
     def bind(self, source: _Source, name: str, module: str) -> None:
         spec = self.find(module.partition(".")[0])
@@ -321,9 +292,6 @@ class _Reading:
         if parts == ["sys"] and names & {*_PLACES, "*"}:
             raise _Unsure
         spec = self.load(parts, node.lineno, source, needed)
-        if "*" in names:  # which may be others of the same names
-            own = [name for name, it in source.names.items() if isinstance(it, ast.FunctionDef)]
-            source.names.update(dict.fromkeys(own, "?"))
         for alias in node.names:
             self.bind(source, alias.asname or alias.name, ".".join([*parts, alias.name]))
             inner = self.within(spec, alias.name)
@@ -349,12 +317,6 @@ class _Reading:
             elif spec is True or (n == 0 and spec.origin):
                 return None
         return spec
-
-
-def _own(node: ast.expr, source: _Source) -> ast.FunctionDef | None:
-    """The program's own function that a name stands for."""
-    found = source.names.get(node.id) if isinstance(node, ast.Name) else None
-    return found if isinstance(found, ast.FunctionDef) else None
 
 
 def _is_package(spec: Any) -> bool:
