@@ -25,25 +25,14 @@ _PLACES = {"path", "modules", "meta_path", "path_hooks", "path_importer_cache"}
 _OWN_PLACES = {"__path__", "__package__"}
 _HARMLESS = (
     *("logging", "warnings", "os.path", "os.environ", "os.getenv", "os.getcwd", "os.cpu_count"),
-    *("pathlib", "time", "datetime", "random", "math", "re", "string", "collections", "json"),
-    *("typing", "dataclasses", "enum", "matplotlib.use", "numpy", "torch", "abc"),
-    *("functools.partial", "functools.wraps", "functools.lru_cache", "functools.cache"),
-    "contextlib.contextmanager",
+    *("pathlib", "time", "datetime", "random", "math", "re", "functools", "dataclasses"),
+    *("matplotlib.use", "numpy", "np", "torch", "property", "staticmethod", "classmethod"),
+    *("dataclass", "partial", "Path", "str", "int", "len", "dict", "list", "set"),
 )
-"""Whose calls leave alone where Python looks, and return."""
+"""Whose calls leave alone where Python looks, and return, as they are usually imported."""
 _HARMFUL = ("torch.hub", "torch.utils.cpp_extension", "torch.ops", "torch.multiprocessing")
-_HARMLESS_BUILTINS = frozenset(
-    {
-        *("abs", "all", "any", "bool", "bytes", "dict", "enumerate", "float", "frozenset", "int"),
-        *("hasattr", "isinstance", "len", "list", "print", "range", "repr", "round", "set", "str"),
-        *("sum", "tuple", "zip", "classmethod", "property", "staticmethod"),
-    }
-)
-_UNSURE = (
-    *(ast.Raise, ast.Await, ast.Import, ast.ImportFrom, ast.Global, ast.ClassDef),
-    *(ast.FunctionDef, ast.AsyncFunctionDef),
-)
-_VALUES = (ast.Call, ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)
+_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_UNSURE = (*_DEFINES, ast.Raise, ast.Await, ast.Import, ast.ImportFrom, ast.Global)
 
 
 class _Unsure(Exception):
@@ -77,12 +66,14 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Source:
-    """A file that is read, and what its names stand for."""
+    """A file that is read."""
 
-    def __init__(self, file: str, package: str | None, is_main: bool) -> None:
+    def __init__(self, file: str, package: str | None, is_main: bool, tree: ast.Module) -> None:
         self.file, self.package, self.is_main = file, package, is_main
-        self.names: dict[str, str] = {}
-        """The module's name that a name stands for; `?`: anything else."""
+        self.own = {n.name for n in ast.walk(tree) if isinstance(n, _DEFINES)}
+        """Names that it gives a meaning to, besides those that it imports."""
+        stored = (n for n in ast.walk(tree) if isinstance(n, ast.Name))
+        self.own |= {node.id for node in stored if isinstance(node.ctx, ast.Store)}
 
 
 class _Reading:
@@ -178,7 +169,7 @@ class _Reading:
             raise _Unsure from error
         except ValueError as error:
             raise _Unsure from error
-        self.follow(tree.body, _Source(file, package, is_main), needed)
+        self.follow(tree.body, _Source(file, package, is_main, tree), needed)
 
     def follow(self, body: list[ast.stmt], source: _Source, needed: bool) -> None:
         """needed: without these imports the program ends."""
@@ -186,19 +177,15 @@ class _Reading:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self.load(alias.name.split("."), node.lineno, source, needed)
-                    bound = alias.name if alias.asname else alias.name.partition(".")[0]
-                    self.bind(source, alias.asname or bound, bound)
             elif isinstance(node, ast.ImportFrom):
                 self.load_from(node, source, needed)
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self.decorate(node.decorator_list, source)
                 self.look(source, *node.args.defaults, *filter(None, node.args.kw_defaults))
-                source.names[node.name] = "?"
             elif isinstance(node, ast.ClassDef):
                 self.decorate(node.decorator_list, source)
                 self.look(source, *node.bases, *node.keywords)
                 self.follow(node.body, source, needed)
-                source.names[node.name] = "?"
             elif isinstance(node, ast.If):
                 self.look(source, node.test)
                 if not self.is_skipped(node.test, source):
@@ -228,7 +215,7 @@ class _Reading:
     def decorate(self, decorators: list[ast.expr], source: _Source) -> None:
         self.look(source, *decorators)
         for each in decorators:  # a call was looked at: what a harmless one returns is harmless
-            if not isinstance(each, ast.Call) and not self.is_harmless(each, source):
+            if not isinstance(each, ast.Call) and not _is_harmless(each, source):
                 raise _Unsure
 
     def look(self, source: _Source, *nodes: ast.AST) -> None:
@@ -238,44 +225,13 @@ class _Reading:
             node = waiting.pop()
             if isinstance(node, ast.Lambda):
                 continue
-            called = isinstance(node, ast.Call) and not self.is_harmless(node.func, source)
-            place = isinstance(node, ast.Attribute) and self.is_place(node, source)
-            if called or place or isinstance(node, _UNSURE):
+            called = isinstance(node, ast.Call) and not _is_harmless(node.func, source)
+            place = isinstance(node, ast.Attribute) and node.attr in _PLACES | _OWN_PLACES
+            place = place and _dotted(node) != "os.path"
+            named = isinstance(node, ast.Name) and node.id in _OWN_PLACES
+            if called or place or named or isinstance(node, _UNSURE):
                 raise _Unsure
-            if isinstance(node, ast.Name):
-                if node.id in _OWN_PLACES:
-                    raise _Unsure
-                if isinstance(node.ctx, ast.Store):
-                    source.names[node.id] = "?"
             waiting.extend(ast.iter_child_nodes(node))
-
-    def is_place(self, node: ast.Attribute, source: _Source) -> bool:
-        """Whether it may be one of those that say where Python looks."""
-        return node.attr in _PLACES | _OWN_PLACES and self.dotted(node, source) != "os.path"
-
-    def is_harmless(self, function: ast.expr, source: _Source) -> bool:
-        """Whether a call of it leaves alone where Python looks, and returns."""
-        name = self.dotted(function, source)
-        if name in _HARMLESS_BUILTINS:
-            return name not in source.names
-        inside = f"{name}."
-        harmless = name == "" or any(inside.startswith(f"{each}.") for each in _HARMLESS)
-        return harmless and not any(inside.startswith(f"{each}.") for each in _HARMFUL)
-
-    def dotted(self, node: ast.expr, source: _Source) -> str:
-        """`a.b.c` by the names of modules; empty for a method of a value that the statement itself
-        made, which was looked at."""
-        parts: list[str] = []
-        while isinstance(node, (ast.Attribute, ast.Subscript)):
-            parts += [node.attr] if isinstance(node, ast.Attribute) else []
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return "" if parts and isinstance(node, _VALUES) else "?"
-        return ".".join([source.names.get(node.id, node.id), *reversed(parts)])
-
-    def bind(self, source: _Source, name: str, module: str) -> None:
-        spec = self.find(module.partition(".")[0])
-        source.names[name] = "?" if spec is None or self.is_own(spec) else module
 
     # ---- What is imported
 
@@ -293,7 +249,6 @@ class _Reading:
             raise _Unsure
         spec = self.load(parts, node.lineno, source, needed)
         for alias in node.names:
-            self.bind(source, alias.asname or alias.name, ".".join([*parts, alias.name]))
             inner = self.within(spec, alias.name)
             if self.is_own(inner):
                 package = [*parts, alias.name] if _is_package(inner) else parts
@@ -317,6 +272,22 @@ class _Reading:
             elif spec is True or (n == 0 and spec.origin):
                 return None
         return spec
+
+
+def _is_harmless(function: ast.expr, source: _Source) -> bool:
+    """Whether a call of it leaves alone where Python looks, and returns."""
+    name = f"{_dotted(function)}."
+    harmless = any(name.startswith(f"{each}.") for each in _HARMLESS)
+    harmful = any(name.startswith(f"{each}.") for each in _HARMFUL)
+    return harmless and not harmful and name.partition(".")[0] not in source.own
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c`; `?` in the place of what is no name."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts, node = [node.attr, *parts], node.value
+    return ".".join([node.id if isinstance(node, ast.Name) else "?", *parts])
 
 
 def _is_package(spec: Any) -> bool:
