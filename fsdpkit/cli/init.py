@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fsdpkit.config.job import Environment
     from fsdpkit.config.site import LoadedSite
     from fsdpkit.scheduling.batch_file.lines import BatchFile
-    from fsdpkit.scheduling.batch_file.resources import Given
+    from fsdpkit.scheduling.batch_file.shape import Given
     from fsdpkit.scheduling.first_job import FirstJobFiles
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def command(
     cluster = cluster or os.environ.get("FSDPKIT_CLUSTER")
     target = first_job.read_output(output) if output is not None else None
     if batch_file is not None:
-        from fsdpkit.scheduling.batch_file.resources import Given
+        from fsdpkit.scheduling.batch_file.shape import Given
 
         given = Given(nodes, gpus, time, account, no_account, script is not None)
         return _moved(batch_file, cluster, given, environment, script, target)

@@ -20,31 +20,19 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 _MOST_FILES = 200
-_MOST_CALLS = 1000
 _MOST_BYTES = 4 << 20
 _PLACES = {"path", "modules", "meta_path", "path_hooks", "path_importer_cache"}
 _OWN_PLACES = {"__path__", "__package__"}
 _HARMLESS = (
     *("logging", "warnings", "os.path", "os.environ", "os.getenv", "os.getcwd", "os.cpu_count"),
-    *("pathlib", "time", "datetime", "random", "math", "re", "string", "collections", "json"),
-    *("typing", "dataclasses", "enum", "matplotlib.use", "numpy", "torch", "abc"),
-    *("functools.partial", "functools.wraps", "functools.lru_cache", "functools.cache"),
-    "contextlib.contextmanager",
+    *("pathlib", "time", "datetime", "random", "math", "re", "functools", "dataclasses"),
+    *("matplotlib.use", "numpy", "np", "torch", "property", "staticmethod", "classmethod"),
+    *("dataclass", "partial", "Path", "str", "int", "len", "dict", "list", "set"),
 )
-"""Whose calls leave alone where Python looks, and return."""
+"""Whose calls leave alone where Python looks, and return, as they are usually imported."""
 _HARMFUL = ("torch.hub", "torch.utils.cpp_extension", "torch.ops", "torch.multiprocessing")
-_HARMLESS_BUILTINS = frozenset(
-    {
-        *("abs", "all", "any", "bool", "bytes", "dict", "enumerate", "float", "frozenset", "int"),
-        *("hasattr", "isinstance", "len", "list", "print", "range", "repr", "round", "set", "str"),
-        *("sum", "tuple", "zip", "classmethod", "property", "staticmethod"),
-    }
-)
-_UNSURE = (
-    *(ast.Raise, ast.Await, ast.Import, ast.ImportFrom, ast.Global, ast.ClassDef),
-    ast.AsyncFunctionDef,
-)
-_VALUES = (ast.Call, ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)
+_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_UNSURE = (*_DEFINES, ast.Raise, ast.Await, ast.Import, ast.ImportFrom, ast.Global)
 
 
 class _Unsure(Exception):
@@ -78,19 +66,20 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Source:
-    """A file that is read, and what its names stand for."""
+    """A file that is read."""
 
-    def __init__(self, file: str, package: str | None, is_main: bool) -> None:
+    def __init__(self, file: str, package: str | None, is_main: bool, tree: ast.Module) -> None:
         self.file, self.package, self.is_main = file, package, is_main
-        self.names: dict[str, str | ast.FunctionDef] = {}
-        """The module's name that a name stands for, or its own function; `?`: anything else."""
+        self.own = {n.name for n in ast.walk(tree) if isinstance(n, _DEFINES)}
+        """Names that it gives a meaning to, besides those that it imports."""
+        stored = (n for n in ast.walk(tree) if isinstance(n, ast.Name))
+        self.own |= {node.id for node in stored if isinstance(node.ctx, ast.Store)}
 
 
 class _Reading:
     def __init__(self, path: list[str]) -> None:
         self.own = [os.path.realpath(entry) for entry in path]
         self.entered: set[str] = set()
-        self.calls = 0
         self.found: dict[str, Any] = {}
         self.missing: list[tuple[str, int, str]] = []
         self.syntax: tuple[str, int | None, int | None, str | None, str] | None = None
@@ -180,7 +169,7 @@ class _Reading:
             raise _Unsure from error
         except ValueError as error:
             raise _Unsure from error
-        self.follow(tree.body, _Source(file, package, is_main), needed)
+        self.follow(tree.body, _Source(file, package, is_main, tree), needed)
 
     def follow(self, body: list[ast.stmt], source: _Source, needed: bool) -> None:
         """needed: without these imports the program ends."""
@@ -188,22 +177,15 @@ class _Reading:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self.load(alias.name.split("."), node.lineno, source, needed)
-                    bound = alias.name if alias.asname else alias.name.partition(".")[0]
-                    self.bind(source, alias.asname or bound, bound)
             elif isinstance(node, ast.ImportFrom):
                 self.load_from(node, source, needed)
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self.decorate(node.decorator_list, source)
                 self.look(source, *node.args.defaults, *filter(None, node.args.kw_defaults))
-                plain = needed and not node.decorator_list
-                own = node if plain and isinstance(node, ast.FunctionDef) else "?"
-                source.names[node.name] = own
             elif isinstance(node, ast.ClassDef):
                 self.decorate(node.decorator_list, source)
                 self.look(source, *node.bases, *node.keywords)
                 self.follow(node.body, source, needed)
-                methods = (each.name for each in node.body if isinstance(each, ast.FunctionDef))
-                source.names.update(dict.fromkeys((node.name, *methods), "?"))
             elif isinstance(node, ast.If):
                 self.look(source, node.test)
                 if not self.is_skipped(node.test, source):
@@ -232,12 +214,8 @@ class _Reading:
 
     def decorate(self, decorators: list[ast.expr], source: _Source) -> None:
         self.look(source, *decorators)
-        for each in decorators:
-            if isinstance(each, ast.Call):  # looked at; what it returns is called, too
-                unsure = _own(each.func, source) is not None
-            else:
-                unsure = not self.is_harmless(each, source)
-            if unsure:
+        for each in decorators:  # a call was looked at: what a harmless one returns is harmless
+            if not isinstance(each, ast.Call) and not _is_harmless(each, source):
                 raise _Unsure
 
     def look(self, source: _Source, *nodes: ast.AST) -> None:
@@ -247,64 +225,13 @@ class _Reading:
             node = waiting.pop()
             if isinstance(node, ast.Lambda):
                 continue
-            if isinstance(node, ast.FunctionDef):  # within a function that is called
-                self.decorate(node.decorator_list, source)
-                source.names[node.name] = "?"
-                continue
-            if isinstance(node, _UNSURE):
+            called = isinstance(node, ast.Call) and not _is_harmless(node.func, source)
+            place = isinstance(node, ast.Attribute) and node.attr in _PLACES | _OWN_PLACES
+            place = place and _dotted(node) != "os.path"
+            named = isinstance(node, ast.Name) and node.id in _OWN_PLACES
+            if called or place or named or isinstance(node, _UNSURE):
                 raise _Unsure
-            if isinstance(node, ast.Call) and not self.is_harmless(node.func, source):
-                raise _Unsure
-            if isinstance(node, ast.Attribute) and self.is_place(node, source):
-                raise _Unsure
-            if isinstance(node, ast.Name):
-                if node.id in _OWN_PLACES:
-                    raise _Unsure
-                if isinstance(node.ctx, ast.Store):
-                    source.names[node.id] = "?"
             waiting.extend(ast.iter_child_nodes(node))
-
-    def is_place(self, node: ast.Attribute, source: _Source) -> bool:
-        """Whether it may be one of those that say where Python looks."""
-        return node.attr in _PLACES | _OWN_PLACES and self.dotted(node, source) != "os.path"
-
-    def is_harmless(self, function: ast.expr, source: _Source) -> bool:
-        if (own := _own(function, source)) is not None:
-            return self.is_harmless_within(own, source)
-        name = self.dotted(function, source)
-        if name in _HARMLESS_BUILTINS:
-            return name not in source.names
-        inside = f"{name}."
-        harmless = name == "" or any(inside.startswith(f"{each}.") for each in _HARMLESS)
-        return harmless and not any(inside.startswith(f"{each}.") for each in _HARMFUL)
-
-    def is_harmless_within(self, function: ast.FunctionDef, source: _Source) -> bool:
-        """Of the program's own function: whether all is that it does when it is called."""
-        self.calls += 1
-        if self.calls > _MOST_CALLS:
-            raise _Unsure
-        inner = _Source(source.file, source.package, source.is_main)
-        given = [each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)]
-        inner.names = {**source.names, **dict.fromkeys((function.name, *given), "?")}
-        self.look(inner, *function.body)
-        return True
-
-    def dotted(self, node: ast.expr, source: _Source) -> str:
-        """`a.b.c` by the names of modules; empty for a method of a value that the statement itself
-        made, which was looked at."""
-        parts: list[str] = []
-        while isinstance(node, (ast.Attribute, ast.Subscript)):
-            parts += [node.attr] if isinstance(node, ast.Attribute) else []
-            node = node.value
-        if not isinstance(node, ast.Name):
-            own = isinstance(node, ast.Call) and _own(node.func, source)
-            return "" if parts and isinstance(node, _VALUES) and not own else "?"
-        first = source.names.get(node.id, node.id)
-        return ".".join([first, *reversed(parts)]) if isinstance(first, str) else "?"
-
-    def bind(self, source: _Source, name: str, module: str) -> None:
-        spec = self.find(module.partition(".")[0])
-        source.names[name] = "?" if spec is None or self.is_own(spec) else module
 
     # ---- What is imported
 
@@ -321,11 +248,7 @@ class _Reading:
         if parts == ["sys"] and names & {*_PLACES, "*"}:
             raise _Unsure
         spec = self.load(parts, node.lineno, source, needed)
-        if "*" in names:  # which may be others of the same names
-            own = [name for name, it in source.names.items() if isinstance(it, ast.FunctionDef)]
-            source.names.update(dict.fromkeys(own, "?"))
         for alias in node.names:
-            self.bind(source, alias.asname or alias.name, ".".join([*parts, alias.name]))
             inner = self.within(spec, alias.name)
             if self.is_own(inner):
                 package = [*parts, alias.name] if _is_package(inner) else parts
@@ -351,10 +274,20 @@ class _Reading:
         return spec
 
 
-def _own(node: ast.expr, source: _Source) -> ast.FunctionDef | None:
-    """The program's own function that a name stands for."""
-    found = source.names.get(node.id) if isinstance(node, ast.Name) else None
-    return found if isinstance(found, ast.FunctionDef) else None
+def _is_harmless(function: ast.expr, source: _Source) -> bool:
+    """Whether a call of it leaves alone where Python looks, and returns."""
+    name = f"{_dotted(function)}."
+    harmless = any(name.startswith(f"{each}.") for each in _HARMLESS)
+    harmful = any(name.startswith(f"{each}.") for each in _HARMFUL)
+    return harmless and not harmful and name.partition(".")[0] not in source.own
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c`; `?` in the place of what is no name."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts, node = [node.attr, *parts], node.value
+    return ".".join([node.id if isinstance(node, ast.Name) else "?", *parts])
 
 
 def _is_package(spec: Any) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from fsdpkit.errors import ConfigError
 from fsdpkit.scheduling.batch_file.lines import BatchFile
 from fsdpkit.scheduling.batch_file.reading import read
-from fsdpkit.scheduling.batch_file.resources import Given
+from fsdpkit.scheduling.batch_file.shape import Given
 
 HERE = "/lab/me"
 ENVIRON = {"HOME": "/home/me", "USER": "me", "SCRATCH": "/scratch/me", "PATH": "/bin"}

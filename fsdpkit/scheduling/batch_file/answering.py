@@ -20,7 +20,7 @@ from fsdpkit.scheduling.batch_file.recognition import (
     shell_script_kind,
     without_other_options,
 )
-from fsdpkit.scheduling.batch_file.resources import Given
+from fsdpkit.scheduling.batch_file.shape import Given
 
 
 def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:

@@ -5,7 +5,7 @@ shell, launcher, Python; what is left is a program and its arguments.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -13,53 +13,88 @@ from fsdpkit.scheduling.batch_file.bash import parse
 from fsdpkit.scheduling.batch_file.expansion import is_unknown
 from fsdpkit.scheduling.batch_file.options import (
     ACCELERATE,
-    CONTAINER,
     DEEPSPEED,
-    ENV,
     MPIRUN,
-    PYTHON,
-    SHIFTER,
     SRUN,
     TORCHRUN,
+    Grammar,
     Split,
 )
 from fsdpkit.scheduling.batch_file.walking import Step, Walk
 
 _DEEPEST = 6
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
+_RUNS = re.compile(r"-[A-Za-z]*[mc]|-")
+"""The options of Python behind which its program follows."""
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh", "dash"])
-_TORCHRUN = frozenset(["torchrun", "torchrun_jsc", "torchrun-hpc"])
-_TORCH_MODULES = frozenset(
-    ["torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run"]
-)
-_ACCELERATE_MODULES = frozenset(
-    ["accelerate.commands.launch", "accelerate.commands.accelerate_cli"]
-)
+_CONTAINERS = frozenset(["singularity", "apptainer", "shifter"])
 _MPI = frozenset(["mpirun", "mpiexec", "orterun", "prun", "ibrun", "aprun", "jsrun"])
-_CONTAINERS = frozenset(["singularity", "apptainer"])
 _COMMANDS = frozenset(["litgpt", "tune", "llamafactory-cli", "axolotl"])
 """Programs that train, started without srun or a launcher."""
-_BEFORE = frozenset(["exec", "time", "nohup", "command", "builtin", "!", "setsid"])
+_BEFORE = frozenset(["exec", "time", "nohup", "command", "builtin", "!", "setsid", "env"])
 _WRAPPERS = frozenset(
-    "time numactl taskset nice ionice stdbuf unbuffer timeout nsys ncu perf strace rocprof "  # noqa: SIM905
+    "env time numactl taskset nice ionice stdbuf unbuffer timeout nsys ncu perf strace rocprof "  # noqa: SIM905
     "rocprofv3 podman-hpc docker podman enroot ch-run conda mamba micromamba uv poetry pixi".split()
 )
 """What runs the command behind its own options; which of them take values is not known here."""
-TOOLS = frozenset(
-    "hostname nvidia-smi rocm-smi echo printf date env printenv cat ls mkdir cp mv rm rsync tar "  # noqa: SIM905
-    "unzip df du free lscpu ulimit sleep true false test touch chmod ln find grep sed awk head "
-    "tail sort uniq wc tee id whoami pwd which git pip pip3 wget curl scontrol sacct squeue sinfo "
-    "scancel sstat sattach sbcast seff ip ifconfig getent nslookup dcgmi killall pkill kill ps top "
-    "htop lspci ibstat ibv_devinfo uname uptime make cmake gcc nvcc virtualenv sync stat module "
-    "sudo apt apt-get yum dnf npm node ray conda mamba wandb huggingface-cli hf jq expr seq bc "
-    "basename dirname realpath readlink md5sum ssh "
-    "xargs wait exit return cd set unset export source . : trap shift eval umask shopt clear "
-    "deactivate ml local read declare".split()
-)
-"""Commands that are not a training, whoever starts them."""
 _ENGINES = frozenset(["docker", "podman", "podman-hpc", "enroot"])
-_OWN = "fsdpkit starts the ranks and gives them their addresses"
-_SRUN_WHY = "fsdpkit writes its own srun line"
+_STARTS = frozenset(["run", "exec", "start"])
+_NOT_PROGRAMS = frozenset("pip venv ensurepip ipykernel json http".split())  # noqa: SIM905
+"""Modules of Python that are no training."""
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """A program that starts the ranks of a node."""
+
+    name: str
+    grammar: Grammar
+    processes: str
+    """The option that says how many; and the one that says on how many nodes."""
+    nodes: str
+    without: str | None
+    """How many processes there are without that option."""
+    total: bool = False
+    """Processes are counted over all nodes."""
+
+
+_TORCHRUN = _Launcher("torchrun", TORCHRUN, "nproc-per-node", "nnodes", "1")
+_ACCELERATE = _Launcher("accelerate", ACCELERATE, "num-processes", "num-machines", None, total=True)
+_DEEPSPEED = _Launcher("deepspeed", DEEPSPEED, "num-gpus", "num-nodes", "gpu")
+_LAUNCHERS = {
+    **dict.fromkeys(("torchrun", "torchrun_jsc", "torchrun-hpc"), _TORCHRUN),
+    **dict.fromkeys(("torch.distributed.run", "torch.distributed.launch"), _TORCHRUN),
+    "torch.distributed.elastic.run": _TORCHRUN,
+    **dict.fromkeys(("accelerate", "accelerate-launch"), _ACCELERATE),
+    "accelerate.commands.launch": _ACCELERATE,
+    "accelerate.commands.accelerate_cli": _ACCELERATE,
+    **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), _DEEPSPEED),
+}
+"""By the name of the program, or of Python's module."""
+_OWN = "fsdpkit starts the ranks, and finds their addresses and ports itself"
+_NOT_NEEDED = {
+    **dict.fromkeys(
+        "nnodes nproc-per-node standalone node-rank rdzv-conf rdzv-endpoint rdzv-id rdzv-backend "  # noqa: SIM905
+        "master-addr master-port num-processes num-machines machine-rank main-process-ip "
+        "main-process-port same-network multi-gpu num-gpus num-nodes hostfile include exclude "
+        "no-ssh no-ssh-check force-multi launcher launcher-args".split(),
+        _OWN,
+    ),
+    **dict.fromkeys(
+        "tee redirects log-dir role local-ranks-filter quiet".split(),  # noqa: SIM905
+        "fsdpkit keeps the output of every rank: fsdpkit logs",
+    ),
+    **dict.fromkeys(("max-restarts", "monitor-interval"), "[retry] says what follows a failure"),
+}
+"""Options of launchers, and why."""
+_ABOUT_ENTRY = frozenset("module no-python run-path use-env no-local-rank".split())  # noqa: SIM905
+_BY_VARIABLE = {
+    "mixed-precision": "ACCELERATE_MIXED_PRECISION",
+    "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "num-cpu-threads-per-process": "OMP_NUM_THREADS",
+}
+"""How `accelerate launch` hands these to a script."""
 
 
 @dataclass
@@ -67,20 +102,17 @@ class StartedProgram:
     """What a command line starts. Filled in from outside to inside."""
 
     launcher: str = ""
-    """torchrun, accelerate, deepspeed, tune, mpirun or srun; empty: the program alone."""
+    """torchrun, accelerate, deepspeed, mpirun or srun; empty: the program alone."""
     srun: Split | None = None
     entry: str = ""
     """A file, `-m MODULE`, or the name of a command."""
     args: tuple[str, ...] = ()
-    is_python: bool = False
     processes: str | None = None
     """As written: a number for each node, or `gpu`; of accelerate and mpirun, a total."""
     total: bool = False
     nodes: str | None = None
     container: str | None = None
     accelerate_config: str | None = None
-    python: str | None = None
-    """The interpreter's path, where one is written."""
     variables: dict[str, str] = field(default_factory=dict)
     dropped: list[tuple[str, str]] = field(default_factory=list)
     """Pieces that are not needed any more, and why."""
@@ -93,13 +125,11 @@ class StartedProgram:
 
     @property
     def strength(self) -> int:
-        """How surely this is the training: 3 by a launcher, 2 by srun, 1 a Python program alone,
-        0 some other program below srun."""
+        """How surely this is the training: 3 by a launcher, 2 by srun, 1 a program alone, 0 what
+        another script may start."""
         if self.launcher not in ("", "srun", "mpirun"):
             return 3
-        if self.is_python or self.entry in _COMMANDS or self.entry.endswith(".py"):
-            return 2 if self.launcher else 1
-        return 0
+        return 0 if not self.entry else 2 if self.launcher else 1
 
 
 def launch_of(walk: Walk, step: Step) -> StartedProgram | None:
@@ -110,59 +140,49 @@ def launch_of(walk: Walk, step: Step) -> StartedProgram | None:
     return launch if _peeled(walk, list(step.words), launch, 0) else None
 
 
+def starts_training(word: str) -> bool:
+    """Whether a word is a program that a training is started with."""
+    name = PurePosixPath(word).name
+    known = name in _LAUNCHERS or name in _SHELLS or name in _CONTAINERS
+    return known or _PYTHON.fullmatch(name) is not None
+
+
 def _peeled(walk: Walk, words: list[str], launch: StartedProgram, depth: int) -> bool:
     """Whether a program is found, which `launch` then has."""
     while words and depth < _DEEPEST:
-        word = words[0]
-        name = PurePosixPath(word).name
-        if found := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word, re.ASCII | re.DOTALL):
+        word, name = words[0], PurePosixPath(words[0]).name
+        if found := _ASSIGNED.fullmatch(word):
             launch.variables[found[1]] = found[2]
-            words.pop(0)
+            words = words[1:]
         elif not word or (word in _BEFORE and not "".join(words[1:2]).startswith("-")):
-            words.pop(0)
-        elif name == "env":
-            split = ENV.split(words[1:])
-            launch.homeless += [said for _, _, said in split.options]
-            words = list(split.rest)
+            words = words[1:]
         elif name == "srun":
             words = _srun(words, launch)
         elif name in _MPI:
             words = _mpirun(words, launch)
-        elif name == "flux" and len(words) > 1:
-            words = _mpirun(words[1:], launch)
         elif name in _CONTAINERS:
-            words = _container(walk, words, launch)
-        elif name == "shifter":
-            split = SHIFTER.split(words[1:])
-            launch.container = split.last("image") or launch.container
-            launch.homeless += [said for key, _, said in split.options if key != "image"]
-            words = list(split.rest)
+            words = _container(words, launch)
         elif name in _SHELLS:
             return _shell(walk, words, launch, depth)
         elif word == "eval":
-            inner = list(words[1:])
-            launch.evaluated = _text(walk, " ".join(inner), launch, depth)
+            launch.evaluated = _text(walk, " ".join(words[1:]), launch, depth)
             return launch.evaluated
         elif is_unknown(word):
             launch.homeless.append(word)  # a prefix that may be empty
-            words.pop(0)
-        elif (wrapped := _wrapped(name, words)) is not None:
-            launch.homeless.append(" ".join(words[: len(words) - len(wrapped)]))
-            words = wrapped
+            words = words[1:]
+        elif name in _WRAPPERS or name.endswith("_wrapper"):
+            builds = name in _ENGINES and not _STARTS.intersection(words[1:3])
+            inner = [] if builds else words[_first_start(words) :]
+            launch.homeless.append(" ".join(words[: len(words) - len(inner)]))
+            words = inner
         else:
             return _program(words, launch)
     return False
 
 
-def starts_training(word: str) -> bool:
-    """Whether a word is a program that a training is started with."""
-    name = PurePosixPath(word).name
-    known = {*_TORCHRUN, *_SHELLS, *_CONTAINERS, "accelerate", "deepspeed", "shifter"}
-    return name in known or _PYTHON.fullmatch(name) is not None
-
-
-def _is_script(word: str) -> bool:
-    return word.endswith(".py") or word in ("-m", "--module")
+def _first_start(words: Sequence[str]) -> int:
+    """The place of the first word from the second on that a training is started with."""
+    return next((at for at in range(1, len(words)) if starts_training(words[at])), len(words))
 
 
 def _srun(words: list[str], launch: StartedProgram) -> list[str]:
@@ -172,14 +192,12 @@ def _srun(words: list[str], launch: StartedProgram) -> list[str]:
         if key == "container-image":
             launch.container = value
         elif key == "export":
-            for item in (value or "").split(","):
-                name, equals, text = item.partition("=")
-                if equals:
-                    launch.variables[name] = text
+            pairs = (item.partition("=") for item in (value or "").split(","))
+            launch.variables |= {name: text for name, equals, text in pairs if equals}
         elif key.startswith("container-") or not key:
             launch.homeless.append(said)
         else:
-            launch.dropped.append((said, _SRUN_WHY))
+            launch.dropped.append((said, "fsdpkit writes its own srun line"))
     return list(split.rest)
 
 
@@ -198,22 +216,28 @@ def _mpirun(words: list[str], launch: StartedProgram) -> list[str]:
     return list(split.rest)
 
 
-def _container(walk: Walk, words: list[str], launch: StartedProgram) -> list[str]:
-    rest = CONTAINER.split(words[1:]).rest
-    if not rest or rest[0] not in ("exec", "run"):
+def _container(words: list[str], launch: StartedProgram) -> list[str]:
+    """The image stands before the program, whatever options there are; shifter's is an option."""
+    at = _first_start(words)
+    before = words[1:at]
+    if not before or at == len(words):
         return []
-    split = CONTAINER.split(rest[1:])
-    for key, value, said in split.options:
-        name, equals, text = (value or "").partition("=")
-        if key == "env" and equals:
+    if words[0] != "shifter":
+        launch.container = before.pop()
+    options, others = iter(before), []
+    for said in options:
+        name, equals, value = said.partition("=")
+        if name == "--env":
+            name, _, text = (value if equals else next(options, "")).partition("=")
             launch.variables[name] = text
-        elif key in ("nv", "rocm"):
+        elif name == "--image":
+            launch.container = value
+        elif said in ("--nv", "--rocm"):
             launch.dropped.append((said, "the site's profile says how its containers see GPUs"))
-        else:
-            launch.homeless.append(said)
-    if split.rest:
-        launch.container = split.rest[0]
-    return list(split.rest[1:])
+        elif said not in ("exec", "run"):
+            others.append(said)
+    launch.homeless += [" ".join(others)] if others else []
+    return words[at:]
 
 
 def _shell(walk: Walk, words: list[str], launch: StartedProgram, depth: int) -> bool:
@@ -224,8 +248,7 @@ def _shell(walk: Walk, words: list[str], launch: StartedProgram, depth: int) -> 
         return _text(walk, words[at + 1], launch, depth)
     if at < len(words):
         launch.shell_file = words[at]
-        return True
-    return False
+    return at < len(words)
 
 
 def _text(walk: Walk, text: str, launch: StartedProgram, depth: int) -> bool:
@@ -254,156 +277,78 @@ def _text(walk: Walk, text: str, launch: StartedProgram, depth: int) -> bool:
     return True
 
 
-def _wrapped(name: str, words: Sequence[str]) -> list[str] | None:
-    """The command behind a wrapper: the first word from which on it is one that is known."""
-    if name not in _WRAPPERS and not name.endswith("_wrapper"):
-        return None
-    if name in _ENGINES and not {"run", "exec", "start"}.intersection(words[1:3]):
-        return []
-    return next((list(words[at:]) for at in range(1, len(words)) if starts_training(words[at])), [])
-
-
 def _program(words: list[str], launch: StartedProgram) -> bool:
     word, name = words[0], PurePosixPath(words[0]).name
-    if name in _TORCHRUN:
-        return _torchrun(words[1:], launch)
-    if name == "accelerate" and words[1:2] == ["launch"]:
-        return _accelerate(words[2:], launch)
-    if name == "accelerate-launch":
-        return _accelerate(words[1:], launch)
-    if name == "deepspeed":
-        return _deepspeed(words[1:], launch)
     if name == "tune" and words[1:2] == ["run"]:
-        return _tune(words, launch)
+        return _tune(words[2:], launch)
+    launcher = _LAUNCHERS.get(name)
+    if launcher and (name != "accelerate" or words[1:2] == ["launch"]):
+        return _launched(launcher, words[1:], launch)
     if _PYTHON.fullmatch(name):
-        launch.python = word if "/" in word else launch.python
         return _python(words[1:], launch)
-    if name in TOOLS or name.startswith(("-", "#")):
-        return False
     if name.endswith((".sh", ".bash")):
         launch.shell_file = word
         return True
     launch.entry, launch.args = word, tuple(words[1:])
-    return launch.launcher != "" or launch.strength > 0
+    return name in _COMMANDS or name.endswith(".py")
 
 
-def _python(words: Sequence[str], launch: StartedProgram) -> bool:
-    words, options = list(words), []
-    while words and words[0].startswith("-") and words[0] not in ("-m", "-c", "-"):
-        split = PYTHON.split(words[:1])
-        key, _, _ = split.options[-1] if split.options else ("", None, "")
-        taken = [words.pop(0)]
-        if key in ("W", "X") and len(taken[0]) == 2 and words:
-            taken.append(words.pop(0))
-        if key.startswith("m") or taken[0].endswith("m"):  # such as -um
-            words.insert(0, "-m")
-            taken[0] = taken[0][:-1]
-        if key in ("V", "h", "version", "help"):
-            return False
-        options.append(" ".join(taken))
-    launch.homeless += [said for said in options if said.strip("-") not in ("u", "")]
-    if words[:1] == ["-m"] and len(words) > 1:
-        module = words[1]
-        if module in _TORCH_MODULES:
-            return _torchrun(words[2:], launch)
-        if module in _ACCELERATE_MODULES:
-            rest = words[2:]
-            return _accelerate(rest[1:] if rest[:1] == ["launch"] else rest, launch)
-        if module == "deepspeed.launcher.runner" or module == "deepspeed":
-            return _deepspeed(words[2:], launch)
-        if module.partition(".")[0] in ("pip", "venv", "ensurepip", "ipykernel", "json", "http"):
-            return False
-        launch.entry, launch.args, launch.is_python = f"-m {module}", tuple(words[2:]), True
-        return True
+def _python(words: list[str], launch: StartedProgram) -> bool:
+    while words and words[0].startswith("-") and not _RUNS.fullmatch(words[0]):
+        taken = words[: 2 if words[0] in ("-W", "-X") else 1]
+        launch.homeless += [" ".join(taken)] if taken != ["-u"] else []
+        words = words[len(taken) :]
+    if len(words) > 1 and words[0].endswith("m") and _RUNS.fullmatch(words[0]):
+        module, rest = words[1], words[2:]
+        if launcher := _LAUNCHERS.get(module):
+            return _launched(launcher, rest, launch)
+        launch.entry, launch.args = f"-m {module}", tuple(rest)
+        return module.partition(".")[0] not in _NOT_PROGRAMS
     if not words or words[0].startswith("-") or PurePosixPath(words[0]).name == "setup.py":
         return False
     launch.entry, launch.args = words[0], tuple(words[1:])
-    launch.is_python = True
     return True
 
 
-def _started(split: Split, launch: StartedProgram) -> bool:
+def _launched(launcher: _Launcher, words: list[str], launch: StartedProgram) -> bool:
     """The program behind a launcher's options."""
-    if not split.rest:
-        return False
-    program = split.rest[0]
-    if split.last("module") is not None:
-        program = f"-m {program}"
-    launch.entry, launch.args = program, split.rest[1:]
-    if launch.args[:1] == ("--",):
-        launch.args = launch.args[1:]
-    return True
-
-
-def _torchrun(words: Iterable[str], launch: StartedProgram) -> bool:
-    split = TORCHRUN.split(list(words), _is_script)
-    launch.launcher = "torchrun"
-    launch.processes, launch.nodes = split.last("nproc-per-node") or "1", split.last("nnodes")
-    _drop(split, launch, {"module", "no-python", "run-path"})
-    return _started(split, launch)
-
-
-def _tune(words: Sequence[str], launch: StartedProgram) -> bool:
-    split = TORCHRUN.split(words[2:])
-    if not split.rest:
-        return False
-    if split.last("nproc-per-node") is not None or split.last("nnodes") is not None:
-        launch.launcher = "torchrun"
-        launch.processes, launch.nodes = split.last("nproc-per-node") or "1", split.last("nnodes")
-    _drop(split, launch, set())
-    launch.entry, launch.args = "tune", ("run", *split.rest)
-    return True
-
-
-def _drop(split: Split, launch: StartedProgram, kept: set[str]) -> None:
-    for key, _, said in split.options:
-        if key in ("rdzv-endpoint", "master-addr", "master-port", "rdzv-id", "rdzv-backend"):
-            launch.dropped.append((said, "fsdpkit finds the rendezvous' address and port itself"))
-        elif key in ("nnodes", "nproc-per-node", "standalone", "node-rank", "rdzv-conf"):
-            launch.dropped.append((said, _OWN))
-        elif key == "max-restarts":
-            launch.dropped.append((said, "[retry] says what follows a failure"))
-        elif key in ("tee", "redirects", "log-dir", "role", "local-ranks-filter"):
-            launch.dropped.append((said, "fsdpkit keeps the output of every rank: fsdpkit logs"))
-        elif key not in kept and key not in ("use-env", "monitor-interval"):
-            launch.homeless.append(said)
-
-
-_BY_VARIABLE = {
-    "mixed-precision": "ACCELERATE_MIXED_PRECISION",
-    "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-    "num-cpu-threads-per-process": "OMP_NUM_THREADS",
-}
-"""How `accelerate launch` hands these to a script."""
-_ACCELERATE_OWN = frozenset(
-    "num-processes num-machines machine-rank main-process-ip main-process-port rdzv-backend "  # noqa: SIM905
-    "rdzv-conf same-network multi-gpu max-restarts monitor-interval role tee log-dir quiet".split()
-)
-
-
-def _accelerate(words: Iterable[str], launch: StartedProgram) -> bool:
-    split = ACCELERATE.split(list(words), _is_script)
-    launch.launcher, launch.total = "accelerate", True
-    launch.processes, launch.nodes = split.last("num-processes"), split.last("num-machines")
+    if launcher is _ACCELERATE and words[:1] == ["launch"]:
+        words = words[1:]
+    split = launcher.grammar.split(words, _is_script)
+    _read_counts(launcher, split, launch)
     for key, value, said in split.options:
-        if key in _BY_VARIABLE and value:
+        if launcher is _ACCELERATE and key in _BY_VARIABLE and value:
             launch.variables[_BY_VARIABLE[key]] = value
-        elif key == "config-file":
+        elif launcher is _ACCELERATE and key == "config-file":
             launch.accelerate_config = value
-        elif key in _ACCELERATE_OWN:
-            launch.dropped.append((said, _OWN))
-        elif key not in ("module", "no-python"):
+        elif why := _NOT_NEEDED.get(key):
+            launch.dropped.append((said, why))
+        elif key not in _ABOUT_ENTRY:
             launch.homeless.append(said)
-    return _started(split, launch)
+    if not split.rest:
+        return False
+    program, *args = split.rest
+    launch.entry = program if split.last("module") is None else f"-m {program}"
+    launch.args = tuple(args[1:] if args[:1] == ["--"] else args)
+    return True
 
 
-def _deepspeed(words: Iterable[str], launch: StartedProgram) -> bool:
-    split = DEEPSPEED.split(list(words), _is_script)
-    launch.launcher, launch.processes = "deepspeed", split.last("num-gpus") or "gpu"
-    launch.nodes = split.last("num-nodes")
-    launch.dropped += [
-        (said, _OWN)
-        for key, _, said in split.options
-        if key not in ("module", "no-python", "no-local-rank")
-    ]
-    return _started(split, launch)
+def _is_script(word: str) -> bool:
+    return word.endswith(".py") or word in ("-m", "--module")
+
+
+def _read_counts(launcher: _Launcher, split: Split, launch: StartedProgram) -> None:
+    launch.launcher, launch.total = launcher.name, launcher.total
+    launch.processes = split.last(launcher.processes) or launcher.without
+    launch.nodes = split.last(launcher.nodes)
+
+
+def _tune(words: list[str], launch: StartedProgram) -> bool:
+    """`tune run` takes torchrun's options, and is a launcher by them alone."""
+    split = TORCHRUN.split(words)
+    if split.last("nproc-per-node", "nnodes") is not None:
+        _read_counts(_TORCHRUN, split, launch)
+    for key, _, said in split.options:
+        launch.dropped.append((said, _NOT_NEEDED.get(key, _OWN)))
+    launch.entry, launch.args = "tune", ("run", *split.rest)
+    return bool(split.rest)

@@ -17,7 +17,8 @@ from fsdpkit.scheduling import first_job
 from fsdpkit.scheduling.batch_file.lines import BatchFile
 from fsdpkit.scheduling.batch_file.reading import read
 from fsdpkit.scheduling.batch_file.recognition import environ_of_person, read_text
-from fsdpkit.scheduling.batch_file.resources import Given, LineOutcome
+from fsdpkit.scheduling.batch_file.resources import LineOutcome
+from fsdpkit.scheduling.batch_file.shape import Given
 
 _OF_ENVIRONMENT = ("modules", "conda", "venv", "container")
 _OF_ANSWERS = ("nodes", "gpus", "time", "account")

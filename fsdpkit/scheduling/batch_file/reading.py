@@ -23,14 +23,12 @@ from fsdpkit.scheduling.batch_file.lines import (
 )
 from fsdpkit.scheduling.batch_file.options import SRUN
 from fsdpkit.scheduling.batch_file.recognition import check_text
-from fsdpkit.scheduling.batch_file.resources import (
-    OF_ALLOCATION,
+from fsdpkit.scheduling.batch_file.resources import OF_ALLOCATION, fill_in, read_options
+from fsdpkit.scheduling.batch_file.shape import (
     BatchFileError,
     Given,
     Option,
     counts_of,
-    fill_in,
-    read_options,
     shape_of,
     slurm_variables,
 )
@@ -44,22 +42,22 @@ def read(
     given = given or Given()
     kind = check_text(text)
     text = re.sub("[\U000f0000-\U0010ffff]", "\ufffd", text)
+    environ = _passed_on(environ)
     options, findings = read_options(text)
     if not options:
-        options = _asked_by_srun(text, environ, directory, given)
+        options = _asked_by_srun(_walked(text, {}, environ, directory), given)
     counts = counts_of(options, given)
-    slurm = slurm_variables(options, counts)
-    slurm["SLURM_SUBMIT_DIR"] = directory
+    slurm = slurm_variables(options, counts) | {"SLURM_SUBMIT_DIR": directory}
     if account := given.account:
         slurm["SLURM_JOB_ACCOUNT"] = account
-    start = next((o.value for o in options if o.name == "chdir"), None)
+    start = options["chdir"].value if "chdir" in options else None
     walk = _walked(text, slurm, environ, directory, start)
     step, launch = _the_launch(walk, given)
-    taken = {option.written for option in options if option.line == step.command.line}
+    taken = {option.written for option in options.values() if option.line == step.command.line}
     launch.dropped = [piece for piece in launch.dropped if piece[0] not in taken]
     shape = shape_of(counts, launch, given)
     tables = fill_in(options, counts, shape, given)
-    reader = BatchLines(walk, step, launch, shape, tables, environ)
+    reader = BatchLines(walk, step, launch, shape, tables)
     reader.findings += [*findings, *tables.findings]
     return reader.read(kind, directory, options_chdir=start)
 
@@ -72,9 +70,8 @@ def _walked(
     start: str | None = None,
 ) -> Walk:
     """The script, walked from its first line to its last. Raises BatchFileError."""
-    walk = Walk(slurm, _passed_on(environ), directory)
-    if start:
-        walk.enter(start)
+    walk = Walk(slurm, environ, directory)
+    walk.enter(start or directory)
     try:
         walk.walk(parse(text))
     except RecursionError as error:
@@ -82,25 +79,22 @@ def _walked(
     return walk
 
 
-def _asked_by_srun(
-    text: str, environ: Mapping[str, str], directory: str, given: Given
-) -> list[Option]:
+def _asked_by_srun(walk: Walk, given: Given) -> dict[str, Option]:
     """The options of the line that trains, as far as they are known: where the script has none for
     sbatch, srun itself asks for the allocation. Raises BatchFileError where they hide its nodes."""
-    walk = _walked(text, {}, environ, directory)
     step, launch = _the_launch(walk, given)
-    options, hidden = [], []
+    options, hidden, line = {}, [], step.command.line
     for name, value, written in launch.srun.options if launch.srun else ():
         if not walk.unknowns(written):
-            options.append(Option(step.command.line, name, value, written))
+            options[name] = Option(line, name, value or "", written)
         elif name in ("", "nodes", "ntasks"):
             hidden.append(walk.shown(written))
-    if hidden and given.nodes is None and all(option.name != "nodes" for option in options):
+    if hidden and given.nodes is None and "nodes" not in options:
         raise BatchFileError(
-            f"line {step.command.line}: {' '.join(hidden)} is known only where the script runs, "
-            f"and says on how many nodes: say it with --nodes, and the GPUs of each with --gpus"
+            f"line {line}: {' '.join(hidden)} is known only where the script runs, and says on how "
+            f"many nodes: say it with --nodes, and the GPUs of each with --gpus"
         )
-    return [option for option in options if option.name in OF_ALLOCATION]
+    return {name: option for name, option in options.items() if name in OF_ALLOCATION}
 
 
 def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
@@ -115,10 +109,8 @@ def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram]:
     """The one command that starts the training. Raises BatchFileError."""
-    found = []
-    for step in walk.steps:
-        if step.words and (launch := launch_of(walk, step)) is not None:
-            found.append((step, launch))
+    tried = ((step, launch_of(walk, step)) for step in walk.steps if step.words)
+    found = [(step, launch) for step, launch in tried if launch is not None]
     best = max((launch.strength for _, launch in found), default=0)
     # srun with a program, and a launcher without srun, are both the training of many ranks.
     chosen = [each for each in found if each[1].strength >= min(best, 2)]
@@ -132,65 +124,53 @@ def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram]:
     if not chosen:
         raise BatchFileError(_why_none(walk))
     step, launch = chosen[0]
-    line, said = step.command.line, short(step.command.text)
-    if launch.evaluated or step.words[0] == "eval":
-        raise BatchFileError(
-            f"line {line}: eval runs text that the script puts together; write the command itself: "
-            f"{short(walk.shown(' '.join(step.words[1:])))}"
-        )
-    if launch.shell_file is not None:
-        raise BatchFileError(
-            f"line {line} ({said}) starts another shell script, {walk.shown(launch.shell_file)}, "
-            f"which is not read: put the command that it starts in its place"
-        )
-    for block in step.within:
-        if block.kind in ("for", "while", "until", "select"):
-            raise BatchFileError(
-                f"line {line}: {said} stands in a loop (line {block.line}: {short(block.text)}); "
-                f"a job starts it once: `fsdpkit sweep` makes a run of each value"
-            )
-    if walk.unknowns(launch.entry) and not given.script:
-        raise BatchFileError(
-            f"line {line}: what it starts, {walk.shown(launch.entry)}, is known only where the "
-            f"script runs: init --from names it with --script"
-        )
+    if why := _why_not(walk, step, launch, given):
+        raise BatchFileError(f"line {step.command.line}: {short(step.command.text)}: {why}")
     return step, launch
 
 
+def _why_not(walk: Walk, step: Step, launch: StartedProgram, given: Given) -> str | None:
+    """Why no job can be made of the command that starts the training."""
+    if launch.evaluated or step.words[0] == "eval":
+        written = short(walk.shown(" ".join(step.words[1:])))
+        return f"eval runs text that the script puts together; write the command itself: {written}"
+    if launch.shell_file is not None:
+        return (
+            f"it starts another shell script, {walk.shown(launch.shell_file)}, which is not read: "
+            f"put the command that it starts in its place"
+        )
+    for block in step.within:
+        if block.kind in ("for", "while", "until"):
+            return (
+                f"it stands in a loop (line {block.line}: {short(block.text)}); a job starts it "
+                f"once: `fsdpkit sweep` makes a run of each value"
+            )
+    if walk.unknowns(launch.entry) and not given.script:
+        return (
+            f"what it starts, {walk.shown(launch.entry)}, is known only where the script runs: "
+            f"init --from names it with --script"
+        )
+    return None
+
+
 def _why_none(walk: Walk) -> str:
-    tried = "torchrun, accelerate launch, deepspeed, srun or python"
+    none = "nothing that it starts with torchrun, accelerate launch, deepspeed, srun or python was"
     for step in walk.steps:
-        line = step.command.line
-        if step.words[:1] == ("eval",) and not sets_conda_up(walk, step):
-            return (
-                f"line {line}: eval runs text that the script puts together, which is not read: "
-                f"write the command itself"
-            )
+        words, why = step.words, ""
         if step.command.here_document:
-            return (
-                f"nothing that it starts with {tried} was found; the here-document in line {line} "
-                f"is not read: write its command as a line of the script"
-            )
-        if (
-            "@" in step.names
-            and step.words
-            and step.words[0] in ("srun", "python", "python3", "torchrun")
-        ):
-            return f"line {line} starts what the script is given as an argument: write the command"
-        if step.words[:1] and step.words[0] in ("srun", "bash", "sh") and _is_hidden(step):
-            return (
-                f"line {line}: {short(step.command.text)}: what it starts is known only where the "
-                f"script runs; write the command"
-            )
-    return f"nothing that it starts with {tried} was found"
-
-
-def _is_hidden(step: Step) -> bool:
-    """Whether a step of srun, or a shell's, runs what is known only on the node."""
-    words = step.words
-    if words[0] == "srun":
-        words = SRUN.split(words[1:], starts_training).rest
-    return bool(words) and (is_unknown(words[0]) or is_unknown(words[-1]))
+            why = "the here-document is not read"
+        elif words[:1] == ("eval",) and not sets_conda_up(walk, step):
+            why = "eval runs text that the script puts together, which is not read"
+        elif words and (starts_training(words[0]) or words[0] == "srun"):
+            rest = SRUN.split(words[1:], starts_training).rest if words[0] == "srun" else words
+            if "@" in step.names:
+                why = "what it starts is an argument of the script"
+            elif rest and (is_unknown(rest[0]) or is_unknown(rest[-1])):
+                why = "what it starts is known only where the script runs"
+        if why:
+            said = short(step.command.text)
+            return f"{none} found; line {step.command.line}: {said}: {why}: write the command"
+    return f"{none} found"
 
 
 def command_of(found: BatchFile, entry: str) -> str:

@@ -10,19 +10,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from fsdpkit.errors import NotFoundError, StorageError
-from fsdpkit.scheduling.batch_file.resources import BatchFileError
+from fsdpkit.scheduling.batch_file.shape import BatchFileError
 
 _MOST_BYTES = 262_144
-_OTHER_SCHEDULERS = (
-    ("PBS", re.compile(r"^#PBS\b", re.MULTILINE)),
-    ("LSF", re.compile(r"^#BSUB\b", re.MULTILINE)),
-    ("Grid Engine", re.compile(r"^#\$\s+-", re.MULTILINE)),
-    ("Flux", re.compile(r"^#\s?[Ff][Ll][Uu][Xx]:", re.MULTILINE)),
-    ("Cobalt", re.compile(r"^#COBALT\b", re.MULTILINE)),
-    ("OAR", re.compile(r"^#OAR\b", re.MULTILINE)),
-    ("Fujitsu's PJM", re.compile(r"^#PJM\b", re.MULTILINE)),
-    ("LoadLeveler", re.compile(r"^#\s?@\s*\w+\s*=", re.MULTILINE)),
-)
+_OTHER_SCHEDULERS = {
+    "PBS": r"#PBS\b",
+    "LSF": r"#BSUB\b",
+    "Grid Engine": r"#\$\s+-",
+    "Flux": r"#\s?(?i:flux):",
+    "Cobalt": r"#COBALT\b",
+    "OAR": r"#OAR\b",
+    "Fujitsu's PJM": r"#PJM\b",
+    "LoadLeveler": r"#\s?@\s*\w+\s*=",
+}
+"""How the lines of options begin."""
+_SBATCH = re.compile(r"^#SBATCH\b", re.MULTILINE)
 _SHELL = re.compile(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(?:\S*/)?(\w+)")
 _BY_SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".slm", ".pbs", ".lsf", ".sge", ".bsub")
 
@@ -36,16 +38,22 @@ def shell_script_kind(path: Path) -> str | None:
             head = file.read(4096).decode("utf-8", "replace")
     except OSError:
         return None
-    first = head.partition("\n")[0]
-    found = _SHELL.match(first)
-    shell = found is not None and found[1].endswith("sh")
-    named = path.suffix.lower() in _BY_SHELLS
-    if re.search(r"^#SBATCH\b", head, re.MULTILINE):
-        return "an sbatch script" if shell or named or found is None else None
-    if shell or named:
-        other = next((name for name, sign in _OTHER_SCHEDULERS if sign.search(head)), None)
-        return f"a batch script of {other}" if other else "a shell script"
-    return None
+    found = _SHELL.match(head)
+    by_shell = path.suffix.lower() in _BY_SHELLS or (found and found[1].endswith("sh"))
+    if _SBATCH.search(head):
+        return "an sbatch script" if by_shell or found is None else None
+    if not by_shell:
+        return None
+    other, _ = _other_scheduler(head)
+    return f"a batch script of {other}" if other else "a shell script"
+
+
+def _other_scheduler(text: str) -> tuple[str, re.Match[str] | None]:
+    """Whose options a text has, and the first of them."""
+    for name, begins in _OTHER_SCHEDULERS.items():
+        if found := re.search(f"^{begins}.*", text, re.MULTILINE):
+            return name, found
+    return "", None
 
 
 def read_text(path: Path) -> str:
@@ -77,19 +85,17 @@ def check_text(text: str) -> str:
     if not text.strip():
         raise BatchFileError("it is empty")
     found = _SHELL.match(text)
-    shell = found[1] if found is not None else "bash"
-    if shell in ("csh", "tcsh", "fish") or not shell.endswith("sh"):
-        raise BatchFileError(f"it is a script for {shell}; only those of bash and sh are read")
-    if re.search(r"^#SBATCH\b", text, re.MULTILINE):
+    if found is not None and (found[1] in ("csh", "tcsh", "fish") or not found[1].endswith("sh")):
+        raise BatchFileError(f"it is a script for {found[1]}; only those of bash and sh are read")
+    if _SBATCH.search(text):
         return "an sbatch script"
-    for name, sign in _OTHER_SCHEDULERS:
-        if match := sign.search(text):
-            line = text[: match.start()].count("\n") + 1
-            said = text[match.start() :].partition("\n")[0][:80]
-            raise BatchFileError(
-                f"its options are for {name} (line {line}: {said}), not for Slurm: write them as "
-                f"#SBATCH lines"
-            )
+    name, option = _other_scheduler(text)
+    if option is not None:
+        line = text[: option.start()].count("\n") + 1
+        raise BatchFileError(
+            f"its options are for {name} (line {line}: {option.group()[:80]}), not for Slurm: "
+            f"write them as #SBATCH lines"
+        )
     return "a shell script"
 
 
@@ -106,8 +112,7 @@ def environ_of_person() -> dict[str, str]:
 
 def without_other_options(text: str) -> str:
     """The text of a script for another scheduler without the options for that."""
-    if re.search(r"^#SBATCH\b", text, re.MULTILINE):
+    if _SBATCH.search(text):
         return text
-    for _, sign in _OTHER_SCHEDULERS:
-        text = sign.sub("##", text)
-    return text
+    begins = "|".join(_OTHER_SCHEDULERS.values())
+    return re.sub(f"^(?:{begins})", "##", text, flags=re.MULTILINE)

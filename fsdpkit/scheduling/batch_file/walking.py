@@ -51,7 +51,7 @@ class Walk(Expander):
         super().__init__(slurm, environ, directory)
         self.functions: dict[str, Block] = {}
         self.steps: list[Step] = []
-        self.skipped: list[tuple[Block, str]] = []
+        self.skipped: list[Block] = []
         self.called = 0
         self.set_here: set[str] = set()
         """Names of all variables that the script sets anywhere."""
@@ -162,7 +162,7 @@ class Walk(Expander):
 
     def _never(self, block: Block, branch: Branch) -> None:
         """A branch that is not taken: what it alone would set is not set."""
-        self.skipped.append((block, _first_line(branch)))
+        self.skipped.append(block)
         for name in _assigned_in(branch.body):
             if self.value_of(name) is None and not name.startswith("SLURM_"):
                 self.variables[name] = None
@@ -245,11 +245,6 @@ def _either(join: str, *sides: bool | None) -> bool | None:
 
 def _is_test(words: Sequence[str]) -> bool:
     return bool(words) and words[0] in ("[", "[[", "test")
-
-
-def _first_line(branch: Branch) -> str:
-    node = branch.body[0] if branch.body else None
-    return node.text.partition("\n")[0] if node is not None else ""
 
 
 def _assigned_in(nodes: Iterable[Node]) -> Iterator[str]:
