@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.options import chosen, complete_run, json_option, runs_option
+from fsdpkit.listing import spans
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.logs.errors import Errors, LoggedFailure
@@ -79,7 +80,7 @@ def command(
 
     _refuse_what_does_not_fit(ctx)
     opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    task = _task(opened, task)
+    task = opened.record.tasks_of(task)[0]
     if errors:
         return _print_errors(opened, task, attempt, as_json)
     first, last = _attempts(opened, task, attempt, follow)
@@ -157,19 +158,6 @@ def _say_what_is_left_out(sources: Iterable[LogSource]) -> None:
         )
 
 
-def _task(run: Run, task: int | None) -> int | None:
-    from fsdpkit.errors import NotFoundError, UsageError
-
-    known = run.record.array_tasks
-    if known is None:
-        if task is not None:
-            raise UsageError(f"{run.id} is not an array: leave out --task")
-        return None
-    if task is not None and task not in known:
-        raise NotFoundError(f"{run.id} has no array task {task}; it has {_spans(known)}")
-    return known[0] if task is None else task
-
-
 def _attempts(run: Run, task: int | None, attempt: str, follow: bool) -> tuple[int, int | None]:
     """First and last attempt that are wanted; None: and all to come."""
     from fsdpkit.errors import NotFoundError, UsageError
@@ -182,7 +170,7 @@ def _attempts(run: Run, task: int | None, attempt: str, follow: bool) -> tuple[i
     if not (attempt.isascii() and attempt.isdigit()):
         raise UsageError(f"--attempt {attempt!r}: give a number, `all` or `newest`")
     if int(attempt) not in known and not follow:
-        there = f"it has {_spans(known)}" if known else "it has not started yet"
+        there = f"it has {spans(known)}" if known else "it has not started yet"
         raise NotFoundError(f"{run.id} has no attempt {attempt}; {there}")
     return int(attempt), int(attempt)
 
@@ -204,17 +192,6 @@ def _ranks(run: Run, ranks: str | None, all_ranks: bool, batch: bool) -> frozens
 def _world_size(run: Run) -> int:
     """Of the largest of its jobs."""
     return max(job.nodes * job.ranks_per_node for job in run.record.jobs)
-
-
-def _spans(numbers: Iterable[int]) -> str:
-    """`0-3, 7`."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
 
 
 # Lines
@@ -284,7 +261,7 @@ def _say_why_there_is_nothing(run: Run, choice: LineFilter, as_json: bool) -> No
         _print_items(in_order(logs))
     else:
         print_lines(in_order(logs), fronts(run, replace(choice, ranks=frozenset())), live=False)
-    who = "a rank" if choice.ranks is None else f"rank {_spans(sorted(choice.ranks))}"
+    who = "a rank" if choice.ranks is None else f"rank {spans(choice.ranks)}"
     raise NotFoundError(f"{who} of {run.id} wrote no such log; above is the start-up log")
 
 
@@ -316,9 +293,9 @@ def _print_errors(run: Run, task: int | None, attempt: str, as_json: bool) -> in
     for errors in told_of:
         _print_attempt(errors, run.dir)
     if not found:
-        click.echo(f"fsdpkit: no failure is on record in attempt {_spans(numbers)}", err=True)
+        click.echo(f"fsdpkit: no failure is on record in attempt {spans(numbers)}", err=True)
     elif newest and (earlier := [errors.attempt for errors in found[:-1]]):
-        told = f"attempt {_spans(earlier)} failed, too: --attempt all shows it"
+        told = f"attempt {spans(earlier)} failed, too: --attempt all shows it"
         click.echo(f"fsdpkit: {told}", err=True)
     return 0
 
@@ -373,7 +350,7 @@ def _print_attempt(errors: Errors, run_dir: Path) -> None:
 def _who(broken: Iterable[LoggedFailure]) -> str:
     ranks = sorted(one.rank for one in broken if one.rank is not None)
     others = [one.who for one in broken if one.rank is None]
-    return ", ".join([*([f"rank {_spans(ranks)}"] if ranks else []), *others])
+    return ", ".join([*([f"rank {spans(ranks)}"] if ranks else []), *others])
 
 
 def _say(text: str, indent: int = 0) -> None:

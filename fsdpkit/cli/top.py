@@ -50,15 +50,11 @@ def command(
     Exit status: 2 if the run has not begun.
     """
     from fsdpkit.cli.watch import can_draw, until_resized
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.reporting.usage import SampleReader, frame
     from fsdpkit.scheduling.run import Run
 
     opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    tasks = opened.record.array_tasks
-    if task is not None and task not in (tasks or []):
-        raise NotFoundError(f"{opened.id} has no array task {task}")
-    task = tasks[0] if tasks and task is None else task
+    task = opened.record.tasks_of(task)[0]
     reader = SampleReader()
     if as_json:
         _print_json(opened, _newest(opened, task), reader)

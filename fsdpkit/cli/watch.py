@@ -49,15 +49,11 @@ def command(
     it is unknown whether it did any work.
     """
     from fsdpkit.cli.watch_frame import summary
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.reporting.status.looking import Watcher, diagnosis_of
     from fsdpkit.scheduling.run import Run
 
     opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    tasks = opened.record.array_tasks
-    if task is not None and task not in (tasks or []):
-        raise NotFoundError(f"{opened.id} has no array task {task}")
-    task = tasks[0] if tasks and task is None else task
+    task = opened.record.tasks_of(task)[0]
     watcher = Watcher(opened, task)
     try:
         with going_on(opened.id):

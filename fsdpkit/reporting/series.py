@@ -322,6 +322,12 @@ def _column(lines: Sequence[msgspec.Struct], name: str) -> Floats:
     return column
 
 
+def stretches(flags: Flags) -> list[tuple[int, int]]:
+    """Where flags are set: the place of the first of each stretch, and the one behind its last."""
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    return list(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True))
+
+
 def every(items: Sequence[Item], most: int) -> Sequence[Item]:
     """All of them, or every second, every third and so on, so that no more than that many
     remain."""

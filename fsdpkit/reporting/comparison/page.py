@@ -28,7 +28,7 @@ def page(told: Comparison, sides: Sequence[Side]) -> str:
     return rendered(
         "compare.html.j2",
         {
-            "title": " and ".join(dict.fromkeys(side.run.id for side in sides[:2])),
+            "title": " and ".join(dict.fromkeys(side.training.run.id for side in sides[:2])),
             "told": told,
             "names": {side.label: side.name for side in sides},
             "tones": {side.label: _tone(n)[0] for n, side in enumerate(sides)},

@@ -21,6 +21,7 @@ from fsdpkit.reporting.series import (
     NotFinite,
     every,
     middle,
+    stretches,
     superseded,
     thin,
 )
@@ -90,12 +91,9 @@ def _mark(step: int, found: Sequence[Launch], faults: Mapping[float, str]) -> Pl
 
 def done_twice(metrics: MetricsTable) -> list[tuple[float, float]]:
     """Intervals of repeated steps, by their first and last logged step."""
-    again, step = metrics.superseded, metrics.steps["step"]
-    ends = np.flatnonzero(np.diff(np.concatenate([[False], again, [False]]).astype(int)))
-    return [
-        (float(step[first]), float(step[last - 1]))
-        for first, last in zip(ends[::2], ends[1::2], strict=True)
-    ]
+    step = metrics.steps["step"]
+    found = stretches(metrics.superseded)
+    return [(float(step[first]), float(step[last - 1])) for first, last in found]
 
 
 def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
@@ -177,10 +175,10 @@ def not_finite_marks(found: NotFinite, finite: Floats) -> list[PlotMark]:
 
 
 def _twice_in_words(metrics: MetricsTable) -> list[str]:
-    stretches = done_twice(metrics)
-    if not stretches:
+    found = done_twice(metrics)
+    if not found:
         return []
-    told = first_of((f"{begin:,.0f}–{end:,.0f}" for begin, end in stretches), 4)
+    told = first_of((f"{begin:,.0f}–{end:,.0f}" for begin, end in found), 4)
     return [f"done twice (shaded; the first time dashed): steps {told}"]
 
 

@@ -33,7 +33,7 @@ from fsdpkit.reporting.status.watching import (
 from fsdpkit.reporting.timeline import TimelineSpan, timeline_of
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.job_ids import task_of
-from fsdpkit.runs.reading import parsed, read_text
+from fsdpkit.runs.reading import parsed, table_in
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling.asking import UNHEARD_S, Pace
 from fsdpkit.scheduling.outcome import settle_s
@@ -53,7 +53,7 @@ class Watcher:
         self, run: Run, array_task: int | None = None, *, ask_s: float | None = None
     ) -> None:
         self.run, self._task = run, array_task
-        self._job = _json(run.paths.job)
+        self._job = table_in(run.paths.job)
         self._scheduler = _Scheduler(run, Pace(ask_s))
         self._ending = run.newest_ending(array_task)
         self._curves, self._log = Curves(), _Log(run, array_task)
@@ -137,7 +137,7 @@ class Watcher:
             return
         self._marks = marks
         self._history = history_of(self.run.paths, record, self._task)
-        self._spans = timeline_of(Run(self.run.dir, record), [self._history], states)
+        self._spans = timeline_of(record, self._history, states)
         self._progress = progress_of(self._history, self._job)
 
     def _read_metrics(self) -> bool:
@@ -282,13 +282,6 @@ def _mark(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_size
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return _decoded(read_text(path))
-    except OSError:
-        return {}
 
 
 def _decoded(text: str) -> dict[str, Any]:
