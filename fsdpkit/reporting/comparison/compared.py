@@ -110,20 +110,16 @@ def compare(runs: Sequence[Run], now_s: float | None = None) -> tuple[Comparison
     or more than `MOST`."""
     now_s = time.time() if now_s is None else now_s
     states = all_states([(run.paths, run.record) for run in runs])
-    places = [
-        (run, task, known)
-        for run, known in zip(runs, states, strict=True)
-        for task in run.record.tasks_of()
-    ]
-    if not 2 <= len(places) <= MOST:
+    count = sum(len(run.record.tasks_of()) for run in runs)
+    if not 2 <= count <= MOST:
         raise UsageError(
-            f"compare: {len(places)} to compare; name from 2 to {MOST} runs (the tasks of an array "
-            "count, too)"
+            f"compare: {count} to compare; name from 2 to {MOST} (each task of an array is one)"
         )
-    sides = [
-        Side(label(n), *trainings_of(run, [task], known), about.provenance_of(run))
-        for n, (run, task, known) in enumerate(places)
-    ]
+    sides: list[Side] = []
+    for run, known in zip(runs, states, strict=True):
+        made_from = about.provenance_of(run)
+        for one in trainings_of(run, run.record.tasks_of(), known):
+            sides.append(Side(label(len(sides)), one, made_from))
     told = Comparison(
         made_s=now_s,
         runs=[_row(side, now_s) for side in sides],
