@@ -13,7 +13,6 @@ from datetime import datetime
 from rich.text import Text
 
 from fsdpkit.reporting.printable import one_line, printable
-from fsdpkit.reporting.scales import duration, number
 from fsdpkit.reporting.status.watching import (
     Happening,
     View,
@@ -21,6 +20,7 @@ from fsdpkit.reporting.status.watching import (
     progress_line,
 )
 from fsdpkit.reporting.usage import NodeUsage
+from fsdpkit.reporting.words import duration, number
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _QUIET_S = 60.0

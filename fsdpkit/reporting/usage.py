@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.reporting.logs.lines import LineReader, position_of_last
-from fsdpkit.reporting.scales import duration
+from fsdpkit.reporting.words import duration
 from fsdpkit.runs.history import Attempt
 from fsdpkit.runs.samples import Sample, sample_in
 

@@ -11,8 +11,8 @@ from fsdpkit.reporting.comparison.table import rows
 from fsdpkit.reporting.report.figures import DrawnFigure
 from fsdpkit.reporting.report.page import rendered
 from fsdpkit.reporting.report.plots import TONES, Chart, PlotLine, draw
-from fsdpkit.reporting.scales import moment, zone_name
 from fsdpkit.reporting.series import thin
+from fsdpkit.reporting.words import moment, zone_name
 
 _PLOTS = (
     ("loss", "Training loss"),

@@ -21,10 +21,10 @@ from fsdpkit.config.job import Resources
 from fsdpkit.config.trainers import OWN, job_type, trainer_of
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.listing import spans
-from fsdpkit.reporting.scales import duration, moment, number
-from fsdpkit.reporting.status.activity import without_a_group
+from fsdpkit.reporting.status.job_words import without_a_group
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.training import Training
+from fsdpkit.reporting.words import duration, moment, number
 from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.provenance import Provenance, in_words, read_provenance

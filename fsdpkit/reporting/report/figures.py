@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from fsdpkit.listing import first_of
 from fsdpkit.reporting.report.plots import Band, Chart, PlotLine, PlotMark, draw
-from fsdpkit.reporting.scales import Axis, linear, logarithmic, number
+from fsdpkit.reporting.scales import Axis, linear, logarithmic
 from fsdpkit.reporting.series import (
     Floats,
     MetricsTable,
@@ -25,7 +25,8 @@ from fsdpkit.reporting.series import (
     superseded,
     thin,
 )
-from fsdpkit.reporting.status.printed import LossPoint
+from fsdpkit.reporting.status.printed_lines import PrintedNumbers
+from fsdpkit.reporting.words import number
 from fsdpkit.runs.history import History, Launch
 
 _POINTS = 500
@@ -231,7 +232,7 @@ def own_figures(own: Mapping[str, tuple[Floats, Floats]], steps: Steps) -> list[
     return figures
 
 
-def printed_figures(points: Sequence[LossPoint]) -> list[DrawnFigure]:
+def printed_figures(points: Sequence[PrintedNumbers]) -> list[DrawnFigure]:
     """The loss of a script that logs nothing, as read from its output."""
     if len(points) < 2:
         return []
@@ -247,7 +248,7 @@ def printed_figures(points: Sequence[LossPoint]) -> list[DrawnFigure]:
     return [over_steps("printed", "Loss", lines, Steps(axis, ()), y, told, remarks)]
 
 
-def _places(points: Sequence[LossPoint]) -> tuple[Floats, str]:
+def _places(points: Sequence[PrintedNumbers]) -> tuple[Floats, str]:
     """What they are drawn over: epochs, steps, steps of all epochs together where these begin again
     in each, or the place in the output; and what one is called."""
     epochs = np.array([np.nan if p.epoch is None else p.epoch for p in points], dtype=np.float64)

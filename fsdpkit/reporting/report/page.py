@@ -23,12 +23,13 @@ from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by
 from fsdpkit.reporting.report.efficiency import FORMULAS, efficiency_of
 from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares, sparkline
 from fsdpkit.reporting.report.predicted import comparisons
-from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
+from fsdpkit.reporting.scales import clock
 from fsdpkit.reporting.series import every, read_own_numbers, thin
 from fsdpkit.reporting.status.printed import pattern_of, points_in, printed_by, tails
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import TimelineSpan, timeline_of
 from fsdpkit.reporting.training import Training, trainings_of
+from fsdpkit.reporting.words import duration, moment, number, zone_name
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import table_in
 from fsdpkit.scheduling.run import Run

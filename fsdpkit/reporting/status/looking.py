@@ -58,7 +58,7 @@ class Watcher:
         self._samples = SampleReader()
         self._marks: object = None
         self._heard = time.monotonic()
-        self._losses: dict[tuple[float | None, int | None], float] = {}
+        self._losses: dict[tuple[float | None, int | None], float | None] = {}
         self._progress = TrainingProgress()
         self._history = history_of(run.paths, run.record, array_task)
         self._spans: list[TimelineSpan] = []
@@ -141,7 +141,7 @@ class Watcher:
             if not self._metrics.more:
                 return grown
 
-    def _read_losses(self, printed: Printed | None) -> dict[str, tuple[float, ...]]:
+    def _read_losses(self, printed: Printed | None) -> dict[str, tuple[float | None, ...]]:
         """Of a script that logs nothing: what its output has shown since this look began."""
         if printed is None or printed.loss is None or self._progress.step is not None:
             return {}

@@ -24,6 +24,7 @@ from fsdpkit.reporting.status.job_words import (
     exit_in_words,
     other_jobs,
     phase_of,
+    remarks,
     state_in_words,
 )
 from fsdpkit.reporting.status.status_record import FirstFailure, Status, Task, Waiting
@@ -245,10 +246,8 @@ def _task(
     answered: bool,
 ) -> Task:
     """`state`: the scheduler's, None if it was not asked or did not know."""
-    from fsdpkit.reporting.status.activity import remarks, without_a_group
     from fsdpkit.reporting.status.printed import printed_by
     from fsdpkit.reporting.status.progress import progress_of
-    from fsdpkit.runs.began_again import began_again
     from fsdpkit.runs.history import History, history_of
 
     try:
@@ -257,7 +256,6 @@ def _task(
         where = paths.task(number).dir
         history = History(run=paths.dir, array_task=number, dir=where, attempts=(), checkpoints=())
     job = table_in(paths.job)
-    progress = progress_of(history, job)
     running = state is not None and state.phase == "running"
     endings = [(a.number, a.ending) for a in history.attempts if a.ending is not None]
     return Task(
@@ -266,14 +264,11 @@ def _task(
         state=described(state, answered),
         attempts=paths.task(number).attempts(),
         ending={"attempt": endings[-1][0], **asdict(endings[-1][1])} if endings else None,
-        progress=asdict(progress),
+        progress=asdict(progress_of(history, job)),
         printed=printed_by(history, job, record.nodes * record.ranks_per_node)
         if running or number is None  # an array may have thousands of tasks
         else None,
-        remarks=[
-            *(remarks(history, progress.updated_s) if running else []),
-            *filter(None, [began_again(history, job), without_a_group(history)]),
-        ],
+        remarks=remarks(history, job, running=running),
         failure=_failure(history.attempts[-1]) if history.attempts else None,
     )
 

@@ -13,12 +13,12 @@ import msgspec
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.pending import PendingEvidence, why
-from fsdpkit.reporting.scales import duration, number
 from fsdpkit.reporting.series import KNOWN_NAMES
 from fsdpkit.reporting.status.progress import TrainingProgress
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import TimelineSpan
 from fsdpkit.reporting.usage import NodeUsage
+from fsdpkit.reporting.words import duration, number
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import LARGEST, parsed
 from fsdpkit.scheduling.run_states import Standing
