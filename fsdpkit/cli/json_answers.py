@@ -323,46 +323,6 @@ class PrintedLine(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class BrokenRank(Struct, frozen=True, kw_only=True):
-    """One failure. `rank` null: of a node, or of whoever the message names."""
-
-    launch: int | None
-    """Null: before the ranks were started."""
-    who: str
-    rank: int | None
-    message: str
-    follow_on: bool
-    """It only lost a peer, and there is a failure that explains it."""
-    same: list[str]
-    """Others who said so."""
-    details: list[str]
-    """The traceback, or the end of the rank's standard error."""
-    file: str | None
-
-
-class LogErrors(Struct, frozen=True, kw_only=True):
-    """Lines of the log of the batch shell, Slurm or a node."""
-
-    file: str
-    lines: list[str]
-
-
-class FailedAttempt(Struct, frozen=True, kw_only=True):
-    """What broke in one attempt, the first to fail first."""
-
-    attempt: int
-    broken: list[BrokenRank]
-    logs: list[LogErrors]
-
-
-class Failures(Struct, frozen=True, kw_only=True):
-    """`logs --errors`: of the newest attempt that failed, or of those that were asked for."""
-
-    schema: Literal["fsdpkit.logs-errors/1"] = "fsdpkit.logs-errors/1"
-    run: str
-    attempts: list[FailedAttempt]
-
-
 class Forgiven(Struct, frozen=True, kw_only=True):
     """`nodes --forgive`: a node that jobs may use again."""
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from fsdpkit.reporting.logs.errors import FailedAttempt
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.stacks import CodePlace
 from fsdpkit.reporting.status.status_record import Printed, Status
@@ -81,6 +82,14 @@ class WatchEnded(Struct, frozen=True, kw_only=True):
     """The run's own, and that of `watch`."""
     why: str
     """Why it ended so, in a sentence; `fsdpkit diagnose` has more."""
+
+
+class Failures(Struct, frozen=True, kw_only=True):
+    """`logs --errors`: of the newest attempt that failed, or of those that were asked for."""
+
+    schema: Literal["fsdpkit.logs-errors/1"] = "fsdpkit.logs-errors/1"
+    run: str
+    attempts: list[FailedAttempt]
 
 
 class Usage(Struct, frozen=True, kw_only=True):

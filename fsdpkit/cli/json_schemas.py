@@ -52,7 +52,7 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "top": (json_reports.Usage,),
     "check": (json_reports.Checked, json_reports.NodesMeasured),
     "nodes": (json_reports.Nodes, json_answers.Forgiven),
-    "logs": (json_answers.PrintedLine, json_answers.Failures),
+    "logs": (json_answers.PrintedLine, json_reports.Failures),
     "report": (json_reports.Written,),
     "data prepare": (json_answers.Prepared,),
     "data show": (json_answers.PreparedData,),

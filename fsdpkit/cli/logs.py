@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.json_output import print_answer, print_item
 from fsdpkit.cli.options import chosen, complete_run, json_option, runs_option
+from fsdpkit.listing import first_of, spans
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.logs.errors import Errors, LoggedFailure
+    from fsdpkit.reporting.logs.errors import FailedAttempt
     from fsdpkit.reporting.logs.lines import Batch, LineFilter, LogSource, Tail
     from fsdpkit.scheduling.run import Run
 
@@ -35,7 +37,6 @@ _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task", "as_jso
 @click.option("--batch", is_flag=True, help="Print the batch shell's log, alone or with ranks.")
 @click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
 @click.option("--tail", metavar="N", help="Last N lines of each file, or `all`.")
-@click.option("--by-time", is_flag=True, help="Merge ranks by the time stamps in their lines.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run ends.")
 @click.option("--errors", is_flag=True, help="Only errors, the first failure first.")
 @json_option
@@ -52,7 +53,6 @@ def command(
     batch: bool,
     task: int | None,
     tail: str | None,
-    by_time: bool,
     follow: bool,
     errors: bool,
     as_json: bool,
@@ -62,24 +62,22 @@ def command(
     \b
       fsdpkit logs fsdp-t5-20261121-101500-3f2a --follow
       fsdpkit logs 3f2a --rank 0-3,7 --attempt all
-      fsdpkit logs 3f2a --all --by-time --stream err
+      fsdpkit logs 3f2a --all --stream err
       fsdpkit logs 3f2a --errors
 
     With several ranks each line starts with its rank. Lines come file by file (attempt, launch,
-    rank, standard output before error). --by-time sorts them by the time stamps that they begin
-    with; a line without one stays behind the line before it. --follow prints lines as they are
-    found, twice a second, in no exact order, and continues across restarts, requeues and resumes.
+    rank, standard output before error). --follow prints lines as they are found, twice a second,
+    in no exact order, and continues across restarts, requeues and resumes.
 
     Of a file over 64 MiB only the end is printed, unless --tail asks for more.
     """
     from fsdpkit.reporting.logs.following import follow as following
     from fsdpkit.reporting.logs.lines import LineFilter, in_order, sources_of
-    from fsdpkit.reporting.logs.lines import by_time as merged
     from fsdpkit.scheduling.run import Run
 
     _refuse_what_does_not_fit(ctx)
     opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    task = _task(opened, task)
+    task = opened.record.tasks_of(task)[0]
     if errors:
         return _print_errors(opened, task, attempt, as_json)
     first, last = _attempts(opened, task, attempt, follow)
@@ -97,20 +95,12 @@ def command(
     if wanted is None:
         _say_what_is_left_out(sources)
     if follow:
-        found = following(opened, choice, tail=wanted)
-        if as_json:
-            _print_items(found)
-        else:
-            print_lines(found, fronts(opened, choice), live=True)
+        _print(following(opened, choice, tail=wanted), opened, choice, as_json, live=True)
         sources = sources_of(opened.paths, opened.record, choice)
     if not sources:
         _say_why_there_is_nothing(opened, choice, as_json)
     if not follow:
-        batches = merged(sources, wanted) if by_time else in_order(sources, wanted)
-        if as_json:
-            _print_items(batches)
-        else:
-            print_lines(batches, fronts(opened, choice), live=False)
+        _print(in_order(sources, wanted), opened, choice, as_json)
     return 0
 
 
@@ -122,8 +112,6 @@ def _refuse_what_does_not_fit(ctx: click.Context) -> None:
     }
     if {"ranks", "all_ranks"} <= given:
         raise click.UsageError("--rank chooses ranks, --all takes all: leave out one.")
-    if {"follow", "by_time"} <= given:
-        raise click.UsageError("--follow prints lines as they come: leave out --by-time.")
     if "errors" in given and (left := given - _WITH_ERRORS):
         option = next(p.opts[0] for p in ctx.command.params if p.name in left)
         raise click.UsageError(f"--errors looks at all ranks and logs: leave out {option}.")
@@ -157,19 +145,6 @@ def _say_what_is_left_out(sources: Iterable[LogSource]) -> None:
         )
 
 
-def _task(run: Run, task: int | None) -> int | None:
-    from fsdpkit.errors import NotFoundError, UsageError
-
-    known = run.record.array_tasks
-    if known is None:
-        if task is not None:
-            raise UsageError(f"{run.id} is not an array: leave out --task")
-        return None
-    if task is not None and task not in known:
-        raise NotFoundError(f"{run.id} has no array task {task}; it has {_spans(known)}")
-    return known[0] if task is None else task
-
-
 def _attempts(run: Run, task: int | None, attempt: str, follow: bool) -> tuple[int, int | None]:
     """First and last attempt that are wanted; None: and all to come."""
     from fsdpkit.errors import NotFoundError, UsageError
@@ -182,7 +157,7 @@ def _attempts(run: Run, task: int | None, attempt: str, follow: bool) -> tuple[i
     if not (attempt.isascii() and attempt.isdigit()):
         raise UsageError(f"--attempt {attempt!r}: give a number, `all` or `newest`")
     if int(attempt) not in known and not follow:
-        there = f"it has {_spans(known)}" if known else "it has not started yet"
+        there = f"it has {spans(known)}" if known else "it has not started yet"
         raise NotFoundError(f"{run.id} has no attempt {attempt}; {there}")
     return int(attempt), int(attempt)
 
@@ -204,17 +179,6 @@ def _ranks(run: Run, ranks: str | None, all_ranks: bool, batch: bool) -> frozens
 def _world_size(run: Run) -> int:
     """Of the largest of its jobs."""
     return max(job.nodes * job.ranks_per_node for job in run.record.jobs)
-
-
-def _spans(numbers: Iterable[int]) -> str:
-    """`0-3, 7`."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
 
 
 # Lines
@@ -250,10 +214,18 @@ def print_lines(batches: Iterable[Batch], front: Callable[[LogSource], str], *, 
         out.flush()
 
 
+def _print(
+    batches: Iterable[Batch], run: Run, choice: LineFilter, as_json: bool, *, live: bool = False
+) -> None:
+    if as_json:
+        _print_items(batches)
+    else:
+        print_lines(batches, fronts(run, choice), live=live)
+
+
 def _print_items(batches: Iterable[Batch]) -> None:
     """An object a line, at once: who reads it waits for the next."""
     from fsdpkit.cli.json_answers import PrintedLine
-    from fsdpkit.cli.json_output import print_item
 
     for source, lines in batches:
         for line in lines:
@@ -280,11 +252,8 @@ def _say_why_there_is_nothing(run: Run, choice: LineFilter, as_json: bool) -> No
     )
     if not logs:
         raise NotFoundError(f"run {run.id} has not started yet, so there is no output")
-    if as_json:
-        _print_items(in_order(logs))
-    else:
-        print_lines(in_order(logs), fronts(run, replace(choice, ranks=frozenset())), live=False)
-    who = "a rank" if choice.ranks is None else f"rank {_spans(sorted(choice.ranks))}"
+    _print(in_order(logs), run, replace(choice, ranks=frozenset()), as_json)
+    who = "a rank" if choice.ranks is None else f"rank {spans(choice.ranks)}"
     raise NotFoundError(f"{who} of {run.id} wrote no such log; above is the start-up log")
 
 
@@ -311,46 +280,21 @@ def _print_errors(run: Run, task: int | None, attempt: str, as_json: bool) -> in
     ]
     told_of = found[-1:] if newest else found
     if as_json:
-        _print_failures(run, told_of)
+        from fsdpkit.cli.json_reports import Failures
+
+        print_answer(Failures(run=run.id, attempts=told_of))
         return 0
     for errors in told_of:
         _print_attempt(errors, run.dir)
     if not found:
-        click.echo(f"fsdpkit: no failure is on record in attempt {_spans(numbers)}", err=True)
+        click.echo(f"fsdpkit: no failure is on record in attempt {spans(numbers)}", err=True)
     elif newest and (earlier := [errors.attempt for errors in found[:-1]]):
-        told = f"attempt {_spans(earlier)} failed, too: --attempt all shows it"
+        told = f"attempt {spans(earlier)} failed, too: --attempt all shows it"
         click.echo(f"fsdpkit: {told}", err=True)
     return 0
 
 
-def _print_failures(run: Run, found: Iterable[Errors]) -> None:
-    from fsdpkit.cli.json_answers import BrokenRank, FailedAttempt, Failures, LogErrors
-    from fsdpkit.cli.json_output import print_answer
-
-    attempts = [
-        FailedAttempt(
-            attempt=errors.attempt,
-            broken=[
-                BrokenRank(
-                    launch=one.launch,
-                    who=one.who,
-                    rank=one.rank,
-                    message=one.message,
-                    follow_on=one.follow_on,
-                    same=[other.who for other in one.same],
-                    details=list(one.details),
-                    file=None if one.file is None else str(one.file),
-                )
-                for one in errors.broken
-            ],
-            logs=[LogErrors(file=str(path), lines=list(lines)) for path, lines in errors.logs],
-        )
-        for errors in found
-    ]
-    print_answer(Failures(run=run.id, attempts=attempts))
-
-
-def _print_attempt(errors: Errors, run_dir: Path) -> None:
+def _print_attempt(errors: FailedAttempt, run_dir: Path) -> None:
     at: int | None = -1
     for broken in errors.broken:
         if broken.launch != at:
@@ -364,16 +308,10 @@ def _print_attempt(errors: Errors, run_dir: Path) -> None:
         if broken.details and broken.file is not None:
             _say(f"({broken.file.relative_to(run_dir)})", 6)
         if broken.same:
-            _say(f"the same: {_who(broken.same)}", 6)
-    for path, lines in errors.logs:
-        _say(str(path.relative_to(run_dir)))
-        _say("\n".join(lines), 2)
-
-
-def _who(broken: Iterable[LoggedFailure]) -> str:
-    ranks = sorted(one.rank for one in broken if one.rank is not None)
-    others = [one.who for one in broken if one.rank is None]
-    return ", ".join([*([f"rank {_spans(ranks)}"] if ranks else []), *others])
+            _say(f"the same: {first_of(broken.same, 6)}", 6)
+    for log in errors.logs:
+        _say(str(log.file.relative_to(run_dir)))
+        _say("\n".join(log.lines), 2)
 
 
 def _say(text: str, indent: int = 0) -> None:

@@ -11,6 +11,7 @@ import click
 
 from fsdpkit.cli.options import complete_run, runs_option, table
 from fsdpkit.config.units import format_bytes
+from fsdpkit.reporting.words import roughly
 
 if TYPE_CHECKING:
     from fsdpkit.cli.json_reports import Pruned
@@ -95,10 +96,9 @@ def _show(found: Sequence[Holding], chosen: Sequence[Holding], days: float, top:
 
 
 def _row(one: Holding) -> list[str]:
-    from fsdpkit.cli.status import duration
     from fsdpkit.scheduling.pruning import age_s
 
-    ended = "" if one.ended_s is None else f"{duration(age_s(one))} ago"
+    ended = "" if one.ended_s is None else f"{roughly(age_s(one))} ago"
     spare = format_bytes(one.spare_bytes) if one.spare else ""
     what = one.why_not or ""
     if one.spare:

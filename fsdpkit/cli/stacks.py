@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.options import chosen, complete_run, hanging, runs_option
-from fsdpkit.listing import first_of
+from fsdpkit.listing import first_of, spans
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.stacks import CodePlace
@@ -68,13 +68,11 @@ def _brief(asked: StacksAnswer) -> list[str]:
 
 
 def _line(place: CodePlace) -> str:
-    from fsdpkit.reporting.stacks import numbers
-
     which = "rank" if len(place.ranks) == 1 else "ranks"
     names = first_of(place.nodes, _MOST_NODES)
     called = f", called from {place.caller}" if place.caller else ""
     state = f" ({place.state})" if place.state else ""
-    return f"{which} {numbers(place.ranks)} on {names}{state}: {place.words}{called}"
+    return f"{which} {spans(place.ranks)} on {names}{state}: {place.words}{called}"
 
 
 def _full(asked: StacksAnswer) -> list[str]:
@@ -87,8 +85,6 @@ def _full(asked: StacksAnswer) -> list[str]:
 
 def _lacking(asked: StacksAnswer) -> list[str]:
     """Who gave no answer, and why."""
-    from fsdpkit.reporting.stacks import numbers
-
     lines = [
         f"rank {rank.rank} on {node.name}: no answer"
         f"{f', the process is in state {rank.state}' if rank.state else ''}: {rank.why_not}"
@@ -98,7 +94,7 @@ def _lacking(asked: StacksAnswer) -> list[str]:
     ]
     for node in asked.silent:
         ranks = asked.ranks_of(node)
-        who = f" (ranks {numbers(ranks)})" if ranks else ""
+        who = f" (ranks {spans(ranks)})" if ranks else ""
         lines.append(f"node {node.name}{who}: no answer from its agent")
     return lines
 

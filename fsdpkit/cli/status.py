@@ -14,6 +14,7 @@ import click
 
 from fsdpkit.cli.options import complete_run, hanging, runs_option
 from fsdpkit.cli.terminal import redraw
+from fsdpkit.reporting.words import roughly
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.status_record import Status, Task
@@ -107,7 +108,7 @@ def _watch(look: Callable[[], str], pause_s: float, asking: PacedAsking, as_json
         while True:
             text = look()
             if not as_json:
-                asked = f"the scheduler was asked {duration(asking.age_s)} ago"
+                asked = f"the scheduler was asked {roughly(asking.age_s)} ago"
                 now = time.strftime("%Y-%m-%d %H:%M:%S")
                 text = f"{now}, every {pause_s:g} s; {asked}\n\n{text}"
             if drawn:
@@ -175,7 +176,7 @@ def _time_cells(status: Status) -> list[str]:
     over = status.phase not in ("pending", "running") and status.elapsed_s is not None
     return [
         "" if status.started_s is None else _moment(status.started_s),
-        "" if status.elapsed_s is None else duration(status.elapsed_s),
+        "" if status.elapsed_s is None else roughly(status.elapsed_s),
         _moment(status.ends_s) if over else "",
     ]
 
@@ -261,7 +262,7 @@ def _described(status: Status) -> list[str]:
         until = f", at most until {_moment(status.ends_s)}" if status.phase == "running" else ""
         lines += _labelled("started", _moment(status.started_s) + until)
     if status.elapsed_s is not None:
-        lines += _labelled("elapsed", duration(status.elapsed_s))
+        lines += _labelled("elapsed", roughly(status.elapsed_s))
         if status.phase not in ("pending", "running"):
             lines += _labelled("ended", _moment(status.ends_s))
     if status.waiting:
@@ -322,7 +323,7 @@ def _why(status: Status) -> str:
         return f"{words}; this will not resolve by itself"
     if waiting.start_s is not None:
         in_s = waiting.start_s - time.time()
-        when = f"in {duration(in_s)}" if in_s > 0 else "any moment"
+        when = f"in {roughly(in_s)}" if in_s > 0 else "any moment"
         return f"{words}; Slurm expects to start it {_moment(waiting.start_s)}, {when}"
     return words
 
@@ -435,20 +436,8 @@ def _left(progress: dict[str, float]) -> str:
     if progress["eta_s"] is None:
         return ""
     left_s = progress["eta_s"] - (time.time() - progress["updated_s"])
-    return duration(left_s) if left_s > 0 or progress["eta_s"] == 0 else ""
+    return roughly(left_s) if left_s > 0 or progress["eta_s"] == 0 else ""
 
 
 def _age(since_s: float) -> str:
-    return duration(time.time() - since_s)
-
-
-def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `3 h 05 min`, `2 d 7 h`."""
-    whole = max(0, round(seconds))
-    if whole < 100:
-        return f"{whole} s"
-    minutes = round(whole / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+    return roughly(time.time() - since_s)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.live import Frame, can_draw, show
 from fsdpkit.cli.options import chosen, complete_run, going_on, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.usage import NodeUsage, SampleReader
+    from fsdpkit.reporting.usage import SampleReader
     from fsdpkit.runs.history import Attempt, History
     from fsdpkit.scheduling.run import Run
 
@@ -49,53 +51,40 @@ def command(
 
     Exit status: 2 if the run has not begun.
     """
-    from fsdpkit.cli.watch import can_draw, until_resized
-    from fsdpkit.errors import NotFoundError
-    from fsdpkit.reporting.usage import SampleReader, frame
+    from fsdpkit.reporting.usage import SampleReader, frame, usage_in
     from fsdpkit.scheduling.run import Run
 
     opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    tasks = opened.record.array_tasks
-    if task is not None and task not in (tasks or []):
-        raise NotFoundError(f"{opened.id} has no array task {task}")
-    task = tasks[0] if tasks and task is None else task
-    reader = SampleReader()
+    task = opened.record.tasks_of(task)[0]
+    reader, attempt = SampleReader(), _newest(opened, task)
     if as_json:
-        _print_json(opened, _newest(opened, task), reader)
-        return 0
-    attempt = _newest(opened, task)
-    if once or not can_draw():
+        _print_json(opened, attempt, reader)
+    elif once or not can_draw():
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
-        for line in frame(_title(opened, attempt), _usage(attempt, reader), width, _PLAIN_ROWS):
-            click.echo(line)
-        return 0
-    from rich.console import Group
-    from rich.live import Live
+        nodes = usage_in(attempt, reader, time.time())
+        click.echo("\n".join(frame(_title(opened, attempt), nodes, width, _PLAIN_ROWS)))
+    else:
+        with going_on(opened.id):
+            show(_frames(opened, task, reader, every))
+        click.echo(f"{opened.id}: attempt {_newest(opened, task).number} has ended")
+    return 0
+
+
+def _frames(run: Run, task: int | None, reader: SampleReader, every_s: float) -> Iterator[Frame]:
+    """Until the newest attempt is over."""
     from rich.text import Text
 
-    from fsdpkit.cli.terminal import console
+    from fsdpkit.reporting.usage import frame, usage_in
 
-    screen = console()
-    with (
-        going_on(opened.id),
-        until_resized() as wait,
-        Live(console=screen, screen=True, auto_refresh=False) as live,
-    ):
-        while not _over(attempt):
-            until_s = time.monotonic() + every
-            nodes = _usage(attempt, reader)
-            while (left_s := until_s - time.monotonic()) > 0:
-                size = screen.size
-                lines = frame(_title(opened, attempt), nodes, size.width, size.height)
-                drawn = [
-                    Text(line, "bold" if n in (0, 2) else "", no_wrap=True)
-                    for n, line in enumerate(lines)
-                ]
-                live.update(Group(*drawn), refresh=True)
-                wait(left_s)
-            attempt = _newest(opened, task)
-    click.echo(f"{opened.id}: attempt {attempt.number} has ended")
-    return 0
+    def draw(width: int, height: int) -> list[Text]:
+        lines = frame(_title(run, attempt), nodes, width, height)
+        return [
+            Text(line, "bold" if n in (0, 2) else "", no_wrap=True) for n, line in enumerate(lines)
+        ]
+
+    while not _over(attempt := _newest(run, task)):
+        nodes = usage_in(attempt, reader, time.time())
+        yield draw, every_s
 
 
 def _newest(run: Run, task: int | None) -> Attempt:
@@ -122,26 +111,10 @@ def _title(run: Run, attempt: Attempt) -> str:
     return f"{run.id}: {job}attempt {attempt.number}{over}"
 
 
-def _usage(attempt: Attempt, reader: SampleReader) -> list[NodeUsage]:
-    from fsdpkit.reporting.usage import usage_of
-
-    now_s = time.time()
-    return [
-        usage_of(
-            node.number,
-            node.name or f"node {node.number}",
-            reader.read(attempt.paths.node_samples(node.number)),
-            # A node that has ended is not late.
-            now_s if node.ended_s is None and attempt.ended_s is None else 0.0,
-        )
-        for node in attempt.nodes
-    ]
-
-
 def _print_json(run: Run, attempt: Attempt, reader: SampleReader) -> None:
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.json_reports import Usage
-    from fsdpkit.reporting.usage import worst_first
+    from fsdpkit.reporting.usage import usage_in, worst_first
 
     print_answer(
         Usage(
@@ -149,6 +122,6 @@ def _print_json(run: Run, attempt: Attempt, reader: SampleReader) -> None:
             job_id=attempt.job_id,
             attempt=attempt.number,
             over=_over(attempt),
-            nodes=worst_first(_usage(attempt, reader)),
+            nodes=worst_first(usage_in(attempt, reader, time.time())),
         )
     )

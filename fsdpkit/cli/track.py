@@ -56,7 +56,7 @@ def command(
     from fsdpkit.cli.json_answers import Sent, Tracked
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.config.track import Track
-    from fsdpkit.errors import NotFoundError, UsageError
+    from fsdpkit.errors import UsageError
     from fsdpkit.scheduling.run import Run
     from fsdpkit.tracking.sending import send, sending_of, track_of
 
@@ -67,12 +67,8 @@ def command(
         raise UsageError(
             f"the job of {opened.id} names no tracker: set track.to in the job, or give --to"
         )
-    tasks = opened.record.array_tasks
-    if task is not None and task not in (tasks or []):
-        raise NotFoundError(f"{opened.id} has no array task {task}")
     told: list[Sent] = []
-    numbers: list[int | None] = [task] if task is not None else [*tasks] if tasks else [None]
-    for number in numbers:
+    for number in opened.record.tasks_of(task):
         sending = sending_of(opened, number, asked)
         for tracker in dict.fromkeys(trackers):
             sent = send(sending, tracker)

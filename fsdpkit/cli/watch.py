@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.live import Frame, can_draw, show
 from fsdpkit.cli.options import chosen, complete_run, going_on, runs_option
 
 if TYPE_CHECKING:
@@ -49,20 +46,17 @@ def command(
     it is unknown whether it did any work.
     """
     from fsdpkit.cli.watch_frame import summary
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.reporting.status.looking import Watcher, diagnosis_of
     from fsdpkit.scheduling.run import Run
 
     opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    tasks = opened.record.array_tasks
-    if task is not None and task not in (tasks or []):
-        raise NotFoundError(f"{opened.id} has no array task {task}")
-    task = tasks[0] if tasks and task is None else task
+    task = opened.record.tasks_of(task)[0]
     watcher = Watcher(opened, task)
     try:
         with going_on(opened.id):
             if can_draw() and not as_json:
-                view = _drawn(watcher, every)
+                show(_frames(watcher, every))
+                view = watcher.look()
             else:
                 view = _printed(watcher, every, _print_json if as_json else _print_line)
     finally:
@@ -80,12 +74,6 @@ def command(
     else:
         click.echo("\n".join(summary(view, why)))
     return view.exit_status or 0
-
-
-def can_draw() -> bool:
-    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-    terminal = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-    return sys.stdout.isatty() and terminal and encoding.startswith("utf")
 
 
 def _pause_s(view: View, every_s: float) -> float:
@@ -134,51 +122,9 @@ def _print_json(view: View, one: Happening) -> None:
     )
 
 
-def _drawn(watcher: Watcher, every_s: float) -> View:
-    """On the terminal's other screen, so that what was there before comes back in the end."""
-    from rich.console import Group
-    from rich.live import Live
-
-    from fsdpkit.cli.terminal import console
+def _frames(watcher: Watcher, every_s: float) -> Iterator[Frame]:
+    """Until the run is over."""
     from fsdpkit.cli.watch_frame import frame
 
-    screen = console()
-    with until_resized() as wait, Live(console=screen, screen=True, auto_refresh=False) as live:
-        while True:
-            view = watcher.look()
-            if view.over:
-                return view
-            until_s = time.monotonic() + _pause_s(view, every_s)
-            while (left_s := until_s - time.monotonic()) > 0:
-                lines = frame(view, screen.size.width, screen.size.height, time.time())
-                live.update(Group(*lines), refresh=True)
-                wait(left_s)
-
-
-@contextlib.contextmanager
-def until_resized() -> Iterator[Callable[[float], None]]:
-    """Waits so many seconds, or until the terminal's size has changed. A SIGTERM ends Python in
-    order, so that the terminal is put right."""
-    # The signal itself writes, at C's level: a handler in Python may have to wait until `select`
-    # is over, if the signal comes between the interpreter's last look and the call.
-    told, tell = os.pipe()
-    for end in (told, tell):
-        os.set_blocking(end, False)
-    written_before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-
-    def wait(timeout_s: float) -> None:
-        if select.select([told], [], [], timeout_s)[0]:
-            os.read(told, 4096)
-
-    before = {
-        signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)),
-    }
-    try:
-        yield wait
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(written_before)
-        os.close(told)
-        os.close(tell)
+    while not (view := watcher.look()).over:
+        yield partial(frame, view), _pause_s(view, every_s)

@@ -6,20 +6,21 @@ into the height is left out from the bottom of each part, never wrapped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime
 
 from rich.text import Text
 
 from fsdpkit.reporting.printable import one_line, printable
-from fsdpkit.reporting.scales import duration, number
 from fsdpkit.reporting.status.watching import (
     Happening,
-    NodeLoad,
     View,
     printed_line,
     progress_line,
 )
+from fsdpkit.reporting.usage import NodeUsage
+from fsdpkit.reporting.words import duration, number
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _QUIET_S = 60.0
@@ -30,8 +31,9 @@ long write one every few minutes."""
 _NODE_WIDTH = 38
 
 
-def frame(view: View, width: int, height: int, now_s: float) -> list[Text]:
-    """Exactly `height` lines, none wider than `width` cells."""
+def frame(view: View, width: int, height: int, now_s: float | None = None) -> list[Text]:
+    """Exactly `height` lines, none wider than `width` cells, as of now or the Unix time `now_s`."""
+    now_s = time.time() if now_s is None else now_s
     lines = [*_head(view, width), *_progress(view, width, now_s)]
     left = height - len(lines)
     for draw, share in ((_curves, 3), (_nodes, 4), (_happened, 3), (_log, 1)):
@@ -125,9 +127,11 @@ _Panel = tuple[str, Sequence[float | None]]
 def _panels(view: View) -> tuple[list[_Panel], list[_Panel]]:
     """What is drawn, at most two: the loss, then the speed, an evaluation, a number of the
     script's own; and the rest."""
-    ordered: list[_Panel] = [("loss", view.loss), ("tokens/s", view.tokens_per_s)]
-    ordered += [("loss", view.printed_loss), *((printable(n), v) for n, v in view.more.items())]
-    known = [(name, values) for name, values in ordered if any(v is not None for v in values)]
+    known = [
+        ("tokens/s" if name == "tokens_per_s" else printable(name), values)
+        for name, values in view.curves.items()
+        if any(value is not None for value in values)
+    ]
     return known[:2], known[2:]
 
 
@@ -186,23 +190,23 @@ def _resampled(values: Sequence[float | None], width: int) -> list[float | None]
 
 
 def _nodes(view: View, width: int, height: int) -> list[Text]:
-    if height < 2 or not view.loads:
+    if height < 2 or not view.used:
         return []
     beside = max(1, width // _NODE_WIDTH)
-    names = min(max(len(load.name) for load in view.loads), 16)
-    newest_s = max(load.time_s or 0.0 for load in view.loads)
-    cells = [_node(load, names, newest_s) for load in view.loads]
+    names = min(max(len(load.name) for load in view.used), 16)
+    newest_s = max(load.time_s or 0.0 for load in view.used)
+    cells = [_node(load, names, newest_s) for load in view.used]
     rows = height - 1
     if len(cells) > rows * beside:
         left_out = len(cells) - (rows * beside - 1)
-        cells = [*cells[: rows * beside - 1], f"and {left_out} more{_spread(view.loads)}"]
+        cells = [*cells[: rows * beside - 1], f"and {left_out} more{_spread(view.used)}"]
     lines = [cells[at : at + beside] for at in range(0, len(cells), beside)]
     column = width // beside
     drawn = ["".join(f"{cell:<{column}}" for cell in line).rstrip() for line in lines]
     return [Text("nodes", "bold"), *map(Text, drawn)]
 
 
-def _node(load: NodeLoad, names: int, newest_s: float) -> str:
+def _node(load: NodeUsage, names: int, newest_s: float) -> str:
     words = [f"{load.name[:names]:<{names}}"]
     if load.time_s is not None and newest_s - load.time_s > _SILENT_S:
         return f"{words[0]}  silent for {duration(newest_s - load.time_s)}"
@@ -215,7 +219,7 @@ def _node(load: NodeLoad, names: int, newest_s: float) -> str:
     return "  ".join(words)
 
 
-def _spread(loads: Sequence[NodeLoad]) -> str:
+def _spread(loads: Sequence[NodeUsage]) -> str:
     known = [load.cpu_percent for load in loads if load.cpu_percent is not None]
     return f", CPU {min(known):.0f} to {max(known):.0f} %" if known else ""
 

@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from fsdpkit.reporting.words import number
+
 GIB = 2**30
 What = Literal["tokens_per_s", "step_time_s", "mfu", "memory_bytes", "memory_reserved_bytes"]
 WORDS: dict[What, str] = {
@@ -57,8 +59,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown(what: What, value: float | None) -> str:
-    from fsdpkit.reporting.scales import number  # and numpy with it
-
     if value is None:
         return "not measured"
     if what == "mfu":

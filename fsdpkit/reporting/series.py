@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fsdpkit.bounded import METRICS_BYTES, TAIL_BYTES, lines_in, open_regular, read_end
 from fsdpkit.runs.reading import LARGEST, parsed
+from fsdpkit.runs.samples import Sample
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -216,23 +217,6 @@ def read_own_numbers(path: Path) -> dict[str, tuple[Floats, Floats]]:
     }
 
 
-class _Gpu(msgspec.Struct, gc=False):
-    utilization_percent: float | None = None
-    memory_used_bytes: float | None = None
-    power_w: float | None = None
-
-
-class _SampleLine(msgspec.Struct, gc=False):
-    """A line of node-<i>.samples.jsonl (`fsdpkit.launching.sampling`)."""
-
-    time_s: Time
-    cpu_percent: float | None = None
-    memory_used_bytes: float | None = None
-    network_sent_bytes: float | None = None
-    network_received_bytes: float | None = None
-    gpus: list[_Gpu] = []
-
-
 def read_samples(path: Path, most: int | None = None) -> Columns:
     """A node's samples: percent, bytes, bytes per second and watts, by time.
 
@@ -241,7 +225,7 @@ def read_samples(path: Path, most: int | None = None) -> Columns:
     `gpu_percent` and `gpu_memory_bytes` are means over the node's GPUs, `gpu_power_w` is their sum.
     The network's rates come from counters; where a counter fell, it was started anew: NaN.
     """
-    lines = _every_line(path, _SampleLine, most)
+    lines = _every_line(path, Sample, most)
     columns = _columns(lines, ("time_s", "cpu_percent", "memory_used_bytes"))
     for way in ("sent", "received"):
         total = _columns(lines, (f"network_{way}_bytes",))[f"network_{way}_bytes"]
@@ -320,6 +304,12 @@ def _column(lines: Sequence[msgspec.Struct], name: str) -> Floats:
     column = np.array(values, dtype=np.float64)  # None becomes NaN
     column[~(np.abs(column) <= LARGEST)] = np.nan
     return column
+
+
+def stretches(flags: Flags) -> list[tuple[int, int]]:
+    """Where flags are set: the place of the first of each stretch, and the one behind its last."""
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    return list(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True))
 
 
 def every(items: Sequence[Item], most: int) -> Sequence[Item]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -82,14 +82,3 @@ def _in_words(file: str, line: int | None, function: str) -> str:
     library = _LIBRARY.match(file)
     short = file[library.end() :] if library else os.path.basename(file)
     return f"{short}:{line or '?'} in {function}"
-
-
-def numbers(ranks: Sequence[int]) -> str:
-    """`0-5,7`."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,9 +24,8 @@ from fsdpkit.reporting.series import Floats, MetricsTable
 from fsdpkit.runs.history import Attempt, History, NodeStory
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.reading import open_regular, parsed
-from fsdpkit.runs.record import JobRecord, Time
-from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.states import JobState
+from fsdpkit.runs.record import JobRecord, RunRecord, Time
+from fsdpkit.scheduling.run_states import States
 
 Kind = Literal["queue", "attempt", "launch", "fault", "stop", "checkpoint"]
 Bounds = tuple[float | None, float | None]
@@ -56,36 +55,24 @@ class TimelineSpan:
 
 
 def timeline_of(
-    run: Run,
-    histories: Sequence[History],
-    states: Mapping[str, JobState | None],
-    metrics: Sequence[MetricsTable] | None = None,
-    bounds: Sequence[Sequence[Bounds]] | None = None,
+    record: RunRecord, history: History, states: States, metrics: MetricsTable | None = None
 ) -> list[TimelineSpan]:
-    """All spans of these histories, by their beginning; `states` as of `Run.job_states`.
+    """All spans of a history, by their beginning; `states` as of `Run.job_states`.
 
-    Checkpoints come from `metrics`, one for each history, or without it from what is still on disk.
-    bounds: those of each history, where they are known already.
+    Checkpoints come from `metrics`, or without it from what is still on disk.
     """
-    spans: list[TimelineSpan] = []
-    read_or_not: Sequence[MetricsTable | None] = metrics or [None] * len(histories)
-    known = bounds or [
-        bounds_of(history, states, read)
-        for history, read in zip(histories, read_or_not, strict=True)
-    ]
-    for history, read, its_bounds in zip(histories, read_or_not, known, strict=True):
-        spans += _queues(run.record.jobs, history, its_bounds, states)
-        newest = history.attempts[-1] if history.attempts else None
-        for attempt, (begin_s, end_s) in zip(history.attempts, its_bounds, strict=True):
-            state = states.get(attempt.job_id or "")
-            over = attempt is not newest or attempt.ending or (state is not None and state.over)
-            spans += _of_attempt(attempt, history.array_task, begin_s, end_s, guessed=not over)
-        spans += _checkpoints(history, read)
+    bounds = bounds_of(history, states, metrics)
+    spans = [*_queues(record.jobs, history, bounds, states), *_checkpoints(history, metrics)]
+    newest = history.attempts[-1] if history.attempts else None
+    for attempt, (begin_s, end_s) in zip(history.attempts, bounds, strict=True):
+        state = states.get(attempt.job_id or "")
+        over = attempt is not newest or attempt.ending or (state is not None and state.over)
+        spans += _of_attempt(attempt, history.array_task, begin_s, end_s, guessed=not over)
     return sorted(spans, key=lambda span: span.begin_s)
 
 
 def bounds_of(
-    history: History, states: Mapping[str, JobState | None], metrics: MetricsTable | None = None
+    history: History, states: States, metrics: MetricsTable | None = None
 ) -> list[Bounds]:
     """When each attempt was given its nodes and when it gave them back, Unix times.
 
@@ -194,7 +181,7 @@ def _queues(
     jobs: Sequence[JobRecord],
     history: History,
     bounds: Sequence[Bounds],
-    states: Mapping[str, JobState | None],
+    states: States,
 ) -> Iterable[TimelineSpan]:
     """Before each attempt: since its job was submitted, or since the previous attempt ended."""
     task = history.array_task
@@ -241,9 +228,8 @@ def _of_attempt(
             yield TimelineSpan("fault", launch.trouble_s, launch.trouble_s, told, number, task)
     if not attempt.launches:  # nothing was started: only the agents' own failures exist
         for failure in attempt.failures[:1]:
-            yield TimelineSpan(
-                "fault", failure.time_s, failure.time_s, failure.message, number, task
-            )
+            at_s = failure.time_s
+            yield TimelineSpan("fault", at_s, at_s, failure.message, number, task)
     if attempt.stop_requested_s is not None:
         asked_s = attempt.stop_requested_s
         unheeded = ", but its script never checked" if attempt.stop_unheeded else ""
@@ -253,15 +239,10 @@ def _of_attempt(
 
 
 def _checkpoints(history: History, metrics: MetricsTable | None) -> Iterable[TimelineSpan]:
-    if metrics is None:
-        for saved in history.checkpoints:
-            label = f"checkpoint of step {saved.step}"
-            yield TimelineSpan(
-                "checkpoint", saved.time_s, saved.time_s, label, None, history.array_task
-            )
-        return
-    for time_s, step in zip(
-        metrics.checkpoints["time_s"].tolist(), metrics.checkpoints["step"].tolist(), strict=True
-    ):
+    saved = [(one.time_s, float(one.step)) for one in history.checkpoints]
+    if metrics is not None:
+        logged = metrics.checkpoints
+        saved = list(zip(logged["time_s"].tolist(), logged["step"].tolist(), strict=True))
+    for time_s, step in saved:
         label = f"checkpoint of step {step:,.0f}"
         yield TimelineSpan("checkpoint", time_s, time_s, label, None, history.array_task)

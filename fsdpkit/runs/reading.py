@@ -67,3 +67,12 @@ def read_text(path: str | os.PathLike[str], most: int = RECORD_BYTES) -> str:
 def read_json(path: Path) -> Any:
     """The content of the JSON file. Raises OSError, or ValueError if it is not JSON."""
     return parsed(read_bytes(path))
+
+
+def table_in(path: Path) -> dict[str, Any]:
+    """The JSON object in the file; empty if it cannot be read, or is none."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

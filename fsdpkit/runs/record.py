@@ -19,7 +19,8 @@ from msgspec import Meta
 
 import fsdpkit
 from fsdpkit.bounded import JOBS, NODES, RANKS, RECORD_BYTES, TASKS, parsed, read_bytes
-from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.errors import NotFoundError, StorageError, UsageError
+from fsdpkit.listing import spans
 from fsdpkit.runs.job_ids import ONE, id_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.lock import locked
@@ -130,6 +131,18 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         """The tasks of the run, all jobs together; None: no array."""
         tasks = [task for job in self.jobs for task in job.array or []]
         return None if self.array is None else sorted(set(tasks))
+
+    def tasks_of(self, task: int | None = None) -> list[int | None]:
+        """`task` of the array alone, or without it all; `[None]` of a run that is no array.
+
+        Raises UsageError where there is no array, NotFoundError where it has no such task.
+        """
+        known = self.array_tasks
+        if known is None and task is not None:
+            raise UsageError(f"{self.id} is not an array: leave out --task")
+        if known is not None and task is not None and task not in known:
+            raise NotFoundError(f"{self.id} has no array task {task}; it has {spans(known)}")
+        return [*known] if known is not None and task is None else [task]
 
     def with_job(self, job: JobRecord) -> RunRecord:
         """The run after `job` was submitted as its next one."""

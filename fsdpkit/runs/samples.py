@@ -27,6 +27,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One of the job's GPUs, in the order of CUDA_VISIBLE_DEVICES."""
 
     utilization_percent: float | None = None
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    power_w: float | None = None
     clock_mhz: float | None = None
     temperature_c: float | None = None
     throttled: tuple[str, ...] = ()
@@ -73,9 +76,14 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One line."""
 
-    time_s: float
+    time_s: Annotated[float, Meta(ge=0, le=1e11)]
+    cpu_percent: float | None = None
+    """Of all cores."""
     memory_used_bytes: float | None = None
     memory_total_bytes: float | None = None
+    network_sent_bytes: float | None = None
+    """Through the node's network interfaces since it started, not by RDMA; as the next."""
+    network_received_bytes: float | None = None
     work_cpu_s: float | None = None
     """CPU seconds of all processes below the agent, its ranks and their children; falls when one
     of them ends. So does the next."""
@@ -101,12 +109,18 @@ def read_samples(path: Path) -> list[Sample]:
 
 def decoded(data: bytes) -> Iterator[Sample]:
     """The samples in whole lines of such a file."""
-    decode = msgspec.json.Decoder(Sample).decode
-    for line in data.splitlines():
-        try:
-            yield decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
+    return (found for line in data.splitlines() if (found := sample_in(line)) is not None)
+
+
+_DECODER = msgspec.json.Decoder(Sample)
+
+
+def sample_in(line: bytes | str) -> Sample | None:
+    """None for a line that is incomplete or malformed."""
+    try:
+        return _DECODER.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
 
 
 class Reported(msgspec.Struct, frozen=True):

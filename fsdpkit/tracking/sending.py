@@ -23,7 +23,7 @@ from fsdpkit.reporting.report import about
 from fsdpkit.runs.layout import TaskPaths, write_atomically
 from fsdpkit.runs.lock import BusyError, locked
 from fsdpkit.runs.provenance import Provenance
-from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.reading import read_bytes, table_in
 from fsdpkit.scheduling.run import Run
 from fsdpkit.tracking.destination import destination_of
 from fsdpkit.tracking.points import lines_of
@@ -119,14 +119,10 @@ def sending_of(run: Run, task: int | None, asked: Track) -> Sending:
     job's `[track]` says. Raises StorageError, ConfigError."""
     paths, said = run.paths.task(task), track_of(run)
     destination = destination_of(run, said, asked)
-    job, made_from = about.job_file_of(run), about.provenance_of(run)
+    job, made_from = table_in(run.paths.job), about.provenance_of(run)
     key = run.id if task is None else f"{run.id}/task-{task}"
     if destination.files != run.paths:  # its name may be that of a run of the viewer's
         key += f" of user {os.stat(run.dir).st_uid}"
-    shown = about.settings(job)
-    settings = {one.key: one.value for one in (*shown.changed, *shown.as_default)}
-    if task is not None:
-        settings["args"] = about.arguments(job, task)
     return Sending(
         key=key,
         name=key,
@@ -137,14 +133,14 @@ def sending_of(run: Run, task: int | None, asked: Track) -> Sending:
         lines=lines_of(paths.metrics),
         created_s=run.record.created_s,
         outcome=_outcome(run, task),
-        settings=settings,
+        settings=about.all_settings(job, task),
         tags=_tags(run, task, made_from),
     )
 
 
 def track_of(run: Run) -> Track:
     """The job's `[track]`; the defaults if it has none, or cannot be read."""
-    table, _ = without_unknown(Track, about.job_file_of(run).get("track", {}))
+    table, _ = without_unknown(Track, table_in(run.paths.job).get("track", {}))
     try:
         return msgspec.convert(table, Track)
     except msgspec.ValidationError as error:

@@ -73,7 +73,6 @@ def test_lines_of_several_ranks_have_the_rank_in_front(run: Run, fsdpkit: Fsdpki
         (["--attempt", "last"], 2, "give a number, `all` or `newest`"),
         (["--tail", "-1"], 2, "give a number of lines, or `all`"),
         (["--task", "1"], 2, "not an array"),
-        (["--follow", "--by-time"], 2, "leave out --by-time"),
         (["--errors", "--rank", "1"], 2, "leave out --rank"),
         (["--rank", "1", "--stream", "err"], 66, "rank 1 of run wrote no such log"),
     ],

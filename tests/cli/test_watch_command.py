@@ -24,7 +24,8 @@ from rich.cells import cell_len
 
 from fsdpkit.cli.watch_frame import frame
 from fsdpkit.reporting.status.progress import TrainingProgress
-from fsdpkit.reporting.status.watching import Happening, NodeLoad, View
+from fsdpkit.reporting.status.watching import Happening, View
+from fsdpkit.reporting.usage import NodeUsage
 from tests.json_answers import checked
 from tests.reporting.watched_run import RUN_ID, WatchedRun
 
@@ -46,12 +47,14 @@ FULL = View(
         checkpoint_s=880.0,
         updated_s=999.0,
     ),
-    loss=tuple(10 / (1 + step) for step in range(120)),
-    tokens_per_s=tuple(41_000 + step % 7 for step in range(120)),
+    curves={
+        "loss": tuple(10 / (1 + step) for step in range(120)),
+        "tokens_per_s": tuple(41_000 + step % 7 for step in range(120)),
+    },
     memory_bytes=31.2e9,
     straggler="rank 5 on node2 computes 1.31 times as long as the median rank",
-    loads=tuple(
-        NodeLoad(name=f"node{n}", time_s=990.0, cpu_percent=5.0 * n, gpu_percent=97.0)
+    used=tuple(
+        NodeUsage(number=n, name=f"node{n}", time_s=990.0, cpu_percent=5.0 * n, gpu_percent=97.0)
         for n in range(1, 9)
     ),
     happened=tuple(Happening(time_s=60.0 * n, words=f"happening {n}") for n in range(9)),

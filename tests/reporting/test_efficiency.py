@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdpkit.reporting.report.efficiency import FORMULAS, Efficiency, efficiency_of
-from fsdpkit.reporting.series import read_metrics
-from fsdpkit.runs.history import history_of
+from fsdpkit.reporting.training import trainings_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_run import (
@@ -41,8 +40,7 @@ def run(tmp_path: Path) -> Run:
 def efficiency(
     run: Run, states: dict[str, JobState | None] | None = None, now_s: float = T0
 ) -> Efficiency:
-    history = history_of(run.paths, run.record)
-    return efficiency_of(run, [history], [read_metrics(history.paths.metrics)], states or {}, now_s)
+    return efficiency_of(run, trainings_of(run, [None], states or {}), now_s)
 
 
 def seconds(found: Efficiency, gpus: int = GPUS) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fsdpkit.reporting.logs.errors import Errors, errors_in
+from fsdpkit.reporting.logs.errors import FailedAttempt, errors_in
 from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
 from tests.reporting.log_runs import (
@@ -23,7 +23,7 @@ from tests.reporting.log_runs import (
 RESET = "RuntimeError: [pair.cc:{}] Connection reset by peer"
 
 
-def errors(run: Run, number: int = 0) -> Errors:
+def errors(run: Run, number: int = 0) -> FailedAttempt:
     return errors_in(history_of(run.paths, run.record).attempts[number], run.paths, run.record)
 
 
@@ -47,8 +47,7 @@ def test_the_first_failing_rank_comes_first_with_its_traceback_and_follow_ons_sa
     assert first.file == attempt.dir / "rank-3.error.json"
     assert second.follow_on
     assert not second.details
-    whos = {one.rank: one.who for one in (second, *second.same)}
-    assert whos == {0: "rank 0 on node1", 1: "rank 1 on node1", 2: "rank 2 on node2"}
+    assert (second.who, *second.same) == ("rank 0 on node1", "rank 1 on node1", "rank 2 on node2")
 
 
 def test_a_rank_that_died_without_a_word_is_shown_with_the_end_of_its_standard_error(
@@ -125,7 +124,7 @@ def test_where_nobody_recorded_a_failure_the_start_up_logs_speak(tmp_path: Path)
         "loading\nfsdpkit: 2 nodes (node1 node2), head node1 at 10.0.0.1:10001\n",
     )
     append(run.paths.submitit / "12_1_log.err", "fsdpkit: node2: there is no route to the head\n")
-    told = {path.name: list(lines) for path, lines in errors(run).logs}
+    told = {log.file.name: list(log.lines) for log in errors(run).logs}
     assert told == {
         "slurm-12.log": ["loading"],
         "12_1_log.err": ["fsdpkit: node2: there is no route to the head"],
@@ -139,7 +138,7 @@ def test_slurm_s_own_errors_stand_beside_the_failure_and_nothing_else_does(tmp_p
     failure(attempt, T0_S + 5, 0, 1, "137 rank 1 on node1: ended by signal 9 (SIGKILL)")
     kill = "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0."
     append(run.dir / "slurm-12.log", f"module loaded\n{kill}\n")
-    assert [list(lines) for _, lines in errors(run).logs] == [[kill]]
+    assert [log.lines for log in errors(run).logs] == [(kill,)]
 
 
 def test_an_attempt_that_is_well_has_no_errors(tmp_path: Path) -> None:

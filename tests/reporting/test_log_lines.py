@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,14 +16,12 @@ from fsdpkit.reporting.logs.lines import (
     LineFilter,
     LineReader,
     LogSource,
-    by_time,
     in_order,
     last_written,
     lines_of,
     parse_ranks,
     sources_of,
     split_lines,
-    time_in,
     written,
 )
 from fsdpkit.runs.record import JobRecord
@@ -222,68 +218,12 @@ def test_ranks_are_written_as_numbers_and_spans() -> None:
             parse_ranks(wrong)
 
 
-# Order
-
-
-NOON_S = datetime(2026, 11, 21, 12, 0, 0).timestamp()
-
-
-@pytest.mark.parametrize(
-    ("line", "after_noon_s"),
-    [
-        ("[W1121 12:00:01.500000000 socket.cpp:207] words", 1.5),
-        ("E1121 12:00:02.250000 51 torch/distributed/x.py:1] words", 2.25),
-        ("[rank1]:[E1121 12:00:03.000000001 ProcessGroupNCCL.cpp] words", 3.0),
-        ("2026-11-21 12:00:04,125 INFO words", 4.125),
-        ("[2026-11-21T12:00:05] words", 5.0),
-        ("step 3/40  loss 2.5", None),
-        ("W0231 12:00:00.000000 no such day", None),
-        ("2026-13-41 12:00:00 no such day", None),
-        ("a traceback that mentions, far behind its start, 2026-11-21 12:00:04", None),
-    ],
-)
-def test_the_time_in_front_of_a_line(line: str, after_noon_s: float | None) -> None:
-    found = time_in(line, NOON_S)
-    assert (None if found is None else round(found - NOON_S, 6)) == after_noon_s
-
-
-def test_a_time_with_an_offset_is_absolute_and_one_without_a_year_lies_in_the_past() -> None:
-    utc = time_in("2026-11-21T12:00:00.5Z words", NOON_S)
-    assert utc == time_in("2026-11-21 13:00:00.5 +01:00 words", NOON_S)
-    new_year_s = datetime(2027, 1, 2).timestamp()
-    assert (
-        time_in("E1231 23:59:59.0 words", new_year_s)
-        == datetime(2026, 12, 31, 23, 59, 59).timestamp()
-    )
-
-
-def test_lines_are_merged_by_time_and_those_without_one_stay_behind_their_line(
-    tmp_path: Path,
-) -> None:
-    texts = {
-        0: "still no time\n2026-11-21 12:00:02 b\nTraceback\n2026-11-21 12:00:05 e\n",
-        1: "2026-11-21 12:00:01 a\n2026-11-21 12:00:03 c\n2026-11-21 12:00:02 the clock went back",
-    }
-    sources = []
-    for rank, text in texts.items():
-        append(tmp_path / f"{rank}", text)
-        os.utime(tmp_path / f"{rank}", (NOON_S, NOON_S))
-        sources.append(LogSource(0, 0, rank, "out", tmp_path / f"{rank}"))
-    later = LogSource(0, 1, 0, "out", tmp_path / "later")
-    append(later.path, "2026-11-21 12:00:00 the next launch\n")
-    found = [line.split(" ", 2)[-1] for _, lines in by_time([*sources, later]) for line in lines]
-    assert found == [
-        "time",
-        "a",
-        "b",
-        "Traceback",
-        "c",
-        "the clock went back",
-        "e",
-        "the next launch",
-    ]
-    plain = [source.rank for source, lines in in_order([*sources, later]) for _ in lines]
-    assert plain == [0, 0, 0, 0, 1, 1, 1, 0]
+def test_lines_come_file_by_file(tmp_path: Path) -> None:
+    sources = [LogSource(0, 0, rank, "out", tmp_path / f"{rank}") for rank in (0, 1)]
+    for source in sources:
+        append(source.path, "first\nlast")
+    found = [(source.rank, line) for source, lines in in_order(sources) for line in lines]
+    assert found == [(0, "first"), (0, "last"), (1, "first"), (1, "last")]
 
 
 # Carriage returns

@@ -26,6 +26,7 @@ from fsdpkit.reporting.report import about
 from fsdpkit.reporting.report.page import page
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.history import history_of
+from fsdpkit.runs.reading import table_in
 from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
@@ -310,7 +311,7 @@ def test_settings_that_differ_come_first_and_secrets_do_not_come_at_all(tmp_path
     command += ["training.tokens=7", "--api_token", "hunter2", "--set"]
     command += ['environment.variables={HF_TOKEN = "hunter2"}', "https://me:hunter2@host/data"]
     run = made_run(tmp_path / "made-20260101-000000-0000", job=job, command=command)
-    told = about.settings(about.job_file_of(run))
+    told = about.settings(table_in(run.paths.job))
     changed = {one.key: (one.value, one.default) for one in told.changed}
     assert changed["training.optimizer.lr"][0] == "0.5"
     assert changed["training.optimizer.lr"][1] not in ("", "0.5")
@@ -359,7 +360,7 @@ def test_an_array_is_a_table_of_its_tasks_and_one_of_them_in_full(tmp_path: Path
     assert "task 3" in one
     assert "Arguments --lr 1e-3" in one
     assert "Loss over steps" in one
-    with pytest.raises(NotFoundError, match="no task 7; it has 0, 3"):
+    with pytest.raises(NotFoundError, match="no array task 7; it has 0,3"):
         page(run, 7)
 
 

@@ -15,9 +15,8 @@ from fsdpkit.reporting.comparison.table import rows
 from fsdpkit.reporting.predictions import PredictedFigure, Prediction, in_a_line
 from fsdpkit.reporting.report.page import page
 from fsdpkit.reporting.report.predicted import comparisons, predictions
-from fsdpkit.reporting.series import read_metrics
 from fsdpkit.reporting.status.overview import one_status
-from fsdpkit.runs.history import history_of
+from fsdpkit.reporting.training import trainings_of
 from fsdpkit.runs.predicted import Predicted, Span, save_predicted
 from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run import Run
@@ -62,8 +61,8 @@ def trained(directory: Path, predicted: Predicted | None = None, **fields: objec
 
 
 def found(run: Run, task: int | None = None) -> list[Prediction]:
-    history = history_of(run.paths, run.record, task)
-    return comparisons(run.paths, run.record, history, read_metrics(history.paths.metrics))
+    (training,) = trainings_of(run, [task], {})
+    return comparisons(training)
 
 
 def figure(one: Prediction, what: str) -> PredictedFigure:

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from fsdpkit.reporting.status.printed import (
     Tail,
-    last_print_s,
     lines_in,
-    numbers_in,
     points_in,
     printed_by,
     printed_in,
 )
+from fsdpkit.reporting.status.printed_lines import numbers_in
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.runs.history import Attempt, History, Launch, NodeStory
 from tests.reporting.made_run import write_lines
@@ -321,7 +320,11 @@ def test_a_long_line_is_read_in_no_time(text: str) -> None:
 def test_curves_come_from_lines_with_a_step_and_a_loss() -> None:
     text = "epoch 0 step 1/2 loss 3\nsaved\nepoch 0 step 2/2 loss 2\nepoch 1 step 1/2 loss 1\n"
     points = points_in([tail(text), tail("step 9 loss 9\n")], None, NOW_S)
-    assert [tuple(point) for point in points] == [(0, 1, 2, 3.0), (0, 2, 2, 2.0), (1, 1, 2, 1.0)]
+    assert [(p.epoch, p.step, p.total, p.loss) for p in points] == [
+        (0, 1, 2, 3.0),
+        (0, 2, 2, 2.0),
+        (1, 1, 2, 1.0),
+    ]
     points = points_in(
         [tail("{'loss': 3, 'epoch': 0.5}\n{'loss': 2, 'epoch': 1.0}\n")], None, NOW_S
     )
@@ -407,10 +410,3 @@ def test_a_bar_far_back_is_over_too(tmp_path: Path) -> None:
     found = printed_by(history(tmp_path, r0_out=bar + noise), {}, ranks=1)
     assert found is not None
     assert found.words == ""
-
-
-def test_any_rank_that_prints_is_a_sign_of_life(tmp_path: Path) -> None:
-    assert last_print_s(history(tmp_path, r0_out="", r1_err="")) is None
-    assert last_print_s(history(tmp_path, r0_out="", r1_err="x")) == pytest.approx(
-        time.time(), abs=60
-    )

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fsdpkit.reporting.scales import clock, duration, linear, logarithmic, moment, number, zone_name
+from fsdpkit.reporting.scales import clock, linear, logarithmic
+from fsdpkit.reporting.words import duration, moment, number, zone_name
 
 T0 = 1_790_000_000.0  # Monday, 21 September 2026, 14:13:20 UTC
 

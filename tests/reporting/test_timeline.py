@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Run:
 def spans(run: Run, states: dict[str, JobState | None] | None = None) -> list[TimelineSpan]:
     history = history_of(run.paths, run.record)
     metrics = read_metrics(history.paths.metrics)
-    return timeline_of(run, [history], states or {}, [metrics])
+    return timeline_of(run.record, history, states or {}, metrics)
 
 
 def bounds(run: Run, states: dict[str, JobState | None] | None = None) -> list[Bounds]:

@@ -6,22 +6,28 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.reporting.usage import NodeUsage, SampleReader, frame, usage_of, worst_first
 from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.samples import Sample
 
 NOW_S = 1_000_000.0
 GPU: dict[str, Any] = {"memory_used_bytes": 70 * 2**30, "memory_total_bytes": 80 * 2**30}
 
 
-def samples(age_s: float = 5, *busy: float, sent: int = 0) -> list[dict[str, Any]]:
+def read(*lines: dict[str, Any]) -> list[Sample]:
+    return [msgspec.convert(line, Sample) for line in lines]
+
+
+def samples(age_s: float = 5, *busy: float, sent: int = 0) -> list[Sample]:
     gpus = [{**GPU, "utilization_percent": percent} for percent in busy]
     common = {"gpus": gpus, "cpu_percent": 25.0, "memory_used_bytes": 2**38}
     first = {"time_s": NOW_S - age_s - 10, "network_sent_bytes": 1000}
     second = {"time_s": NOW_S - age_s, "network_sent_bytes": 1000 + sent}
-    return [{**common, **first}, {**common, **second, "memory_total_bytes": 2**40}]
+    return read({**common, **first}, {**common, **second, "memory_total_bytes": 2**40})
 
 
 def node(number: int, age_s: float = 5, *busy: float) -> NodeUsage:
@@ -51,10 +57,10 @@ def test_a_reader_goes_on_where_the_file_grows_and_passes_over_what_is_torn(tmp_
     path, reader = tmp_path / "node-0.samples.jsonl", SampleReader()
     assert reader.read(path) == []
     path.write_text('{"time_s": 1}\n{"time_s": 2}\n{"time_s": 3}\n{"time')
-    assert [one["time_s"] for one in reader.read(path)] == [2, 3]
+    assert [one.time_s for one in reader.read(path)] == [2, 3]
     with path.open("a") as file:
         file.write('_s": 4}\nnull\n{"time_s": "x"}\n{"cpu_percent": 1}\n[[[\n')
-    assert [one["time_s"] for one in reader.read(path)] == [3, 4]
+    assert [one.time_s for one in reader.read(path)] == [3, 4]
 
 
 def test_rates_are_those_between_two_samples() -> None:
@@ -77,7 +83,7 @@ def test_silent_and_idle_nodes_come_first() -> None:
 
 
 def test_samples_that_have_become_rare_are_not_late() -> None:
-    rare = [{"time_s": NOW_S - 300}, {"time_s": NOW_S - 150}]
+    rare = read({"time_s": NOW_S - 300}, {"time_s": NOW_S - 150})
     assert not usage_of(0, "n", rare, NOW_S).stale
     assert usage_of(0, "n", rare, NOW_S + 400).stale
 

@@ -24,7 +24,6 @@ from fsdpkit.reporting.status.watching import (
     View,
     changes,
     happenings,
-    load_of,
     progress_line,
     view_of,
 )
@@ -87,15 +86,16 @@ def test_a_run_is_seen_from_the_queue_to_its_end(run: WatchedRun, watch: Watch) 
     run.trains(1, 2, memory_bytes=3e9)
     run.samples(1, cpu_percent=40.0, memory_used_bytes=2e9)
     run.says("step 1", "\x1b[2Jstep \x1b[32m2\x1b[0m")
-    view = seen(watcher, lambda v: v.state == "RUNNING" and v.loads)
+    view = seen(watcher, lambda v: v.state == "RUNNING" and v.used)
     assert (view.nodes, view.attempt, view.progress.step, view.progress.steps) == (
         "node[1-2]",
         0,
         2,
         100,
     )
-    assert (view.loss, view.tokens_per_s, view.memory_bytes) == ((10.0, 5.0), (1001.0, 1002.0), 3e9)
-    (load,) = view.loads
+    assert view.curves == {"loss": (10.0, 5.0), "tokens_per_s": (1001.0, 1002.0)}
+    assert view.memory_bytes == 3e9
+    (load,) = view.used
     assert (load.name, load.cpu_percent, load.memory_bytes) == ("node2", 40.0, 2e9)
     assert view.lines[0] == "step 1"
     assert "\x1b[2J" not in view.lines[1]
@@ -135,10 +135,10 @@ def test_only_what_is_new_is_read(
     monkeypatch.setattr(looking, "progress_of", lambda *_: read.append(1) or TrainingProgress())
     view = watcher.look()
     assert read == []
-    assert len(view.loss) == 499
+    assert len(view.curves["loss"]) == 499
     assert view.lines[-1] == "line 499"
     run.trains(500)
-    assert len(watcher.look().loss) == 500
+    assert len(watcher.look().curves["loss"]) == 500
     assert read == [1]
 
 
@@ -274,7 +274,11 @@ def test_steps_that_are_done_again_count_once() -> None:
         curves.add(f'{{"step": {step}, "loss": {loss}, "step_time_s": 1, "tokens_per_s": null}}')
     curves.add('{"step": 3, "eval_loss": 1.2}')
     curves.add('{"step": 4, "loss"')
-    assert (curves.loss, curves.tokens_per_s) == ((3.0, 2.5, 1.5), (None,) * 3)
+    assert curves.curves() == {
+        "loss": (3.0, 2.5, 1.5),
+        "tokens_per_s": (None,) * 3,
+        "eval_loss": (1.2,),
+    }
 
 
 @given(st.text())
@@ -296,7 +300,7 @@ def test_a_long_run_keeps_a_bounded_number_of_points() -> None:
     curves = Curves()
     for step in range(60_000):
         curves.add(f'{{"step": {step}, "loss": 1, "step_time_s": 1}}')
-    assert 10_000 < len(curves.loss) <= 40_000
+    assert 10_000 < len(curves.curves()["loss"]) <= 40_000
 
 
 def test_a_timeline_is_told_in_words_in_order_with_the_newest_checkpoint_alone() -> None:
@@ -316,13 +320,6 @@ def test_a_timeline_is_told_in_words_in_order_with_the_newest_checkpoint_alone()
         (40, "checkpoint of step 9"),
         (50, "over: attempt 0 (job 7): a node was lost"),
     ]
-
-
-def test_a_node_without_gpus_or_with_strange_samples_is_shown_with_what_there_is() -> None:
-    gpus = [{"utilization_percent": 90}, {"utilization_percent": 100, "memory_used_bytes": 8e9}]
-    load = load_of("n1", {"cpu_percent": 5.0, "gpus": gpus})
-    assert (load.gpu_percent, load.gpu_memory_bytes, load.memory_bytes) == (95.0, 8e9, None)
-    assert load_of("n1", {"gpus": "none"}).gpu_percent is None
 
 
 def test_a_pending_job_comes_with_the_reason_and_the_remedy() -> None:
@@ -369,7 +366,7 @@ def test_numbers_that_no_curve_shows_are_gaps() -> None:
     curves = Curves()
     for step, loss in enumerate(("1e29", "1e300", "NaN", "Infinity", "null", "2.5")):
         curves.add(f'{{"step": {step}, "loss": {loss}, "step_time_s": 1}}')
-    assert curves.loss == (1e29, None, None, None, None, 2.5)
+    assert curves.curves()["loss"] == (1e29, None, None, None, None, 2.5)
 
 
 def test_attempts_come_from_the_history() -> None:
@@ -392,7 +389,8 @@ def test_numbers_of_any_name_are_seen_and_steps_done_again_count_once(
     run.trains(2, accuracy=0.25, flag=True, words="no")
     run.trains(2, loss=None, eval_loss=4.0, step_time_s=None)
     view = seen(watch(), lambda v: v.state == "RUNNING")
-    assert dict(view.more) == {"eval_loss": (4.0,), "accuracy": (0.5, 0.25)}
+    assert [*view.curves] == ["loss", "tokens_per_s", "eval_loss", "accuracy"]
+    assert [*view.curves.values()][2:] == [(4.0,), (0.5, 0.25)]
 
 
 def test_what_is_printed_is_told_once(run: WatchedRun, watch: Watch) -> None:
@@ -408,6 +406,6 @@ def test_what_is_printed_is_told_once(run: WatchedRun, watch: Watch) -> None:
     assert said == ["step 2, loss 2.500 (read from its output)"]
     assert changes(second, watcher.look(), 0.0) == []
     run.says("step 3 loss 2")
-    assert watcher.look().printed_loss == (3.0, 2.5, 2.0)
+    assert watcher.look().curves == {"loss": (3.0, 2.5, 2.0)}
     run.trains(1)
-    assert watcher.look().printed_loss == (), "what was logged takes precedence"
+    assert len(watcher.look().curves["loss"]) == 1, "what was logged takes precedence"

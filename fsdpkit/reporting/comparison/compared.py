@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -19,14 +19,11 @@ from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.report import about
 from fsdpkit.reporting.report.efficiency import efficiency_of
 from fsdpkit.reporting.report.predicted import comparisons
-from fsdpkit.reporting.series import Floats, MetricsTable, read_metrics
-from fsdpkit.reporting.status.progress import steps_to_do
-from fsdpkit.reporting.timeline import bounds_of
-from fsdpkit.runs.history import history_of
-from fsdpkit.runs.job_ids import task_of
+from fsdpkit.reporting.series import Floats, MetricsTable
+from fsdpkit.reporting.training import Training, trainings_of
 from fsdpkit.runs.provenance import Provenance, in_words
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.run_states import States, all_states, decisive
+from fsdpkit.scheduling.run_states import all_states
 
 SCHEMA: Final = "fsdpkit.compare/1"
 MOST = 200
@@ -96,18 +93,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class Side:
-    """One training as it was read."""
+    """One training, what it is called in the comparison, and what it was made from."""
 
     label: str
-    run: Run
-    task: int | None
-    job: Mapping[str, Any]
-    metrics: MetricsTable
+    training: Training
     made_from: Provenance | None
 
     @property
     def name(self) -> str:
-        return self.run.id if self.task is None else f"{self.run.id}, task {self.task}"
+        one = self.training
+        return one.run.id if one.task is None else f"{one.run.id}, task {one.task}"
 
 
 def compare(runs: Sequence[Run], now_s: float | None = None) -> tuple[Comparison, list[Side]]:
@@ -115,19 +110,19 @@ def compare(runs: Sequence[Run], now_s: float | None = None) -> tuple[Comparison
     or more than `MOST`."""
     now_s = time.time() if now_s is None else now_s
     states = all_states([(run.paths, run.record) for run in runs])
-    places = [
-        (run, known, task) for run, known in zip(runs, states, strict=True) for task in _tasks(run)
-    ]
-    if not 2 <= len(places) <= MOST:
+    count = sum(len(run.record.tasks_of()) for run in runs)
+    if not 2 <= count <= MOST:
         raise UsageError(
-            f"compare: {len(places)} to compare; name from 2 to {MOST} runs (the tasks of an array "
-            "count, too)"
+            f"compare: {count} to compare; name from 2 to {MOST} (each task of an array is one)"
         )
-    sides = [_read(label(n), run, task) for n, (run, _, task) in enumerate(places)]
-    rows = [_row(side, known, now_s) for side, (_, known, _) in zip(sides, places, strict=True)]
+    sides: list[Side] = []
+    for run, known in zip(runs, states, strict=True):
+        made_from = about.provenance_of(run)
+        for one in trainings_of(run, run.record.tasks_of(), known):
+            sides.append(Side(label(len(sides)), one, made_from))
     told = Comparison(
         made_s=now_s,
-        runs=rows,
+        runs=[_row(side, now_s) for side in sides],
         settings=_differences({side.label: _settings(side) for side in sides}),
         packages=_differences(
             {s.label: _packages(s.made_from) for s in sides if s.made_from is not None}
@@ -146,7 +141,8 @@ def curves(sides: Sequence[Side], name: str) -> list[Curve]:
     """Those of the metric `name` (`loss`, `eval_loss`, `tokens_per_s`) that were logged at all."""
     found = []
     for side in sides:
-        columns = side.metrics.evaluations if name == "eval_loss" else side.metrics.steps
+        metrics = side.training.metrics
+        columns = metrics.evaluations if name == "eval_loss" else metrics.steps
         step, value = columns["step"], columns[name]
         # A resumed run has repeated some steps: the later line counts.
         _, newest = np.unique(step[::-1], return_index=True)
@@ -156,45 +152,27 @@ def curves(sides: Sequence[Side], name: str) -> list[Curve]:
     return found
 
 
-def _tasks(run: Run) -> Sequence[int | None]:
-    tasks = run.record.array_tasks
-    return [None] if tasks is None else tasks
-
-
-def _read(name: str, run: Run, task: int | None) -> Side:
-    metrics = read_metrics(run.paths.task(task).metrics)
-    return Side(name, run, task, about.job_file_of(run), metrics, about.provenance_of(run))
-
-
-def _row(side: Side, states: States, now_s: float) -> Compared:
-    run, metrics = side.run, side.metrics
-    history = history_of(run.paths, run.record, side.task)
-    standing = decisive(run.record, states)
-    mine = {j: s for j, s in standing.items() if side.task in (None, task_of(j))}
-    state = next(iter(mine.values()), None)
-    held_out = metrics.evaluations["eval_loss"]
-    held_out = held_out[~np.isnan(held_out)]
-    spent = efficiency_of(
-        run, [history], [metrics], states, now_s, [bounds_of(history, states, metrics)]
-    )
-    step, planned = metrics.last("step"), metrics.last("planned_steps") or steps_to_do(side.job)
-    made_from = side.made_from
+def _row(side: Side, now_s: float) -> Compared:
+    one, made_from = side.training, side.made_from
+    run, metrics, losses = one.run, one.metrics, one.eval_losses
+    spent = efficiency_of(run, [one], now_s)
+    step, planned = metrics.last("step"), one.planned_steps
     return Compared(
         label=side.label,
         run=run.id,
-        task=side.task,
-        dir=str(run.paths.task(side.task).dir),
-        state=about.state_in_words(state, history)[0],
+        task=one.task,
+        dir=str(run.paths.task(one.task).dir),
+        state=about.state_in_words(one)[0],
         steps=None if step is None else int(step),
         planned_steps=None if planned is None else int(planned),
         loss=metrics.last("loss"),
-        eval_loss=float(held_out[-1]) if len(held_out) else None,
-        best_eval_loss=float(held_out.min()) if len(held_out) else None,
+        eval_loss=one.eval_loss,
+        best_eval_loss=float(losses.min()) if len(losses) else None,
         tokens_per_s=_median(metrics, "tokens_per_s"),
         step_time_s=_median(metrics, "step_time_s"),
         mfu=_median(metrics, "mfu"),
         memory_bytes=_largest(metrics, "memory_bytes"),
-        predictions=comparisons(run.paths, run.record, history, metrics),
+        predictions=comparisons(one),
         granted_h=spent.granted_h or None,
         trained_share=spent.trained_share,
         code=in_words(made_from) if made_from else None,
@@ -222,10 +200,7 @@ def _largest(metrics: MetricsTable, name: str) -> float | None:
 
 def _settings(side: Side) -> dict[str, str]:
     """Every key of the job as a report shows it, and what fits on a line about the code."""
-    shown = about.settings(side.job)
-    found = {one.key: one.value for one in (*shown.changed, *shown.as_default)}
-    if side.task is not None:
-        found["args"] = about.arguments(side.job, side.task)
+    found = about.all_settings(side.training.job, side.training.task)
     if (made_from := side.made_from) is not None:
         found["entry"] = made_from.script.path  # not that of each run's own copy
         found["code"] = in_words(made_from)

@@ -11,8 +11,8 @@ from fsdpkit.reporting.comparison.table import rows
 from fsdpkit.reporting.report.figures import DrawnFigure
 from fsdpkit.reporting.report.page import rendered
 from fsdpkit.reporting.report.plots import TONES, Chart, PlotLine, draw
-from fsdpkit.reporting.scales import moment, zone_name
 from fsdpkit.reporting.series import thin
+from fsdpkit.reporting.words import moment, zone_name
 
 _PLOTS = (
     ("loss", "Training loss"),
@@ -28,7 +28,7 @@ def page(told: Comparison, sides: Sequence[Side]) -> str:
     return rendered(
         "compare.html.j2",
         {
-            "title": " and ".join(dict.fromkeys(side.run.id for side in sides[:2])),
+            "title": " and ".join(dict.fromkeys(side.training.run.id for side in sides[:2])),
             "told": told,
             "names": {side.label: side.name for side in sides},
             "tones": {side.label: _tone(n)[0] for n, side in enumerate(sides)},

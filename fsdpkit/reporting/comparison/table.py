@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpkit.reporting.comparison.compared import ABSENT, Compared, Comparison
-from fsdpkit.reporting.scales import number
+from fsdpkit.reporting.words import number
 
 
 def rows(told: Comparison) -> list[list[str]]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fsdpkit.listing import first_of
+from fsdpkit.listing import first_of, spans
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.printable import one_line
 from fsdpkit.reporting.scales import moment
-from fsdpkit.reporting.stacks import CodePlace, numbers, places
+from fsdpkit.reporting.stacks import CodePlace, places
 
 _MOST_PLACES = 3
 
@@ -52,7 +52,7 @@ def standing_ranks(attempt: AttemptEvidence | None) -> StandingRanks | None:
 
 
 def _in_words(place: CodePlace, addresses: dict[int, str]) -> str:
-    who = f"rank{'s' * (len(place.ranks) > 1)} {numbers(place.ranks)}"
+    who = f"rank{'s' * (len(place.ranks) > 1)} {spans(place.ranks)}"
     be = "is" if len(place.ranks) == 1 else "are"
     called = f", called from {place.caller}" if place.caller else ""
     state = f", in state {place.state}" if place.state else ""

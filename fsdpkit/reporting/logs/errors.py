@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import structs
+import msgspec
+from msgspec.structs import replace
 
 from fsdpkit.bounded import QUOTED, read_end
 from fsdpkit.errors import STOPPED_EARLY
@@ -31,50 +32,55 @@ _TAIL = 20
 _NODE_LOGS = 3
 
 
-@dataclass(frozen=True)
-class LoggedFailure:
-    """One failure, or several with the same words."""
+class LoggedFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """One failure, or several with the same words. `rank` null: of a node, or as the words say."""
 
-    attempt: int
-    launch: int | None
-    """None: before the ranks were started."""
+    launch: int | None = None
+    """Null: before the ranks were started."""
     who: str
     """`rank 3 on node2`; a node's name; empty where the words say it."""
-    message: str
     rank: int | None = None
+    message: str
     time_s: float = 0.0
+    """Unix time, by the head node's clock."""
     lost_a_peer: bool = False
+    """Whether it says no more than that."""
     follow_on: bool = False
     """It only lost a peer, and there is a failure that explains it."""
-    same: tuple[LoggedFailure, ...] = ()
-    """Others who said so."""
+    same: tuple[str, ...] = ()
+    """Others who reported the same."""
     details: tuple[str, ...] = ()
     """The traceback, or the end of the rank's standard error."""
     file: Path | None = None
     """Where the details are from."""
 
 
-@dataclass(frozen=True)
-class Errors:
-    """What broke in one attempt; false if nothing is on record."""
+class LogErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of the log of the batch shell, Slurm or a node."""
+
+    file: Path
+    lines: tuple[str, ...]
+
+
+class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What broke in one attempt, the first to fail first; false if nothing is on record."""
 
     attempt: int
     broken: tuple[LoggedFailure, ...]
-    logs: tuple[tuple[Path, tuple[str, ...]], ...]
-    """Lines of the logs of the batch shell, Slurm and the nodes."""
+    logs: tuple[LogErrors, ...]
 
     def __bool__(self) -> bool:
         return bool(self.broken or self.logs)
 
 
-def errors_in(attempt: Attempt, run: RunPaths, record: RunRecord) -> Errors:
+def errors_in(attempt: Attempt, run: RunPaths, record: RunRecord) -> FailedAttempt:
     """What the agents, the ranks and the batch shell recorded about a failed attempt."""
     jobs = [job for job in record.jobs if job.first_attempt <= attempt.number]
     ranks_per_node = max(jobs, key=lambda job: job.first_attempt, default=record).ranks_per_node
     broken = errors_of(attempt, ranks_per_node)
     alone = not broken and _ended_badly(attempt)
     logs = _log_errors(attempt, run, alone=alone) if broken or alone else []
-    return Errors(attempt.number, tuple(broken), tuple(logs))
+    return FailedAttempt(attempt=attempt.number, broken=tuple(broken), logs=tuple(logs))
 
 
 def _ended_badly(attempt: Attempt) -> bool:
@@ -91,12 +97,12 @@ def errors_of(attempt: Attempt, ranks_per_node: int) -> list[LoggedFailure]:
     failures = [_by_one_clock(attempt, failure) for failure in attempt.failures]
     for place, launch in _places(attempt):
         number = None if launch is None else launch.number
-        broken = [_recorded(attempt, f) for f in failures if _place(attempt, f) == place]
+        broken = [_recorded(f) for f in failures if _place(attempt, f) == place]
         if launch is not None and place is not None:
             broken += _only_in_error_files(attempt, place, ranks_per_node, broken)
             if launch.trouble_s is not None:
                 broken = _with_verdict(broken, launch.message, launch.trouble_s)
-        broken = [replace(b, attempt=attempt.number, launch=number) for b in broken]
+        broken = [replace(one, launch=number) for one in broken]
         found += _ordered(broken, launch.message if launch else "", attempt)
     return found
 
@@ -105,7 +111,7 @@ def _places(attempt: Attempt) -> list[tuple[int | None, Launch | None]]:
     return [(None, None), *enumerate(attempt.launches)]
 
 
-def _recorded(attempt: Attempt, failure: Failure) -> LoggedFailure:
+def _recorded(failure: Failure) -> LoggedFailure:
     """As an agent wrote it into `failures/`."""
     told = failure.record or older_line(failure.status, failure.message)
     who, words = (told.who, told.words) if told else ("", failure.message)
@@ -113,7 +119,11 @@ def _recorded(attempt: Attempt, failure: Failure) -> LoggedFailure:
     if failure.status == STOPPED_EARLY:
         words = _STOPPED
     return LoggedFailure(
-        attempt.number, None, who, words, failure.rank, failure.time_s, lost_a_peer=lost_a_peer
+        who=who,
+        message=words,
+        rank=failure.rank,
+        time_s=failure.time_s,
+        lost_a_peer=lost_a_peer,
     )
 
 
@@ -122,7 +132,7 @@ def _by_one_clock(attempt: Attempt, failure: Failure) -> Failure:
     offsets = {n.number: n.findings.get("clock_offset_s") for n in attempt.nodes}
     own, head = offsets.get(failure.node), offsets.get(0)
     if isinstance(own, int | float) and isinstance(head, int | float):
-        return structs.replace(failure, time_s=failure.time_s - own + head)
+        return replace(failure, time_s=failure.time_s - own + head)
     return failure
 
 
@@ -154,12 +164,10 @@ def _only_in_error_files(
         if told is not None:
             who = f"rank {rank} on {attempt.node_of_rank(rank, ranks_per_node, place)}"
             yield LoggedFailure(
-                attempt.number,
-                None,
-                who,
-                told.message,
-                rank,
-                told.time_s,
+                who=who,
+                message=told.message,
+                rank=rank,
+                time_s=told.time_s,
                 lost_a_peer=follows(told.message),
             )
 
@@ -170,7 +178,7 @@ def _with_verdict(broken: list[LoggedFailure], message: str, time_s: float) -> l
         return broken
     who, colon, words = message.partition(": ")
     words, who = (words, who) if colon else (message, "")
-    return [LoggedFailure(0, None, who, words, time_s=time_s), *broken]
+    return [LoggedFailure(who=who, message=words, time_s=time_s), *broken]
 
 
 def _is(broken: LoggedFailure, message: str) -> bool:
@@ -191,7 +199,7 @@ def _ordered(broken: list[LoggedFailure], verdict: str, attempt: Attempt) -> lis
         merged = replace(
             first,
             follow_on=own and first.lost_a_peer,
-            same=tuple(others),
+            same=tuple(other.who for other in others),
         )
         found.append(merged if merged.follow_on else _with_details(merged, attempt))
     return found
@@ -253,9 +261,7 @@ _START = re.compile(r"^fsdpkit: \d+ nodes? .*, head ")
 """What the batch shell says when all is well."""
 
 
-def _log_errors(
-    attempt: Attempt, run: RunPaths, *, alone: bool
-) -> list[tuple[Path, tuple[str, ...]]]:
+def _log_errors(attempt: Attempt, run: RunPaths, *, alone: bool) -> list[LogErrors]:
     """Errors in the logs of the batch shell, Slurm and the nodes, by file.
 
     A job's log holds all its attempts, so they may be of another one. alone: nothing else is known,
@@ -273,7 +279,7 @@ def _log_errors(
         bad = [line for line in lines if _ERROR.search(line)]
         shown = bad or (lines if alone else [])
         if shown:
-            found.append((path, tuple(shown[-_TAIL:])))
+            found.append(LogErrors(file=path, lines=tuple(shown[-_TAIL:])))
     return found
 
 

@@ -7,12 +7,10 @@ what counts as an error.
 
 from __future__ import annotations
 
-import heapq
 import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -290,69 +288,6 @@ def in_order(sources: Iterable[LogSource], tail: Tail = None) -> Iterator[Batch]
     """File after file."""
     for source in sources:
         yield from lines_of(source, tail)
-
-
-def by_time(sources: Iterable[LogSource], tail: Tail = None) -> Iterator[Batch]:
-    """Launch after launch, within each by the time stamps in the lines (`time_in`).
-
-    A line without one stays behind the line before it in its file; what precedes the first stamp
-    of a file, or has none at all, comes first.
-    """
-    launches: dict[tuple[int, int], list[LogSource]] = {}
-    for source in sources:
-        launches.setdefault((source.attempt, source.launch), []).append(source)
-    for group in launches.values():
-        streams = [_stamped(source, tail) for source in group]
-        for _, source, line in heapq.merge(*streams, key=lambda item: item[0]):
-            yield source, [line]
-
-
-def _stamped(source: LogSource, tail: Tail) -> Iterator[tuple[float, LogSource, str]]:
-    written_s = source.path.stat().st_mtime
-    time_s = float("-inf")
-    for _, lines in lines_of(source, tail):
-        for line in lines:
-            time_s = time_in(line, written_s) or time_s
-            yield time_s, source, line
-
-
-# glog, as torch's C++ writes it, and torch's Python logger: `[rank1]:[E1121 21:16:47.149000 …`
-_GLOG = re.compile(r"[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d)\.(\d{1,6})", re.ASCII)
-# Python's logging and ISO 8601: `2026-11-21 21:16:47,149`, `2026-11-21T21:16:47.149Z`
-_ISO = re.compile(
-    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6})\d*)?(?: ?(Z|[+-]\d\d:?\d\d))?",
-    re.ASCII,
-)
-_FRONT = 48
-"""Characters at the beginning of a line in which its time stands."""
-
-
-def time_in(line: str, written_s: float) -> float | None:
-    """Unix time of the stamp in front of a line; None without one.
-
-    A stamp without an offset is this machine's local time, one without a year is of the last such
-    day before its file was `written_s` (Unix time).
-    """
-    front = line[:_FRONT]
-    try:
-        if match := _ISO.search(front):
-            return _unix_s(*match.groups())
-        if match := _GLOG.search(front):
-            month, day, clock, fraction = match.groups()
-            year = datetime.fromtimestamp(written_s).year
-            time_s = _unix_s(f"{year}-{month}-{day}", clock, fraction)
-            if time_s <= written_s + 86400:
-                return time_s
-            return _unix_s(f"{year - 1}-{month}-{day}", clock, fraction)
-    except (ValueError, OverflowError):  # the 31st of February is no time stamp
-        return None
-    return None
-
-
-def _unix_s(day: str, clock: str, fraction: str | None, offset: str | None = None) -> float:
-    zone = "" if offset is None else "+0000" if offset == "Z" else offset.replace(":", "")
-    text = f"{day} {clock}.{(fraction or '').ljust(6, '0')}{zone}"
-    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S.%f" + ("%z" if zone else "")).timestamp()
 
 
 # Carriage returns

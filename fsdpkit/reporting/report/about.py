@@ -10,7 +10,8 @@ import contextlib
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +20,17 @@ import msgspec
 from fsdpkit.config.job import Resources
 from fsdpkit.config.trainers import OWN, job_type, trainer_of
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.reporting.scales import duration, moment, number
-from fsdpkit.reporting.series import MetricsTable
-from fsdpkit.reporting.status.activity import without_a_group
-from fsdpkit.reporting.status.progress import steps_to_do
+from fsdpkit.listing import spans
+from fsdpkit.reporting.status.job_words import without_a_group
 from fsdpkit.reporting.status.status_record import Printed
+from fsdpkit.reporting.training import Training
+from fsdpkit.reporting.words import duration, moment, number
 from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.checkpoints import describe
-from fsdpkit.runs.history import History
 from fsdpkit.runs.provenance import Provenance, in_words, read_provenance
-from fsdpkit.runs.reading import read_json, read_text
+from fsdpkit.runs.reading import read_text
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States
-from fsdpkit.scheduling.states import JobState
 
 HIDDEN = "(not shown)"
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
@@ -39,23 +38,6 @@ _PASSWORD = re.compile(r"//[^/\s@]+@")
 """Of a URL: `//user:password@host`."""
 _ASSIGNED = re.compile(r"(?P<name>(?:--)?[\w.-]+)=(?P<value>.*)", re.DOTALL)
 _DIRECTIVE = re.compile(r"#SBATCH --partition=(\S+)")
-
-
-@dataclass(frozen=True)
-class Training:
-    """The run, or one task of an array, as read."""
-
-    history: History
-    metrics: MetricsTable
-    state: JobState | None
-
-
-def job_file_of(run: Run) -> dict[str, Any]:
-    """job.json; empty if it cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        found = read_json(run.paths.job)
-        return found if isinstance(found, dict) else {}
-    return {}
 
 
 def arguments(job: Mapping[str, Any], array_task: int | None) -> str:
@@ -81,9 +63,10 @@ class Headline:
     """(what, value)."""
 
 
-def state_in_words(state: JobState | None, history: History | None) -> tuple[str, str]:
+def state_in_words(one: Training) -> tuple[str, str]:
     """(words, tone) of one training."""
-    ending = history.attempts[-1].ending if history and history.attempts else None
+    state, attempts = one.state, one.history.attempts
+    ending = attempts[-1].ending if attempts else None
     if state is None:
         if ending is not None and ending.cause == "done":
             return "finished", "good"
@@ -93,8 +76,7 @@ def state_in_words(state: JobState | None, history: History | None) -> tuple[str
     if state.phase == "running":
         return "running", "open"
     if state.phase == "pending":
-        started = history is not None and bool(history.attempts)
-        return ("queued again" if started else "waiting in the queue"), "open"
+        return ("queued again" if attempts else "waiting in the queue"), "open"
     if state.succeeded:
         return "finished", "good"
     if state.phase == "ended":
@@ -103,21 +85,16 @@ def state_in_words(state: JobState | None, history: History | None) -> tuple[str
 
 
 def headline(
-    run: Run,
-    trainings: Sequence[Training],
-    job: Mapping[str, Any],
-    now_s: float,
-    printed: Printed | None = None,
+    trainings: Sequence[Training], now_s: float, printed: Printed | None = None
 ) -> Headline:
     """printed: what the output of a single run says."""
     if len(trainings) != 1:
         return _array_headline(trainings)
     (one,) = trainings
-    words, tone = state_in_words(one.state, one.history)
+    words, tone = state_in_words(one)
     if not one.history.attempts:
         words += "; it has not started" if tone == "open" else "; it never started"
-    planned = one.metrics.last("planned_steps") or steps_to_do(job)
-    numbers = _numbers(one.metrics, planned)
+    numbers = _numbers(one)
     if printed is not None and printed.words and one.metrics.last("step") is None:
         numbers.append((printed.source, printed.words))
     times = one.metrics.steps["time_s"]
@@ -125,16 +102,15 @@ def headline(
         ago_s = max(0.0, now_s - float(times[-1]))
         words += f"; newest step {duration(ago_s)} before this page was made"
     elif len(times) and one.state is not None and one.state.phase == "ended":
-        numbers.append(("since submission", duration(float(times[-1]) - run.record.created_s)))
+        numbers.append(("since submission", duration(float(times[-1]) - one.run.record.created_s)))
     return Headline(words[:1].upper() + words[1:], tone, tuple(numbers))
 
 
-def _numbers(metrics: MetricsTable, planned: float | None) -> list[tuple[str, str]]:
+def _numbers(one: Training) -> list[tuple[str, str]]:
     """The newest of each, what a researcher looks for first in front."""
+    metrics, planned = one.metrics, one.planned_steps
     step, mfu = metrics.last("step"), metrics.last("mfu")
-    losses = {"training loss": metrics.last("loss"), "evaluation loss": None}
-    if len(held_out := metrics.evaluations["eval_loss"]):
-        losses["evaluation loss"] = float(held_out[-1])
+    losses = {"training loss": metrics.last("loss"), "evaluation loss": one.eval_loss}
     found = []
     if step is not None:
         found.append(("steps", f"{step:,.0f}" + (f" of {planned:,.0f}" if planned else "")))
@@ -147,12 +123,8 @@ def _numbers(metrics: MetricsTable, planned: float | None) -> list[tuple[str, st
 
 
 def _array_headline(trainings: Sequence[Training]) -> Headline:
-    counts: dict[tuple[str, str], int] = {}
-    for one in trainings:
-        told = state_in_words(one.state, one.history)
-        counts[told] = counts.get(told, 0) + 1
-    ranked = sorted(counts.items(), key=lambda item: -item[1])
-    words = ", ".join(f"{count} {word}" for (word, _), count in ranked)
+    counts = Counter(map(state_in_words, trainings))
+    words = ", ".join(f"{count} {word}" for (word, _), count in counts.most_common())
     tones = {tone for _, tone in counts}
     tone = "bad" if "bad" in tones else "open" if "open" in tones else "good"
     return Headline(f"Array of {len(trainings)} tasks: {words}", tone, ())
@@ -180,8 +152,8 @@ def facts(
         ("Scheduler's jobs", ", ".join(job.job_id for job in record.jobs if job.job_id)),
         ("Submitted", moment(record.created_s)),
     ]
-    if one is not None and one.history.array_task is not None:
-        found.append(("Arguments", arguments(job, one.history.array_task)))
+    if one is not None and one.task is not None:
+        found.append(("Arguments", arguments(job, one.task)))
     if one is not None and one.history.attempts:
         newest = one.history.attempts[-1]
         ended = f"; the newest: {newest.ending.why}" if newest.ending else ""
@@ -210,34 +182,24 @@ def _nodes(one: Training | None, states: States) -> str:
         names = [n for a in one.history.attempts for launch in a.launches for n in launch.nodes]
         names += [node.name for a in one.history.attempts for node in a.nodes if node.name]
         if names:
-            return folded(sorted(set(names)))
+            return folded(names)
     told = [state.node_list for state in states.values() if state and state.node_list]
     return ", ".join(dict.fromkeys(told))
 
 
-def folded(names: Sequence[str]) -> str:
-    """Host names in Slurm's way: `a[001-016,020], login`."""
+def folded(names: Iterable[str]) -> str:
+    """Host names in Slurm's way: `login, a[001-016,020]`."""
     groups: dict[tuple[str, int], list[int]] = {}
     found: list[str] = []
-    for name in names:
+    for name in sorted(set(names)):
         match = re.fullmatch(r"(.*?)(\d+)", name)
         if match:
             groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
         else:
             found.append(name)
     for (prefix, width), numbers in groups.items():
-        spans: list[list[int]] = []
-        for value in sorted(set(numbers)):
-            if spans and value == spans[-1][1] + 1:
-                spans[-1][1] = value
-            else:
-                spans.append([value, value])
-        texts = [
-            f"{low:0{width}d}" if low == high else f"{low:0{width}d}-{high:0{width}d}"
-            for low, high in spans
-        ]
-        alone = len(texts) == 1 and "-" not in texts[0]
-        found.append(f"{prefix}{texts[0]}" if alone else f"{prefix}[{','.join(texts)}]")
+        shown = spans(numbers, width=width)
+        found.append(f"{prefix}{shown}" if len(numbers) == 1 else f"{prefix}[{shown}]")
     return ", ".join(found)
 
 
@@ -275,6 +237,14 @@ def settings(job: Mapping[str, Any], made_from: Provenance | None = None) -> Set
         else:
             changed.append(SettingRow(key, shown, default, origins.get(key, "")))
     return Settings(tuple(changed), tuple(same))
+
+
+def all_settings(job: Mapping[str, Any], array_task: int | None) -> dict[str, str]:
+    """Every key of the job as a report shows it; of an array with that task's arguments."""
+    shown = settings(job)
+    found = {one.key: one.value for one in (*shown.changed, *shown.as_default)}
+    own = {} if array_task is None else {"args": arguments(job, array_task)}
+    return found | own
 
 
 _REQUIRED = ("name", "entry", "resources.nodes", "resources.gpus", "resources.time")

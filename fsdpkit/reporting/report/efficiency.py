@@ -10,19 +10,18 @@ its end. Every moment of it is counted once, separately for nodes that trained a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from fsdpkit.reporting.series import Flags, MetricsTable
-from fsdpkit.reporting.timeline import Bounds, bounds_of
+from fsdpkit.reporting.training import Training
 from fsdpkit.runs.history import Attempt, History
 from fsdpkit.runs.record import JobRecord, jobs_of_attempts
 from fsdpkit.runs.saved_steps import newest_saved
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.states import JobState
 
 Use = Literal[
     "training", "open", "startup", "repeated", "checkpoints", "pauses", "lost", "idle", "unknown"
@@ -90,34 +89,21 @@ class Efficiency:
         return self.hours("training") / self.granted_h
 
 
-def efficiency_of(
-    run: Run,
-    histories: Sequence[History],
-    metrics: Sequence[MetricsTable],
-    states: Mapping[str, JobState | None],
-    now_s: float,
-    bounds: Sequence[Sequence[Bounds]] | None = None,
-) -> Efficiency:
-    """Of these histories together. What still runs is counted up to the Unix time `now_s`.
-
-    bounds: those of each history, where they are known already.
-    """
+def efficiency_of(run: Run, trainings: Sequence[Training], now_s: float) -> Efficiency:
+    """Of these trainings together; what still runs is counted up to Unix time `now_s`."""
     used_s: dict[Use, float] = defaultdict(float)
     granted_s = 0.0
-    known = bounds or [bounds_of(h, states, m) for h, m in zip(histories, metrics, strict=True)]
-    for history, read, its_bounds in zip(histories, metrics, known, strict=True):
-        lines = _Lines(read, _held_by_nothing(history, states, read))
-        numbers = [attempt.number for attempt in history.attempts]
-        jobs = jobs_of_attempts(run.record.jobs, numbers, history.array_task)
-        for place, (attempt, (begin_s, end_s)) in enumerate(
-            zip(history.attempts, its_bounds, strict=True)
-        ):
+    for one in trainings:
+        lines = _Lines(one.metrics, _held_by_nothing(one))
+        attempts = one.history.attempts
+        numbers = [attempt.number for attempt in attempts]
+        jobs = jobs_of_attempts(run.record.jobs, numbers, one.task)
+        for attempt, (begin_s, end_s) in zip(attempts, one.bounds, strict=True):
             if begin_s is None:
                 continue
-            newest = place == len(history.attempts) - 1
+            goes_on = attempt is attempts[-1] and end_s is None
             end_s = end_s if end_s is not None else max(now_s, begin_s)
             nodes = _nodes_granted(jobs.get(attempt.number) or run.record.job, attempt)
-            goes_on = newest and its_bounds[place][1] is None
             account = _Account(nodes, begin_s, end_s, goes_on=goes_on)
             account.attempt(attempt, lines)
             for use, seconds in account.used_s.items():
@@ -138,22 +124,21 @@ def _nodes_granted(job: JobRecord, attempt: Attempt) -> int:
     return max(job.nodes, at_once, len(attempt.nodes))  # agents on standby nodes write, too
 
 
-def _held_by_nothing(
-    history: History, states: Mapping[str, JobState | None], metrics: MetricsTable
-) -> Flags:
+def _held_by_nothing(one: Training) -> Flags:
     """[steps]: steps after the newest checkpoint of a run that stands still, and is not done."""
-    step = metrics.steps["step"]
-    if not history.attempts:
+    step = one.metrics.steps["step"]
+    if not one.history.attempts:
         return np.zeros(len(step), dtype=bool)
-    last = history.attempts[-1]
-    state = states.get(last.job_id or "")
+    last = one.history.attempts[-1]
+    state = one.states.get(last.job_id or "")
     done = (last.ending is not None and last.ending.cause == "done") or (
         state is not None and state.succeeded
     )
     running = last.ending is None and state is not None and state.phase == "running"
     if done or running:
         return np.zeros(len(step), dtype=bool)
-    return np.asarray((step > _saved_step(history, metrics)) & ~metrics.superseded)
+    saved_step = _saved_step(one.history, one.metrics)
+    return np.asarray((step > saved_step) & ~one.metrics.superseded)
 
 
 def _saved_step(history: History, metrics: MetricsTable) -> float:

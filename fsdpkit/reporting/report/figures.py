@@ -14,17 +14,19 @@ from markupsafe import Markup
 
 from fsdpkit.listing import first_of
 from fsdpkit.reporting.report.plots import Band, Chart, PlotLine, PlotMark, draw
-from fsdpkit.reporting.scales import Axis, linear, logarithmic, number
+from fsdpkit.reporting.scales import Axis, linear, logarithmic
 from fsdpkit.reporting.series import (
     Floats,
     MetricsTable,
     NotFinite,
     every,
     middle,
+    stretches,
     superseded,
     thin,
 )
-from fsdpkit.reporting.status.printed import LossPoint
+from fsdpkit.reporting.status.printed_lines import PrintedNumbers
+from fsdpkit.reporting.words import number
 from fsdpkit.runs.history import History, Launch
 
 _POINTS = 500
@@ -90,12 +92,9 @@ def _mark(step: int, found: Sequence[Launch], faults: Mapping[float, str]) -> Pl
 
 def done_twice(metrics: MetricsTable) -> list[tuple[float, float]]:
     """Intervals of repeated steps, by their first and last logged step."""
-    again, step = metrics.superseded, metrics.steps["step"]
-    ends = np.flatnonzero(np.diff(np.concatenate([[False], again, [False]]).astype(int)))
-    return [
-        (float(step[first]), float(step[last - 1]))
-        for first, last in zip(ends[::2], ends[1::2], strict=True)
-    ]
+    step = metrics.steps["step"]
+    found = stretches(metrics.superseded)
+    return [(float(step[first]), float(step[last - 1])) for first, last in found]
 
 
 def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
@@ -177,10 +176,10 @@ def not_finite_marks(found: NotFinite, finite: Floats) -> list[PlotMark]:
 
 
 def _twice_in_words(metrics: MetricsTable) -> list[str]:
-    stretches = done_twice(metrics)
-    if not stretches:
+    found = done_twice(metrics)
+    if not found:
         return []
-    told = first_of((f"{begin:,.0f}–{end:,.0f}" for begin, end in stretches), 4)
+    told = first_of((f"{begin:,.0f}–{end:,.0f}" for begin, end in found), 4)
     return [f"done twice (shaded; the first time dashed): steps {told}"]
 
 
@@ -233,7 +232,7 @@ def own_figures(own: Mapping[str, tuple[Floats, Floats]], steps: Steps) -> list[
     return figures
 
 
-def printed_figures(points: Sequence[LossPoint]) -> list[DrawnFigure]:
+def printed_figures(points: Sequence[PrintedNumbers]) -> list[DrawnFigure]:
     """The loss of a script that logs nothing, as read from its output."""
     if len(points) < 2:
         return []
@@ -249,7 +248,7 @@ def printed_figures(points: Sequence[LossPoint]) -> list[DrawnFigure]:
     return [over_steps("printed", "Loss", lines, Steps(axis, ()), y, told, remarks)]
 
 
-def _places(points: Sequence[LossPoint]) -> tuple[Floats, str]:
+def _places(points: Sequence[PrintedNumbers]) -> tuple[Floats, str]:
     """What they are drawn over: epochs, steps, steps of all epochs together where these begin again
     in each, or the place in the output; and what one is called."""
     epochs = np.array([np.nan if p.epoch is None else p.epoch for p in points], dtype=np.float64)

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsdpkit.reporting.report.figures import COLUMNS, DrawnFigure, Steps, over_steps, thinned
-from fsdpkit.reporting.report.plots import TONES, Band, PlotLine, heat
+from fsdpkit.reporting.report.plots import TONES, Band, PlotLine
 from fsdpkit.reporting.scales import Axis, linear
 from fsdpkit.reporting.series import Floats, MetricsTable
 from fsdpkit.runs.history import Attempt, History
 from fsdpkit.runs.samples import read_samples, throttling_in_words
 
-FEW_RANKS, _RANK_ROWS = 8, 64
+FEW_RANKS = 8
 _SLOW = 1.2
 """As `fsdpkit.training.stragglers.SLOW`: worth naming."""
 _ENOUGH = 3
@@ -109,7 +109,7 @@ def rank_figures(
     ranks_per_node: int,
     slow: Sequence[Straggler],
 ) -> list[DrawnFigure]:
-    """Each rank's own computing; of many ranks their spread, and who is slow when as a strip."""
+    """Each rank's own computing; of many ranks their spread."""
     times, step = metrics.rank_step_s, metrics.compared["step"]
     compared, ranks = times.shape
     if compared < _ENOUGH or ranks < 2:
@@ -142,9 +142,7 @@ def rank_figures(
         bands=bands,
         wide=True,
     )
-    if ranks <= FEW_RANKS:
-        return [figure]
-    return [figure, _strip(metrics, history, ranks_per_node, steps.axis)]
+    return [figure]
 
 
 Drawn = tuple[list[PlotLine], list[Band], tuple[str, str]]
@@ -182,26 +180,3 @@ def _by_columns(step: Floats, values: Floats, axis: Axis) -> tuple[Floats, Float
     for column in np.unique(place):
         means[column] = values[place == column].mean(axis=0)
     return (edges[:-1] + edges[1:]) / 2, means
-
-
-def _strip(metrics: MetricsTable, history: History, ranks_per_node: int, axis: Axis) -> DrawnFigure:
-    times = metrics.rank_step_s.astype(np.float64)
-    ratio = _ratios(_by_columns(metrics.compared["step"], times, axis)[1])
-    ranks = ratio.shape[1]
-    grid, names, each = ratio.T, [str(rank) for rank in range(ranks)], "rank"
-    if ranks > _RANK_ROWS:
-        nodes = -(-ranks // ranks_per_node)
-        starts = np.arange(nodes) * ranks_per_node
-        grid, each = np.maximum.reduceat(ratio, starts, axis=1).T, "node, its slowest rank"
-        last_s = float(metrics.compared["time_s"][-1])
-        names = [
-            node_at(history, int(rank), ranks_per_node, last_s) or str(place)
-            for place, rank in enumerate(starts)
-        ]
-    title = "Which rank is slow, and when"
-    description = f"One row per {each}; a darker cell computed longer than the median rank."
-    drawing = heat("strip", title, description, grid, names, axis)
-    levels = "shades: from 1.05, 1.1, 1.2, 1.5 and 2 times the median rank"
-    return DrawnFigure(
-        title=title, drawing=drawing, remark=f"one row per {each}; {levels}", wide=True
-    )

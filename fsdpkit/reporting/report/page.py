@@ -15,27 +15,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from markupsafe import Markup
 
 from fsdpkit import __version__
-from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.reporting.predictions import Prediction, cells
 from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by_rank
-from fsdpkit.reporting.report.about import Training
-from fsdpkit.reporting.report.efficiency import FORMULAS, Efficiency, efficiency_of
+from fsdpkit.reporting.report.efficiency import FORMULAS, efficiency_of
 from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares, sparkline
 from fsdpkit.reporting.report.predicted import comparisons
-from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
-from fsdpkit.reporting.series import every, read_metrics, read_own_numbers, thin
+from fsdpkit.reporting.scales import clock
+from fsdpkit.reporting.series import every, read_own_numbers, thin
 from fsdpkit.reporting.status.printed import pattern_of, points_in, printed_by, tails
-from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.reporting.status.status_record import Printed
-from fsdpkit.reporting.timeline import Bounds, TimelineSpan, bounds_of, timeline_of
-from fsdpkit.runs.history import History, history_of
-from fsdpkit.runs.job_ids import task_of
+from fsdpkit.reporting.timeline import TimelineSpan, timeline_of
+from fsdpkit.reporting.training import Training, trainings_of
+from fsdpkit.reporting.words import duration, moment, number, zone_name
+from fsdpkit.runs.history import History
+from fsdpkit.runs.reading import table_in
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.run_states import States, decisive
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
@@ -50,20 +47,13 @@ _MOST_BLOCKS = 400
 
 
 def page(run: Run, array_task: int | None = None, now_s: float | None = None) -> str:
-    """The report as HTML. Raises NotFoundError for a task that the array has not."""
+    """The report as HTML. Raises NotFoundError or UsageError for a task that the run has not."""
     now_s = time.time() if now_s is None else now_s
-    tasks = run.record.array_tasks
-    if tasks is None and array_task is not None:
-        raise UsageError(f"{run.id} is not an array: leave out --task")
-    if tasks is not None and array_task is not None and array_task not in tasks:
-        raise NotFoundError(f"{run.id} has no task {array_task}; it has {_in_short(tasks)}")
+    tasks = run.record.tasks_of(array_task)
     states = run.job_states()
-    newest = decisive(run.record, states)
-    shown = [array_task] if array_task is not None else tasks if tasks is not None else [None]
-    trainings = [_read(run, task, newest) for task in shown]
-    bounds = [bounds_of(one.history, states, one.metrics) for one in trainings]
-    detailed = trainings[0] if tasks is None or array_task is not None else None
-    job = about.job_file_of(run)
+    trainings = trainings_of(run, tasks, states)
+    detailed = trainings[0] if run.record.array is None or array_task is not None else None
+    job = table_in(run.paths.job)
     made_from = about.provenance_of(run)
     ranks = run.record.nodes * run.record.ranks_per_node
     printed = printed_by(detailed.history, job, ranks) if detailed else None
@@ -74,18 +64,18 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
         "array_task": array_task,
         "now": f"{moment(now_s)} {zone_name(now_s)}",
         "version": __version__,
-        "head": about.headline(run, trainings, job, now_s, printed),
+        "head": about.headline(trainings, now_s, printed),
         "facts": about.facts(run, detailed, job, states, printed),
         "diagnosis": found,
         "diagnosis_title": _diagnosis_title(found[0], trainings) if found else "",
-        "efficiency": _efficiency(run, trainings, states, bounds, now_s),
+        "efficiency": _efficiency(run, trainings, now_s),
         "predicted": _predicted(run, trainings),
         "settings": about.settings(job, made_from),
         "sources": about.sources(run, made_from),
         "command": about.command(run.record.command),
         "versions": about.versions(run, trainings),
-        "tasks": [_task_row(t, job) for t in trainings] if tasks and detailed is None else [],
-        **(_details(run, detailed, states, bounds[0], now_s) if detailed else _NO_DETAILS),
+        "tasks": [*map(_task_row, trainings)] if detailed is None else [],
+        **(_details(detailed, now_s) if detailed else _NO_DETAILS),
     }
     if detailed and printed is not None and not context["training"]:
         context["training"] = _printed_figures(detailed.history, job, printed, now_s)
@@ -99,16 +89,6 @@ _NO_DETAILS: dict[str, Any] = {
     "machines": [],
     "stragglers": [],
 }
-
-
-def _read(run: Run, task: int | None, states: States) -> Training:
-    history = history_of(run.paths, run.record, task)
-    mine = [s for job_id, s in states.items() if task in (None, task_of(job_id))]
-    return Training(history, read_metrics(history.paths.metrics), mine[0] if mine else None)
-
-
-def _in_short(tasks: Sequence[int]) -> str:
-    return f"{tasks[0]} to {tasks[-1]}" if len(tasks) > 3 else ", ".join(map(str, tasks))
 
 
 def _diagnosis(
@@ -155,18 +135,16 @@ def _place(file: Path | None, line: int | None, directory: Path) -> str:
     return f"{inside}:{line}" if line else str(inside)
 
 
-def _details(
-    run: Run, one: Training, states: States, bounds: Sequence[Bounds], now_s: float
-) -> dict[str, Any]:
-    history, metrics = one.history, one.metrics
-    spans = timeline_of(run, [history], states, [metrics], [bounds])
-    numbers = {span.begin_s: str(place) for place, span in enumerate(_troubles(spans), 1)}
+def _details(one: Training, now_s: float) -> dict[str, Any]:
+    history, metrics, record = one.history, one.metrics, one.run.record
+    timeline = timeline_of(record, history, one.states, metrics)
+    numbers = {span.begin_s: str(place) for place, span in enumerate(_troubles(timeline), 1)}
     steps = figures.steps_of(metrics, history, numbers)
-    per_node = run.record.ranks_per_node
+    per_node = record.ranks_per_node
     slow = figures_by_rank.stragglers(metrics, history, per_node)
     loss = figures.loss_figure(metrics, steps) if steps else None
     return {
-        "timeline": _timeline(spans, now_s) if spans else None,
+        "timeline": _timeline(timeline, now_s) if timeline else None,
         "training": [
             *([loss] if loss else []),
             *(figures.speed_figures(metrics, steps) if steps else []),
@@ -176,7 +154,7 @@ def _details(
         if steps
         else [],
         "stragglers": slow,
-        "machines": figures_by_node.machine_figures(history, bounds, now_s),
+        "machines": figures_by_node.machine_figures(history, one.bounds, now_s),
     }
 
 
@@ -268,16 +246,8 @@ class Cost:
     """(class, name, hours, share, formula)."""
 
 
-def _efficiency(
-    run: Run,
-    trainings: Sequence[Training],
-    states: States,
-    bounds: Sequence[Sequence[Bounds]],
-    now_s: float,
-) -> Cost | None:
-    found: Efficiency = efficiency_of(
-        run, [t.history for t in trainings], [t.metrics for t in trainings], states, now_s, bounds
-    )
+def _efficiency(run: Run, trainings: Sequence[Training], now_s: float) -> Cost | None:
+    found = efficiency_of(run, trainings, now_s)
     if not found.granted_h:
         return None
     trained = found.trained_share
@@ -321,11 +291,7 @@ class PredictedRows:
 def _predicted(run: Run, trainings: Sequence[Training]) -> tuple[PredictedRows, ...] | None:
     """None: the run was not planned, which the page says; for the local cluster, which has no GPUs
     to plan for, it says nothing."""
-    found = [
-        (one.history.array_task, each)
-        for one in trainings
-        for each in comparisons(run.paths, run.record, one.history, one.metrics)
-    ]
+    found = [(one.task, each) for one in trainings for each in comparisons(one)]
     if not found:
         return None if run.client().gpus else ()
     shown = found[:_MOST_PREDICTED]
@@ -370,28 +336,25 @@ class TaskRow:
     spark: Markup
 
 
-def _task_row(one: Training, job: Mapping[str, Any]) -> TaskRow:
+def _task_row(one: Training) -> TaskRow:
     metrics, history = one.metrics, one.history
-    step, held_out = metrics.last("step"), metrics.evaluations["eval_loss"]
-    held_out = held_out[~np.isnan(held_out)]
-    loss = metrics.last("loss")
-    words, tone = about.state_in_words(one.state, history)
+    step, planned, loss = metrics.last("step"), one.planned_steps, metrics.last("loss")
+    words, tone = about.state_in_words(one)
     x, y = thin(metrics.steps["step"], metrics.steps["loss"], _SPARK_POINTS)
     last = history.attempts[-1] if history.attempts else None
     trouble = last.verdict.trouble if last and last.verdict else None
-    planned = metrics.last("planned_steps") or steps_to_do(job)
     return TaskRow(
-        task=history.array_task,
+        task=one.task,
         state=words,
         tone=tone,
         steps=(f"{step:,.0f}" if step is not None else "–")
         + (f" / {planned:,.0f}" if planned else ""),
         loss=number(loss, 4) if loss is not None else "–",
-        evaluation=number(float(held_out[-1]), 4) if len(held_out) else "–",
+        evaluation=number(one.eval_loss, 4) if one.eval_loss is not None else "–",
         attempts=len(history.attempts),
         trouble=trouble.message if trouble else "",
-        arguments=about.arguments(job, history.array_task),
-        spark=sparkline(x, y, f"loss of task {history.array_task}"),
+        arguments=about.arguments(one.job, one.task),
+        spark=sparkline(x, y, f"loss of task {one.task}"),
     )
 
 

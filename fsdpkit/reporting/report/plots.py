@@ -1,9 +1,9 @@
-"""Plots as inline SVG: lines and bands, heat, bars of time, sparklines. Numbers in, markup out.
+"""Plots as inline SVG: lines and bands, bars of time, sparklines. Numbers in, markup out.
 
 A plot is as wide as the page allows, and its text is as large as the page's: parts that stretch are
 in an inner SVG (1000 units wide, strokes unscaled), parts that do not are placed by percentages
 around it. Colours are CSS classes (`a` to `f`, `muted`, `bad`), so the page decides about themes.
-All text is escaped by Markup.format.
+All text is escaped by `element`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fsdpkit.reporting.scales import Axis
-from fsdpkit.reporting.series import Floats
+from fsdpkit.reporting.series import Floats, stretches
 
 TONES = ("a", "b", "c", "d", "e", "f")
 """In the order in which they are given out; told apart by colour-blind people, too."""
@@ -73,6 +73,17 @@ class Chart:
     height: int = 170
 
 
+def element(name: str, *inside: str, **attributes: object) -> Markup:
+    """`<name attribute="…">inside</name>`, all escaped; `data_x` is written `data-x`."""
+    said = Markup("").join(
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value)
+        for key, value in attributes.items()
+    )
+    if not inside:
+        return Markup("<{}{}/>").format(name, said)
+    return Markup("<{0}{1}>{2}</{0}>").format(name, said, Markup("").join(inside))
+
+
 def draw(chart: Chart) -> Markup:
     """The plot as `<svg>`."""
     inside = [_region(chart, mark) for mark in chart.marks if mark.until is not None]
@@ -89,64 +100,47 @@ def draw(chart: Chart) -> Markup:
                 _ticks(chart.x, chart.height),
                 stretched(inside, chart.height),
                 *(_rule(chart, mark) for mark in chart.marks if mark.until is None),
-                Markup('<line class="cross" y1="0" y2="{}" visibility="hidden"/>').format(
-                    chart.height
-                ),
+                element("line", class_="cross", y1=0, y2=chart.height, visibility="hidden"),
             ]
         ),
-        Markup(' data-x="{}" data-y="{}"').format(chart.x.as_data(), chart.y.as_data()),
+        data_x=chart.x.as_data(),
+        data_y=chart.y.as_data(),
     )
 
 
 def frame(
-    key: str, title: str, description: str, height: int, content: Markup, extra: str = ""
+    key: str, title: str, description: str, height: int, content: Markup, **data: str
 ) -> Markup:
     # In its own group the title is not a tooltip over the whole plot.
-    return Markup(
-        '<svg class="chart" role="img" height="{h}" aria-labelledby="{k}-t {k}-d"{extra}>'
-        '<g><title id="{k}-t">{title}</title><desc id="{k}-d">{description}</desc></g>'
-        "{content}</svg>"
-    ).format(h=height, k=key, title=title, description=description, content=content, extra=extra)
+    about = element(
+        "g", element("title", title, id=f"{key}-t"), element("desc", description, id=f"{key}-d")
+    )
+    labels = {"aria_labelledby": f"{key}-t {key}-d", **data}
+    return element("svg", about, content, class_="chart", role="img", height=height, **labels)
 
 
 def stretched(content: Iterable[Markup], height: int) -> Markup:
-    return Markup(
-        '<svg class="data" width="100%" height="{h}" viewBox="0 0 {w} {h}" '
-        'preserveAspectRatio="none">{content}</svg>'
-    ).format(h=height, w=WIDTH, content=Markup("").join(content))
+    box = f"0 0 {WIDTH} {height}"
+    size = {"width": "100%", "height": height, "viewBox": box, "preserveAspectRatio": "none"}
+    return element("svg", *content, "", class_="data", **size)
 
 
 def _grid(y: Axis, height: int) -> Markup:
     drawn = []
     for value, label in y.ticks:
         at = f"{height * (1 - y.fraction(value)):.1f}"
-        drawn.append(
-            Markup(
-                '<line class="grid" x1="0" x2="100%" y1="{at}" y2="{at}"/>'
-                '<text class="tick y" x="0" y="{at}" dx="-6" dy="4">{label}</text>'
-            ).format(at=at, label=label)
-        )
+        drawn.append(element("line", class_="grid", x1=0, x2="100%", y1=at, y2=at))
+        drawn.append(element("text", label, class_="tick y", x=0, y=at, dx=-6, dy=4))
     return Markup("").join(drawn)
 
 
 def _ticks(x: Axis, height: int) -> Markup:
-    drawn = [
-        Markup('<line class="axis" x1="0" x2="100%" y1="{h}" y2="{h}"/>').format(h=height),
-    ]
+    drawn = [element("line", class_="axis", x1=0, x2="100%", y1=height, y2=height)]
     for place, (value, label) in enumerate(x.ticks):
-        drawn.append(
-            Markup(
-                '<line class="axis" x1="{at}" x2="{at}" y1="{h}" y2="{end}"/>'
-                '<text class="tick x{every}" x="{at}" y="{below}">{label}</text>'
-            ).format(
-                at=f"{100 * x.fraction(value):.2f}%",
-                h=height,
-                end=height + 4,
-                below=height + 17,
-                label=label,
-                every=" odd" if place % 2 and len(x.ticks) > 4 else "",
-            )
-        )
+        at = f"{100 * x.fraction(value):.2f}%"
+        every = " odd" if place % 2 and len(x.ticks) > 4 else ""
+        drawn.append(element("line", class_="axis", x1=at, x2=at, y1=height, y2=height + 4))
+        drawn.append(element("text", label, class_=f"tick x{every}", x=at, y=height + 17))
     return Markup("").join(drawn)
 
 
@@ -169,92 +163,39 @@ def _path(chart: Chart, line: PlotLine) -> Markup:
             words.append("h0")
             dots.append(f"M{x[place]} {y[place]}h0")  # of no length, with round ends: a disc
     style = "" if line.style == "plain" else f" {line.style}"
-    drawn = Markup('<path class="line {tone}{style}" data-name="{name}" d="{d}"/>').format(
-        tone=line.tone, style=style, name=line.name, d="".join(words)
-    )
-    alone = Markup('<path class="line dots {tone}" d="{d}"/>').format(
-        tone=line.tone, d="".join(dots)
-    )
-    return drawn + alone if dots and line.style == "plain" else drawn
+    classes = f"line {line.tone}{style}"
+    drawn = element("path", class_=classes, data_name=line.name, d="".join(words))
+    if not dots or line.style != "plain":
+        return drawn
+    return drawn + element("path", class_=f"line dots {line.tone}", d="".join(dots))
 
 
 def _area(chart: Chart, band: Band) -> Markup:
-    known = ~(np.isnan(band.low) | np.isnan(band.high))
-    ends = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(int)))
     words = []
-    for first, last in zip(ends[::2], ends[1::2], strict=True):
+    for first, last in stretches(~(np.isnan(band.low) | np.isnan(band.high))):
         x = _across(chart.x, band.x[first:last])
         low, high = _down(chart, band.low[first:last]), _down(chart, band.high[first:last])
         there = [f"{a} {b}" for a, b in zip(x, high, strict=True)]
         back = [f"{a} {b}" for a, b in zip(reversed(x), reversed(low), strict=True)]
         words.append(f"M{'L'.join(there + back)}Z")
-    return Markup('<path class="band {tone}" d="{d}"/>').format(tone=band.tone, d="".join(words))
+    return element("path", class_=f"band {band.tone}", d="".join(words))
 
 
 def _region(chart: Chart, mark: PlotMark) -> Markup:
     assert mark.until is not None
     begin, end = (chart.x.fraction(value) * WIDTH for value in (mark.x, mark.until))
-    return Markup(
-        '<rect class="region {tone}" x="{x:.1f}" width="{w:.1f}" y="0" height="{h}">'
-        "<title>{label}</title></rect>"
-    ).format(x=begin, w=max(end - begin, 2), h=chart.height, label=mark.label, tone=mark.tone)
+    place = {"x": f"{begin:.1f}", "width": f"{max(end - begin, 2):.1f}", "y": 0}
+    label = element("title", mark.label)
+    return element("rect", label, class_=f"region {mark.tone}", **place, height=chart.height)
 
 
 def _rule(chart: Chart, mark: PlotMark) -> Markup:
     at = f"{100 * chart.x.fraction(mark.x):.2f}%"
-    number = Markup('<text class="mark" x="{}" y="-4">{}</text>').format(at, mark.number)
-    return Markup(
-        '<line class="rule {tone}" x1="{at}" x2="{at}" y1="0" y2="{h}">'
-        "<title>{label}</title></line>{number}"
-    ).format(
-        at=at,
-        h=chart.height,
-        label=mark.label,
-        tone=mark.tone,
-        number=number if mark.number and chart.height >= _ROOMY else "",
-    )
-
-
-HEAT_LEVELS = (1.05, 1.1, 1.2, 1.5, 2.0)
-"""From which ratio to the median on a cell is of a level; below the first it is left empty."""
-
-
-def heat(
-    key: str, title: str, description: str, ratio: Floats, row_names: Sequence[str], x: Axis
-) -> Markup:
-    """[rows, columns] of ratios as a strip of cells, darker where larger; the columns fill the x
-    axis evenly."""
-    rows, columns = ratio.shape
-    cell = max(2, min(16, 320 // max(rows, 1)))
-    height, wide = rows * cell, WIDTH / max(columns, 1)
-    levels = np.searchsorted(HEAT_LEVELS, np.nan_to_num(ratio), side="right")
-    drawn = []
-    for level in range(1, len(HEAT_LEVELS) + 1):
-        words = []
-        for row in range(rows):
-            ends = np.flatnonzero(
-                np.diff(np.concatenate([[0], (levels[row] == level).astype(int), [0]]))
-            )
-            for first, last in zip(ends[::2], ends[1::2], strict=True):
-                across = f"{first * wide:.1f} {row * cell}h{(last - first) * wide:.1f}"
-                words.append(f"M{across}v{cell}H{first * wide:.1f}z")
-        if words:
-            drawn.append(
-                Markup('<path class="heat h{}" d="{}"/>').format(level, Markup("".join(words)))
-            )
-    names = Markup("").join(
-        Markup('<text class="tick y" x="0" y="{}" dx="-6">{}</text>').format(
-            row * cell + cell / 2 + 4, row_names[row]
-        )
-        for row in _named_rows(rows, cell)
-    )
-    back = Markup('<rect class="heat-back" x="0" y="0" width="100%" height="{}"/>').format(height)
-    content = back + names + _ticks(x, height) + stretched(drawn, height)
-    return frame(key, title, description, height, content)
-
-
-def _named_rows(rows: int, cell: int) -> range:
-    return range(0, rows, max(1, -(-14 // cell)) if rows * cell > 14 else rows)
+    label = element("title", mark.label)
+    rule = element("line", label, class_=f"rule {mark.tone}", x1=at, x2=at, y1=0, y2=chart.height)
+    if not mark.number or chart.height < _ROOMY:
+        return rule
+    return rule + element("text", mark.number, class_="mark", x=at, y=-4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,9 +220,7 @@ def lanes(
     drawn = [_ticks(x, height)]
     for place, (name, blocks) in enumerate(rows):
         top = place * _LANE + (_LANE - _BAR) // 2
-        drawn.append(
-            Markup('<text class="tick y" x="0" y="{}" dx="-6">{}</text>').format(top + 11, name)
-        )
+        drawn.append(element("text", name, class_="tick y", x=0, y=top + 11, dx=-6))
         drawn += [
             _block(block, x, top, aside)
             for block, aside in zip(blocks, _asides(blocks, x), strict=True)
@@ -304,34 +243,28 @@ def _asides(blocks: Sequence[LaneBlock], x: Axis) -> list[int]:
 
 def _block(block: LaneBlock, x: Axis, top: int, aside: int) -> Markup:
     at = f"{100 * x.fraction(block.begin):.3f}%"
-    label = Markup("<title>{}</title>").format(block.label)
+    label = element("title", block.label)
     if block.number:
-        return Markup(
-            '<g class="fault" transform="translate({aside})">{label}'
-            '<circle cx="{at}" cy="{y}" r="8"/>'
-            '<text x="{at}" y="{text}">{number}</text></g>'
-        ).format(aside=aside, at=at, y=top + 7, text=top + 11, label=label, number=block.number)
+        disc = element("circle", cx=at, cy=top + 7, r=8)
+        number = element("text", block.number, x=at, y=top + 11)
+        move = f"translate({aside})"
+        return element("g", label, disc, number, class_="fault", transform=move)
     if block.end is None:
-        return Markup(
-            '<line class="moment {tone}" x1="{at}" x2="{at}" y1="{y}" y2="{y2}">{label}</line>'
-        ).format(at=at, y=top, y2=top + _BAR, label=label, tone=block.tone)
-    wide = 100 * (x.fraction(block.end) - x.fraction(block.begin))
-    return Markup(
-        '<rect class="block {tone}" x="{at}" width="{w}%" y="{y}" height="{h}">{label}</rect>'
-    ).format(at=at, w=f"{max(wide, 0.1):.3f}", y=top, h=_BAR, label=label, tone=block.tone)
+        tone = f"moment {block.tone}"
+        return element("line", label, class_=tone, x1=at, x2=at, y1=top, y2=top + _BAR)
+    wide = f"{max(100 * (x.fraction(block.end) - x.fraction(block.begin)), 0.1):.3f}%"
+    return element(
+        "rect", label, class_=f"block {block.tone}", x=at, width=wide, y=top, height=_BAR
+    )
 
 
 def shares(key: str, title: str, parts: Sequence[tuple[str, float, str]]) -> Markup:
     """One bar of parts (name, share of the whole 0 to 1, class)."""
     drawn, begin = [], 0.0
     for name, share, tone in parts:
-        label = f"{name}: {share:.1%}"
-        drawn.append(
-            Markup(
-                '<rect class="block {tone}" x="{x:.3f}%" width="{w:.3f}%" y="0" height="26">'
-                "<title>{label}</title></rect>"
-            ).format(tone=tone, x=100 * begin, w=100 * share, label=label)
-        )
+        place = {"x": f"{100 * begin:.3f}%", "width": f"{100 * share:.3f}%", "y": 0}
+        label = element("title", f"{name}: {share:.1%}")
+        drawn.append(element("rect", label, class_=f"block {tone}", **place, height=26))
         begin += share
     description = ", ".join(f"{name} {share:.1%}" for name, share, _ in parts)
     return frame(key, title, description, 26, Markup("").join(drawn))
@@ -349,7 +282,5 @@ def sparkline(x: Floats, y: Floats, label: str) -> Markup:
     points = " ".join(
         f"{a:.1f},{b:.1f}" for a, b in zip(across.tolist(), down.tolist(), strict=True)
     )
-    return Markup(
-        '<svg class="spark" role="img" aria-label="{}" viewBox="0 0 100 24" '
-        'preserveAspectRatio="none"><polyline points="{}"/></svg>'
-    ).format(label, points)
+    size = {"aria_label": label, "viewBox": "0 0 100 24", "preserveAspectRatio": "none"}
+    return element("svg", element("polyline", points=points), class_="spark", role="img", **size)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from fsdpkit.reporting.predictions import PredictedFigure, Prediction, What
-from fsdpkit.reporting.series import Flags, Floats, MetricsTable, read_metrics
-from fsdpkit.runs.history import History, history_of
-from fsdpkit.runs.layout import RunPaths
+from fsdpkit.reporting.series import Flags, Floats, MetricsTable
+from fsdpkit.reporting.training import Training, trainings_of
+from fsdpkit.runs.history import History
 from fsdpkit.runs.predicted import Predicted, Span, predicted_of
 from fsdpkit.runs.record import RunRecord, jobs_of_attempts
 from fsdpkit.scheduling.run import Run
@@ -22,25 +22,20 @@ FEWEST_LINES = 3
 
 def predictions(run: Run, array_task: int | None = None) -> dict[str, list[Prediction]]:
     """Of the run, or of each task of an array, or of one; what has none is left out."""
-    tasks = run.record.array_tasks
-    wanted = [array_task] if array_task is not None else tasks if tasks is not None else [None]
-    found = {}
-    for task in wanted:
-        history = history_of(run.paths, run.record, task)
-        metrics = read_metrics(history.paths.metrics)
-        if each := comparisons(run.paths, run.record, history, metrics):
-            found["" if task is None else str(task)] = each
-    return found
+    tasks = run.record.tasks_of(array_task)
+    found = {
+        "" if one.task is None else str(one.task): comparisons(one)
+        for one in trainings_of(run, tasks, {})
+    }
+    return {task: each for task, each in found.items() if each}
 
 
-def comparisons(
-    paths: RunPaths, record: RunRecord, history: History, metrics: MetricsTable
-) -> list[Prediction]:
+def comparisons(one: Training) -> list[Prediction]:
     """Of one training, the oldest job's first."""
     found: dict[str, tuple[Predicted, Flags]] = {}
-    newest = record.job_id
-    for job_id, mine in _lines_of_jobs(record, history, metrics):
-        predicted = predicted_of(paths, None if job_id == newest else job_id)
+    record, metrics = one.run.record, one.metrics
+    for job_id, mine in _lines_of_jobs(record, one.history, metrics):
+        predicted = predicted_of(one.run.paths, None if job_id == record.job_id else job_id)
         if predicted is None:
             continue
         known = found.get(predicted.name)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fsdpkit.reporting.status.status_record import Phase
+from fsdpkit.reporting.words import moment
 from fsdpkit.runs.record import JobRecord, RunRecord
 from fsdpkit.scheduling.run_states import Standing, States
 from fsdpkit.scheduling.states import JobState
+
+if TYPE_CHECKING:
+    from fsdpkit.runs.history import Attempt, History
 
 
 def phase_of(states: Sequence[JobState | None]) -> Phase:
@@ -77,3 +82,34 @@ def _job_line(job: JobRecord, standing: Standing) -> str:
     ends = Counter(described(standing.states.get(i), standing.answered) for i in job.job_ids)
     words = ", ".join(f"{n} {end}" if job.array else end for end, n in ends.most_common())
     return f"job {job.job_id}, {shape(job.nodes, job.ranks_per_node)}: {words}"
+
+
+def remarks(history: History, job: Mapping[str, Any], *, running: bool) -> list[str]:
+    """Sentences about a training besides its steps; `job`: what is in `job.json`."""
+    from fsdpkit.runs.began_again import began_again
+
+    newest = history.attempts[-1] if history.attempts else None
+    stop = newest if running and newest and newest.ending is None else None
+    found = [unheeded(stop) if stop and stop.stop_unheeded else None]
+    return list(filter(None, [*found, began_again(history, job), without_a_group(history)]))
+
+
+def unheeded(attempt: Attempt) -> str:
+    """That a request to stop will not be seen, and what to do."""
+    assert attempt.stop_requested_s is not None
+    return (
+        f"asked to stop at {moment(attempt.stop_requested_s)}, but its script has not checked: "
+        f"it does not call fsdpkit.stop_requested(), or has not got there yet, and runs until it "
+        f"ends or is cancelled without --save"
+    )
+
+
+def without_a_group(history: History) -> str | None:
+    """That an ended training's ranks did not train together, as far as that is known."""
+    newest = history.attempts[-1] if history.attempts else None
+    if newest is None or newest.ending is None or newest.made_group is not False:
+        return None
+    return (
+        "its ranks made no process group: each ran by itself and did the same; for one rank, "
+        "submit with --nodes 1 --gpus 1"
+    )

@@ -11,9 +11,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError
 from fsdpkit.reporting.logs.lines import LineReader, last_written, position_of_last
@@ -23,22 +21,21 @@ from fsdpkit.reporting.status.progress import TrainingProgress, progress_of
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.status.watching import (
     Curves,
-    NodeLoad,
     View,
     ended_on_record,
     happenings,
-    load_of,
     view_of,
 )
 from fsdpkit.reporting.timeline import TimelineSpan, timeline_of
+from fsdpkit.reporting.usage import NodeUsage, SampleReader, usage_in
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.job_ids import task_of
-from fsdpkit.runs.reading import parsed, read_text
+from fsdpkit.runs.reading import table_in
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling.asking import UNHEARD_S, Pace
 from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.run_states import Standing, decisive, standings
+from fsdpkit.scheduling.run_states import Standing, States, decisive, standings
 from fsdpkit.scheduling.states import JobState
 
 _MOST_NODES = 64
@@ -53,16 +50,15 @@ class Watcher:
         self, run: Run, array_task: int | None = None, *, ask_s: float | None = None
     ) -> None:
         self.run, self._task = run, array_task
-        self._job = _json(run.paths.job)
+        self._job = table_in(run.paths.job)
         self._scheduler = _Scheduler(run, Pace(ask_s))
         self._ending = run.newest_ending(array_task)
         self._curves, self._log = Curves(), _Log(run, array_task)
         self._metrics = LineReader(run.paths.task(array_task).metrics, newest=True)
-        self._samples: dict[Path, LineReader] = {}
-        self._loads: dict[Path, dict[str, Any]] = {}
+        self._samples = SampleReader()
         self._marks: object = None
         self._heard = time.monotonic()
-        self._losses: dict[tuple[float | None, int | None], float] = {}
+        self._losses: dict[tuple[float | None, int | None], float | None] = {}
         self._progress = TrainingProgress()
         self._history = history_of(run.paths, run.record, array_task)
         self._spans: list[TimelineSpan] = []
@@ -89,14 +85,11 @@ class Watcher:
             job_id=job_id or record.job_id,
             standing=standing,
             progress=self._progress,
-            loss=self._curves.loss,
-            tokens_per_s=self._curves.tokens_per_s,
-            more=self._curves.more,
+            curves=self._read_losses(printed) or self._curves.curves(),
             printed=printed,
-            printed_loss=self._read_losses(printed),
             memory_bytes=self._curves.memory_bytes,
             straggler=self._curves.straggler,
-            loads=self._read_samples(),
+            used=self._read_samples(),
             happened=tuple(happenings(self._spans)),
             lines=self._log.read(),
             over=self._is_over(state, standing),
@@ -106,7 +99,7 @@ class Watcher:
         """No more questions."""
         self._scheduler.stop()
 
-    def _mine(self, states: Mapping[str, JobState | None]) -> tuple[str | None, JobState | None]:
+    def _mine(self, states: States) -> tuple[str | None, JobState | None]:
         for job_id, state in states.items():
             if self._task in (None, task_of(job_id)):
                 return job_id, state
@@ -125,9 +118,7 @@ class Watcher:
             return False
         return self._scheduler.unchanged_s() >= settle_s(state)
 
-    def _read_small_files(
-        self, record: RunRecord, states: Mapping[str, JobState | None], asked: int
-    ) -> None:
+    def _read_small_files(self, record: RunRecord, states: States, asked: int) -> None:
         """The history, when the scheduler has said something or a file of it has changed."""
         attempts = self.run.paths.task(self._task).attempts()
         newest = self.run.paths.task(self._task).attempt(attempts[-1]) if attempts else None
@@ -137,7 +128,7 @@ class Watcher:
             return
         self._marks = marks
         self._history = history_of(self.run.paths, record, self._task)
-        self._spans = timeline_of(Run(self.run.dir, record), [self._history], states)
+        self._spans = timeline_of(record, self._history, states)
         self._progress = progress_of(self._history, self._job)
 
     def _read_metrics(self) -> bool:
@@ -150,31 +141,20 @@ class Watcher:
             if not self._metrics.more:
                 return grown
 
-    def _read_losses(self, printed: Printed | None) -> tuple[float, ...]:
+    def _read_losses(self, printed: Printed | None) -> dict[str, tuple[float | None, ...]]:
         """Of a script that logs nothing: what its output has shown since this look began."""
         if printed is None or printed.loss is None or self._progress.step is not None:
-            return ()
+            return {}
         ends, pattern = tails(self._history, printed.rank), pattern_of(self._job)
         for point in points_in(ends, pattern, time.time()):
             self._losses[point.epoch, point.step] = point.loss
-        return tuple(self._losses.values())
+        return {"loss": tuple(self._losses.values())}
 
-    def _read_samples(self) -> tuple[NodeLoad, ...]:
+    def _read_samples(self) -> tuple[NodeUsage, ...]:
         if not self._history.attempts:
             return ()
-        attempt = self._history.attempts[-1]
-        names = {node.number: node.name for node in attempt.nodes}
-        loads = []
-        for number in sorted(names)[:_MOST_NODES]:
-            path = attempt.paths.node_samples(number)
-            with contextlib.suppress(OSError):
-                if path not in self._samples:
-                    self._samples[path] = LineReader(path, position_of_last(path, 1), newest=True)
-                for line in self._samples[path].read()[-1:]:
-                    self._loads[path] = _decoded(line)
-            if path in self._loads:
-                loads.append(load_of(names[number] or f"node {number}", self._loads[path]))
-        return tuple(loads)
+        found = usage_in(self._history.attempts[-1], self._samples, time.time(), _MOST_NODES)
+        return tuple(node for node in found if node.time_s is not None)
 
 
 class _Log:
@@ -282,18 +262,3 @@ def _mark(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_size
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return _decoded(read_text(path))
-    except OSError:
-        return {}
-
-
-def _decoded(text: str) -> dict[str, Any]:
-    try:
-        found = parsed(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

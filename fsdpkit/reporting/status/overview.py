@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import asdict
@@ -24,13 +24,14 @@ from fsdpkit.reporting.status.job_words import (
     exit_in_words,
     other_jobs,
     phase_of,
+    remarks,
     state_in_words,
 )
 from fsdpkit.reporting.status.status_record import FirstFailure, Status, Task, Waiting
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import read_provenance
-from fsdpkit.runs.reading import open_regular, read_json
+from fsdpkit.runs.reading import open_regular, table_in
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import runs_by_end
 from fsdpkit.scheduling.asking import Asking
@@ -102,7 +103,7 @@ def _task_steps(paths: RunPaths, states: States) -> list[int] | None:
 
     running = [task_of(job_id) for job_id, s in states.items() if s and s.phase == "running"]
     stride = -(-len(running) // TASKS_READ) or 1
-    job = _job(paths)
+    job = table_in(paths.job)
     read = [steps_done(paths.task(number).metrics, job) for number in running[::stride]]
     done = [step for step, _ in filter(None, read)]
     planned = [of or 0 for _, of in filter(None, read)]
@@ -144,11 +145,10 @@ def _predictions(paths: RunPaths, record: RunRecord) -> list[Prediction]:
     """Its metrics are read only where there is a plan to compare them with."""
     if record.array is not None or not any(paths.dir.glob("plan*.json")):
         return []
-    from fsdpkit.reporting.report.predicted import comparisons
-    from fsdpkit.reporting.series import read_metrics
-    from fsdpkit.runs.history import history_of
+    from fsdpkit.reporting.report.predicted import predictions
+    from fsdpkit.scheduling.run import Run
 
-    return comparisons(paths, record, history_of(paths, record), read_metrics(paths.task().metrics))
+    return predictions(Run(paths.dir, record)).get("", [])
 
 
 def _with_task(status: Status, task: Task) -> Status:
@@ -246,10 +246,8 @@ def _task(
     answered: bool,
 ) -> Task:
     """`state`: the scheduler's, None if it was not asked or did not know."""
-    from fsdpkit.reporting.status.activity import remarks, without_a_group
     from fsdpkit.reporting.status.printed import printed_by
     from fsdpkit.reporting.status.progress import progress_of
-    from fsdpkit.runs.began_again import began_again
     from fsdpkit.runs.history import History, history_of
 
     try:
@@ -257,8 +255,7 @@ def _task(
     except OSError:  # another user's, in a directory without access
         where = paths.task(number).dir
         history = History(run=paths.dir, array_task=number, dir=where, attempts=(), checkpoints=())
-    job = _job(paths)
-    progress = progress_of(history, job)
+    job = table_in(paths.job)
     running = state is not None and state.phase == "running"
     endings = [(a.number, a.ending) for a in history.attempts if a.ending is not None]
     return Task(
@@ -267,25 +264,13 @@ def _task(
         state=described(state, answered),
         attempts=paths.task(number).attempts(),
         ending={"attempt": endings[-1][0], **asdict(endings[-1][1])} if endings else None,
-        progress=asdict(progress),
+        progress=asdict(progress_of(history, job)),
         printed=printed_by(history, job, record.nodes * record.ranks_per_node)
         if running or number is None  # an array may have thousands of tasks
         else None,
-        remarks=[
-            *(remarks(history, progress.updated_s) if running else []),
-            *filter(None, [began_again(history, job), without_a_group(history)]),
-        ],
+        remarks=remarks(history, job, running=running),
         failure=_failure(history.attempts[-1]) if history.attempts else None,
     )
-
-
-def _job(paths: RunPaths) -> dict[str, Any]:
-    """job.json; empty if it cannot be read."""
-    try:
-        found = read_json(paths.job)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _failure(attempt: Attempt) -> FirstFailure | None:

@@ -10,6 +10,7 @@ import msgspec
 
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.status.granted import GrantedDifference
+from fsdpkit.reporting.words import number
 from fsdpkit.runs.provenance import Provenance
 from fsdpkit.scheduling.left_out import LeftOut
 
@@ -85,8 +86,6 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """`epoch 1, step 37 of 100, loss 0.027, 5.01 it/s`; empty if nothing was found."""
-        from fsdpkit.reporting.scales import number
-
         loss = [] if self.loss is None else [f"loss {number(self.loss, 4)}"]
         rate = [] if self.rate is None else [f"{number(self.rate)} {self.rate_unit}".strip()]
         return ", ".join([*filter(None, [self.place]), *loss, *rate])
@@ -110,7 +109,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     array's tasks only those that run."""
     failure: FirstFailure | None = None
     remarks: list[str] = []
-    """Sentences about one that runs (see `activity.remarks`), or was started again."""
+    """Sentences about one that runs (`job_words.remarks`), or was started again."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

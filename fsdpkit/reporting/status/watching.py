@@ -13,11 +13,12 @@ import msgspec
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.pending import PendingEvidence, why
-from fsdpkit.reporting.scales import duration, number
 from fsdpkit.reporting.series import KNOWN_NAMES
 from fsdpkit.reporting.status.progress import TrainingProgress
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import TimelineSpan
+from fsdpkit.reporting.usage import NodeUsage
+from fsdpkit.reporting.words import duration, number
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import LARGEST, parsed
 from fsdpkit.scheduling.run_states import Standing
@@ -30,19 +31,6 @@ _MOST_NAMES = 16
 """Of numbers that a script logs by names of its own."""
 ASKING = "asking the scheduler"
 """The state before its first answer."""
-
-
-class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's newest sample. None: not measured."""
-
-    name: str
-    time_s: float | None = None
-    """When, Unix time."""
-    cpu_percent: float | None = None
-    memory_bytes: float | None = None
-    gpu_percent: float | None = None
-    """Mean over the node's GPUs, as the next."""
-    gpu_memory_bytes: float | None = None
 
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,19 +53,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     action: str | None = None
     attempt: int | None = None
     progress: TrainingProgress = TrainingProgress()
-    loss: tuple[float | None, ...] = ()
-    """By step, steps that were done again only once."""
-    tokens_per_s: tuple[float | None, ...] = ()
-    more: Mapping[str, tuple[float | None, ...]] = {}
-    """What else was logged, by name: evaluations, and the script's own numbers."""
+    curves: Mapping[str, tuple[float | None, ...]] = {}
+    """Numbers by step, steps that were done again only once: by the name they were logged under, or
+    the loss that a script which logs no steps has printed."""
     printed: Printed | None = None
     """What rank 0's output says."""
-    printed_loss: tuple[float, ...] = ()
-    """Of a script that logs no steps, as read from its output."""
     memory_bytes: float | None = None
     """Peak of rank 0."""
     straggler: str | None = None
-    loads: tuple[NodeLoad, ...] = ()
+    used: tuple[NodeUsage, ...] = ()
     happened: tuple[Happening, ...] = ()
     lines: tuple[str, ...] = ()
     """The newest of rank 0, or before it began of the batch shell; escape sequences but colours
@@ -90,12 +74,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Curves:
-    """Numbers by step, as metrics.jsonl grows."""
+    """Numbers by step, as metrics.jsonl grows: loss and speed, evaluations, the script's own."""
 
     def __init__(self) -> None:
-        self._points: list[_Line] = []
-        self._more: dict[str, list[tuple[int, float | None]]] = {}
-        """Evaluations, and numbers by names of the script's own."""
+        self._points: dict[str, list[tuple[int, float | None]]] = {"loss": [], "tokens_per_s": []}
         self.memory_bytes: float | None = None
         self.straggler: str | None = None
 
@@ -108,49 +90,39 @@ class Curves:
             return
         for name, value in fields.items():
             if name == "eval_loss" or (name not in KNOWN_NAMES and _is_number(value)):
-                self._add_more(name, line.step, value)
+                self._add(name, line.step, value)
         if line.step_time_s is None:
             return  # an evaluation or a checkpoint
-        while self._points and self._points[-1].step >= line.step:
-            self._points.pop()  # lost in a crash, and being repeated
-        self._points.append(line)
+        self._add("loss", line.step, line.loss)
+        self._add("tokens_per_s", line.step, line.tokens_per_s)
         self.memory_bytes = line.memory_bytes or self.memory_bytes
         if line.slowest_ratio is not None:
             self.straggler = _straggler(line)
-        if len(self._points) > 2 * _MOST_POINTS:
-            del self._points[::2]
 
-    def _add_more(self, name: str, step: int, value: object) -> None:
-        if name not in self._more and len(self._more) >= _MOST_NAMES:
+    def _add(self, name: str, step: int, value: object) -> None:
+        if name not in self._points and len(self._points) >= _MOST_NAMES:
             return
-        points = self._more.setdefault(name, [])
+        points = self._points.setdefault(name, [])
         while points and points[-1][0] >= step:
-            points.pop()
+            points.pop()  # lost in a crash, and being repeated
         points.append((step, float(value) if _is_number(value) else None))
         if len(points) > 2 * _MOST_POINTS:
             del points[::2]
 
-    @property
-    def loss(self) -> tuple[float | None, ...]:
-        return tuple(_drawable(point.loss) for point in self._points)
-
-    @property
-    def tokens_per_s(self) -> tuple[float | None, ...]:
-        return tuple(_drawable(point.tokens_per_s) for point in self._points)
-
-    @property
-    def more(self) -> dict[str, tuple[float | None, ...]]:
-        """By name, an evaluation's loss first, then in the order in which they came."""
-        ordered = sorted(self._more.items(), key=lambda item: item[0] != "eval_loss")
-        return {name: tuple(_drawable(value) for _, value in points) for name, points in ordered}
+    def curves(self) -> dict[str, tuple[float | None, ...]]:
+        """By name: loss, speed, an evaluation's loss, then the others in the order they came."""
+        first = ("loss", "tokens_per_s", "eval_loss")
+        names = dict.fromkeys((*first, *self._points))
+        return {
+            name: tuple(value for _, value in self._points[name])
+            for name in names
+            if name in self._points
+        }
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _drawable(value: float | None) -> float | None:
-    return value if value is not None and abs(value) <= LARGEST else None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= LARGEST
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -189,25 +161,6 @@ def happenings(spans: Iterable[TimelineSpan]) -> list[Happening]:
         elif span.kind == "checkpoint":
             saved = Happening(time_s=span.begin_s, words=span.label)
     return sorted([*told, *([saved] if saved else [])], key=lambda one: one.time_s)
-
-
-def load_of(name: str, sample: Mapping[str, Any]) -> NodeLoad:
-    """A node's load by a line of its samples."""
-    gpus = sample.get("gpus")
-    gpus = [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-
-    def mean(key: str) -> float | None:
-        values = [value for gpu in gpus if isinstance(value := gpu.get(key), int | float)]
-        return sum(values) / len(values) if values else None
-
-    return NodeLoad(
-        name=name,
-        time_s=sample.get("time_s"),
-        cpu_percent=sample.get("cpu_percent"),
-        memory_bytes=sample.get("memory_used_bytes"),
-        gpu_percent=mean("utilization_percent"),
-        gpu_memory_bytes=mean("memory_used_bytes"),
-    )
 
 
 def view_of(
