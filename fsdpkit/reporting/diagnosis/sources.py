@@ -99,7 +99,7 @@ def voices_of(
     """
     number = attempt.launches[-1].number if attempt.launches else 0
     names = _names(attempt)
-    offsets = {n.name: n.findings.get("clock_offset_s") for n in attempt.nodes}
+    offsets = attempt.clock_offsets
     found = [_of_failure(failure, names, offsets) for failure in attempt.standing_failures]
     found = _with_files(found, attempt, number, offsets, ranks_per_node)
     found = _with_ends(found, attempt, number, offsets, ranks_per_node)
@@ -136,16 +136,15 @@ def _record_of(failure: Failure) -> FailureRecord | None:
     return failure.record or older_line(failure.status, failure.message)
 
 
-def _of_failure(failure: Failure, names: Mapping[int, str], offsets: Mapping[str, object]) -> Voice:
+def _of_failure(failure: Failure, names: Mapping[int, str], offsets: Mapping[str, float]) -> Voice:
     told = _record_of(failure)
     node = names.get(failure.node)
-    offset_s = offsets.get(node or "")
     return Voice(
         kind="agent" if failure.rank is None else "rank",
         node=node,
         rank=failure.rank,
         status=failure.status,
-        time_s=failure.time_s - (offset_s if isinstance(offset_s, int | float) else 0.0),
+        time_s=failure.time_s - offsets.get(node or "", 0.0),
         message=LogText(told.words if told else failure.message, failure.file),
         told=told,
     )
@@ -155,7 +154,7 @@ def _with_files(
     found: list[Voice],
     attempt: Attempt,
     launch: int,
-    offsets: Mapping[str, object],
+    offsets: Mapping[str, float],
     ranks_per_node: int,
 ) -> list[Voice]:
     """The same with what the ranks' own files hold, and the ranks of which only files speak."""
@@ -201,7 +200,7 @@ def _with_ends(
     found: list[Voice],
     attempt: Attempt,
     launch: int,
-    offsets: Mapping[str, object],
+    offsets: Mapping[str, float],
     ranks_per_node: int,
 ) -> list[Voice]:
     """The same with how the ranks ended of which torchelastic kept no record; and those that ended
@@ -215,7 +214,7 @@ def _with_ends(
         end = ends.get(-1 if voice.rank is None else voice.rank)
         if voice.kind != "rank" or voice.status is not None or end is None or end.killed:
             return voice
-        time_s = end.time_s - _offset_s(voice, offsets)
+        time_s = end.time_s - offsets.get(voice.node or "", 0.0)
         return msgspec.structs.replace(voice, status=end.status, time_s=time_s)
 
     known = {voice.rank for voice in found}
@@ -248,29 +247,22 @@ def _rank_files(directory: Path, launch: int) -> dict[int, dict[str, Path]]:
     return found
 
 
-def _with_raised(voice: Voice, file: Path | None, offsets: Mapping[str, object]) -> Voice:
+def _with_raised(voice: Voice, file: Path | None, offsets: Mapping[str, float]) -> Voice:
     """The exception by which the rank says that it ended, and when."""
     record = read_raised(file) if file is not None else None
     raised = exception_of(record)
     if record is None:
         return voice
+    ahead_s = offsets.get(voice.node or "", 0.0)
     text = LogText(str(raised), file) if raised is not None else None
     return msgspec.structs.replace(
         voice,
         status=record.status if voice.status is None else voice.status,
-        time_s=record.time_ns / 1e9 - _offset_s(voice, offsets)
-        if voice.time_s is None
-        else voice.time_s,
+        time_s=record.time_ns / 1e9 - ahead_s if voice.time_s is None else voice.time_s,
         message=text if voice.message is None else voice.message,
         raised=record,
         raised_text=text,
     )
-
-
-def _offset_s(voice: Voice, offsets: Mapping[str, object]) -> float:
-    """How far the clock of its node is ahead."""
-    offset_s = offsets.get(voice.node or "")
-    return offset_s if isinstance(offset_s, int | float) else 0.0
 
 
 def _with_error_file(voice: Voice, file: Path | None) -> Voice:
