@@ -245,6 +245,7 @@ def test_starts_that_slurm_refuses_are_not_counted_while_they_are_few(
 
 SRUN_SAYS = {
     "srun: error: node2: task 1: Out Of Memory": ("end 137", "out-of-memory"),
+    "slurmstepd-node1: error: Exceeded job memory limit": ("end 137", "out-of-memory"),
     "srun: error: Unable to create step for job 7: Memory required by task": ("end 78", "settings"),
     "rank 0: srun: error: node2: task 1: Out Of Memory": ("requeue 137", "unknown"),
 }
