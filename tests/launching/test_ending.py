@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ import msgspec
 import pytest
 
 from fsdpkit.errors import PortTakenError
-from fsdpkit.failures.older_words import older_line
 from fsdpkit.launching import ending
-from fsdpkit.runs.failures import CHECK, FailureRecord, in_a_line
+from fsdpkit.runs.failures import CHECK, HEAD_SILENT, FailureRecord, in_a_line
 from fsdpkit.runs.job_file import DIGEST
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Trouble, write
@@ -49,8 +49,17 @@ class Shell:
 
     def fails(self, node: int, line: str) -> None:
         status, _, told = line.partition(" ")
-        record = older_line(int(status), told)
-        assert record is not None
+        who, _, words = told.partition(": ")
+        name, rank = who.rpartition(" ")[2], re.match(r"rank (\d+)", who)
+        rule = CHECK if words.startswith(CHECKED) else HEAD_SILENT if SILENT in words else ""
+        record = FailureRecord(
+            by="rank" if rank else "agent",
+            rule=rule,
+            name=name,
+            rank=int(rank[1]) if rank else None,
+            status=int(status),
+            words=words.removeprefix(CHECKED),
+        )
         (self.attempt / "failures" / f"{node:020}-node-{node}").write_text(in_a_line(record))
 
     def ask(self, status: int) -> str:
