@@ -267,6 +267,11 @@ def _told_by_srun(attempt: AttemptPaths, found: Trouble | None) -> Trouble | Non
     log = _new_in_log(attempt)
     if (memory := _out_of_memory(log)) is not None:
         return trouble_of(memory)
+    if not_launched := _NOT_LAUNCHED.findall(log):
+        nodes = {node for _, node in not_launched}
+        words, status = not_launched[0][0], NodeLostError.exit_code
+        record = _by_srun("node-failure", words, status, ", ".join(sorted(nodes)))
+        return trouble_of(record, lost=tuple(nodes) if len(nodes) == 1 else ())
     refused = _REFUSED_LINE.findall(log)
     if not refused or list(attempt.dir.glob("node-*.events.jsonl")):
         return found
@@ -314,7 +319,13 @@ def _new_in_log(attempt: AttemptPaths) -> str:
 
 
 _OF_SLURM = re.compile(r"^(?:srun|slurmstepd[\w.-]*): .*$", re.M)
-_REFUSED_LINE = re.compile(r"^srun: error: (Unable to create step.*)", re.M)
+_NOT_LAUNCHED = re.compile(
+    r"^srun: error: (Task launch for \S+ failed on node ([\w.-]+): "
+    r"(?:Job prolog failed|Socket timed out|Communication connection failure|Unable to contact).*)",
+    re.M,
+)
+"""What a node's slurmd says, or does not say, of a step whose request is all right."""
+_REFUSED_LINE = re.compile(r"^srun: error: ((?:Unable to create step|Task launch for ).*)", re.M)
 _NEVER = re.compile(
     r"(?i)more processors requested|requested node configuration|memory required|not permitted|"
     r"invalid (?!job id|generic)|unable to satisfy|configuration not available"

@@ -252,8 +252,11 @@ def test_starts_that_slurm_refuses_are_not_counted_while_they_are_few(
     assert "7 attempts in a row left no new checkpoint" in shell.written["why"]
 
 
+NOT_LAUNCHED = "srun: error: Task launch for StepId=7.0 failed on node"
 SRUN_SAYS = {
     "srun: error: node2: task 1: Out Of Memory": ("end 137", "out-of-memory"),
+    f"{NOT_LAUNCHED} node2: Job prolog failed": ("requeue 71 node2", "node-failure"),
+    f"{NOT_LAUNCHED} node2: Requested node configuration is": ("end 78", "settings"),
     "slurmstepd-node1: error: Exceeded job memory limit": ("end 137", "out-of-memory"),
     "srun: error: Unable to create step for job 7: Memory required by task": ("end 78", "settings"),
     "rank 0: srun: error: node2: task 1: Out Of Memory": ("requeue 137", "unknown"),
