@@ -265,8 +265,13 @@ def _told_by_srun(attempt: AttemptPaths, found: Trouble | None) -> Trouble | Non
     if found is not None and not (found.failure and found.failure.level <= Level.KILLED):
         return found
     log = _new_in_log(attempt)
-    if memory := _OUT_OF_MEMORY.search(log):
-        return trouble_of(_by_srun("host-out-of-memory", memory[0], 137, memory["node"]))
+    if (memory := _out_of_memory(log)) is not None:
+        return trouble_of(memory)
+    if not_launched := _NOT_LAUNCHED.findall(log):
+        nodes = {node for _, node in not_launched}
+        words, status = not_launched[0][0], NodeLostError.exit_code
+        record = _by_srun("node-failure", words, status, ", ".join(sorted(nodes)))
+        return trouble_of(record, lost=tuple(nodes) if len(nodes) == 1 else ())
     refused = _REFUSED_LINE.findall(log)
     if not refused or list(attempt.dir.glob("node-*.events.jsonl")):
         return found
@@ -275,6 +280,18 @@ def _told_by_srun(attempt: AttemptPaths, found: Trouble | None) -> Trouble | Non
     # A node may still hold the previous attempt's.
     status = NodeLostError.exit_code
     return trouble_of(_by_srun("refused", refused[-1], status, rule=REFUSED))
+
+
+def _out_of_memory(log: str) -> FailureRecord | None:
+    """By the same words as `diagnose` (failures/families/memory.py)."""
+    from fsdpkit.failures.families.memory import HOST_OUT_OF_MEMORY  # only on failure
+
+    said = "\n".join(_OF_SLURM.findall(log))
+    for pattern in HOST_OUT_OF_MEMORY.patterns:
+        if pattern.level == Level.OUTSIDE and (place := pattern.found_in(said)) is not None:
+            words = said[place.begin : place.end]
+            return _by_srun(HOST_OUT_OF_MEMORY.name, words, 137, place.node or "srun")
+    return None
 
 
 def _by_srun(
@@ -301,8 +318,14 @@ def _new_in_log(attempt: AttemptPaths) -> str:
     return ""
 
 
-_OUT_OF_MEMORY = re.compile(r"^srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory", re.M)
-_REFUSED_LINE = re.compile(r"^srun: error: (Unable to create step.*)", re.M)
+_OF_SLURM = re.compile(r"^(?:srun|slurmstepd[\w.-]*): .*$", re.M)
+_NOT_LAUNCHED = re.compile(
+    r"^srun: error: (Task launch for \S+ failed on node ([\w.-]+): "
+    r"(?:Job prolog failed|Socket timed out|Communication connection failure|Unable to contact).*)",
+    re.M,
+)
+"""What a node's slurmd says, or does not say, of a step whose request is all right."""
+_REFUSED_LINE = re.compile(r"^srun: error: ((?:Unable to create step|Task launch for ).*)", re.M)
 _NEVER = re.compile(
     r"(?i)more processors requested|requested node configuration|memory required|not permitted|"
     r"invalid (?!job id|generic)|unable to satisfy|configuration not available"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -89,21 +90,31 @@ def hang_failure(found: str, blamed: tuple[int, str] | None) -> FailureRecord:
     return judged(HUNG, "hang", _HUNG_STATUS, f"{found}; {why}", rank=rank)
 
 
-def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -> FailureRecord:
+def first_failure(
+    error: ChildFailedError, attempt: AttemptPaths, launch: int, ranks: Iterable[int] = ()
+) -> FailureRecord:
     """The failure that explains the others among this node's ranks; of several, the first.
 
     torchelastic keeps whole seconds; the rank's own record and the error file's time are finer. A
     rank that ended without either did so at most one look before now.
+
+    ranks: all of this node, for one that takes long to end may have failed first.
     """
     from fsdpkit.failures.ends import explain, told  # many regular expressions: only on failure
 
     now_ns = time.time_ns()
+    ends = [
+        (_ended_ns(failure, end.raised, now_ns), rank, end)
+        for rank, failure in error.failures.items()
+        for end in [_end_of_rank(failure, attempt, rank, launch)]
+    ]
+    first_ns = min(time_ns for time_ns, *_ in ends)
+    ends += _still_ending(set(ranks) - error.failures.keys(), attempt, launch, first_ns)
     found = []
-    for rank, failure in error.failures.items():
-        end = _end_of_rank(failure, attempt, rank, launch)
+    for time_ns, rank, end in ends:
         explained = explain(end)
         level = explained.shown.level if explained else Level.LOST_PEER
-        found.append((-level, _ended_ns(failure, end.raised, now_ns), rank, end, explained))
+        found.append((-level, time_ns, rank, end, explained))
     _, time_ns, rank, end, explained = min(found, key=lambda one: one[:3])
     words, shown = told(end, explained), explained.shown if explained else None
     if end.status == STOPPED_EARLY:
@@ -141,12 +152,30 @@ def with_kernels_word(failure: FailureRecord, oom_kills: int) -> FailureRecord:
     )
 
 
+def _still_ending(
+    ranks: Iterable[int], attempt: AttemptPaths, launch: int, before_ns: int
+) -> Iterator[tuple[int, int, ProcessEnd]]:
+    """When it failed, rank and end of those that recorded an exception before the first was seen to
+    be gone; what they record later, they may raise because they are asked to end."""
+    from fsdpkit.failures.ends import ProcessEnd
+
+    for rank in ranks:
+        raised = read_raised(attempt.rank_file(rank, "raised.json", launch))
+        if raised is not None and 0 < raised.time_ns < before_ns:
+            err = _err_of(attempt, rank, launch)
+            yield raised.time_ns, rank, ProcessEnd(status=raised.status, raised=raised, err=err)
+
+
+def _err_of(attempt: AttemptPaths, rank: int, launch: int) -> str:
+    text = end_of(attempt.rank_file(rank, "err", launch), _LAST_BYTES)
+    return text.text if text else ""
+
+
 def _end_of_rank(
     failure: ProcessFailure, attempt: AttemptPaths, rank: int, launch: int
 ) -> ProcessEnd:
     from fsdpkit.failures.ends import ProcessEnd
 
-    text = end_of(attempt.rank_file(rank, "err", launch), _LAST_BYTES)
     code = failure.exitcode
     own = attempt.rank_file(rank, "raised.json", launch)
     return ProcessEnd(
@@ -154,7 +183,7 @@ def _end_of_rank(
         record=_told_by_rank(failure) or "",
         # The disk may have been too full for a copy.
         raised=read_raised(raised_beside(failure.error_file)) or read_raised(own),
-        err=text.text if text else "",
+        err=_err_of(attempt, rank, launch),
     )
 
 

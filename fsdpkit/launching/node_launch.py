@@ -119,7 +119,8 @@ class NodeLaunch:
         except ChildFailedError as error:
             if found := worlds.wrong_world(self.pulse.node, self.pulse.ranks):
                 return self._report("failed", self._wrong_world(*found))
-            first = first_failure(error, node.attempt, order.launch)
+            ranks = [rank.rank for rank in self.pulse.ranks]
+            first = first_failure(error, node.attempt, order.launch, ranks)
             killed = (cgroup.sample().get("oom_kills") or 0) - kills_before
             return self._report("failed", with_kernels_word(first, killed))
         except InterruptedLaunch as error:

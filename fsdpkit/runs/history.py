@@ -8,18 +8,18 @@ file is None or empty here, never an error: this is read for runs that died.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from fsdpkit.bounded import FILES_READ, NOTE_BYTES
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import STOPPED_EARLY, StorageError
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
-from fsdpkit.runs.failures import FailureRecord, read_record
+from fsdpkit.runs.failures import FailureRecord, Level, read_record
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, Trouble
@@ -103,17 +103,32 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return AttemptPaths(self.dir)
 
     @property
+    def clock_offsets(self) -> dict[str, float]:
+        """By node, how many seconds its clock is ahead, as far as that is known."""
+        told = {node.name: node.findings.get("clock_offset_s") for node in self.nodes}
+        return {name: float(s) for name, s in told.items() if isinstance(s, int | float)}
+
+    @property
     def standing_failures(self) -> tuple[Failure, ...]:
-        """Those since its last launch began: a restart got over the others."""
+        """Those since its last launch began, for a restart got over the others: first what explains
+        most, and of that what came first by the clock."""
         began_s = self.launches[-1].began_s if self.launches else 0.0
-        return tuple(each for each in self.failures if each.time_s >= began_s - _CLOCKS_S)
+        standing = (each for each in self.failures if each.time_s >= began_s - _CLOCKS_S)
+        offsets = self.clock_offsets
+        return tuple(sorted(standing, key=lambda each: _order(each, offsets)))
 
     @property
     def first_failure(self) -> Trouble | Failure | None:
-        """What the agents found to be the cause, else the first failure since the last launch."""
-        if self.verdict is not None:
-            return self.verdict.trouble
-        return next(iter(self.standing_failures), None)
+        """The first of those, if it explains as much as what the agents decided by: they may not
+        have heard of it by then."""
+        trouble = self.verdict.trouble if self.verdict is not None else None
+        first = next(iter(self.standing_failures), None)
+        if self.verdict is None or trouble is None:
+            return first if self.verdict is None else None
+        known = trouble.failure
+        if first is None or known is None or trouble.lost or first.status == STOPPED_EARLY:
+            return trouble
+        return first if _level(first) >= known.level else trouble
 
     @property
     def stop_unheeded(self) -> bool:
@@ -307,6 +322,16 @@ def failures_in(paths: AttemptPaths) -> list[Failure]:
                 )
             )
     return found
+
+
+def _order(failure: Failure, offsets: Mapping[str, float]) -> tuple[bool, int, float]:
+    name = failure.record.name if failure.record is not None else ""
+    ahead_s = offsets.get(name, 0.0)
+    return failure.status == STOPPED_EARLY, -_level(failure), failure.time_s - ahead_s
+
+
+def _level(failure: Failure) -> int:
+    return failure.record.level if failure.record is not None else Level.OWN
 
 
 def _matching(directory: Path, pattern: str) -> list[Path]:

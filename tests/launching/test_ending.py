@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ import msgspec
 import pytest
 
 from fsdpkit.errors import PortTakenError
-from fsdpkit.failures.older_words import older_line
 from fsdpkit.launching import ending
-from fsdpkit.runs.failures import CHECK, FailureRecord, in_a_line
+from fsdpkit.runs.failures import CHECK, HEAD_SILENT, FailureRecord, in_a_line
 from fsdpkit.runs.job_file import DIGEST
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Trouble, write
@@ -49,8 +49,17 @@ class Shell:
 
     def fails(self, node: int, line: str) -> None:
         status, _, told = line.partition(" ")
-        record = older_line(int(status), told)
-        assert record is not None
+        who, _, words = told.partition(": ")
+        name, rank = who.rpartition(" ")[2], re.match(r"rank (\d+)", who)
+        rule = CHECK if words.startswith(CHECKED) else HEAD_SILENT if SILENT in words else ""
+        record = FailureRecord(
+            by="rank" if rank else "agent",
+            rule=rule,
+            name=name,
+            rank=int(rank[1]) if rank else None,
+            status=int(status),
+            words=words.removeprefix(CHECKED),
+        )
         (self.attempt / "failures" / f"{node:020}-node-{node}").write_text(in_a_line(record))
 
     def ask(self, status: int) -> str:
@@ -254,8 +263,12 @@ def test_starts_that_slurm_refuses_are_not_counted_while_they_are_few(
     assert "7 attempts in a row left no new checkpoint" in shell.written["why"]
 
 
+NOT_LAUNCHED = "srun: error: Task launch for StepId=7.0 failed on node"
 SRUN_SAYS = {
     "srun: error: node2: task 1: Out Of Memory": ("end 137", "out-of-memory"),
+    f"{NOT_LAUNCHED} node2: Job prolog failed": ("requeue 71 node2", "node-failure"),
+    f"{NOT_LAUNCHED} node2: Requested node configuration is": ("end 78", "settings"),
+    "slurmstepd-node1: error: Exceeded job memory limit": ("end 137", "out-of-memory"),
     "srun: error: Unable to create step for job 7: Memory required by task": ("end 78", "settings"),
     "rank 0: srun: error: node2: task 1: Out Of Memory": ("requeue 137", "unknown"),
 }

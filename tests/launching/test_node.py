@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,13 @@ def failed(local_rank: int, exitcode: int, error_file: Path | None, age_s: float
     return ProcessFailure(local_rank, 1234, exitcode, str(error_file or "<N/A>"))
 
 
-def first(*failures: tuple[int, object], attempt: Path = Path("/nowhere")) -> FailureRecord:
+def first(
+    *failures: tuple[int, object], attempt: Path = Path("/nowhere"), ranks: Sequence[int] = ()
+) -> FailureRecord:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     error = ChildFailedError("train.py", dict(failures))
-    return first_failure(error, AttemptPaths(attempt), launch=0)
+    return first_failure(error, AttemptPaths(attempt), 0, ranks)
 
 
 def test_the_older_error_file_is_the_cause_not_the_lower_rank(tmp_path: Path) -> None:
@@ -115,6 +118,16 @@ def test_a_rank_s_own_record_in_memory_tells_what_ended_it_and_when(tmp_path: Pa
     found = first((4, ranks[0]), (5, ranks[1]), attempt=tmp_path / "gone")
     assert (found.rank, found.time_ns) == (4, int((NOW_S - 9) * 1e9))
     assert "voll" in found.message
+
+
+def test_a_rank_that_takes_long_to_end_may_have_failed_first(tmp_path: Path) -> None:
+    """Not one that raised because it was asked to end, once another was gone."""
+    for rank, age_s in ((1, 3.0), (2, -1.0)):
+        chain = [{"type": "ValueError", "message": f"sample {rank}"}]
+        line = {"status": 1, "time_ns": int((NOW_S - age_s) * 1e9), "chain": chain}
+        (tmp_path / f"rank-{rank}.raised.json").write_text(json.dumps(line))
+    noticed = failed(0, 1, tmp_path / "0.json", age_s=1.0)
+    assert first((0, noticed), attempt=tmp_path, ranks=[0, 1, 2]).rank == 1
 
 
 def test_who_only_lost_its_peer_comes_behind_whoever_raised(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fsdpkit.failures import older_words
 from fsdpkit.launching.policy import came_back, cause_of, first_trouble, trouble_of
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs.failures import CHECK, HEAD_SILENT, HUNG, REFUSED, FailureRecord, Level
@@ -17,7 +16,20 @@ from tests.launching.made_reports import record, report
 from tests.reporting.made_evidence import found
 
 OWN_PHRASES = [
-    *sorted({words for one in older_words._TABLE for words in one.words}),
+    "steps.before ended with status ",
+    "all nodes must see the same environment",
+    "is taken on the head node",
+    "the head node's name '",
+    "no route to the head node's address",
+    "no agent after ",
+    "the head node's agent does not answer any more",
+    "no sign of life",
+    "cannot load the module ",
+    "cannot write to the run directory ",
+    "torch cannot be imported by ",
+    "MB of memory are free, ",
+    "another process holds GPU",
+    "waiting for other ranks",
     "wrong world: train.py, line 5, makes a process group of 1",
     "rank 0 made no step for 60 s (after step 5)",
     "srun: error: Node failure on n2",

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fsdpkit.runs.failures import FailureRecord, in_a_line
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, write_atomically
 from fsdpkit.runs.record import RunRecord, save
 from fsdpkit.scheduling.run import Run
@@ -59,9 +60,19 @@ def trouble(attempt: AttemptPaths, at_s: float, message: str, cause: str = "cras
 
 
 def failure(attempt: AttemptPaths, at_s: float, node: int, rank: int | None, line: str) -> None:
-    """`line` with the status in front, as an agent writes it."""
+    """line: `3 rank 2 on node1: words`, of which an agent makes a record."""
+    status, _, told = line.partition(" ")
+    who, _, words = told.partition(": ")
+    record = FailureRecord(
+        by="agent" if rank is None else "rank",
+        name=who.rpartition(" ")[2],
+        rank=rank,
+        status=int(status),
+        words=words,
+    )
     at_rank = "" if rank is None else f"-rank-{rank}"
-    (attempt.failures / f"{round(at_s * 1e9):020}-node-{node}{at_rank}").write_text(f"{line}\n")
+    file = attempt.failures / f"{round(at_s * 1e9):020}-node-{node}{at_rank}"
+    file.write_text(in_a_line(record))
 
 
 def error_file(attempt: AttemptPaths, rank: int, at_s: float, message: str, trace: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from fsdpkit.failures.older_words import older_record
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
 from fsdpkit.reporting.diagnosis.evidence import (
     AttemptEvidence,
@@ -15,6 +15,7 @@ from fsdpkit.reporting.diagnosis.evidence import (
     TaskEvidence,
 )
 from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.log_ends import LogText
 from fsdpkit.scheduling.states import JobState
 
@@ -29,9 +30,12 @@ def rank(
     status: int | None = 1,
     time_s: float | None = 10.0,
     log: str = "",
+    **judged: Any,
 ) -> Voice:
-    """A rank that ended; two ranks a node."""
+    """A rank that ended; two ranks a node. judged: what its agent has seen of it."""
     node = f"node{number // 2 + 1}"
+    judged = {"by": "agent" if judged else "rank", "words": message or "", **judged}
+    told = FailureRecord(name=node, rank=number, status=status or 1, **judged)
     return Voice(
         kind="rank",
         rank=number,
@@ -39,13 +43,17 @@ def rank(
         status=status,
         time_s=time_s,
         message=None if message is None else LogText(message, Path(f"failures/{number}")),
-        told=None if message is None else older_record(status, number, node, message),
+        told=None if message is None else told,
         logs=(LogText(log, Path(f"rank-{number}.err")),) if log else (),
     )
 
 
-def agent(node: str, message: str, *, status: int = 78, time_s: float | None = 10.0) -> Voice:
-    told = older_record(status, None, node, message)
+def agent(
+    node: str, cause: str, *, status: int = 78, time_s: float | None = 10.0, **more: Any
+) -> Voice:
+    """An agent that has put a failure of its own on record."""
+    fields = {"words": f"{cause}, as it says", **more}
+    told = FailureRecord(by="agent", name=node, status=status, cause=cause, **fields)
     words = LogText(told.words)
     return Voice(kind="agent", node=node, status=status, time_s=time_s, message=words, told=told)
 

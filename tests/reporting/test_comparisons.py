@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 
 from fsdpkit.reporting.diagnosis.evidence import MachineEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs.failures import HEAD_SILENT, HUNG, Level
 from fsdpkit.runs.flight_record import FlightRecord, Stuck
 from fsdpkit.runs.log_ends import LogText
 from fsdpkit.scheduling.states import JobState
@@ -19,11 +21,8 @@ def stacks(number: int, *frames: str) -> Voice:
     lines = "".join(f"  File {frame}\n" for frame in frames)
     other = 'Thread 0x1:\n  File "/x/torch/distributed/a.py", line 1 in wait\n\n'
     text = LogText(f"{other}Current thread 0x2:\n{lines}")
-    voice = rank(
-        number,
-        f"rank {number} made no step for 9 s (after step 3), waiting for other ranks",
-        status=124,
-    )
+    seen: dict[str, Any] = {"rule": HUNG, "cause": "hang", "level": Level.WAITED}
+    voice = rank(number, f"rank {number} made no step for 9 s", status=124, **seen)
     return msgspec.structs.replace(voice, stacks=text)
 
 
@@ -67,12 +66,13 @@ def test_watchdogs_that_gave_up_on_different_collectives_are_a_mismatch() -> Non
 
 
 def test_a_head_that_is_not_heard_any_more_is_the_node_that_failed() -> None:
-    told = agent("node2", "the head node's agent does not answer any more, for 28 s", status=71)
+    lost: dict[str, Any] = {"rule": HEAD_SILENT, "level": Level.LOST_PEER}
+    told = agent("node2", "connection-reset", status=71, **lost)
     diagnosis = found(told, rank(2, RESET), head="node1")
     assert (diagnosis.cause, diagnosis.node) == ("node-failure", "node1")
     by_slurm = found(told, head="node1", state=JobState("NODE_FAIL", "sacct", exit_code=0))
     assert (by_slurm.cause, by_slurm.node) == ("node-failure", "node1")
-    own = agent("node1", "check before training failed: port 10001 is taken on the head node")
+    own = agent("node1", "port-taken")
     assert found(told, own, head="node1").cause == "port-taken"
 
 
@@ -87,8 +87,8 @@ def test_the_first_agent_that_srun_saw_killed_names_the_node() -> None:
 
 def test_a_head_with_another_address_on_one_node_explains_why_that_does_not_come() -> None:
     addresses = (("node1", "10.0.0.1"), ("node2", "10.9.9.9"))
-    message = "DistNetworkError: The client socket has timed out after 15000ms"
-    diagnosis = found(agent("node2", message, status=1), head_addresses=addresses)
+    waited = agent("node2", "rendezvous-timeout", status=1, level=Level.WAITED)
+    diagnosis = found(waited, head_addresses=addresses)
     assert (diagnosis.cause, diagnosis.node) == ("head-address", "node2")
 
 

@@ -23,6 +23,7 @@ from fsdpkit.reporting.diagnosis.evidence import (
 )
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.reporting.pending import PendingEvidence
+from fsdpkit.runs.failures import FailureRecord, Level
 from fsdpkit.runs.log_ends import LogText
 from fsdpkit.runs.outcomes import WARNING, AttemptVerdict, Ending, Trouble
 from fsdpkit.scheduling.states import JobState
@@ -73,8 +74,7 @@ def test_a_port_that_a_rank_chose_is_not_blamed_on_the_job(message: str) -> None
     for by_rank in (found(rank(3, message)), found(rank(3, "exit status 1", log=log))):
         assert by_rank.cause == "port-taken"
         assert "leave MASTER_ADDR and MASTER_PORT as they are" in (by_rank.action or "")
-    words = "port 10001 is taken on the head node (Address already in use)"
-    by_agent = found(agent("node1", f"check before training failed: {words}"))
+    by_agent = found(agent("node1", "port-taken", words="port 10001 is taken on the head node"))
     assert "Submit again" in (by_agent.action or "")
 
 
@@ -222,7 +222,7 @@ def test_the_agents_policy_takes_the_same_words_for_follow_ons(message: str) -> 
 def test_a_lost_connection_is_the_cause_only_if_nobody_has_another() -> None:
     alone = found(rank(0, RESET, time_s=2.0), rank(2, RESET, time_s=1.0))
     assert (alone.cause, alone.rank, alone.node) == ("connection-reset", 2, "node2")
-    with_agent = found(rank(0, RESET), agent("node2", "torch cannot be imported by python"))
+    with_agent = found(rank(0, RESET), agent("node2", "import-error"))
     assert (with_agent.cause, with_agent.node) == ("import-error", "node2")
 
 
@@ -240,9 +240,9 @@ def test_of_ranks_with_failures_of_their_own_the_first_by_the_clock_is_named() -
 
 
 def test_a_node_that_did_not_come_is_less_than_the_reason_it_gives_itself() -> None:
-    waited = agent("node1", "node2: no agent after 600 s", status=71, time_s=1.0)
+    waited = agent("node1", "rendezvous-timeout", status=71, time_s=1.0, level=Level.WAITED)
     assert found(waited).cause == "rendezvous-timeout"
-    own = agent("node2", "check before training failed: cannot load the module x", time_s=9.0)
+    own = agent("node2", "environment-missing", time_s=9.0)
     assert found(waited, own).cause == "environment-missing"
 
 
@@ -257,19 +257,20 @@ def test_a_failure_that_the_agents_decided_on_is_not_taken_for_its_clearing_away
 
 
 def test_the_verdict_stands_in_for_records_that_a_full_disk_swallowed() -> None:
-    message = "rank 5 on node3: OSError: [Errno 28] No space left on device"
-    trouble = Trouble(cause="storage", status=74, message=message)
+    message = "OSError: [Errno 28] No space left on device"
+    failure = FailureRecord(by="rank", name="node3", rank=5, status=74, words=message)
+    trouble = Trouble(cause="storage", status=74, message=message, failure=failure)
     diagnosis = found(verdict=AttemptVerdict(trouble=trouble))
     assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("disk-full", 5, "node3")
 
 
 def test_a_warning_that_only_the_batch_shell_suspects_is_less_than_a_failure() -> None:
     why = "Slurm warned of the end; node2: …"
-    ending = Ending(action="end", status=78, cause="time-limit", why=why)
-    own = agent("node2", "check before training failed: cannot load the module x")
+    ending = Ending(action="end", status=78, cause="time-limit", why=why, asked_slurm=False)
+    own = agent("node2", "environment-missing")
     assert found(own, ending=ending).cause == "environment-missing"
     assert found(rank(0, RESET), ending=ending).cause == "time-limit"
-    sure = msgspec.structs.replace(ending, why="the time is over; node2: …")
+    sure = msgspec.structs.replace(ending, asked_slurm=True)
     assert found(own, ending=sure).cause == "time-limit"
 
 

@@ -78,7 +78,7 @@ def test_failures_belong_to_their_launch_and_a_lost_node_is_named_by_the_verdict
 ) -> None:
     run = make_run(tmp_path / "run")
     attempt = attempt_of(run)
-    failure(attempt, T0_S - 60, 1, None, "78 node2: check before training failed: only 0 GB")
+    failure(attempt, T0_S - 60, 1, None, "78 node2: only 0 GB")
     launch(attempt, 0, T0_S)
     failure(attempt, T0_S + 5, 0, 0, "3 rank 0 on node1: exit status 3")
     trouble(attempt, T0_S + 6, "rank 0 on node1: exit status 3")

@@ -14,12 +14,16 @@ from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
 from fsdpkit.reporting.diagnosis.evidence import Evidence, MustRead, gather, gather_from
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs import log_ends
+from fsdpkit.runs.failures import FailureRecord, in_a_line
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from fsdpkit.runs.log_ends import end_of
 from tests.reporting.made_run import JOB, T0, launches, made_run, starts, write_lines
 
 SACCT = f"{JOB}|FAILED|1:0|1:0|None|node[1-2]\n"
 RESET = "RuntimeError: Connection reset by peer"
+BY_A_SHELL = (
+    "fsdpkit: node1: cannot load the module x\nfsdpkit: failed: environment-missing 78 node1\n"
+)
 
 
 def fails(
@@ -32,10 +36,15 @@ def fails(
     status: int = 1,
 ) -> None:
     """A failure as the node's agent records it."""
-    who = f"node{node + 1}" if rank is None else f"rank {rank} on node{node + 1}"
     end = "" if rank is None else f"-rank-{rank}"
     file = task.attempt(number).failures / f"{int(at_s * 1e9):020}-node-{node}{end}"
-    file.write_text(f"{status} {who}: {message}\n")
+    file.write_text(in_a_line(record(node, message, rank, status=status)))
+
+
+def record(node: int, message: str, rank: int | None = None, **more: Any) -> FailureRecord:
+    by = "agent" if rank is None else "rank"
+    fields = {"status": 1, "words": message, **more}
+    return FailureRecord(by=by, name=f"node{node + 1}", rank=rank, **fields)
 
 
 def error_file(
@@ -208,7 +217,8 @@ def test_clocks_that_are_known_to_be_off_do_not_decide_who_was_first(tmp_path: P
 
 def test_failures_that_only_logs_hold_are_heard_when_the_disk_was_full(tmp_path: Path) -> None:
     task = run_with_an_attempt(tmp_path)
-    line = "fsdpkit: rank 1 on node1: OSError: [Errno 28] No space left on device: '/x'\n"
+    words = "OSError: [Errno 28] No space left on device: '/x'"
+    line = f"fsdpkit: {in_a_line(record(0, words, 1))}"
     for node in (0, 1):
         log(task.dir, f"submitit/{JOB}_{node}_log.err", line)
     diagnosis = diagnosed(task)
@@ -243,7 +253,7 @@ def test_of_a_log_that_attempts_share_only_the_newest_part_counts(tmp_path: Path
     log(task.dir, f"slurm-{JOB}.log", f"{began}srun: error: Node failure on node2\n{began}")
     assert diagnosed(task).cause == "unknown"
     requeued = before.replace("PREEMPTION", "JOB REQUEUE")
-    log(task.dir, f"slurm-{JOB}.log", f"{requeued}fsdpkit: node1: cannot load the module x\n")
+    log(task.dir, f"slurm-{JOB}.log", f"{requeued}{BY_A_SHELL}")
     assert diagnosed(task).cause == "environment-missing"
 
 
@@ -251,15 +261,12 @@ def test_of_a_node_s_log_what_the_start_before_wrote_does_not_count(tmp_path: Pa
     task = run_with_an_attempt(tmp_path)
     starts(task, 1, T0 + 100)
     fails(task, 1, T0 + 120, 1, "OutOfMemoryError: CUDA out of memory.", rank=3)
-    lost = "fsdpkit: node2: no sign of life; no spare node is left (resources.spare)\n"
+    lost = f"fsdpkit: {in_a_line(record(1, 'lost', cause='node-failure', level=6))}"
     again = f"fsdpkit: node 0 (node1), start 2 of job {JOB}\n"
     log(task.dir, f"submitit/{JOB}_0_log.err", f"{lost}{again}")
     assert diagnosed(task).cause == "gpu-out-of-memory"
     log(task.dir, f"submitit/{JOB}_0_log.err", f"{again}{lost}")
     assert diagnosed(task).cause == "node-failure"
-    log(task.dir, f"submitit/{JOB}_0_log.err", "")
-    log(task.dir, f"slurm-{JOB}.log", f"{lost.strip()}; queued again\nsrun: error: x\n")
-    assert diagnosed(task).cause == "gpu-out-of-memory"
 
 
 def test_what_rank_0_copies_into_its_nodes_log_is_not_the_agents(tmp_path: Path) -> None:
@@ -296,10 +303,10 @@ def test_an_agent_that_breaks_is_known_by_its_nodes_log(tmp_path: Path) -> None:
 
 def test_a_job_that_made_no_directory_is_read_by_its_log(tmp_path: Path) -> None:
     run = made_run(tmp_path / "t5-1", state="FAILED", exit_code=78)
-    log(run.dir, f"slurm-{JOB}.log", "fsdpkit: node1: cannot write to the run directory /runs\n")
+    log(run.dir, f"slurm-{JOB}.log", BY_A_SHELL)
     diagnosis = diagnose(gather(run))
     assert (diagnosis.cause, diagnosis.attempt, diagnosis.node) == (
-        "script-not-visible",
+        "environment-missing",
         None,
         "node1",
     )

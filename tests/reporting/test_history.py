@@ -7,12 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fsdpkit.runs import outcomes
+from fsdpkit.runs.failures import FailureRecord, Level, in_a_line
 from fsdpkit.runs.history import attempt_of, history_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
+from fsdpkit.runs.outcomes import AttemptVerdict, Trouble
 from fsdpkit.runs.record import JobRecord, RunRecord
 
 T0 = 1_800_000_000.0
@@ -125,6 +129,28 @@ def test_an_array_task_has_a_history_of_its_own(tmp_path: Path) -> None:
     jobs = [job(7, array=[1, 2, 3]), job(9, 1, array=[2])]
     found = history_of(RunPaths(tmp_path), record(*jobs, array=[2]), 2)
     assert [a.job_id for a in found.attempts] == ["7_2", "9_2"]
+
+
+def test_the_first_failure_is_told_by_one_clock_whoever_was_heard_first(
+    attempt: AttemptPaths,
+) -> None:
+    """The agents decided by node 1's rank 0; node 2's clock is half a minute ahead."""
+    late = FailureRecord(by="rank", name="n1", rank=0, status=1, words="late")
+    for node, (rank, name, at_s, level) in enumerate(
+        [(0, "n1", 95, Level.OWN), (2, "n3", 124, Level.OWN), (3, "n3", 80, Level.LOST_PEER)]
+    ):
+        told = msgspec.structs.replace(late, rank=rank, name=name, words="early", level=level)
+        (attempt.failures / f"{int(T0 + at_s) * 10**9}-node-{node}-rank-{rank}").write_text(
+            in_a_line(told)
+        )
+    for node, (name, offset_s) in enumerate([("n1", 0.0), ("n3", 30.0)]):
+        ready = {"time_s": T0, "event": "node-ready", "node": name, "clock_offset_s": offset_s}
+        lines(attempt.node_events(node), [ready])
+    trouble = Trouble(cause="crash", status=1, message=late.message, failure=late)
+    outcomes.write(attempt.verdict, AttemptVerdict(trouble=trouble))
+    found = attempt_of(attempt).first_failure
+    assert found is not None
+    assert found.message == "rank 2 on n3: early"
 
 
 def test_only_whole_checkpoints_count(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.failures.ends import ProcessEnd, explain
-from tests.reporting.made_evidence import RESET, agent, batch, found, rank
+from tests.reporting.made_evidence import RESET, batch, found, rank
 from tests.reporting.said import Said, all_said
 
 TOP = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 3, in main\n    f()\n'
@@ -38,13 +38,6 @@ def test_a_rank_without_an_error_file_is_understood_by_its_log(said: Said) -> No
     diagnosis = found(rank(3, "exit status 1", log=log))
     assert (diagnosis.cause, diagnosis.rank) == (said.cause, 3)
     assert diagnosis.evidence[0].line in (3, 4)
-
-
-@lines_of("agent")
-def test_what_a_node_says_before_training_names_the_cause_and_the_node(said: Said) -> None:
-    diagnosis = found(agent("node2", f"check before training failed: {said.words}"))
-    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == (said.cause, "node2", None)
-    assert "check before training failed" not in diagnosis.sentence
 
 
 @lines_of("batch")

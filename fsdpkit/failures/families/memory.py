@@ -28,9 +28,9 @@ HOST_OUT_OF_MEMORY = Cause(
             line=r"srun: error: (?P<node>\S+): tasks? ",
         ),
         pattern(
-            "exceeded memory limit | exceeded virtual memory limit | ut of memory: Kill | "
-            "oom-kill:constraint | invoked oom-killer | earlyoom…sending SIG | "
-            "oomd…due to memory pressure",
+            "xceeded memory limit | xceeded job memory limit | exceeded virtual memory limit | "
+            "ut of memory: Kill | oom-kill:constraint | invoked oom-killer | "
+            "earlyoom…sending SIG | oomd…due to memory pressure",
             "slurmstepd, where the site has it end a step by itself; the kernel's log; daemons "
             "that kill before the kernel must",
             Level.OUTSIDE,

@@ -20,7 +20,6 @@ from fsdpkit.errors import NotFoundError
 from fsdpkit.failures.advice.facts import Facts, Scope
 from fsdpkit.failures.advice.table import advise
 from fsdpkit.failures.causes import CAUSES, page_of
-from fsdpkit.failures.older_words import came_back
 from fsdpkit.reporting import pending
 from fsdpkit.reporting.diagnosis.advising import facts_of
 from fsdpkit.reporting.diagnosis.evidence import (
@@ -250,7 +249,7 @@ def _again(first: Finding, attempt: AttemptEvidence) -> str | None:
     ending, verdict = attempt.ending, attempt.verdict
     if ending is not None and ending.action == "requeue":
         return "the job was queued again"
-    if verdict is not None and came_back(verdict):
+    if verdict is not None and verdict.came_back:
         return f"hardly: {verdict.why.partition(',')[0]}"
     return CAUSES[first.cause].again
 

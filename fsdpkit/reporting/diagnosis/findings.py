@@ -17,7 +17,6 @@ from fsdpkit.failures import exceptions
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain
 from fsdpkit.failures.last_words import last_error
-from fsdpkit.failures.older_words import older_line, slurm_said
 from fsdpkit.failures.patterns import Shown, Speaker
 from fsdpkit.failures.tracebacks import PrintedException, ended_by, last_unless_it_went_on
 from fsdpkit.failures.wording import outside_not_reached
@@ -27,7 +26,7 @@ from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs.failures import FailureRecord, Level
 from fsdpkit.runs.log_ends import LogText
-from fsdpkit.runs.outcomes import WARNING, Trouble
+from fsdpkit.runs.outcomes import WARNING
 
 _MOST_WORDS = 160
 _SHORT = 4096
@@ -64,12 +63,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 def findings_of(attempt: AttemptEvidence) -> list[Finding]:
     """All causes shown by the evidence of the attempt, in no order."""
     found = [*_by_scheduler(attempt), *_by_ending(attempt), *_by_facts(attempt)]
-    found += _by_voices(attempt.voices)
-    if (verdict := attempt.verdict) is not None and verdict.trouble is not None:
-        told = _told_by_verdict(verdict.trouble, attempt.files[1])
-        whose = (told.rank, told.node)
-        if not any(v.message and (v.rank, v.node) == whose for v in attempt.voices):
-            found += _by_voice(told)
+    found += [*_by_voices(attempt.voices), *_by_verdict(attempt)]
     return found or list(_by_prelude(attempt))
 
 
@@ -122,16 +116,23 @@ def _by_its_words(line: str, until: str) -> str | None:
     return "data-missing" if missed else None
 
 
-def _told_by_verdict(trouble: Trouble, file: Path | None) -> Voice:
-    """The agents' verdict as one more log source, in case their records are lost."""
-    told = trouble.failure or older_line(trouble.status, trouble.message)
-    return Voice(
-        kind="agent" if told is None or told.rank is None else "rank",
-        node=told.name if told else None,
-        rank=told.rank if told else None,
-        status=trouble.status,
-        message=LogText(told.words if told else trouble.message, file, None),
-        told=told,
+def _by_verdict(attempt: AttemptEvidence) -> Iterator[Finding]:
+    """What the agents decided by, in case its own record is lost."""
+    trouble = attempt.verdict.trouble if attempt.verdict is not None else None
+    if trouble is None or (told := trouble.failure) is None:
+        return
+    kind: Speaker = "agent" if told.rank is None else "rank"
+    if any(v.message and (v.rank, v.node) == (told.rank, told.name) for v in attempt.voices):
+        return
+    yield from _by_voice(
+        Voice(
+            kind=kind,
+            node=told.name,
+            rank=told.rank,
+            status=trouble.status,
+            message=LogText(told.words, attempt.files[1], None),
+            told=told,
+        )
     )
 
 
@@ -156,7 +157,7 @@ def _by_ending(attempt: AttemptEvidence) -> Iterator[Finding]:
         if ending is not None and ending.cause in cause.endings:
             yield Finding(
                 cause=cause.name,
-                level=Level.OUTSIDE if slurm_said(ending) else Level.SUMMED_UP,
+                level=Level.SUMMED_UP if ending.asked_slurm is False else Level.OUTSIDE,
                 words=_how_cancelled(attempt) if cause.name == "cancelled" else ending.why,
                 quote=Quote(attempt.files[0], None, ending.why),
             )

@@ -17,7 +17,6 @@ import msgspec
 from fsdpkit.bounded import NODES_READ, RANKS_READ
 from fsdpkit.failures.ends import ProcessEnd, explain, tells_of_a_killed_child
 from fsdpkit.failures.exceptions import CHILD_KILLED
-from fsdpkit.failures.older_words import older_line
 from fsdpkit.failures.raised import exception_of
 from fsdpkit.runs.failures import SHELLS_MARK, FailureRecord, read_record
 from fsdpkit.runs.history import Attempt, Failure
@@ -99,8 +98,9 @@ def voices_of(
     """
     number = attempt.launches[-1].number if attempt.launches else 0
     names = _names(attempt)
-    offsets = {n.name: n.findings.get("clock_offset_s") for n in attempt.nodes}
-    found = [_of_failure(failure, names, offsets) for failure in attempt.standing_failures]
+    offsets = attempt.clock_offsets
+    by_time = sorted(attempt.standing_failures, key=lambda failure: failure.time_s)
+    found = [_of_failure(failure, names, offsets) for failure in by_time]
     found = _with_files(found, attempt, number, offsets, ranks_per_node)
     found = _with_ends(found, attempt, number, offsets, ranks_per_node)
     if newest and attempt.job_id is not None:
@@ -127,25 +127,20 @@ def _names(attempt: Attempt) -> dict[int, str]:
     """The nodes' names by index, as far as they are recorded."""
     names = {node.number: node.name for node in attempt.nodes if node.name}
     for failure in attempt.failures:
-        if (told := _record_of(failure)) is not None:
-            names.setdefault(failure.node, told.name)
+        if failure.record is not None:
+            names.setdefault(failure.node, failure.record.name)
     return names
 
 
-def _record_of(failure: Failure) -> FailureRecord | None:
-    return failure.record or older_line(failure.status, failure.message)
-
-
-def _of_failure(failure: Failure, names: Mapping[int, str], offsets: Mapping[str, object]) -> Voice:
-    told = _record_of(failure)
+def _of_failure(failure: Failure, names: Mapping[int, str], offsets: Mapping[str, float]) -> Voice:
+    told = failure.record
     node = names.get(failure.node)
-    offset_s = offsets.get(node or "")
     return Voice(
         kind="agent" if failure.rank is None else "rank",
         node=node,
         rank=failure.rank,
         status=failure.status,
-        time_s=failure.time_s - (offset_s if isinstance(offset_s, int | float) else 0.0),
+        time_s=failure.time_s - offsets.get(node or "", 0.0),
         message=LogText(told.words if told else failure.message, failure.file),
         told=told,
     )
@@ -155,7 +150,7 @@ def _with_files(
     found: list[Voice],
     attempt: Attempt,
     launch: int,
-    offsets: Mapping[str, object],
+    offsets: Mapping[str, float],
     ranks_per_node: int,
 ) -> list[Voice]:
     """The same with what the ranks' own files hold, and the ranks of which only files speak."""
@@ -201,7 +196,7 @@ def _with_ends(
     found: list[Voice],
     attempt: Attempt,
     launch: int,
-    offsets: Mapping[str, object],
+    offsets: Mapping[str, float],
     ranks_per_node: int,
 ) -> list[Voice]:
     """The same with how the ranks ended of which torchelastic kept no record; and those that ended
@@ -215,7 +210,7 @@ def _with_ends(
         end = ends.get(-1 if voice.rank is None else voice.rank)
         if voice.kind != "rank" or voice.status is not None or end is None or end.killed:
             return voice
-        time_s = end.time_s - _offset_s(voice, offsets)
+        time_s = end.time_s - offsets.get(voice.node or "", 0.0)
         return msgspec.structs.replace(voice, status=end.status, time_s=time_s)
 
     known = {voice.rank for voice in found}
@@ -248,29 +243,22 @@ def _rank_files(directory: Path, launch: int) -> dict[int, dict[str, Path]]:
     return found
 
 
-def _with_raised(voice: Voice, file: Path | None, offsets: Mapping[str, object]) -> Voice:
+def _with_raised(voice: Voice, file: Path | None, offsets: Mapping[str, float]) -> Voice:
     """The exception by which the rank says that it ended, and when."""
     record = read_raised(file) if file is not None else None
     raised = exception_of(record)
     if record is None:
         return voice
+    ahead_s = offsets.get(voice.node or "", 0.0)
     text = LogText(str(raised), file) if raised is not None else None
     return msgspec.structs.replace(
         voice,
         status=record.status if voice.status is None else voice.status,
-        time_s=record.time_ns / 1e9 - _offset_s(voice, offsets)
-        if voice.time_s is None
-        else voice.time_s,
+        time_s=record.time_ns / 1e9 - ahead_s if voice.time_s is None else voice.time_s,
         message=text if voice.message is None else voice.message,
         raised=record,
         raised_text=text,
     )
-
-
-def _offset_s(voice: Voice, offsets: Mapping[str, object]) -> float:
-    """How far the clock of its node is ahead."""
-    offset_s = offsets.get(voice.node or "")
-    return offset_s if isinstance(offset_s, int | float) else 0.0
 
 
 def _with_error_file(voice: Voice, file: Path | None) -> Voice:
@@ -343,45 +331,31 @@ def _name_in(logs: Iterable[LogText]) -> str | None:
     return None
 
 
-_TOLD = re.compile(
-    r"^fsdpkit: (?:.*?first on record: |.*?preempted; |.*?over; |.*?the end; )?"
-    r"(?P<line>(?:rank \d+ on )?(?!warning:|failed:)[A-Za-z0-9][\w.-]*: (?!ready, ).*|\{.*\})$",
-    re.MULTILINE,
+_RECORD = re.compile(
+    rf"^fsdpkit: (?:(?P<agents>\{{.*\}})|[\w.-]+: (?P<words>.*)\n{SHELLS_MARK}(?P<shells>.*))$",
+    re.M,
 )
-_GOT_OVER = "; starting the ranks again in "
+_OF_FSDPKIT = re.compile(r"^fsdpkit: .*", re.M)
 
 
 def _told_in(log: LogText) -> Iterator[Voice]:
-    """Failures reported in a log, in case nothing else could be written."""
-    for match in _TOLD.finditer(log.text):
-        line = match["line"]
-        told = read_record(line) if line.startswith("{") else _of_shell(log, match)
-        if told is not None and _GOT_OVER not in line:
-            words = msgspec.structs.replace(log.part(*match.span("line")), text=told.words)
-            yield Voice(
-                kind="agent" if told.rank is None else "rank",
-                node=told.name,
-                rank=told.rank,
-                message=words,
-                told=told,
-            )
-
-
-def _of_shell(log: LogText, match: re.Match[str]) -> FailureRecord | None:
-    """A line about a failure; where the shell's record follows it, with what that says."""
-    line = match["line"]
-    behind = _RECORD.match(log.text, match.end())
-    told = read_record(behind["record"]) if behind else None
-    if told is None:
-        return older_line(None, line)
-    return msgspec.structs.replace(told, words=line.removeprefix(f"{told.name}: "))
-
-
-_RECORD = re.compile(rf"\n{SHELLS_MARK}(?P<record>.*)")
+    """Records in a log: a shell's, and an agent's that could not be written elsewhere."""
+    for match in _RECORD.finditer(log.text):
+        told = read_record(match["agents"] or match["shells"])
+        if told is None:
+            continue
+        if match["words"]:
+            told = msgspec.structs.replace(told, words=match["words"])
+        place = log.part(*match.span("agents" if match["agents"] else "words"))
+        yield Voice(
+            kind="agent" if told.rank is None else "rank",
+            node=told.name,
+            rank=told.rank,
+            message=msgspec.structs.replace(place, text=told.words),
+            told=told,
+        )
 
 
 def _own(log: LogText) -> LogText:
-    """The log without what it tells of others."""
-    return LogText(
-        _TOLD.sub(lambda m: m[0][: m.start("line") - m.start()], log.text), log.file, log.line
-    )
+    """The log without what fsdpkit says in it of others."""
+    return LogText(_OF_FSDPKIT.sub("", log.text), log.file, log.line)

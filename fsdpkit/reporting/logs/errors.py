@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from fsdpkit.bounded import QUOTED, read_end
 from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.failures.ends import follows
-from fsdpkit.failures.older_words import older_line
 from fsdpkit.reporting.logs.lines import LineReader, position_of_last, text
 from fsdpkit.runs.failures import Level
 from fsdpkit.runs.history import Attempt, Failure, Launch
@@ -113,7 +112,7 @@ def _places(attempt: Attempt) -> list[tuple[int | None, Launch | None]]:
 
 def _recorded(failure: Failure) -> LoggedFailure:
     """As an agent wrote it into `failures/`."""
-    told = failure.record or older_line(failure.status, failure.message)
+    told = failure.record
     who, words = (told.who, told.words) if told else ("", failure.message)
     lost_a_peer = follows(words) if told is None or not told.cause else told.level <= Level.WAITED
     if failure.status == STOPPED_EARLY:

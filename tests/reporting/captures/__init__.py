@@ -6,8 +6,8 @@ One directory a capture, named after its cause and how it came about: the small 
 `cause`, `rank`, `node` (missing: there is none to name), and `undecided` with those of the two that
 nobody would commit to. `how` is `produced` for what happened just so on the cluster of
 tests/slurm_cluster, and `log` where a rank said the words of a public log (`source`), because the
-hardware was not there. They stay as releases up to 0.1 left them, so that what those left behind is
-still read; only paths were changed.
+hardware was not there. Paths were changed, and what agents and shells had said in words is now a
+record as of today (runs/failures.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fsdpkit.config.loading import read_toml
+from fsdpkit.runs.failures import FailureRecord, Level, in_a_line
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
@@ -103,7 +104,17 @@ def with_noise(capture: Capture, place: Path) -> Capture | None:
     earlier_ns = int(first.partition("-")[0]) - 3_000_000_000
     node, rank = (1, _ranks_per_node(copy)) if _concerns_first_rank(capture) else (0, 0)
     file = copy / newest / f"{earlier_ns:020}-node-{node}-rank-{rank}"
-    file.write_text(f"1 rank {rank} on node{node + 1}: {LOST_PEER}\n")
+    lost = FailureRecord(
+        by="rank",
+        name=f"node{node + 1}",
+        rank=rank,
+        status=1,
+        cause="connection-reset",
+        level=Level.LOST_PEER,
+        words=LOST_PEER,
+        time_ns=earlier_ns,
+    )
+    file.write_text(in_a_line(lost))
     return Capture.of(copy)
 
 
