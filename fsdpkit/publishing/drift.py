@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.config.partition import NodeType, Partition
+from fsdpkit.config.partition import NodeType, Partition, together
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.units import parse_time_s
 from fsdpkit.publishing.draft import Making, slurm_facts
@@ -122,10 +122,11 @@ class _Comparing:
         if ours.automatic and living.restricted:
             restricted = ", ".join(living.restricted)
             self.differ.append(ProfileDifference(f"{key}.automatic", True, restricted))
-        of_ours = self.profile.node_types.get(ours.node_type or "", NodeType())
+        of_ours = together([self.profile.node_types[kind] for kind in ours.kinds])
         theirs = max(ways, key=lambda way: _likeness(of_ours, self._kind(way)))
-        if ours.node_type is not None and theirs.node_type is not None:
-            kinds.setdefault(ours.node_type, []).append(self._kind(theirs))
+        for kind in ours.kinds:
+            found = ways if len(ours.kinds) > 1 else [theirs]
+            kinds.setdefault(kind, []).extend(self._kind(way) for way in found if way.kinds)
         if "qos" in asks:
             self._qos(f"{key}.qos", asks["qos"])
             self.not_compared.append(f"{key}: its limits are those of QOS {asks['qos']}")
@@ -135,7 +136,7 @@ class _Comparing:
 
     def _kind(self, way: Partition) -> NodeType:
         """What is unknown of it is no difference."""
-        return self._kinds.get(str(way.node_type), NodeType())
+        return together([self._kinds[kind] for kind in way.kinds])
 
     def _qos(self, key: str, name: str) -> None:
         if self.live.qos is not None and name not in self.live.qos:

@@ -83,7 +83,7 @@ def test_a38_a39_gpus_are_asked_for_once_per_node_with_one_task() -> None:
         options = dict(read_directives(golden))
         assert len(options) == len(read_directives(golden)), f"{name}: no option twice"
         forms = [option for option in options if option.startswith("gpus") or option == "gres"]
-        form = load_site(GOLDENS[name].site).profile.gpu_request.form
+        form = load_site(GOLDENS[name].site).profile.gpu_request.form or "gpus-per-node"
         assert forms == ([] if form == "none" else [form]), name
         assert options["ntasks-per-node"] == "1", name
         assert int(options["cpus-per-task"] or 0) >= 1, name
