@@ -72,6 +72,13 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "its GPUs' share."
         ),
     ] = None
+    network_gbit_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="Rate of one node's links to the others, all its adapters together, in "
+            "10^9 bits a second, as documented."
+        ),
+    ] = None
     features: Annotated[
         list[Text], Meta(description="All features by which a job's constraint can choose them.")
     ] = []

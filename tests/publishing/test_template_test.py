@@ -122,9 +122,12 @@ def test_no_run_and_a_canary_exclude_each_other(call: Call, small: Callable[...,
         call("template", "test", "small", "--no-run", "--canary")
 
 
-def test_shapes_that_a_profile_refuses_alike_are_named_together() -> None:
-    """Mila's only partition for several nodes takes three hours; a case asks for four."""
-    _, left_out, _ = cases_of([load_site("mila")], value_sets({}))
+def test_shapes_that_a_profile_refuses_alike_are_named_together(tmp_path: Path) -> None:
+    """Its jobs of several nodes may take three hours; a case asks for four."""
+    profile = 'schema = "fsdpkit.site/1"\ntitle = "Short"\n[node_types.a]\ngpus = 4\n'
+    limits = '[partitions.p]\nnode_type = "a"\nmax_time_multinode = "03:00:00"\n'
+    (tmp_path / "short.toml").write_text(profile + limits)
+    _, left_out, _ = cases_of([load_site(str(tmp_path / "short.toml"))], value_sets({}))
     (told,) = (why for why in left_out if "partition" in why)
-    assert told.startswith("two nodes, one rank, ")
-    assert left_out[told] == ["mila"]
+    assert told.startswith("two nodes, ")
+    assert left_out[told] == ["short"]

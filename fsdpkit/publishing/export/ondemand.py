@@ -94,12 +94,13 @@ def form(
         f"{_OWN}place": {
             "widget": "select",
             "label": "Partition and GPUs",
-            "help": "As many ranks run on each node as it has GPUs for the job.",
+            "help": "As many ranks run on each node as it has GPUs for the job. Nodes and time go "
+            "up to what stands behind the choice.",
             "value": f"{exports[0].portal}:{default.value}",
             "options": [
                 _option(place, exported, exports)
                 for exported in exports
-                for place in exported.places
+                for place in exported.default_first
             ],
         },
         f"{_OWN}nodes": {
@@ -151,7 +152,9 @@ def _option(
     for other in exports:
         if other is not exported:
             limits[f"data-option-for-cluster-{other.portal.replace('_', '-')}"] = False
-    return [f"{place.label} ({told(place)})", f"{exported.portal}:{place.value}", limits]
+    # Only a dashboard with bc_dynamic_js leaves out the options of other clusters.
+    cluster = f"{exported.portal}, " if len(exports) > 1 else ""
+    return [f"{cluster}{place.label} ({told(place)})", f"{exported.portal}:{place.value}", limits]
 
 
 def _attribute(field: Field) -> dict[str, Any]:
@@ -180,12 +183,12 @@ _SUBMIT = """\
 # wrong with it stands above the form.
 require "json"
 {checks}
-why = refused.call(lambda {{ |name| respond_to?(name) ? public_send(name) : "" }})
+why = refused.call(lambda {{ |name| respond_to?(name) ? public_send(name).to_s.strip : "" }})
 raise why if why
-place, nodes = rules["places"][{place}.to_s], {nodes}.to_s
+place, nodes = rules["places"][{place}.to_s.strip], {nodes}.to_s.strip
 native = place["native"] + ["--nodes=" + nodes]
 native += ["--ntasks=" + nodes] if place["ntasks"]
-account = {account}.to_s
+account = {account}.to_s.strip
 script = {{ "native" => native, "wall_time" => {time}.to_i * {unit_s} }}
 script["accounting_id"] = account.empty? ? nil : account
 submit = {{ "batch_connect" => {{ "template" => "basic" }}, "script" => script }}
@@ -221,7 +224,7 @@ _BEFORE = """\
 # OnDemand's batch script sources this file in the session's directory, on the first node. What the
 # form says is quoted here, and checked by the script, which takes the place of OnDemand's own.
 <%
-text = lambda {{ |name| context.public_send(name).to_s }}
+text = lambda {{ |name| context.public_send(name).to_s.strip }}
 quoted = lambda {{ |name| "'" + text.call(name).gsub("'") {{ "'\\\\''" }} + "'" }}
 -%>
 place=<%= quoted.call("{place}") %>

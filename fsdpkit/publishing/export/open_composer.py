@@ -48,6 +48,7 @@ def form(exported: ExportedScript) -> dict[str, Any]:
             "widget": "select",
             "label": "Partition and GPUs",
             "value": _label(exported.place),
+            "help": "Script location, above, must be a directory that is there already.",
             "required": True,
             "options": [
                 [
@@ -57,7 +58,7 @@ def form(exported: ExportedScript) -> dict[str, Any]:
                     {"set-max-nodes": place.high_nodes},
                     {f"set-max-{time}": place.most_time},
                 ]
-                for place in exported.places
+                for place in exported.default_first
             ],
         },
         "nodes": _number("Nodes", exported.nodes, 1, exported.most_nodes),

@@ -85,6 +85,11 @@ class ExportedScript:
     body: str
 
     @property
+    def default_first(self) -> list[PartitionPlace]:
+        """A browser shows the first of a list in place of one that is gone."""
+        return sorted(self.places, key=lambda place: place.value != self.place.value)
+
+    @property
     def nodes(self) -> int:
         """The default."""
         return self.spec.resources.nodes

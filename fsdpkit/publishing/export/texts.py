@@ -25,6 +25,10 @@ Do not edit it here: change the template, and export it again.
 Jobs need torch and fsdpkit {fsdpkit} in {python}, installed from a clone of it:
 `pip install -c constraints.txt '.[gpu]'`.
 
+## To know
+
+{to_know}
+
 ## Clusters
 
 {clusters}
@@ -69,6 +73,25 @@ INSTALL = {
     ),
 }
 
+TO_KNOW = {
+    "ondemand": """\
+- Fields follow the choice of a partition only where `bc_dynamic_js: true` stands in a file of
+  `/etc/ood/config/ondemand.d/`; without it the form lists the partitions of all its clusters. The
+  limits stand behind each, and a form that goes beyond them is refused before anything is queued.
+- The dashboard keeps its list of apps for six hours, and that of accounts for four. Help, Restart
+  Web Server shows a new app, or its new title, at once. A page that is open keeps the old form.
+- A form starts with what its user chose last. For a partition that is offered no more it shows the
+  first of the list, which is the app's default.
+- Blanks around a value are dropped.""",
+    "open-composer": """\
+- The script location must be there already. Open Composer enters it before it runs this app's
+  checks, and shows Ruby's own words for a new one: `No such file or directory @ dir_chdir`.
+- Load open pages again after an update. Open Composer answers a partition that is offered no more,
+  also from its history, with Ruby's `undefined method` and queues nothing.
+- A blank in the script location or the script's name, or around a value, is refused; the quotes in
+  the message show it.""",
+}
+
 Rows = Sequence[tuple[str, str]]
 
 
@@ -95,6 +118,7 @@ def readme(exports: Sequence[ExportedScript], to: str, release: str, rows: Rows)
         sha256=first.template.sha256[:12],
         release=release,
         install=INSTALL[to],
+        to_know=TO_KNOW[to],
         python=found[0] if found else "the job's container",
         clusters="\n".join(map(_cluster, exports)),
         rows="".join(f"| {_cell(name)} | {_cell(allowed)} |\n" for name, allowed in rows),

@@ -210,6 +210,39 @@ def test_where_every_partition_takes_hours_the_form_asks_for_them(folder: Path) 
     assert "#SBATCH --time=#{hours}:00:00" in app.files["form.yml"]
 
 
+@pytest.mark.parametrize(
+    ("portal", "name"), [("ondemand", "fsdpkit_place"), ("open-composer", "place")]
+)
+def test_a_list_of_partitions_begins_with_the_default(
+    folder: Path, portal: Portal, name: str
+) -> None:
+    """Which is what a browser shows for a partition that is gone."""
+    form = yaml.safe_load(app_of(folder, portal).files["form.yml"])
+    place = form.get("attributes", form["form"])[name]
+    assert place["value"] in place["options"][0][:2]
+
+
+def test_without_dynamic_forms_each_partition_names_its_cluster(folder: Path) -> None:
+    form = yaml.safe_load(app_of(folder, "ondemand").files["form.yml"])
+    for label, value, _ in form["attributes"]["fsdpkit_place"]["options"]:
+        assert label.startswith(value.partition(":")[0])
+
+
+@portals.needs_ruby
+def test_blanks_around_a_value_change_nothing_in_ondemand(folder: Path) -> None:
+    root = made.on_disk(app_of(folder, "ondemand"), folder)
+    good = portals.batch_connect_defaults(root) | {"auto_accounts": "pas1234"}
+    good |= {
+        "fsdpkit_directory": "/",
+        "fsdpkit_script": "train.py",
+        "fsdpkit_environment": "/opt/e",
+    }
+    padded = {key: f"\t{text} " if key != "cluster" else text for key, text in good.items()}
+    one, other = portals.in_ruby("batch-connect", root, [good, padded])
+    assert "submit" in one
+    assert one == other
+
+
 def test_a_header_names_what_the_form_says_and_expands_nothing() -> None:
     (site,), _ = sites(["osc-cardinal"])
     exported = build(open_template("torchrun"), [(site, "cardinal")], "ondemand").exports[0]
