@@ -50,6 +50,18 @@ COMMANDS = {
     "completion": "Print the completion script for your shell.",
 }
 
+_ELSEWHERE = {
+    "submit": ("run", "launch", "start", "sbatch", "srun", "torchrun"),
+    "status": ("ls", "list", "ps", "queue", "squeue", "show", "info"),
+    "cancel": ("kill", "stop", "scancel"),
+    "logs": ("tail", "cat", "output"),
+    "shell": ("ssh", "attach", "exec"),
+    "prune": ("rm", "clean", "delete"),
+    "--version": ("version",),
+    "--help": ("help",),
+}
+"""What other programs call the same."""
+
 
 _HIDDEN = ("_remote",)
 _DEPENDENCIES = ("cloudpickle", "jinja2", "msgspec", "psutil", "rich", "submitit", "tomli")
@@ -91,7 +103,9 @@ class _Commands(click.Group):
         if args and args[0] not in (*COMMANDS, *_HIDDEN) and not args[0].startswith("-"):
             from fsdpkit.config.spelling import nearest
 
-            ctx.fail(f"There is no command {args[0]!r}.{nearest(args[0], COMMANDS)}")
+            here = (ours for ours, theirs in _ELSEWHERE.items() if args[0] in theirs)
+            known = f" Here it is {ours!r}." if (ours := next(here, None)) else ""
+            ctx.fail(f"There is no command {args[0]!r}.{known or nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -30,6 +30,17 @@ def test_help_lists_every_command_and_each_command_s_help_opens_with_an_example(
         assert f"    fsdpkit {name}" in before_options or f"(fsdpkit {name}" in before_options
 
 
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [("sbatch", "submit"), ("squeue", "status"), ("kill", "cancel"), ("version", "--version")],
+)
+def test_a_word_of_another_program_is_told_with_ours(word: str, ours: str) -> None:
+    told = CliRunner().invoke(commands, [word, "x"])
+    assert told.exit_code == 2
+    assert f"{ours!r}" in told.output
+    assert CliRunner().invoke(commands, [ours, "--help"]).exit_code == 0
+
+
 def test_the_dry_run_prints_the_script_and_only_it(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     done = fsdpkit("submit", "--nodes", "2", "--gpus", "4", "--cluster", "generic", "--dry-run")
     assert done.returncode == 0, done.stderr
