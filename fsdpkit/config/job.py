@@ -29,7 +29,7 @@ from fsdpkit.config.track import Track
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
 
 JOB_SCHEMA = "fsdpkit.job/1"
-MOST_NODES = 10_000
+MOST_NODES = 8192
 
 # A job name also becomes a directory's name: no slash, no leading dot or dash.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]

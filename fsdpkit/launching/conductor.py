@@ -18,6 +18,7 @@ import msgspec
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeError, NodeLostError
 from fsdpkit.launching.board import Board, Order
+from fsdpkit.launching.link import pace_s, patience_s
 from fsdpkit.launching.node_failure import judged, record_failure
 from fsdpkit.launching.policy import (
     EndAttempt,
@@ -44,7 +45,8 @@ _STRAGGLE_S = 120.0
 _ABSENT_S = 5.0
 """A pause between two looks that is no business of the nodes'."""
 _QUIET_S = 2.0
-"""A silence that may become a loss."""
+_QUIET_WORDS = 4
+"""A silence that may become a loss: so long, and so many words that did not come."""
 _UNREACHED_LOOK_S = 5.0
 _GATHER_S = 30.0
 """With spares: how long to wait for the last nodes when enough are there."""
@@ -91,11 +93,15 @@ class Conductor:
     _trying_s: float | None = None
     _tried: dict[int, Reached] = field(default_factory=dict)
     _way: Way = field(default_factory=Way)
+    _quiet_s: float = _QUIET_S
+    _lost_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
         self._counts = [0] * len(self.nodes)
         self._heard_s = [self._began_s] * len(self.nodes)
+        self._quiet_s = max(_QUIET_S, _QUIET_WORDS * pace_s(len(self.nodes)))
+        self._lost_s = patience_s(self.retry.lost_s, len(self.nodes))
 
     @property
     def others(self) -> int:
@@ -139,7 +145,7 @@ class Conductor:
                 )
         self._tried |= dict(self.board.tried())
         for node, heard_s in enumerate(self._heard_s):
-            if self._counts[node] and now - heard_s > self.retry.lost_s and node not in self._gone:
+            if self._counts[node] and now - heard_s > self._lost_s and node not in self._gone:
                 self._gone.add(node)
                 self.record(event="node-lost", node=self.nodes[node])
 
@@ -241,7 +247,7 @@ class Conductor:
             self.board.order(Order(do="stacks", message=asked))
 
     def _judge(self, now: float) -> None:
-        quiet = any(now - self._heard_s[n] > _QUIET_S for n in self._training)
+        quiet = any(now - self._heard_s[n] > self._quiet_s for n in self._training)
         self._cut_off = quiet and (self._cut_off or not self.connected())
         lost = [self.nodes[n] for n in self._training if n in self._gone]
         reports = [self._reports[n] for n in self._training if n in self._reports]
@@ -254,16 +260,18 @@ class Conductor:
         waited_s = now - self._trouble_s
         if len(reports) + len(lost) < len(self._training):
             # A rank that stopped as asked says nothing about the others, which are stopping, too.
-            patience_s = _STRAGGLE_S if trouble.cause == "stopped" else _SETTLE_S
+            wait_s = _STRAGGLE_S if trouble.cause == "stopped" else _SETTLE_S
             # One that crashed may only be the first to notice that a node is gone.
             if self._silent(now) and trouble.cause != "stopped":
-                patience_s = self.retry.lost_s + _SETTLE_S
-            if waited_s < patience_s:
+                wait_s = self._lost_s + _SETTLE_S
+            if waited_s < wait_s:
                 return
         self._answer(trouble, now)
 
     def _silent(self, now: float) -> bool:
-        return any(now - self._heard_s[n] > _QUIET_S for n in self._training if n not in self._gone)
+        return any(
+            now - self._heard_s[n] > self._quiet_s for n in self._training if n not in self._gone
+        )
 
     def _answer(self, trouble: Trouble, now: float) -> None:
         self.record(

@@ -112,8 +112,9 @@ class Analyses:
                     say(f"flight recorder: {words}")
 
 
-def wait_for_record(attempt: AttemptPaths, launch: int) -> None:
-    """On a node other than the head: do not end before the head's agent has the record.
+def wait_for_record(attempt: AttemptPaths, launch: int, every_s: float) -> None:
+    """On a node other than the head: do not end before the head's agent has the record, which is
+    looked for `every_s`.
 
     Slurm ends a whole step at once when the first of its tasks fails.
     """
@@ -123,7 +124,7 @@ def wait_for_record(attempt: AttemptPaths, launch: int) -> None:
             return
         if waited_s > _NO_DUMPS_S and not any(attempt.flight_dumps(launch).glob(f"{DUMP}*")):
             return
-        time.sleep(0.5)
+        time.sleep(every_s)
 
 
 @contextlib.contextmanager

@@ -42,6 +42,8 @@ _MOST_BYTES = 256 << 20
 _MOST_ENTRIES = 256_000
 """Of all ranks together; of each rank the last ones."""
 _QUIET_S = 8.0
+_SIZES_A_SECOND = 1000
+"""How many files a file server is asked for, which may be what the ranks wait for."""
 """Ranks of other nodes are asked a little later; no new dump for so long: none will come."""
 _NONE_S = 3.0
 _LONGEST_WAIT_S = 40.0
@@ -93,7 +95,7 @@ def wait_for_dumps(directory: Path, world_size: int) -> bool:
         whole = len(sizes) >= world_size and all(sizes.values())
         if quiet_s > (1.0 if whole else _QUIET_S if sizes else _NONE_S):
             break
-        time.sleep(0.2)
+        time.sleep(max(0.2, len(sizes) / _SIZES_A_SECOND))
     return bool(before)
 
 

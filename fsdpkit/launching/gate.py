@@ -22,7 +22,7 @@ import msgspec
 
 from fsdpkit.errors import NodeError, PortTakenError
 from fsdpkit.launching.board import Board, Letter
-from fsdpkit.launching.listening import listen
+from fsdpkit.launching.listening import BACKLOG, listen
 from fsdpkit.launching.signing import CLAIM_BYTES, ForgedError, Frames, Head, Keys
 
 _CLAIM_S = 5.0
@@ -85,7 +85,9 @@ class Gate:
             self._loop.close()
 
     async def _serve_all(self) -> None:
-        server = await asyncio.start_server(self._serve, sock=self._listening, limit=_READ_BYTES)
+        server = await asyncio.start_server(
+            self._serve, sock=self._listening, limit=_READ_BYTES, backlog=BACKLOG
+        )
         await self._over.wait()
         server.close()
         for writer in [*self._strangers, *(agent.writer for agent in self._agents.values())]:

@@ -20,9 +20,19 @@ from fsdpkit.launching.reach import Door, Reached
 
 TICK_S = 0.25
 _NODES_A_TICK = 256
-"""Of more agents, each says a word less often: the head reads a thousand letters a second."""
 _CLOSE_S = 5.0
 _LOOK_S = 0.01
+
+
+def pace_s(nodes: int) -> float:
+    """How often an agent says a word. Of many, each does so less often: the head reads a thousand
+    letters a second."""
+    return TICK_S * max(1.0, nodes / _NODES_A_TICK)
+
+
+def patience_s(lost_s: float, nodes: int) -> float:
+    """How long an agent may be silent: as `[retry]` says, and never less than a few words."""
+    return max(lost_s, 3 * pace_s(nodes))
 
 
 class HeadLostError(NodeLostError):
@@ -35,11 +45,11 @@ class Link:
     """One agent's end. `ticks` (on the head: the conductor's) are called in each exchange, between
     sending and receiving.
 
-    nodes: how many agents there are. lost_s: how long the head's agent may be silent; without end
-    on the head itself, where what may stall is the run's file system, and no reason to end.
+    lost_s: how long the head's agent may be silent; without end on the head itself, where what may
+    stall is the run's file system, and no reason to end. every_s: how often a word is said.
     """
 
-    def __init__(self, line: LinkLine, nodes: int, lost_s: float) -> None:
+    def __init__(self, line: LinkLine, lost_s: float, every_s: float = TICK_S) -> None:
         self.line, self.lost_s = line, lost_s
         self.ticks: list[Callable[[], None]] = []
         self.on_stop: Callable[[float], None] = lambda _: None
@@ -50,7 +60,7 @@ class Link:
         self.silent_s = 0.0
         """How long the head's agent has not answered, while this process was running: a job that
         is suspended hears nothing, either."""
-        self._tick_s = TICK_S * max(1.0, nodes / _NODES_A_TICK)
+        self._tick_s = every_s
         self._exchanges = self._seen = self._numbered = self._told = 0
         self._said: list[Said] = []
         self._lock = threading.Lock()

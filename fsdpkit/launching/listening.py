@@ -9,7 +9,8 @@ import socket
 
 from fsdpkit.errors import NodeError
 
-_BACKLOG = 1024
+BACKLOG = 1024
+"""Connections that may wait to be accepted: all agents may come at once."""
 _TRIES = 64
 
 
@@ -36,7 +37,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket at `own_address(host)`; port 0 takes a free one. Raises OSError."""
     address = own_address(host)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+    return socket.create_server((address, port), family=family, backlog=BACKLOG)
 
 
 def listen_among(host: str, ports: str) -> socket.socket:

@@ -31,7 +31,7 @@ from fsdpkit.launching.carrier import carrier_of
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.gate import Gate
 from fsdpkit.launching.line import HeadLine, PeerConnection
-from fsdpkit.launching.link import HeadLostError, Link
+from fsdpkit.launching.link import HeadLostError, Link, pace_s, patience_s
 from fsdpkit.launching.node_failure import TrainingEnded, own_failure, record_failure
 from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
 from fsdpkit.launching.preflight import compare_nodes, run_checks
@@ -174,7 +174,7 @@ def _follow_orders(
                     if node.number == 0:
                         analyses.start(node.attempt, launch, world_size)
                     elif order.do == "end":
-                        flight.wait_for_record(node.attempt, launch)
+                        flight.wait_for_record(node.attempt, launch, 2 * pace_s(len(names)))
     return order
 
 
@@ -184,7 +184,7 @@ def _linked_as_head(
 ) -> Iterator[Link]:
     """The head's link to itself, with the conductor; the others reach its board by the gate."""
     board = Board(len(names))
-    link = Link(HeadLine(board), len(names), math.inf)
+    link = Link(HeadLine(board), math.inf)
     record = JsonLines(node.attempt.orders).write
     with contextlib.ExitStack() as at_end:
         connected, ways = Conductor.connected, None
@@ -228,7 +228,7 @@ def _linked_as_peer(
         say(f"{node.name}: nothing has reached the head node's agent as yet, at {why}")
 
     line.open(start_s, node.attempt.orders.exists, unheard)
-    link = Link(line, len(names), retry.lost_s)
+    link = Link(line, patience_s(retry.lost_s, len(names)), pace_s(len(names)))
     if (interfaces := Interfaces.of(os.environ, torchrun.address)) is not None:
         mine = interfaces
         link.on_try = lambda doors: link.tried(try_doors(doors, mine))

@@ -17,7 +17,7 @@ Write = Callable[[str, str], Path]
 
 SETS = {
     "resources.nodes=0": "must be at least 1, not '0' (Nodes)",
-    "resources.nodes=10001": "must be at most 10000",
+    "resources.nodes=8193": "must be at most 8192",
     "resources.gpus=65": "must be at most 64",
     "resources.nodes=two": "must be a whole number, not 'two'",
     "resources.nodes=1.5": "must be a whole number",

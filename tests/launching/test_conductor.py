@@ -12,6 +12,7 @@ import pytest
 from fsdpkit.config.retry import Retry
 from fsdpkit.launching.board import Meeting, Order
 from fsdpkit.launching.conductor import Conductor, warn
+from fsdpkit.launching.link import pace_s
 from fsdpkit.launching.policy import Report
 from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, WAIT_S, Interfaces, Reached, Ways
 from fsdpkit.runs.failures import PORTS_BLOCKED, FailureRecord, in_a_line
@@ -386,3 +387,28 @@ def test_an_agent_that_reaches_no_port_of_the_head_is_no_lost_node(tmp_path: Pat
     scene.live(6, 1)
     trouble = scene.verdict["trouble"]
     assert (trouble["cause"], trouble.get("lost", [])) == ("settings", [])
+
+
+def live_slowly(scene: Scene, seconds: int, *silent: int) -> None:
+    """Each agent says a word every few seconds, as those of thousands of nodes do."""
+    every = round(pace_s(len(scene.names)))
+    for _ in range(seconds):
+        scene.now += 1.0
+        for node in range(round(scene.now) % every, len(scene.names), every):
+            scene.table.counts[node] += node not in silent
+        scene.table.counts[0] += 1
+        scene.conductor.tick()
+
+
+@pytest.mark.parametrize("nodes", [2800, 6000])
+def test_of_thousands_of_nodes_a_crash_is_answered_and_a_silent_one_noticed(
+    nodes: int, tmp_path: Path
+) -> None:
+    scene = Scene(tmp_path, nodes=nodes)
+    live_slowly(scene, 8)
+    assert scene.last.do == "run"
+    scene.says(7, "failed", status=1)
+    live_slowly(scene, 5)
+    assert [order.do for order in scene.table.orders] == ["run", "run"]
+    live_slowly(scene, 45, 9)
+    assert scene.verdict["trouble"]["lost"] == ["node10"]

@@ -47,12 +47,12 @@ def test_other_nodes_wait_for_the_record_and_only_where_there_can_be_one(
 
     monkeypatch.setattr(flight.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(flight.time, "sleep", pass_by)
-    flight.wait_for_record(attempt, 0)
+    flight.wait_for_record(attempt, 0, 0.5)
     assert now[0] == 3.5, "no rank has left anything"
     for launch in (0, 1):
         attempt.flight_dumps(launch).mkdir(parents=True)
         (attempt.flight_dumps(launch) / "nccl_trace_rank_0").touch()
-    flight.wait_for_record(attempt, 1)
+    flight.wait_for_record(attempt, 1, 0.5)
     assert now[0] == 20
-    flight.wait_for_record(attempt, 0)
+    flight.wait_for_record(attempt, 0, 0.5)
     assert now[0] == 80, "the analysis has failed"

@@ -49,7 +49,7 @@ class Head:
     def agent(self, node: int, lost_s: float = 30, port: int | None = None) -> Link:
         line = PeerConnection(HOST, port or self.port, node, KEYS, self.said.append)
         line.open(30)
-        self._links.append(link := Link(line, self.board.nodes, lost_s))
+        self._links.append(link := Link(line, lost_s))
         return link
 
     def dial(self) -> socket.socket:
