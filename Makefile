@@ -4,6 +4,7 @@
 #   make demo        train T5 on the local cluster, 2 nodes x 4 ranks, and draw its loss
 #   make test        everything that CI runs: lint, types, all tests, those on real Slurm where possible
 #   make test-quick  the tests without Slurm and without training ranks, for between two edits
+#   make test-pythons the tests that need no extra, on each Python from 3.10 to 3.14 that is found
 #   make test-faults break T5 by every fault in every phase, on real Slurm (root; half an hour)
 #   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root);
 #                    SLURM=26.05 of another release, in a Debian root made for it;
@@ -18,7 +19,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases test-torch lint docs \
+.PHONY: help env demo-env packages demo test test-quick test-pythons test-faults test-slurm test-releases test-torch lint docs \
     pictures release slurm slurm-down bench pins lock
 
 ifndef PYTHON
@@ -134,6 +135,35 @@ test-quick: WORKERS = $(shell echo $$(($$(nproc) + 1)))
 test-quick: env
 	"$(PYTHON)" -m pytest $(IN_LANES) \
 	    -m 'not slurm and not newest_slurm and not torch and not local' $(PYTEST_ARGS)
+
+# What whoever only submits needs, in an environment for each Python; uv brings those that lack, and
+# pyenv has some that are not on PATH. Benchmarks and wheels are made where torch is.
+PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
+PYTHONS_AT = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fsdpkit-pythons
+test-pythons: WORKERS = $(shell echo $$(($$(nproc) + 1)))
+test-pythons:
+	if command -v pyenv >/dev/null; then PYENV_VERSION=$$(pyenv versions --bare | paste -sd:); export PYENV_VERSION; fi
+	status=0
+	for version in $(PYTHONS); do
+	    home=$(PYTHONS_AT)/$$version
+	    if [[ ! -x $$home/bin/python ]]; then
+	        if command -v uv >/dev/null; then
+	            uv venv --quiet --seed --python "$$version" "$$home" || true
+	        elif "python$$version" -c 'import ensurepip' 2>/dev/null; then
+	            "python$$version" -m venv "$$home"
+	        fi
+	    fi
+	    if [[ ! -x $$home/bin/python ]]; then
+	        echo "make test-pythons: left out, Python $$version, which is not found here" >&2
+	        continue
+	    fi
+	    "$$home/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[unit]'
+	    echo "make test-pythons: Python $$version"
+	    PATH="$$home/bin:$$PATH" "$$home/bin/python" -m pytest -p tests.packaging.without_extras $(IN_LANES) \
+	        --ignore tests/benchmarks --ignore tests/packaging/test_wheel.py \
+	        -m 'not slurm and not newest_slurm and not torch and not local and not packages' $(PYTEST_ARGS) || status=1
+	done
+	exit $$status
 
 # The tests that ask Slurm, on one release of it.
 test-slurm: env packages

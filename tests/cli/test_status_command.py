@@ -142,6 +142,6 @@ def test_status_without_a_question_imports_nothing_heavy(runs: list[Path]) -> No
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     loaded = set(done.stderr.split())
     assert done.stdout.count("COMPLETED") == 20
-    heavy = {"torch", "rich", "submitit", "numpy", "jinja2", "subprocess", "psutil", "tomli"}
+    heavy = {"torch", "rich", "submitit", "numpy", "jinja2", "subprocess", "psutil"}
     assert not loaded & heavy
     assert "fsdpkit.runs.history" not in loaded

@@ -51,6 +51,21 @@ def test_a_result_that_cannot_be_written_is_no_failure_of_the_training(tmp_path:
     assert "Traceback" not in done.stderr
 
 
+def test_a_training_that_failed_is_the_agent_s_own_status_and_word(tmp_path: Path) -> None:
+    folder = tmp_path / "submitit"
+    folder.mkdir()
+    (folder / SUBMISSION_PICKLE).touch()
+    failed = (
+        "from fsdpkit.launching import task\n"
+        "from fsdpkit.launching.node_failure import TrainingEnded\n"
+        "def fails(self): raise TrainingEnded('rank 1: it failed', 7)\n"
+        "task.LaunchNode.__call__ = fails\n"
+    )
+    done = agent(folder, failed + RUNS)
+    assert done.returncode == 7
+    assert "rank 1: it failed" in done.stderr
+
+
 def test_it_runs_where_fsdpkit_is_on_the_path_only(tmp_path: Path) -> None:
     """Not installed, so that no package's record names submitit's plugin."""
     folder = tmp_path / "submitit"

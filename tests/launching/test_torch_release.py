@@ -16,6 +16,7 @@ from fsdpkit.launching.torch_release import NEWEST, OLDEST, installed_torch, too
 from tests.conftest import Completed
 
 
+@pytest.mark.torch
 def test_the_installed_version_is_found_without_an_import() -> None:
     found = installed_torch()
     assert found is not None

@@ -122,6 +122,7 @@ ASKED_ALONE = (
 )
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a page's Python has tomllib")
 def test_the_modules_of_a_page_answer_without_any_other(tmp_path: Path) -> None:
     """A profile of each kind, refusals too: what is imported late is in the archive as well."""
     (tmp_path / "modules.zip").write_bytes(modules_zip())
