@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from itertools import accumulate
 
 
 @dataclass(frozen=True)
@@ -70,25 +69,4 @@ def strategies() -> list[Contestant]:
             for rounding in ("stochastic", "compensated")
         ),
         ours(full, "sharding.cpu_offload=true", name="offload", shown="FULL_SHARD, CPU offload"),
-    ]
-
-
-PLAIN: tuple[str, ...] = ("model.attention=math", "optimizer.implementation=loop")
-STEPS = {
-    "attention without scores": "model.attention=sdpa",
-    "each block compiled": "compile=true",
-    "fused optimizer": "optimizer.implementation=fused",
-    "chunked loss": "loss=chunked",
-    "two blocks a unit": "sharding.blocks_per_unit=2",
-    "two units gathered ahead": "sharding.prefetch=2",
-}
-
-
-def steps() -> list[Contestant]:
-    """The plain path, then one thing more at a time; later words of a setting win."""
-    words = accumulate(STEPS.values(), lambda before, word: (*before, word), initial=PLAIN)
-    shown = ["plain: scores written out, optimizer in a loop", *(f"+ {what}" for what in STEPS)]
-    return [
-        ours(*each, name=f"step-{number}", shown=what)
-        for number, (each, what) in enumerate(zip(words, shown, strict=True))
     ]

@@ -5,8 +5,7 @@ table a file, by name. A result file is one JSON object:
 
 - `figures`: the rows, each with the fields of `Figure`; a row without `unit` counts seconds.
 - `measured`: `date`, `cpus` (a number), `device` if not the CPUs (a name), versions of software.
-- `strategies` and `steps`, if any: rows of two more tables, with the keys that `_strategy` and
-  `_step` read.
+- `strategies`, if any: rows of one more table, with the keys that `_strategy` reads.
 - `notes`, if any: sentences that follow the tables.
 
 A file with a key of `tables.KEYS`, such as `plan_speed`, compares plans with what was measured
@@ -41,7 +40,6 @@ _SECTION = re.compile(
 
 COLUMNS = ("What", "Against", "Ours", "Theirs", "Figure", "Target", "")
 STRATEGIES = ("Strategy", "Steps/s", "Weights", "Gradients", "Optimizer", "Peak")
-STEPS = ("Step", "Tokens/s", "× before", "Peak")
 
 
 @dataclass
@@ -113,8 +111,6 @@ def table(result: dict[str, Any]) -> str:
     parts = [markdown(COLUMNS, map(_row, result["figures"]))]
     if strategies := result.get("strategies"):
         parts.append(markdown(STRATEGIES, map(_strategy, strategies)))
-    if steps := result.get("steps"):
-        parts.append(markdown(STEPS, map(_step, steps)))
     parts += result.get("notes", [])
     return "\n\n".join([*parts, source(result["measured"])])
 
@@ -138,16 +134,6 @@ def _strategy(row: dict[str, Any]) -> tuple[str, ...]:
         row["what"],
         f"{row['steps_per_s']:.2f}",
         *(digits(row[key] / 2**20) + " MiB" for key in held),
-    )
-
-
-def _step(row: dict[str, Any]) -> tuple[str, ...]:
-    before = row["times_before"]
-    return (
-        row["what"],
-        digits(row["tokens_per_s"]),
-        "" if before is None else f"{before:.2f}",
-        f"{digits(row['peak_bytes'] / 2**20)} MiB",
     )
 
 

@@ -3,9 +3,8 @@
 Ours, Accelerate's FSDP2 and Lightning's FSDP strategy train the same T5 from the same weights on
 the same token ids, in turns (A B C A B C …), so that a slow or busy machine slows all. Medians are
 compared; every sample is kept in results/training-cpu-<cores>.json. They must go through the same
-losses, or nothing is reported. A second part runs our strategies beside plain DDP, a third what
-makes a step fast, one thing more at a time. contestants.py says who they are. It is of CPUs: what a
-GPU does is in gpu.py.
+losses, or nothing is reported. A second part runs our strategies beside plain DDP.
+contestants.py says who they are. It is of CPUs: what a GPU does is in gpu.py.
 `--quick` tries every part once and writes nothing.
 """
 
@@ -31,7 +30,6 @@ from benchmarks.contestants import (  # noqa: E402
     PAIRS,
     Contestant,
     contestants,
-    steps,
     strategies,
 )
 from benchmarks.measured import measured  # noqa: E402
@@ -246,29 +244,6 @@ def compare_strategies(bench: Bench, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def compare_steps(bench: Bench, count: int) -> list[dict[str, Any]]:
-    """What each step of the speed list brings, beside the one before it."""
-    them = steps()
-    samples = bench.in_turns(count, them)
-    peaks = bench.peaks(them)
-    rows: list[dict[str, Any]] = []
-    for one in them:
-        each = samples[one.name]
-        speed = statistics.median(s.tokens_per_s for s in each)
-        rows.append(
-            {
-                "name": one.name,
-                "what": one.shown,
-                "words": list(one.words),
-                "tokens_per_s": speed,
-                "times_before": speed / rows[-1]["tokens_per_s"] if rows else None,
-                "peak_bytes": peak_of(peaks[one.name]),
-                "samples": [asdict(s) for s in each],
-            }
-        )
-    return rows
-
-
 def measure(
     work: Workload, dimensions: Mapping[str, int], rounds: int, turns: int
 ) -> dict[str, Any]:
@@ -281,13 +256,10 @@ def measure(
         figures, evidence = compare(bench, rounds, peers)
         load.append(os.getloadavg()[0])
         strategy_rows = compare_strategies(bench, turns)
-        load.append(os.getloadavg()[0])
-        step_rows = compare_steps(bench, turns)
     return {
         "measured": about(peers),
         "figures": with_load(figures, load[0]),
         "strategies": [{**row, "load_before": round(load[1], 2)} for row in strategy_rows],
-        "steps": [{**row, "load_before": round(load[2], 2)} for row in step_rows],
         "notes": [note(work, dimensions, evidence)],
         "workload": {**asdict(work), "dimensions": dict(dimensions)},
         "evidence": evidence,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 
 import torch
 
@@ -25,24 +24,3 @@ class Device:
         gc.collect()
         if self.on_gpu:
             torch.cuda.empty_cache()
-
-    def kernels(self, action: Callable[[], object]) -> list[tuple[str, float, int]]:
-        """What ran on the device during `action`, as (name, seconds, calls); on a CPU, the
-        operations."""
-        from torch.profiler import ProfilerActivity, profile
-
-        kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * self.on_gpu
-        self.synchronize()
-        with profile(activities=kinds) as recorded:
-            action()
-            self.synchronize()
-        found = []
-        for each in recorded.key_averages():
-            if self.on_gpu:
-                on_device = str(each.device_type).endswith("CUDA")
-                spent = each.self_device_time_total if on_device else 0.0
-            else:
-                spent = each.self_cpu_time_total
-            if spent > 0:
-                found.append((str(each.key), spent / 1e6, int(each.count)))
-        return found

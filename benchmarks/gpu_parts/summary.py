@@ -194,7 +194,6 @@ def tables(rows: Rows) -> list[str | None]:
     return [
         listing(step, {"T5 v1.1-large": _case, **SPEED}),
         phases(step),
-        kinds(of_part(rows, "kernels")),
         listing([row for row in (*base, *step) if row["plan"] and row["peak_bytes"]], MEMORY),
         listing(with_times(rows), PLANNED),
         listing(of_part(rows, "peers"), {"Peer, Accelerate FSDP2": _case, **SPEED}),
@@ -218,14 +217,6 @@ def phases(rows: Rows) -> str | None:
                 )
                 columns = ["Phases of a step", *(name.capitalize() for name in spent), "Call"]
     return markdown(columns, shown) if shown else None
-
-
-def kinds(rows: Rows) -> str | None:
-    names = dict.fromkeys(kind for row in rows for kind in row["by_kind_s"])
-    lines = [(name, *(_ms(row["by_kind_s"].get(name, 0.0)) for row in rows)) for name in names]
-    lines.append(("launches", *(f"{row['launches']:,.0f}" for row in rows)))
-    columns = (f"{_case(row)}, call {row['call']}" for row in rows)
-    return markdown(("Kernels of a step", *columns), lines) if rows else None
 
 
 def of_calls(calls: Rows) -> str:

@@ -1,16 +1,15 @@
 """Writes a tape of what a program does with tensors of one device: fake ones or real ones.
 
 Below autograd, FSDP and DTensor every operation on plain tensors comes by here, whoever asked for
-it. A block of memory is a storage: it is born with the operation that first returns it and dies
-when Python and autograd have let go of it, or when FSDP resizes it to nothing.
+it. A block of memory is born with the operation that first returns its storage (alive.py).
 """
 
 from __future__ import annotations
 
-import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from fsdpkit.planning.alive import AliveBlocks
 from fsdpkit.planning.calls import COLLECTIVES, bytes_of, device_of, flops_of, group_of, is_biased
 from fsdpkit.planning.fused import Kernel
 from fsdpkit.planning.gathered import ROOT, gathered_into, resharded
@@ -36,7 +36,6 @@ from fsdpkit.planning.launches import not_launched
 from fsdpkit.planning.pretend import replaced
 from fsdpkit.planning.tape import (
     HOST,
-    Kind,
     MemoryBlock,
     Operation,
     Phase,
@@ -79,7 +78,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         self._device, self._stream = device.type, stream
         self._vocabulary = vocabulary
-        self._alive: dict[int, tuple[MemoryBlock, Any]] = {}
+        self._alive = AliveBlocks(self.tape)
         self._paths: dict[nn.Module, str] = {}
         self._stack: list[nn.Module] = []
         self._starts: list[int] = [0]  # sequence numbers of autograd at which modules change
@@ -104,10 +103,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             module: plain_name(f"{name}.").removesuffix(".")
             for name, module in model.named_modules()
         }
-        self._label([*model.parameters(), *model.buffers()], "weights")
-        for block, _ in self._alive.values():
-            if block.kind == "temporary":
-                block.kind = "other"
+        self._alive.label([*model.parameters(), *model.buffers()], "weights")
+        self._alive.label_others()
         self._built, self._model = True, model
         self.tape.began, self.tape.work_began = self.tape.events, len(self.tape.work)
 
@@ -165,7 +162,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             pass  # a block's recomputation ends early, by an exception
         if self._recompute_began is not None:
             if not self._stack:
-                self._survivors(self._recompute_began, "activations")
+                self._alive.label_survivors(self._recompute_began, "activations")
                 self._recompute_began = None
         else:
             self._mark(self._paths.get(self._stack[-1], "") if self._stack else "")
@@ -175,10 +172,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What a layer returns belongs to whoever uses it next."""
         if path and path == layer_of(path):
             for tensor in tree_iter(output):
-                if isinstance(tensor, Tensor) and not isinstance(tensor, DTensor):
-                    found = self._alive.get(tensor.untyped_storage()._cdata)
-                    if found:
-                        found[0].handed_on = True
+                plain = isinstance(tensor, Tensor) and not isinstance(tensor, DTensor)
+                if plain and (block := self._alive.of(tensor)):
+                    block.handed_on = True
 
     def _mark(self, path: str) -> None:
         self._starts.append(torch._C._autograd._get_sequence_nr())
@@ -187,102 +183,59 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _enter_backward(self) -> None:
         if self._backward_began is None:
             if self._model is not None:
-                self._label(resharded(self._model), "gathered")
+                self._alive.label(resharded(self._model), "gathered")
             began = self.tape.steps[-1] if self.tape.steps else self.tape.began
-            self._survivors(began, "activations")
+            self._alive.label_survivors(began, "activations")
             self._backward_began = self.tape.events
 
     def _leave_backward(self) -> None:
         if self._backward_began is not None:
-            self._survivors(self._backward_began, "gradients")
+            self._alive.label_survivors(self._backward_began, "gradients")
             self._backward_began = self._recomputed = None
-
-    def _survivors(self, since: int, kind: Kind) -> None:
-        """What was made since that event and is still there, and is nothing else yet."""
-        for block, _ in self._alive.values():
-            if block.born >= since and block.kind in ("temporary", "reduction"):
-                block.kind = kind
-
-    def _label(self, tensors: Iterable[Any], kind: Kind) -> None:
-        for tensor in tensors:
-            if isinstance(tensor, DTensor):
-                tensor = tensor.to_local()
-            if isinstance(tensor, Tensor) and not tensor.is_meta:
-                found = self._alive.get(tensor.untyped_storage()._cdata)
-                if found:
-                    found[0].kind = kind
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._leave_backward()
         groups = optimizer.param_groups
-        self._label((p.grad for group in groups for p in group["params"]), "gradients")
+        self._alive.label((p.grad for group in groups for p in group["params"]), "gradients")
         self._in_optimizer = True
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._in_optimizer = False
-        self._label(tree_iter([*optimizer.state.values()]), "optimizer")
+        self._alive.label(tree_iter([*optimizer.state.values()]), "optimizer")
 
     # Blocks
 
-    def _born(self, storage: UntypedStorage, operation: str, tensor: Tensor | None) -> MemoryBlock:
+    def _born(self, storage: UntypedStorage, operation: str, tensor: Tensor) -> None:
         phase = self.phase
-        on_device = (
-            storage.device.type == self._device
-            if tensor is None
-            else (device_of(tensor).type == self._device)
-        )
         block = MemoryBlock(
             size=storage.nbytes(),
-            stream=self._stream() if on_device else HOST,
-            born=self._next(),
+            stream=self._stream() if device_of(tensor).type == self._device else HOST,
+            born=self._alive.event(),
             phase=phase,
             module=self._module(phase),
             operation=self._kernel.name if self._kernel else operation,
         )
         if self._kernel is not None and self._kernel.again:
             block.kind = "activations"
-        if tensor is not None and self._is_scores(tensor):
+        if self._is_scores(tensor):
             block.kind = "logits"
-        self.tape.blocks.append(block)
-        key = storage._cdata
-        self._alive[key] = block, weakref.ref(storage, lambda _: self._died(key))
-        return block
-
-    def _died(self, key: int) -> None:
-        if found := self._alive.pop(key, None):
-            found[0].died = self._next()
-
-    def _next(self) -> int:
-        self.tape.events += 1
-        return self.tape.events
+        self._alive.add(storage, block)
 
     def _is_scores(self, tensor: Tensor) -> bool:
         return self._vocabulary > 0 and tensor.ndim > 1 and tensor.shape[-1] == self._vocabulary
 
-    def _resize(self, storage: UntypedStorage, size: int, resize: Callable[..., Any]) -> Any:
-        key = storage._cdata
-        found = self._alive.get(key)
-        if found is None or storage.nbytes() == size:
-            return resize(storage, size)
-        before = found[0]
-        if before.size:
-            before.died = self._next()
-        result = resize(storage, size)
+    def _resized(self, storage: UntypedStorage, size: int, before: MemoryBlock) -> MemoryBlock:
         phase = self.phase
-        after = MemoryBlock(
+        return MemoryBlock(
             size=size,
             stream=before.stream if before.stream == HOST else self._stream(),
-            born=self._next(),
+            born=self._alive.event(),
             phase=phase,
             module=self._module(phase),
             operation="resize_",
             kind="gathered",
-            unit=self._units.get(key, ""),
+            unit=self._units.get(storage._cdata, ""),
         )
-        self._alive[key] = after, found[1]
-        if size:
-            self.tape.blocks.append(after)
-        return result
 
     # Operations
 
@@ -305,7 +258,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = 0
         for tensor in outputs:
             storage = tensor.untyped_storage()
-            if storage._cdata not in self._alive:
+            if not self._alive.has(storage):
                 if not tensor.is_meta:
                     self._born(storage, name, tensor)
                 made += storage.nbytes()
@@ -347,9 +300,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         )
         if name in ("split_with_sizes_copy", "all_gather_copy_in"):
-            self._label([*into, *outputs], "gathered")
+            self._alive.label([*into, *outputs], "gathered")
         elif name == "chunk_cat":
-            self._label([*into, *outputs], "reduction")
+            self._alive.label([*into, *outputs], "reduction")
 
     def _collective(self, name: str, args: tuple[Any, ...]) -> None:
         kind = COLLECTIVES.get(name)
@@ -371,9 +324,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         )
         if kind == "all_gather":
-            self._label(tensors, "gathered")
+            self._alive.label(tensors, "gathered")
         elif kind == "reduce_scatter":
-            self._label(tensors, "reduction")
+            self._alive.label(tensors, "reduction")
 
     def _launched(self, kernel: str, tensors: list[FakeTensor]) -> None:
         if (note := f"{kernel} in {caller()}") not in self.tape.launched:
@@ -430,8 +383,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _also_used(self, tensor: Tensor, stream: Any) -> None:
-        if found := self._alive.get(tensor.untyped_storage()._cdata):
-            block, number = found[0], int(getattr(stream, "stream_id", 0))
+        if block := self._alive.of(tensor):
+            number = int(getattr(stream, "stream_id", 0))
             if number not in block.also_used_on:
                 block.also_used_on = (*block.also_used_on, number)
 
@@ -440,8 +393,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextmanager
     def recording(self) -> Iterator[Recorder]:
         """Everything inside is written down."""
-        resize, address = UntypedStorage.resize_, Tensor.data_ptr
+        usual, address = UntypedStorage.resize_, Tensor.data_ptr
         propagate = ShardingPropagator._propagate_tensor_meta_non_cached
+
+        def resize(storage: UntypedStorage, size: int) -> Any:
+            return self._alive.resize(storage, size, usual, partial(self._resized, storage, size))
 
         def muted(*arguments: Any) -> Any:
             # DTensor finds out shapes by running whole tensors: nothing that a rank ever holds.
@@ -459,7 +415,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         changed = (
             (Tensor, "record_stream", lambda t, stream: self._also_used(t, stream)),
-            (UntypedStorage, "resize_", lambda s, size: self._resize(s, size, resize)),
+            (UntypedStorage, "resize_", resize),
             (Tensor, "data_ptr", lambda t: self._unknown.read_address(t, address)),
             (ShardingPropagator, "_propagate_tensor_meta_non_cached", muted),
         )
@@ -469,4 +425,4 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             for hook in hooks:
                 hook.remove()
-            self._alive.clear()
+            self._alive.forget()

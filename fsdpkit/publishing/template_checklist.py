@@ -2,13 +2,15 @@
 
 A point is ok, a problem with its place and remedy, or was not looked at, with the reason; nothing
 that was not looked at counts as ok. Nothing of the template is run.
+
+Each check below yields its problems and returns what to say if there are none.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,6 +30,7 @@ from fsdpkit.rendering.environment import ENTRY, check_syntax
 from fsdpkit.rendering.lint import PORTAL_BYTES
 
 _SITES = ("generic", "local")
+_MANIFEST = "template.toml"
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,21 @@ class ChecklistPoint:
     remedy: str | None = None
 
 
-Findings = Iterator[ChecklistPoint]
+@dataclass(frozen=True)
+class _Problem:
+    told: str
+    where: str | None = None
+    remedy: str | None = None
 
 
-def checklist(word: str) -> Findings:
+class _NotLookedAt(Exception):
+    """Why a check has no answer."""
+
+
+Looked = Generator[_Problem, None, str]
+
+
+def checklist(word: str) -> Iterator[ChecklistPoint]:
     """Every point, in order, each as soon as it is known. Raises NotFoundError if there is no such
     template."""
     folder = Path(folder_of(word))
@@ -54,37 +68,42 @@ def checklist(word: str) -> Findings:
         template = load_template(folder_of(word))
     except ConfigError as error:
         told, where = _placed(str(error))
-        where = where or "template.toml"
-        yield ChecklistPoint(
-            "manifest", "problem", told, where, "correct it first; nothing else is read"
-        )
-        for check in _NAMES:
-            yield ChecklistPoint(check, "not looked at", "the template cannot be read")
+        remedy = "correct it first; nothing else is read"
+        yield ChecklistPoint("manifest", "problem", told, where or _MANIFEST, remedy)
+        yield from _unread(*[*_OF_FOLDERS][1:], "syntax", *_OF_SCRIPTS)
         return
-    yield from _guarded("manifest", lambda: _manifest(template))
-    yield from _guarded("parameters", lambda: _parameters(template))
-    yield from _guarded("personal data", lambda: _personal(template))
-    yield from _guarded("README", lambda: _readme(template))
-    try:
-        check_syntax(template)
-    except FsdpkitError as error:
-        told, where = _placed(str(error))
-        yield ChecklistPoint("syntax", "problem", told, where)
-        for check in _OF_SCRIPTS:
-            yield ChecklistPoint(check, "not looked at", "the template cannot be read")
+    for name, look in _OF_FOLDERS.items():
+        yield from _points(name, look(template))
+    readable = True
+    for point in _points("syntax", _syntax(template)):
+        readable = point.outcome == "ok"
+        yield point
+    if not readable:
+        yield from _unread(*_OF_SCRIPTS)
         return
-    yield ChecklistPoint("syntax", "ok", "Jinja, and of it only what templates can use")
     made = _scripts(template)
-    for name, look in _OF_SCRIPTS.items():
-        yield from _guarded(name, lambda look=look: look(template, made))  # type: ignore[misc]
+    for name, look_at_scripts in _OF_SCRIPTS.items():
+        yield from _points(name, look_at_scripts(template, made))
 
 
-def _guarded(name: str, look: Callable[[], Findings]) -> Findings:
-    """What a check finds; `ok` is its own to say, and what it did not foresee is no verdict."""
+def _points(check: str, looked: Looked) -> Iterator[ChecklistPoint]:
+    """What a check finds. What it did not foresee is no verdict."""
+    clean = True
     try:
-        yield from look()
-    except FsdpkitError as error:
-        yield ChecklistPoint(name, "not looked at", str(error))
+        while True:
+            problem = next(looked)
+            clean = False
+            yield ChecklistPoint(check, "problem", problem.told, problem.where, problem.remedy)
+    except StopIteration as end:
+        if clean:
+            yield ChecklistPoint(check, "ok", end.value)
+    except (_NotLookedAt, FsdpkitError) as error:
+        yield ChecklistPoint(check, "not looked at", str(error))
+
+
+def _unread(*checks: str) -> Iterator[ChecklistPoint]:
+    for check in checks:
+        yield ChecklistPoint(check, "not looked at", "the template cannot be read")
 
 
 _PLACE = re.compile(r"(?P<file>[^\s:(]+\.j2|[^\s:(]*template\.toml),? (?:at )?line (?P<line>\d+)")
@@ -104,41 +123,41 @@ def _placed(message: str) -> tuple[str, str | None]:
 _PLACEHOLDER = re.compile("|".join(map(re.escape, PLACEHOLDERS)))
 
 
-def _manifest(template: Template) -> Findings:
-    manifest, path = template.manifest, "template.toml"
+def _manifest(template: Template) -> Looked:
+    manifest = template.manifest
     if _PLACEHOLDER.search(manifest.description):
-        at = _line_of(template, r"^description\b")
-        told = f"the description is that of a new template: {manifest.description}"
-        remedy = "say what it is for: users see it in lists and in the catalogue"
-        yield ChecklistPoint("manifest", "problem", told, f"{path}:{at}", remedy)
-    else:
-        told = f"{manifest.name} {manifest.version}: {manifest.description}"
-        yield ChecklistPoint("manifest", "ok", told)
-    if manifest.version == "0.0.0":
-        at = _line_of(template, r"^version\b")
-        remedy = "give it one, such as 1.0.0; raise it with each change"
-        yield ChecklistPoint("version", "problem", "0.0.0 is no version", f"{path}:{at}", remedy)
-    else:
-        yield ChecklistPoint("version", "ok", f"{manifest.version}; raise it with each change")
+        yield _Problem(
+            f"the description is that of a new template: {manifest.description}",
+            _in_manifest(template, r"^description\b"),
+            "say what it is for: users see it in lists and in the catalogue",
+        )
+    return f"{manifest.name} {manifest.version}: {manifest.description}"
 
 
-def _line_of(template: Template, pattern: str) -> int:
+def _version(template: Template) -> Looked:
+    version = template.manifest.version
+    if version == "0.0.0":
+        yield _Problem(
+            "0.0.0 is no version",
+            _in_manifest(template, r"^version\b"),
+            "give it one, such as 1.0.0; raise it with each change",
+        )
+    return f"{version}; raise it with each change"
+
+
+def _in_manifest(template: Template, pattern: str) -> str:
     text = template.manifest_file.decode(errors="replace")
     found = re.search(pattern, text, re.MULTILINE)
-    return text[: found.start()].count("\n") + 1 if found else 1
+    return f"{_MANIFEST}:{text.count(chr(10), 0, found.start()) + 1 if found else 1}"
 
 
-def _parameters(template: Template) -> Findings:
-    wrong = False
-    path = "template.toml"
-    for name, parameter in template.manifest.parameters.items():
+def _parameters(template: Template) -> Looked:
+    parameters = template.manifest.parameters
+    for name, parameter in parameters.items():
         for told, remedy in _problems_of(parameter):
-            wrong = True
-            at = _line_of(template, rf"^\s*\[parameters\.{re.escape(name)}\]")
-            yield ChecklistPoint("parameters", "problem", f"{name} {told}", f"{path}:{at}", remedy)
-    if not wrong:
-        count = len(template.manifest.parameters)
-        yield ChecklistPoint("parameters", "ok", f"{count}, each typed, bounded and explained")
+            at = _in_manifest(template, rf"^\s*\[parameters\.{re.escape(name)}\]")
+            yield _Problem(f"{name} {told}", at, remedy)
+    return f"{len(parameters)}, each typed, bounded and explained"
 
 
 def _problems_of(parameter: Parameter) -> Iterator[tuple[str, str]]:
@@ -193,25 +212,17 @@ def _beginning(path: Path) -> str:
 Find = Callable[[str], str | None]
 
 
-def _personal(template: Template) -> Findings:
-    wrong = False
+def _personal(template: Template) -> Looked:
     patterns = [*((_first(p), told, todo) for p, told, todo in _PERSONAL), *_account_patterns()]
     for path in sorted(template.dir.rglob("*")):
         inside = path.relative_to(template.dir)
         if path.suffix not in _TEXT_FILES or path.is_symlink() or not path.is_file():
             continue
-        text = _beginning(path)
-        for number, line in enumerate(text.split("\n"), 1):
+        for number, line in enumerate(_beginning(path).split("\n"), 1):
             for find, what, remedy in patterns:
                 if found := find(line[:2000]):
-                    wrong = True
-                    told = f"{what}: {found[:60]}"
-                    yield ChecklistPoint(
-                        "personal data", "problem", told, f"{inside}:{number}", remedy
-                    )
-    if not wrong:
-        told = "no path, account or address of a person in its text files"
-        yield ChecklistPoint("personal data", "ok", told)
+                    yield _Problem(f"{what}: {found[:60]}", f"{inside}:{number}", remedy)
+    return "no path, account or address of a person in its text files"
 
 
 def _first(pattern: re.Pattern[str]) -> Find:
@@ -233,24 +244,41 @@ def _word_like(pattern: str) -> Find:
     return lambda line: next((w for w in re.findall(r"[\w.-]+", line) if matches(pattern, w)), None)
 
 
-def _readme(template: Template) -> Findings:
+def _readme(template: Template) -> Looked:
     path = template.dir / "README.md"
     if not path.is_file():
         remedy = "say what it does, on which clusters it was tried, and whom to ask"
-        yield ChecklistPoint("README", "problem", "there is none", "README.md", remedy)
-        return
+        yield _Problem("there is none", "README.md", remedy)
+        return ""
     text = _beginning(path)
     missing = [name for name in template.manifest.parameters if f"`{name}`" not in text]
     if found := _PLACEHOLDER.search(text):
-        at = text[: found.start()].count("\n") + 1
-        told = "its first paragraph is that of a new template"
-        remedy = "say what it does differently, where it was tried, and whom to ask"
-        yield ChecklistPoint("README", "problem", told, f"README.md:{at}", remedy)
+        yield _Problem(
+            "its first paragraph is that of a new template",
+            f"README.md:{text.count(chr(10), 0, found.start()) + 1}",
+            "say what it does differently, where it was tried, and whom to ask",
+        )
     elif missing:
         told = f"it does not explain {', '.join(missing[:10])}"
-        yield ChecklistPoint("README", "problem", told, "README.md", "add them to its table")
-    else:
-        yield ChecklistPoint("README", "ok", "present, and it names every parameter")
+        yield _Problem(told, "README.md", "add them to its table")
+    return "present, and it names every parameter"
+
+
+def _syntax(template: Template) -> Looked:
+    try:
+        check_syntax(template)
+    except FsdpkitError as error:
+        yield _Problem(*_placed(str(error)))
+    return "Jinja, and of it only what templates can use"
+
+
+_OF_FOLDERS: dict[str, Callable[[Template], Looked]] = {
+    "manifest": _manifest,
+    "version": _version,
+    "parameters": _parameters,
+    "personal data": _personal,
+    "README": _readme,
+}
 
 
 # ---- Its scripts
@@ -264,7 +292,10 @@ class _Made:
 
     @property
     def good(self) -> list[RenderedCase]:
-        return [each for each in self.all if each.traced is not None]
+        """Raises _NotLookedAt where there is none."""
+        if found := [each for each in self.all if each.traced is not None]:
+            return found
+        raise _NotLookedAt("it makes no script")
 
     @property
     def distinct(self) -> list[RenderedCase]:
@@ -283,58 +314,41 @@ def _where(each: RenderedCase, line: int | None) -> str:
     return f"{at.file}:{at.line}" if at else ENTRY
 
 
-def _renders(template: Template, made: _Made) -> Findings:
-    refused: dict[str, str] = {}
-    for each in made.all:
-        if each.refused is not None:
-            refused.setdefault(each.refused, str(each.case))
-    for told, case in refused.items():
+def _renders(template: Template, made: _Made) -> Looked:
+    refused = {each.refused: str(each.case) for each in reversed(made.all) if each.refused}
+    for told, case in reversed(refused.items()):
         message, where = _placed(told)
-        yield ChecklistPoint("rendering", "problem", f"{case}: {message}", where or ENTRY)
-    if not refused:
-        told = f"{len(made.all)} jobs of {' and '.join(_SITES)}, every value quoted for its place"
-        yield ChecklistPoint("rendering", "ok", told)
+        yield _Problem(f"{case}: {message}", where or ENTRY)
+    return f"{len(made.all)} jobs of {' and '.join(_SITES)}, every value quoted for its place"
 
 
-def _reads_as_admin(template: Template, made: _Made) -> Findings:
-    found: dict[tuple[str, str], None] = {}
-    for each in made.good:
-        for finding in each.findings:
-            found.setdefault((_where(each, finding.line), finding.message))
+def _reads_as_admin(template: Template, made: _Made) -> Looked:
+    places = ((each, finding) for each in made.good for finding in each.findings)
+    found = dict.fromkeys((_where(each, finding.line), finding.message) for each, finding in places)
     for where, message in found:
-        yield ChecklistPoint("directives and status", "problem", message, where)
-    if not found and made.good:
-        told = "directives stand first and once; srun's status is the script's"
-        yield ChecklistPoint("directives and status", "ok", told)
-    elif not made.good:
-        yield ChecklistPoint("directives and status", "not looked at", "it makes no script")
+        yield _Problem(message, where)
+    return "directives stand first and once; srun's status is the script's"
 
 
-def _bash(template: Template, made: _Made) -> Findings:
-    yield from _complaints("bash -n", shell.syntax_errors, made)
+def _bash(template: Template, made: _Made) -> Looked:
+    return (yield from _complaints(shell.syntax_errors, made))
 
 
-def _shellcheck(template: Template, made: _Made) -> Findings:
+def _shellcheck(template: Template, made: _Made) -> Looked:
     if not shell.has_shellcheck():
-        yield ChecklistPoint("shellcheck", "not looked at", "it is not installed here")
-        return
-    yield from _complaints("shellcheck", shell.shellcheck, made)
+        raise _NotLookedAt("it is not installed here")
+    return (yield from _complaints(shell.shellcheck, made))
 
 
-def _complaints(
-    check: str, tool: Callable[[list[str]], list[shell.Complaint]], made: _Made
-) -> Findings:
-    if not made.distinct:
-        yield ChecklistPoint(check, "not looked at", "it makes no script")
-        return
+def _complaints(tool: Callable[[list[str]], list[shell.Complaint]], made: _Made) -> Looked:
+    distinct = made.distinct
     found: dict[tuple[str, str], None] = {}
-    for each in tool([one.script for one in made.distinct]):
-        if not is_of_a_value(each, made.distinct[each.script]):
-            found.setdefault((_where(made.distinct[each.script], each.line), each.message))
+    for each in tool([one.script for one in distinct]):
+        if not is_of_a_value(each, distinct[each.script]):
+            found.setdefault((_where(distinct[each.script], each.line), each.message))
     for where, message in found:
-        yield ChecklistPoint(check, "problem", message, where)
-    if not found:
-        yield ChecklistPoint(check, "ok", f"{len(made.distinct)} different scripts")
+        yield _Problem(message, where)
+    return f"{len(distinct)} different scripts"
 
 
 def is_of_a_value(complaint: shell.Complaint, each: RenderedCase) -> bool:
@@ -343,95 +357,74 @@ def is_of_a_value(complaint: shell.Complaint, each: RenderedCase) -> bool:
     return complaint.message.startswith("SC2016") and "=" in line and "'" in line
 
 
-def _traps(template: Template, made: _Made) -> Findings:
+def _traps(template: Template, made: _Made) -> Looked:
     """A signal that only warns ends bash at once if nothing traps it."""
-    bad = None
+    untrapped = set()
     for each in made.good:
         signal = re.search(r"^#SBATCH --signal=\"?B:(\w+)@", each.script, re.MULTILINE)
         if signal and not re.search(rf"^\s*trap\s.*\b{signal[1]}\b", each.script, re.MULTILINE):
-            bad = signal[1]
-    if not made.good:
-        yield ChecklistPoint("traps", "not looked at", "it makes no script")
-    elif bad:
-        remedy = f"trap '…' {bad}, and run srun in the background with wait"
-        told = f"Slurm warns the batch shell by {bad}, and nothing traps it: bash would end at once"
-        yield ChecklistPoint("traps", "problem", told, ENTRY, remedy)
-    else:
-        yield ChecklistPoint("traps", "ok", "the warning before the end is trapped")
+            untrapped.add(signal[1])
+    for name in sorted(untrapped):
+        told = (
+            f"Slurm warns the batch shell by {name}, and nothing traps it: bash would end at once"
+        )
+        yield _Problem(told, ENTRY, f"trap '…' {name}, and run srun in the background with wait")
+    return "the warning before the end is trapped"
 
 
-def _export(template: Template, made: _Made) -> Findings:
+_VALUES_EXPORTED = re.compile(r"\bsrun\b.*--export=\S*=|#SBATCH\s+--export")
+_SRUN = re.compile(r"^\s*(?:\S+=\S+ )*srun\b", re.MULTILINE)
+_EXPORTED_BEFORE = re.compile(
+    r"\A(?:(?!\bsrun ).)*^\s*export (?:.*\s)?SLURM_EXPORT_ENV=ALL\b", re.MULTILINE | re.DOTALL
+)
+
+
+def _export(template: Template, made: _Made) -> Looked:
     """A portal submits with --export=NONE, which steps would inherit."""
-    if not made.good:
-        yield ChecklistPoint("export", "not looked at", "it makes no script")
-        return
-    wrong = False
+    good = made.good
     for name, content in sorted(template.parts.items()):
         for number, line in enumerate(content.decode(errors="replace").split("\n"), 1):
-            if re.search(r"\bsrun\b.*--export=\S*=", line) or re.search(
-                r"#SBATCH\s+--export", line
-            ):
-                wrong = True
+            if _VALUES_EXPORTED.search(line):
                 told = "--export with values: Slurm cuts them at commas, and hides the rest"
                 remedy = "export the variables in the script instead"
-                yield ChecklistPoint("export", "problem", told, f"{name}:{number}", remedy)
-    before = re.compile(
-        r"\A(?:(?!\bsrun ).)*^\s*export (?:.*\s)?SLURM_EXPORT_ENV=ALL\b", re.M | re.S
-    )
-    uses_srun = [
-        each for each in made.good if re.search(r"^\s*(?:\S+=\S+ )*srun\b", each.script, re.M)
-    ]
-    if any(not before.match(each.script) for each in uses_srun):
-        wrong = True
+                yield _Problem(told, f"{name}:{number}", remedy)
+    if any(_SRUN.search(each.script) and not _EXPORTED_BEFORE.match(each.script) for each in good):
         told = "srun without SLURM_EXPORT_ENV=ALL: submitted with --export=NONE its steps are empty"
-        remedy = "export SLURM_EXPORT_ENV=ALL above srun"
-        yield ChecklistPoint("export", "problem", told, ENTRY, remedy)
-    if not wrong:
-        yield ChecklistPoint(
-            "export", "ok", "steps get the script's environment, however it is submitted"
-        )
+        yield _Problem(told, ENTRY, "export SLURM_EXPORT_ENV=ALL above srun")
+    return "steps get the script's environment, however it is submitted"
 
 
-def _size(template: Template, made: _Made) -> Findings:
-    if not made.good:
-        yield ChecklistPoint("size", "not looked at", "it makes no script")
-        return
+def _size(template: Template, made: _Made) -> Looked:
     most = max(made.good, key=lambda each: len(each.script.encode()))
     size = len(most.script.encode())
     if size > PORTAL_BYTES:
         told = f"{size} bytes for {most.case}: portals show {PORTAL_BYTES}"
-        yield ChecklistPoint("size", "problem", told, ENTRY, "shorten it, or leave portals out")
-    else:
-        yield ChecklistPoint("size", "ok", f"at most {size} bytes; portals show {PORTAL_BYTES}")
+        yield _Problem(told, ENTRY, "shorten it, or leave portals out")
+    return f"at most {size} bytes; portals show {PORTAL_BYTES}"
 
 
-def _hands_on(template: Template, made: _Made) -> Findings:
+def _hands_on(template: Template, made: _Made) -> Looked:
     """What a person asked for must reach the job."""
     text = b"".join(template.parts.values()).decode(errors="replace")
-    missing = [name for name in ("directives", "job.entry", "job.args") if name not in text]
-    unused = [n for n in template.manifest.parameters if f"parameters.{n}" not in text]
-    for name in missing:
-        remedy = "see `fsdpkit template context`"
-        yield ChecklistPoint("hands on", "problem", f"it never uses {name}", ENTRY, remedy)
-    for name in unused:
-        at = f"template.toml:{_line_of(template, rf'^.*parameters.{name}')}"
-        yield ChecklistPoint("hands on", "problem", f"it never uses the parameter {name}", at)
-    if not missing and not unused:
-        yield ChecklistPoint(
-            "hands on", "ok", "directives, script, arguments and every parameter are used"
-        )
+    for name in ("directives", "job.entry", "job.args"):
+        if name not in text:
+            yield _Problem(f"it never uses {name}", ENTRY, "see `fsdpkit template context`")
+    for name in template.manifest.parameters:
+        if f"parameters.{name}" not in text:
+            at = _in_manifest(template, rf"^.*parameters.{name}")
+            yield _Problem(f"it never uses the parameter {name}", at)
+    return "directives, script, arguments and every parameter are used"
 
 
-def _golden(template: Template, made: _Made) -> Findings:
+def _golden(template: Template, made: _Made) -> Looked:
     names = goldens.present(template)
     if not names:
         remedy = f"fsdpkit template test {os.path.basename(template.dir)} --update --site generic"
-        yield ChecklistPoint("golden", "problem", "it has no golden scripts", "golden/", remedy)
-        return
-    yield ChecklistPoint("golden", "ok", f"{len(names)} scripts; `template test` compares them")
+        yield _Problem("it has no golden scripts", "golden/", remedy)
+    return f"{len(names)} scripts; `template test` compares them"
 
 
-_OF_SCRIPTS: dict[str, Callable[[Template, _Made], Findings]] = {
+_OF_SCRIPTS: dict[str, Callable[[Template, _Made], Looked]] = {
     "rendering": _renders,
     "directives and status": _reads_as_admin,
     "bash -n": _bash,
@@ -442,7 +435,6 @@ _OF_SCRIPTS: dict[str, Callable[[Template, _Made], Findings]] = {
     "hands on": _hands_on,
     "golden": _golden,
 }
-_NAMES = ("version", "parameters", "personal data", "README", "syntax", *_OF_SCRIPTS)
 
 
 def passed(findings: list[ChecklistPoint]) -> bool:

@@ -191,28 +191,6 @@ def test_a_row_that_fails_says_so_and_the_next_is_measured(tmp_path: Path) -> No
     assert statuses == ["failed", "measured", "skipped", "skipped"]
 
 
-@pytest.mark.torch
-def test_kernels_are_sorted_by_kind_and_ranges_of_the_profiler_are_none() -> None:
-    from benchmarks.gpu_parts import step
-
-    kinds = {
-        "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT": step.PRODUCTS,
-        "fmha_cutlassB_bf16_aligned_64x64_k64_sm80(Params)": step.ATTENTION,
-        "triton_per_fused__to_copy_add_mean_mul_pow_rsqrt_3": step.ELEMENTWISE,
-        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16>":
-            step.ELEMENTWISE,
-        "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>": step.CROSS_ENTROPY,
-        "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>": step.OPTIMIZER,
-        "void at::native::multi_tensor_apply_kernel<CopyFunctor<BFloat16, float>>": step.SHARDING,
-        "some_new_kernel": step.OTHER,
-    }  # fmt: skip
-    assert {name: step.kind_of(name) for name in kinds} == kinds
-    spent = [("nvjet_a", 0.6, 30), ("what", 0.3, 3), ("FSDP::pre_forward (a)", 0.9, 3)]
-    found = step.by_kind(spent, steps=3)
-    assert found["by_kind_s"] == pytest.approx({step.PRODUCTS: 0.2, step.OTHER: 0.1})
-    assert found["launches"] == 11
-
-
 class PartInThePool:
     """In the place of subprocess.Popen: a part on a rank of the pool, over when it has started."""
 
@@ -243,7 +221,6 @@ def test_all_of_a_dry_run_is_measured_and_makes_tables(
     result = json.loads((tmp_path / "gpu-dry-run.json").read_text("utf-8"))
     assert {r["part"] for r in result["rows"] if r["status"] == "measured"} == {
         "all",
-        "kernels",
         *wanted,
     }
     assert [r for r in result["rows"] if r["status"] == "failed"] == []
@@ -251,7 +228,7 @@ def test_all_of_a_dry_run_is_measured_and_makes_tables(
     assert len(rates) > 10
     assert all(math.isfinite(rate) and rate > 0 for rate in rates)
     text = table(result)
-    for heading in ("T5 v1.1-large", "Phases", "Kernels", "Peer, Accelerate"):
+    for heading in ("T5 v1.1-large", "Phases", "Peer, Accelerate"):
         assert f"| {heading}" in text, heading
 
 
