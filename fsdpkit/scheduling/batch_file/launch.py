@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from fsdpkit.scheduling.batch_file.bash import parse
 from fsdpkit.scheduling.batch_file.expansion import is_unknown
 from fsdpkit.scheduling.batch_file.options import (
     ACCELERATE,
@@ -255,7 +254,7 @@ def _text(walk: Walk, text: str, launch: StartedProgram, depth: int) -> bool:
     """A shell's string is a script of its own."""
     outer, walk.steps = walk.steps, []
     try:
-        walk.walk(parse(text))
+        walk.walk(walk.parsed(text))
         inner = walk.steps
     finally:
         walk.steps = outer
