@@ -180,27 +180,11 @@ def read_output(word: str) -> Path:
     if not path.parent.is_dir():
         raise NotFoundError(f"{word!r}: there is no directory {path.parent}")
     if os.path.lexists(path):
-        raise _is_there(path)
+        raise UsageError(
+            f"{path} already exists and is not overwritten; choose another name with --output "
+            f"NAME.toml, or move it away"
+        )
     return path
-
-
-def _is_there(path: Path) -> UsageError:
-    return UsageError(
-        f"{path} already exists ({_what_is(path)}) and is not overwritten; choose another name "
-        f"with --output NAME.toml, or move it away"
-    )
-
-
-def _what_is(path: Path) -> str:
-    if path.is_symlink():
-        return "a symbolic link"
-    if not path.is_file():
-        return "not a file"
-    with suppress(Exception):
-        found = read_toml(path)
-        if str(found.get("schema", "")).startswith("fsdpkit.job/"):
-            return f"job {found.get('name')!r} of {found.get('entry')!r}"
-    return "another file"
 
 
 def _refuse_unprintable(word: str, what: str) -> None:

@@ -225,11 +225,14 @@ class _Reading:
             node = waiting.pop()
             if isinstance(node, ast.Lambda):
                 continue
-            called = isinstance(node, ast.Call) and not _is_harmless(node.func, source)
-            place = isinstance(node, ast.Attribute) and node.attr in _PLACES | _OWN_PLACES
-            place = place and _dotted(node) != "os.path"
-            named = isinstance(node, ast.Name) and node.id in _OWN_PLACES
-            if called or place or named or isinstance(node, _UNSURE):
+            unsure = isinstance(node, _UNSURE)
+            if isinstance(node, ast.Call):
+                unsure = not _is_harmless(node.func, source)
+            elif isinstance(node, ast.Attribute) and node.attr in _PLACES | _OWN_PLACES:
+                unsure = _dotted(node) != "os.path"
+            elif isinstance(node, ast.Name):
+                unsure = node.id in _OWN_PLACES
+            if unsure:
                 raise _Unsure
             waiting.extend(ast.iter_child_nodes(node))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,39 +21,16 @@ Outcome = Literal["done", "stopped", "unknown"]
 nobody knows whether anything was done."""
 
 _PENDING = {
-    "PENDING",
-    "REQUEUED",
-    "REQUEUE_HOLD",
-    "REQUEUE_FED",
-    "SPECIAL_EXIT",
-    "RESV_DEL_HOLD",
+    *("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
     "EXPEDITING",
 }
 _RUNNING = {
-    "RUNNING",
-    "COMPLETING",
-    "CONFIGURING",
-    "SUSPENDED",
-    "STOPPED",
-    "RESIZING",
-    "SIGNALING",
-    "STAGE_OUT",
-    "POWER_UP_NODE",
-    "UPDATE_DB",
+    *("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"),
+    *("STAGE_OUT", "POWER_UP_NODE", "UPDATE_DB"),
 }
 _ENDED = {
-    "COMPLETED",
-    "FAILED",
-    "CANCELLED",
-    "TIMEOUT",
-    "OUT_OF_MEMORY",
-    "NODE_FAIL",
-    "BOOT_FAIL",
-    "DEADLINE",
-    "PREEMPTED",
-    "REVOKED",
-    "LAUNCH_FAILED",
-    "RECONFIG_FAIL",
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"),
+    *("DEADLINE", "PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL"),
 }
 _SHORT = {
     "PD": "PENDING",
@@ -253,55 +230,52 @@ def parse_time(text: str) -> float | None:
         return None
 
 
+def _state(
+    source: str, state: str, codes: tuple[str, str], reason: str, nodes: str, times: Sequence[str]
+) -> JobState:
+    """What a source printed. codes: of the job, and of its steps; times: submission, start, end,
+    which may lack."""
+    (code, signal), (derived_code, derived_signal) = map(parse_exit_code, codes)
+    submitted, start, end = (parse_time(text) for text in [*times, "", "", ""][:3])
+    return JobState(
+        first_word(state),
+        source,
+        exit_code=code,
+        exit_signal=signal,
+        derived_exit_code=derived_code,
+        derived_exit_signal=derived_signal,
+        reason=reason or None,
+        node_list=nodes if nodes not in ("", "None assigned", "(null)") else None,
+        submit_s=submitted,
+        start_s=start,
+        end_s=end,
+    )
+
+
 def parse_squeue(text: str) -> dict[str, JobState]:
     """Output of `squeue -h -r -o SQUEUE_FORMAT` by job id (`12` or `12_3`); times may lack."""
     found = {}
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|")]
-        if len(parts) < 4:
-            continue
-        job_id, state, reason, nodes = parts[:4]
-        submitted, start, end = (parse_time(part) for part in [*parts[4:], "", "", ""][:3])
-        found[job_id] = JobState(
-            first_word(state),
-            "squeue",
-            reason=reason or None,
-            node_list=nodes or None,
-            submit_s=submitted,
-            start_s=start,
-            end_s=end,
-        )
+        if len(parts) >= 4:
+            job_id, state, reason, nodes = parts[:4]
+            found[job_id] = _state("squeue", state, ("", ""), reason, nodes, parts[4:])
     return found
 
 
 def parse_sacct(text: str) -> dict[str, JobState]:
     """Output of `sacct -n -P -X -o SACCT_FORMAT` by job id; of duplicates the last line counts.
     Times may lack."""
-    found = {}
+    found: dict[str, JobState] = {}
     for line in text.splitlines():
-        parts = line.split("|")
+        parts = [part.strip() for part in line.split("|")]
         if len(parts) < 6:
             continue
-        job_id, state, exit_text, derived, reason, nodes = (p.strip() for p in parts[:6])
-        code, signal = parse_exit_code(exit_text)
-        derived_code, derived_signal = parse_exit_code(derived)
-        submitted, start, end = (parse_time(part) for part in [*parts[6:], "", "", ""][:3])
-        cancelled = re.fullmatch(r"CANCELLED by (\S+)", state)
-        for one in each_of(job_id):
-            found[one] = JobState(
-                first_word(state),
-                "sacct",
-                exit_code=code,
-                exit_signal=signal,
-                derived_exit_code=derived_code,
-                derived_exit_signal=derived_signal,
-                reason=reason or None,
-                node_list=nodes if nodes not in ("", "None assigned") else None,
-                submit_s=submitted,
-                start_s=start,
-                end_s=end,
-                cancelled_by=cancelled[1] if cancelled else None,
-            )
+        job_id, state, code, derived, reason, nodes = parts[:6]
+        read = _state("sacct", state, (code, derived), reason, nodes, parts[6:])
+        if cancelled := re.fullmatch(r"CANCELLED by (\S+)", state):
+            read = replace(read, cancelled_by=cancelled[1])
+        found |= dict.fromkeys(each_of(job_id), read)
     return found
 
 
@@ -343,27 +317,19 @@ def id_in(fields: Mapping[str, str]) -> str:
 
 def parse_scontrol(text: str) -> dict[str, JobState]:
     """Output of `scontrol show job -o`, one job a line, by job id."""
-    found = {}
+    found: dict[str, JobState] = {}
     for line in text.splitlines():
-        fields = job_fields(line)
-        if "JobId" not in fields or "JobState" not in fields:
+        fields = {**dict.fromkeys(_OF_SCONTROL, ""), **job_fields(line)}
+        if not fields.get("JobId") or not fields["JobState"]:
             continue
-        code, signal = parse_exit_code(fields.get("ExitCode", ""))
-        derived_code, derived_signal = parse_exit_code(fields.get("DerivedExitCode", ""))
-        state = JobState(
-            first_word(fields["JobState"]),
-            "scontrol",
-            exit_code=code,
-            exit_signal=signal,
-            derived_exit_code=derived_code,
-            derived_exit_signal=derived_signal,
-            reason=fields.get("Reason"),
-            node_list=fields.get("NodeList") if fields.get("NodeList") != "(null)" else None,
-            restarts=int(fields["Restarts"]) if fields.get("Restarts", "").isdecimal() else None,
-            submit_s=parse_time(fields.get("SubmitTime", "")),
-            start_s=parse_time(fields.get("StartTime", "")),
-            end_s=parse_time(fields.get("EndTime", "")),
-        )
-        for one in each_of(id_in(fields)):
-            found[one] = state
+        state, code, derived, reason, nodes, *times, restarts = (fields[n] for n in _OF_SCONTROL)
+        read = _state("scontrol", state, (code, derived), reason, nodes, times)
+        read = replace(read, restarts=int(restarts) if restarts.isdecimal() else None)
+        found |= dict.fromkeys(each_of(id_in(fields)), read)
     return found
+
+
+_OF_SCONTROL = (
+    *("JobState", "ExitCode", "DerivedExitCode", "Reason", "NodeList"),
+    *("SubmitTime", "StartTime", "EndTime", "Restarts"),
+)

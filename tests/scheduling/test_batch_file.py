@@ -67,7 +67,9 @@ LAUNCHES = {
     "where nobody sets a variable": 'if [ -n "$DEBUG" ]; then\n  X="python -m pdb"\nfi\n'
     "srun torchrun $X --nproc_per_node 4 train.py --lr 1",
     "items by key": "declare -A by=([a]=1 [b]=2)\ntorchrun --nproc_per_node 4 train.py --lr 1",
-    "in a directory of the path": "torchrun --nproc-per-node 4 $(basename $PWD/train.py) --lr 1",
+    "arguments with defaults": "torchrun --nproc-per-node ${2:-4} ${1:-train.py} --lr 1",
+    "within quotes and comments": "A=(--lr # a rank's\n  \"1\")  # don't\n"
+    "torchrun --nproc_per_node 4 'train'.p\\y \"${A[@]}\"",
     "beside a here-document": "cat > c.yaml <<-EOF\n\ta: 1\n\ttorchrun x.py\n\tEOF\n"
     "torchrun --nproc_per_node 4 train.py --lr 1",
     "beside a case, a subshell and sums": 'case "$1" in\n  a) X=1 ;;\n  b|c) X=2 ;;\nesac\n'

@@ -5,7 +5,6 @@ same.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +17,7 @@ from fsdpkit.scheduling.batch_file.recognition import (
     environ_of_person,
     read_text,
     shell_script_kind,
-    without_other_options,
 )
-from fsdpkit.scheduling.batch_file.shape import Given
 
 
 def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
@@ -34,12 +31,7 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
         return
     may_be_a_program = kind == "a shell script" and not path.suffix
     try:
-        text = read_text(path)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
-    for_slurm = without_other_options(text)
-    try:
-        found = read(for_slurm, environ_of_person(), os.getcwd(), Given())
+        found = read(read_text(path), environ_of_person(), os.getcwd())
     except ConfigError as error:
         if may_be_a_program:
             return
@@ -47,20 +39,12 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
             f"{job} is {kind}. fsdpkit writes its own and starts the Python program in it, which "
             f"cannot be told here: {error}"
         ) from error
-    if may_be_a_program and found.shape.nodes * found.shape.ranks == 1:
-        return  # of each rank, and happens to be written in shell
     shape, program = found.shape, shlex.join([*found.entry.split(" ", 1), *found.args])
+    if may_be_a_program and shape.nodes * shape.ranks == 1:
+        return  # of each rank, and happens to be written in shell
     ranks = f"{shape.ranks} rank{'s' * (shape.ranks > 1)}"
     nodes = f"each of {shape.nodes} nodes" if shape.nodes > 1 else "one node"
     found = replace(found, args=(*found.args, *args))
-    if for_slurm != text:
-        words = [*command_of(found, found.entry).partition(" -- ")]
-        words[0] = re.sub(r" --nodes .*", " --nodes N --gpus N --time T", words[0])
-        raise UsageError(
-            f"{job} is {kind}, whose options say nothing to Slurm. Line {found.line} starts "
-            f"{program}. With the nodes, GPUs for each and time that it is to have, that is\n"
-            f"  {''.join(words)}"
-        )
     raise UsageError(
         f"{job} is {kind}. fsdpkit writes its own: name the program that is trained. Line "
         f"{found.line} starts {program}, with {ranks} on {nodes}. The same is\n"

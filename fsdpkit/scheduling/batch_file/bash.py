@@ -1,7 +1,9 @@
 """Bash as far as a batch script needs it to be read: commands, compound commands, words.
 
-Words stay as they were written; walking.py expands them. Raises BashError for what bash itself
-would not read, and for nesting that nobody writes.
+Every expansion (`$x`, `${…}`, `$(…)`, an array's items) becomes one character, its *mark*, before
+anything else is looked at, so that what is left has no nesting. Words stay as they were written;
+expansion.py expands them. Raises BashError for what bash itself would not read, and for nesting
+that nobody writes.
 """
 
 from __future__ import annotations
@@ -14,10 +16,25 @@ from dataclasses import dataclass
 from fsdpkit.errors import ConfigError
 
 _DEEPEST = 40
-_OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|\|&|[;&|()\n]")
-_REDIRECTION = re.compile(r"(?:\d+|\{\w+\})?(?:<<<|<<-|<<|>>|<>|>\||>&|<&|>|<)|&>>|&>")
-_ARRAY = re.compile(r"[A-Za-z_]\w*(?:\[[^]]*\])?\+?=")
-_ENDS_WORD = frozenset(" \t\n;&|()<>")
+_FIRST = 0x100000
+_MARK = re.compile("[\U00100000-\U0010fffd]")
+_MOST_MARKS = 60_000
+_PLAIN = re.compile(r"[^\\'\"`$#(){}<>\n]+")
+_PARAMETER = re.compile(r"\$(?:[A-Za-z_]\w*|[@*#?!$0-9-])", re.ASCII)
+_ANSI = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_BACKQUOTED = re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
+_HERE = re.compile(r"(?<!<)<<(-?)[ \t]*([^\s<;&|]+)")
+_ARRAY = re.compile(r"(?:\A|[\s;&|({])[A-Za-z_]\w*(?:\[[^]]*\])?\+?=\Z")
+_TOKEN = re.compile(
+    r"(?P<space>[ \t]+|\\\n)"
+    r"|(?P<redirection>(?:\d+|\{\w+\})?(?:<<<|<<-|<<|<>|>>|>\||>&|<&|>|<)|&>>|&>)"
+    r"|(?P<operator>&&|\|\||;;&|;;|;&|\|&|[;&|()\n])"
+    r"|(?P<word>(?:\\.?|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\s;&|()<>'\"\\])+)",
+    re.DOTALL,
+)
+_BEFORE_COMMENT = ("", " ", "\t", "\n", ";", "&", "|", "(")
+_OPENS = {")": "(", "}": "{"}
+_ENDS_CASE = (")", ";;", ";&", ";;&")
 
 
 class BashError(ConfigError):
@@ -59,63 +76,118 @@ class Block:
 Node = Simple | Block
 
 
-def parse(text: str) -> tuple[Node, ...]:
-    """The commands of a script. Raises BashError."""
-    parser = _Parser(text)
+def parse(text: str, marked: list[str]) -> tuple[Node, ...]:
+    """The commands of a script; `marked` gets what its marks stand for. Raises BashError."""
+    parser = _Parser(text, marked)
     nodes = parser.commands(())
     if (token := parser.peek()) is not None:
-        raise BashError(f"line {parser.line_at(token.at)}: unexpected {token.text!r}")
+        raise BashError(f"line {parser.line_at(token)}: unexpected {token.text!r}")
     return nodes
 
 
-def skip_quoted(text: str, at: int, line: int) -> int:
-    """The position behind the quoted text, expansion or escape that begins at `at`."""
-    ends = {"(": ")", "{": "}"}
-    char, following = text[at], text[at + 1 : at + 2]
-    if char == "\\":
-        return at + 2
-    if char == "$" and following == "'":
-        return _until(text, at + 2, "'", line, escapes=True)
-    if char == "$" and following in ends:
-        return skip_nested(text, at + 2, ends[following], line)
-    if char == "'":
-        return _until(text, at + 1, "'", line, escapes=False)
-    if char == "`":
-        return _until(text, at + 1, "`", line, escapes=True)
-    if char == '"':
-        at += 1
-        while at < len(text) and text[at] != '"':
-            inner = text[at] in "\\`" or (text[at] == "$" and text[at + 1 : at + 2] in ends)
-            at = skip_quoted(text, at, line) if inner else at + 1
-        if at >= len(text):
-            raise BashError(f'line {line}: a " is never closed')
+def with_marks(text: str, marked: list[str]) -> str:
+    """A text with a mark for each expansion. Raises BashError."""
+    scan = _Scan(text, marked)
+    scan.run(0)
+    return "".join(scan.out)
+
+
+def written(marked: list[str], char: str) -> str:
+    """What a mark stands for."""
+    return marked[ord(char) - _FIRST]
+
+
+class _Scan:
+    """Puts marks into a text, and leaves out comments and here-documents."""
+
+    def __init__(self, text: str, marked: list[str], line: int = 0) -> None:
+        self.text, self.marked, self.line = text, marked, line
+        self.out: list[str] = []
+        self.length, self.lines = 0, [0]
+        """Of what is put out, and where in it each line of the text begins."""
+        self.here_documents: list[tuple[str, bool]] = []
+
+    def _put(self, chunk: str, read: str) -> None:
+        self.out.append(chunk)
+        self.length += len(chunk)
+        self.lines += [self.length] * read.count("\n")
+
+    def run(self, at: int, end: str = "", *, quoted: bool = False) -> int:
+        """The position of `end`, or that of the text's; everything before it is put out."""
+        text = self.text
+        while at < len(text) and text[at] != end:
+            start, char = at, text[at]
+            if found := _PLAIN.match(text, at):
+                at, chunk = found.end(), found.group()
+            elif char == "\\":
+                at, chunk = at + 2, text[at : at + 2]
+            elif char == "'" and not quoted:
+                at = self._behind(text.find("'", at + 1), "'")
+                chunk = text[start:at]
+            elif char == '"' and not quoted:
+                self._put(char, char)
+                line = len(self.lines)
+                at = self._behind(self.run(at + 1, char, quoted=True), char, line)
+                start, chunk = at, char
+            elif (behind := self._expansion(at, end, quoted)) > at:
+                at, chunk = behind, self._mark(text[at:behind])
+            elif char == "#" and not quoted and end != "}" and text[at - 1 : at] in _BEFORE_COMMENT:
+                at, chunk = _end_of_line(text, at), ""
+            elif char == "\n" and self.here_documents and not end:
+                at, chunk = self._past_here_documents(at + 1), char
+            elif not end and (found := _HERE.match(text, at)):
+                word = re.sub(r"[\"'\\]", "", found[2])
+                self.here_documents.append((word, bool(found[1])))
+                at, chunk = found.end(), found.group()
+            else:
+                at, chunk = at + 1, char
+            self._put(chunk, text[start:at])
+        return at
+
+    def _behind(self, at: int, end: str, line: int = 0) -> int:
+        """Raises BashError unless `end` is there; line: of what it closes."""
+        if not self.text.startswith(end, at) or at < 0:
+            raise BashError(f"line {self.line or line or len(self.lines)}: a {end} is missing")
         return at + 1
-    return at + 1
 
-
-def skip_nested(text: str, at: int, end: str, line: int) -> int:
-    """The position behind the `)` or `}` that closes what was opened before `at`."""
-    opens, depth = {")": "(", "}": "{"}[end], 1
-    while at < len(text):
-        if text[at] in "\\'\"`$":
-            at = skip_quoted(text, at, line)
-            continue
-        if text[at] == "#" and end == ")" and text[at - 1] in " \t\n":
-            at = _end_of_line(text, at)
-            continue
-        depth += (text[at] == opens) - (text[at] == end)
-        at += 1
-        if not depth:
+    def _expansion(self, at: int, end: str, quoted: bool) -> int:
+        """The position behind the expansion that begins here; `at` itself without one."""
+        text, char, two = self.text, self.text[at], self.text[at : at + 2]
+        if two in ("$(", "${"):
+            return self._past(at + 2, ")" if two == "$(" else "}")
+        if char in "$`":
+            patterns = (_BACKQUOTED, _PARAMETER) if quoted else (_ANSI, _BACKQUOTED, _PARAMETER)
+            found = [match for each in patterns if (match := each.match(text, at))]
+            return found[0].end() if found else self._behind(-1, "`") if char == "`" else at
+        if quoted:
             return at
-    raise BashError(f"line {line}: a {opens} is never closed")
+        if two in ("<(", ">(", "(("):
+            return self._past(at + 2, ")") + (two == "((")
+        is_array = char == "(" and self.out and _ARRAY.search(self.out[-1])
+        if is_array or char == _OPENS.get(end):
+            return self._past(at + 1, end or ")")
+        return at
 
+    def _past(self, at: int, end: str) -> int:
+        """The position behind the end of what was opened before `at`."""
+        nested = _Scan(self.text, [], self.line or len(self.lines))
+        return self._behind(nested.run(at, end), end)
 
-def _until(text: str, at: int, end: str, line: int, *, escapes: bool) -> int:
-    while at < len(text) and text[at] != end:
-        at += 2 if escapes and text[at] == "\\" else 1
-    if at >= len(text):
-        raise BashError(f"line {line}: a {end} is never closed")
-    return at + 1
+    def _mark(self, raw: str) -> str:
+        if len(self.marked) >= _MOST_MARKS:
+            raise BashError("the script has too many expansions to be followed")
+        self.marked.append(raw)
+        return chr(_FIRST + len(self.marked) - 1)
+
+    def _past_here_documents(self, at: int) -> int:
+        for word, tabs in self.here_documents:
+            row = None
+            while at < len(self.text) and row != word:
+                end = _end_of_line(self.text, at)
+                row, at = self.text[at:end], min(end + 1, len(self.text))
+                row = row.lstrip("\t") if tabs else row
+        self.here_documents = []
+        return at
 
 
 def _end_of_line(text: str, at: int) -> int:
@@ -132,221 +204,151 @@ class _Token:
 
 
 class _Parser:
-    """Recursive descent over tokens; here-documents are skipped where a line ends."""
+    """Recursive descent over tokens."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at, self.depth = text, 0, 0
-        self.lines = [0, *(found.end() for found in re.finditer("\n", text))]
-        self.pending: list[tuple[str, bool]] = []
-        self.ahead: _Token | None = None
+    def __init__(self, text: str, marked: list[str]) -> None:
+        scan = _Scan(text, marked)
+        scan.run(0)
+        self.text, self.lines, self.marked = "".join(scan.out), scan.lines, marked
+        self.tokens = [
+            _Token(found.lastgroup, found.group(), found.start(), found.end())
+            for found in _TOKEN.finditer(self.text)
+            if found.lastgroup is not None and found.lastgroup != "space"
+        ]
+        self.at, self.depth = 0, 0
 
-    def line_at(self, at: int) -> int:
-        return bisect_right(self.lines, at)
+    def line_at(self, token: _Token) -> int:
+        return bisect_right(self.lines, token.at)
+
+    def said(self, start: int, end: int) -> str:
+        """The text of the script, with what its marks stand for."""
+        shown = _MARK.sub(lambda found: written(self.marked, found.group()), self.text[start:end])
+        return shown.strip()
 
     def peek(self) -> _Token | None:
-        if self.ahead is None:
-            self.ahead = self._token()
-        return self.ahead
+        return self.tokens[self.at] if self.at < len(self.tokens) else None
 
     def take(self) -> _Token:
-        token = self.peek()
-        if token is None:
+        if (token := self.peek()) is None:
             raise BashError(f"line {len(self.lines)}: the script ends inside a command")
-        self.ahead, self.at = None, token.end
-        if token.text == "\n" and token.kind == "operator":
-            self._skip_here_documents()
+        self.at += 1
         return token
 
-    def _token(self) -> _Token | None:
-        text, at = self.text, self.at
-        while at < len(text):
-            if text[at] in " \t":
-                at += 1
-            elif text.startswith("\\\n", at):
-                at += 2
-            elif text[at] == "#":
-                at = _end_of_line(text, at)
-            else:
-                break
-        if at >= len(text):
-            return None
-        if found := _REDIRECTION.match(text, at):
-            if text[found.end() - 1 : found.end() + 1] not in ("<(", ">("):
-                return _Token("redirection", found.group(), at, found.end())
-        elif found := _OPERATOR.match(text, at):
-            return _Token("operator", found.group(), at, found.end())
-        end = self._word_end(at)
-        return _Token("word", text[at:end], at, end)
+    def _next_is(self, *texts: str) -> bool:
+        token = self.peek()
+        return token is not None and token.text in texts
 
-    def _word_end(self, start: int) -> int:
-        text, at, line = self.text, start, self.line_at(start)
-        while at < len(text):
-            char = text[at]
-            if char in "<>" and text[at + 1 : at + 2] == "(":
-                at = skip_nested(text, at + 2, ")", line)
-            elif char == "(" and _ARRAY.fullmatch(text, start, at):
-                at = skip_nested(text, at + 1, ")", line)
-            elif char in _ENDS_WORD:
-                break
-            else:
-                at = skip_quoted(text, at, line)
-        return min(at, len(text))
-
-    def _skip_here_documents(self) -> None:
-        for word, tabs in self.pending:
-            while self.at < len(self.text):
-                end = _end_of_line(self.text, self.at)
-                row, self.at = self.text[self.at : end], min(end + 1, len(self.text))
-                if (row.lstrip("\t") if tabs else row) == word:
-                    break
-        self.pending = []
+    def _expect(self, word: str, line: int) -> None:
+        if not self._next_is(word):
+            raise BashError(f"line {line}: no {word!r} where one belongs")
+        self.at += 1
 
     def commands(self, ends: Collection[str]) -> tuple[Node, ...]:
         """Up to one of the words or operators that end them, which is not taken."""
         self.depth += 1
-        if self.depth > _DEEPEST:
-            raise BashError(f"line {self.line_at(self.at)}: nested more than {_DEEPEST} deep")
         nodes: list[Node] = []
-        while (token := self.peek()) is not None and token.text not in ends:
-            if token.kind == "operator" and token.text in ("\n", ";", "&"):
-                self.take()
-            elif token.kind == "operator" and token.text in (")", ";;", ";&", ";;&"):
-                break
+        while (token := self.peek()) is not None and token.text not in (*ends, *_ENDS_CASE):
+            if self.depth > _DEEPEST:
+                raise BashError(f"line {self.line_at(token)}: nested more than {_DEEPEST} deep")
+            if token.text in ("\n", ";", "&"):
+                self.at += 1
             else:
-                nodes.append(self._command())
+                nodes.append(self._command(token))
         self.depth -= 1
         return tuple(nodes)
 
-    def _expect(self, word: str, line: int) -> None:
-        token = self.peek()
-        if token is None or token.text != word:
-            raise BashError(f"line {line}: no {word!r} where one belongs")
-        self.take()
-
-    def _command(self) -> Node:
-        token = self.peek()
-        assert token is not None
-        line = self.line_at(token.at)
-        header = self.text[token.at : _end_of_line(self.text, token.at)].strip()
-        if self.text.startswith("((", token.at):
-            return self._arithmetic(token)
-        if token.text in ("(", "{"):
-            opening, closing = self.take().text, "})"[token.text == "("]
-            body = self.commands((closing,))
+    def _command(self, token: _Token) -> Node:
+        line, word = self.line_at(token), token.text
+        header = self.said(token.at, _end_of_line(self.text, token.at))
+        if word in ("(", "{"):
+            self.at += 1
+            closing = "})"[word == "("]
+            branches = [Branch((), self.commands((closing,)))]
             self._expect(closing, line)
-            return self._rest(Block(opening, line, header, (Branch((), body),)))
-        if token.kind == "word":
-            if token.text in ("while", "until", "if"):
-                return self._rest(self._conditional(token.text, line, header))
-            if token.text in ("for", "select"):
-                return self._rest(self._loop(line, header))
-            if token.text == "case":
-                return self._rest(self._case(line, header))
-            if token.text == "function":
-                self.take()
-                return self._function(self.take().text, line, header)
-        return self._simple(line)
+            return self._block(word, line, header, branches)
+        if word in ("while", "until", "if"):
+            return self._block(word, line, header, self._conditional(line, is_if=word == "if"))
+        if word in ("for", "select", "case", "function"):
+            self.at += 1
+            name = self.take().text
+            if word == "function":
+                return self._function(name, line, header)
+            if word == "case":
+                return self._block(word, line, header, self._cases(line))
+            while (following := self.peek()) is not None and following.text != "do":
+                self.at += 1
+            branches = self._conditional(line, is_if=False, has_condition=False)
+            return self._block("for", line, header, branches, name)
+        return self._simple(line, header)
 
-    def _arithmetic(self, token: _Token) -> Simple:
-        end = skip_nested(self.text, token.at + 1, ")", self.line_at(token.at))
-        self.ahead, self.at = None, end
-        text = self.text[token.at : end]
-        return Simple(self.line_at(token.at), text, (text,), (), self._operator())
-
-    def _conditional(self, kind: str, line: int, header: str) -> Block:
-        branches, opening = [], "then" if kind == "if" else "do"
-        self.take()
-        while True:
-            condition = self.commands((opening,))
-            self._expect(opening, line)
-            body = self.commands(("elif", "else", "fi") if kind == "if" else ("done",))
-            branches.append(Branch(condition, body))
-            ending = self.take().text
-            if ending == "else":
-                branches.append(Branch((), self.commands(("fi",))))
-                self._expect("fi", line)
-            if ending != "elif":
-                return Block(kind, line, header, tuple(branches))
-
-    def _loop(self, line: int, header: str) -> Block:
-        self.take()
-        name = self.take().text
-        while (token := self.peek()) is not None and token.text != "do":
-            self.take()
-        self._expect("do", line)
-        body = self.commands(("done",))
-        self._expect("done", line)
-        return Block("for", line, header, (Branch((), body),), name)
-
-    def _case(self, line: int, header: str) -> Block:
-        branches: list[Branch] = []
-        while (token := self.take()).text != "in":
-            if token.text == "\n" and token.kind == "operator":
-                raise BashError(f"line {line}: no 'in' where one belongs")
-        while True:
-            token = self.take()
-            if token.text == "esac":
-                return Block("case", line, header, tuple(branches))
-            if token.text == ")":
-                body = self.commands(("esac",))
-                branches.append(Branch((), body))
-
-    def _function(self, name: str, line: int, header: str) -> Node:
-        while (token := self.peek()) is not None and token.text in ("(", ")", "\n"):
-            self.take()
-        body = self._command()
-        return Block("function", line, header, (Branch((), (body,)),), name)
-
-    def _rest(self, block: Block) -> Block:
+    def _block(
+        self, kind: str, line: int, header: str, branches: Collection[Branch], name: str = ""
+    ) -> Block:
         """Redirections behind a compound command are read over."""
         while (token := self.peek()) is not None and token.kind == "redirection":
-            self._redirection()
+            self.at += 2
         self._operator()
-        return block
+        return Block(kind, line, header, tuple(branches), name)
 
-    def _redirection(self) -> tuple[str, bool]:
-        token = self.take()
-        target = self.take()
-        here = token.text.lstrip("0123456789") in ("<<", "<<-")
-        if here:
-            self.pending.append((re.sub(r"[\"'\\]", "", target.text), token.text.endswith("-")))
-        return token.text + target.text, here
+    def _conditional(self, line: int, *, is_if: bool, has_condition: bool = True) -> list[Branch]:
+        branches, opening = [], "then" if is_if else "do"
+        while True:
+            self.at += has_condition
+            condition = self.commands((opening,)) if has_condition else ()
+            self._expect(opening, line)
+            body = self.commands(("elif", "else", "fi") if is_if else ("done",))
+            branches.append(Branch(condition, body))
+            if self._next_is("elif"):
+                continue
+            if is_if and self._next_is("else"):
+                self.at += 1
+                branches.append(Branch((), self.commands(("fi",))))
+            self._expect("fi" if is_if else "done", line)
+            return branches
+
+    def _cases(self, line: int) -> list[Branch]:
+        branches: list[Branch] = []
+        self._expect("in", line)
+        while (token := self.take()).text != "esac":
+            if token.text == ")":
+                branches.append(Branch((), self.commands(("esac",))))
+        return branches
+
+    def _function(self, name: str, line: int, header: str) -> Node:
+        while self._next_is("(", ")", "\n"):
+            self.at += 1
+        if (token := self.peek()) is None:
+            raise BashError(f"line {line}: a function has no body")
+        return Block("function", line, header, (Branch((), (self._command(token),)),), name)
 
     def _operator(self) -> str:
-        token = self.peek()
-        if token is None or token.kind != "operator" or token.text in (")", ";;", ";&", ";;&"):
+        if (token := self.peek()) is None or token.kind != "operator" or token.text in _ENDS_CASE:
             return ""
-        self.take()
+        self.at += 1
         if token.text in ("&&", "||", "|", "|&"):
-            while (after := self.peek()) is not None and after.text == "\n":
-                self.take()
+            while self._next_is("\n"):
+                self.at += 1
         return "" if token.text == "\n" else token.text
 
-    def _simple(self, line: int) -> Node:
-        first = self.peek()
-        assert first is not None
-        start, end = first.at, first.end
+    def _simple(self, line: int, header: str) -> Node:
+        first = self.at
         words: list[str] = []
         redirections: list[str] = []
         here = False
-        test = first.text == "[["
+        test = self._next_is("[[")
         while (token := self.peek()) is not None:
             if token.kind == "redirection" and not test:
-                said, is_here = self._redirection()
-                redirections.append(said)
-                here = here or is_here
-                end = self.at
+                target = (self.take(), self.take())[1]
+                redirections.append(self.said(token.at, target.end))
+                here = here or token.text.lstrip("0123456789") in ("<<", "<<-")
                 continue
             if token.kind == "operator" and not test:
                 if token.text == "(" and len(words) == 1:
-                    header = self.text[start : _end_of_line(self.text, start)].strip()
                     return self._function(words[0], line, header)
                 if token.text == "(":
-                    raise BashError(f"line {self.line_at(token.at)}: unexpected '('")
+                    raise BashError(f"line {self.line_at(token)}: unexpected '('")
                 break
             words.append(self.take().text)
-            end = token.end
             test = test and token.text != "]]"
-        said = self.text[start:end]
-        operator = self._operator()
-        return Simple(line, said, tuple(words), tuple(redirections), operator, here)
+        said = self.said(self.tokens[first].at, self.tokens[self.at - 1].end)
+        return Simple(line, said, tuple(words), tuple(redirections), self._operator(), here)

@@ -13,26 +13,38 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 
-from fsdpkit.scheduling.batch_file.bash import BashError, parse, skip_nested, skip_quoted
+from fsdpkit.scheduling.batch_file.bash import BashError, Node, parse, with_marks, written
 
 _FIRST = 0xF0000
 _MOST_UNKNOWN = 10_000
 _LONGEST = 65_536
 _UNKNOWN = re.compile("[\U000f0000-\U000fffff]")
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_MARK = re.compile("[\U00100000-\U0010fffd]")
+_IN_SUM = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\}?", re.ASCII)
 _SPLITS = re.compile(r"[ \t\n]+")
-_EXPANDED = tuple("{(@*#?!-$0123456789")
-"""What makes a `$` before it more than a dollar sign, besides a name."""
-_ALL_ITEMS = re.compile(r'"\$(?:@|\{(?:@|\w+\[@\])\})"')
-_ABOUT_PATHS = re.compile(r"\s*(pwd|(?:dir|base)name(?=\s))\s*([^\s;|&]*|\"[^\"]*\")\s*")
+_PART = re.compile(
+    r"\\(?P<escaped>.?)|'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\""
+    r"|(?P<mark>[\U00100000-\U0010fffd])|(?P<tilde>\A~(?=/|\Z))"
+    r"|(?P<glob>[*?]|\{[^{}\s]*(?:,|\.\.)[^{}\s]*\})|(?P<text>[^\\'\"*?{\U00100000-\U0010fffd]+|.)",
+    re.DOTALL,
+)
+_IN_DOUBLE = re.compile(
+    r"\\(?P<escaped>[$`\"\\\n])|(?P<mark>[\U00100000-\U0010fffd])"
+    r"|(?P<text>[^\\\U00100000-\U0010fffd]+|.)",
+    re.DOTALL,
+)
+_ALL_ITEMS = re.compile(r"\$(?:@|\{(?:@|\w+\[@\])\})")
+_PARAMETER = re.compile(
+    r"\$(?:(?P<plain>\w+|[@*])|\{(?P<name>\w+|[@*])(?P<index>\[[^]]*\])?(?P<rest>:?[-=+].*|:1)?\})",
+    re.ASCII | re.DOTALL,
+)
+_WORKING_DIRECTORY = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`")
 _OF_NODE = re.compile(
     r"(SLURM|CUDA|ROCR|HIP|ROCM|LMOD|MPI|OMPI|PMI)_\w*|EB(ROOT|VERSION)\w+|TMPDIR|HOSTNAME|LD_PRELOAD"
     r"|(LD_LIBRARY_|LIBRARY_|PYTHON|C|MAN|MODULE|INFO|PKG_CONFIG_|CMAKE_PREFIX_|C(PLUS)?_INCLUDE_)?"
     r"PATH"
 )
-_BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
 
 
 @dataclass(frozen=True)
@@ -65,8 +77,14 @@ class Expander:
         self.variables: dict[str, Value | None] = {}
         """None: known to be unset."""
         self.raw: list[str] = []
+        self.marked: list[str] = []
+        """What the marks of words stand for that are not expanded yet."""
         self.arguments: tuple[str, ...] | None = None
         """Those of the function that is being called; None: outside of one."""
+
+    def parsed(self, text: str) -> tuple[Node, ...]:
+        """The commands of a script. Raises BashError."""
+        return parse(text, self.marked)
 
     # ---- Unknown parts ------------------------------------------------------------------------
 
@@ -107,9 +125,9 @@ class Expander:
 
     def assign(self, name: str, raw: str, appended: bool = False) -> Value:
         reading = ExpandedNames()
-        if raw.startswith("("):
-            inner = raw[1:-1]
-            words = [w for node in parse(inner) for w in getattr(node, "words", ())]
+        array = written(self.marked, raw) if _MARK.fullmatch(raw) else ""
+        if array.startswith("("):
+            words = [w for node in self.parsed(array[1:-1]) for w in getattr(node, "words", ())]
             items = tuple(f for word in words for f in self._fields(word, reading))
             before = self.variables.get(name)
             if appended and before is not None:
@@ -137,189 +155,138 @@ class Expander:
 
     def joined(self, raw: str, reading: ExpandedNames) -> str:
         """As on the right of an assignment: one text, nothing split."""
-        return "".join(text for text, _ in self._pieces(raw, reading, tilde=True))
+        return "".join(text for text, _ in self._pieces(raw, reading))
 
     def _fields(self, raw: str, reading: ExpandedNames) -> list[str]:
         fields: list[str] = []
         current: str | None = None
-        for text, quoted in self._pieces(raw, reading, tilde=True):
+        for text, quoted in self._pieces(raw, reading):
             if quoted is None:  # an item of an array, in a field of its own
                 fields.extend([current] if current is not None else [])
                 current = text
                 continue
-            if quoted:
-                current = (current or "") + text
-                continue
-            first, *rest = _SPLITS.split(text)
-            if first:
+            first, *rest = [text] if quoted else _SPLITS.split(text)
+            if first or quoted:
                 current = (current or "") + first
             for piece in rest:
                 fields.extend([current] if current is not None else [])
                 current = piece or None
         return [*fields, *([current] if current is not None else [])]
 
-    def _pieces(
-        self, raw: str, reading: ExpandedNames, *, tilde: bool = False
-    ) -> Iterator[tuple[str, bool | None]]:
+    def _pieces(self, raw: str, reading: ExpandedNames) -> Iterator[tuple[str, bool | None]]:
         """Pieces of a word, each with whether it is safe from splitting."""
-        at = 0
-        if tilde and (raw == "~" or raw.startswith("~/")):
-            yield self._parameter("HOME", "~", reading)[0], True
-            at = 1
-        while at < len(raw):
-            end = skip_quoted(raw, at, 0)
-            piece, char = raw[at:end], raw[at]
-            if char == "'":
-                yield piece[1:-1], True
-            elif char == '"':
-                if not _ALL_ITEMS.fullmatch(piece):
-                    yield "", True
-                yield from self._quoted(piece[1:-1], reading)
-            elif char == "\\":
-                yield ("" if piece == "\\\n" else piece[1:]), True
-            elif char == "$" and (found := _NAME.match(raw, at + 1)):
-                end = found.end()
-                text = self._parameter(found.group(), raw[at:end], reading)[0]
-                yield text, False
-            elif char == "$" and raw[at + 1 : at + 2] == "'":
-                yield piece[2:-1] if "\\" not in piece else self.unknown(piece), True
-            elif char == "`" or (char == "$" and raw[at + 1 : at + 2] in _EXPANDED):
-                end = max(end, at + 2)
-                yield from self._expansion(raw[at:end], reading, quoted=False)
-            elif char == "{" and (found := _BRACES.match(raw, at)):
-                end = found.end()
-                yield self.unknown(found.group()), True
-            elif char in "*?":
-                yield self.unknown(char), True
-            elif raw.startswith(("<(", ">("), at):
-                end = skip_nested(raw, at + 2, ")", 0)
-                yield self.unknown(raw[at:end]), True
+        for part in _PART.finditer(raw):
+            kind, text = str(part.lastgroup), part[str(part.lastgroup)]
+            if kind == "mark":
+                yield from self._expansion(written(self.marked, text), reading, quoted=False)
+            elif kind == "tilde":
+                yield self._parameter("HOME", "~", reading)[0], True
+            elif kind == "double":
+                yield from self._quoted(text, reading)
+            elif kind == "glob":
+                yield self.unknown(text), True
             else:
-                yield char, True
-            at = end
+                yield text.replace("\n", "") if kind == "escaped" else text, True
 
     def _quoted(self, raw: str, reading: ExpandedNames) -> Iterator[tuple[str, bool | None]]:
         """Inside double quotes."""
-        at = 0
-        while at < len(raw):
-            char, following = raw[at], raw[at + 1 : at + 2]
-            if char == "\\" and following in ("$", "`", '"', "\\", "\n"):
-                yield ("" if following == "\n" else following), True
-                at += 2
-            elif char == "$" and (found := _NAME.match(raw, at + 1)):
-                yield self._parameter(found.group(), found.group(), reading)[0], True
-                at = found.end()
-            elif char == "`" or (char == "$" and following in _EXPANDED):
-                end = max(skip_quoted(raw, at, 0), at + 2)
-                yield from self._expansion(raw[at:end], reading, quoted=True)
-                at = end
+        if not (_MARK.fullmatch(raw) and _ALL_ITEMS.fullmatch(written(self.marked, raw))):
+            yield "", True
+        for part in _IN_DOUBLE.finditer(raw):
+            kind, text = str(part.lastgroup), part[str(part.lastgroup)]
+            if kind == "mark":
+                yield from self._expansion(written(self.marked, text), reading, quoted=True)
             else:
-                yield char, True
-                at += 1
+                yield text.replace("\n", "") if kind == "escaped" else text, True
 
     def _expansion(
         self, raw: str, reading: ExpandedNames, *, quoted: bool
     ) -> Iterator[tuple[str, bool | None]]:
-        """Of `${…}`, `$(…)`, `$((…))`, backquotes and special parameters."""
-        if raw.strip("${}") in ("@", "*", "@:1"):
-            if self.arguments is None:
-                reading.arguments = True
-            yield from ((word, None) for word in self.arguments or ())
-            return
-        if found := re.fullmatch(r"\$\{?([1-9])(?::?-(.*))?\}?", raw, re.DOTALL):
-            yield self._argument(int(found[1]), found[2], raw, reading), quoted
-            return
-        if raw.startswith("$(("):
+        """Of what a mark stands for."""
+        if raw.startswith("$((") and raw.endswith("))"):
             yield self._arithmetic(raw, reading), quoted
-            return
-        if not raw.startswith("${"):
-            yield self._path_of(raw, reading) or self.unknown(raw), quoted
-            return
-        inner = raw[2:-1]
-        found = _NAME.match(inner)
-        name, rest = (found.group(), inner[found.end() :]) if found else ("", "?")
-        of_node = self.value_of(name) is None and is_of_node(name)
-        if rest.startswith("["):
-            yield from self._items(name, rest, raw, reading, quoted)
-        elif not rest or (re.match(":?[-=+]", rest) and not of_node):
-            yield self._or_default(name, rest, raw, reading), quoted
-        else:
+        elif raw.startswith("$'") and "\\" not in raw:
+            yield raw[2:-1], True
+        elif _WORKING_DIRECTORY.fullmatch(raw):
+            yield self.directory, quoted
+        elif (found := _PARAMETER.fullmatch(raw)) is None:
             yield self.unknown(raw), quoted
+        else:
+            name, rest = found["plain"] or found["name"], found["rest"] or ""
+            if name in ("@", "*"):
+                reading.arguments = reading.arguments or self.arguments is None
+                yield from ((word, None) for word in self.arguments or ())
+            elif rest == ":1" or name == "0":
+                yield self.unknown(raw), quoted
+            elif name.isdecimal():
+                yield self._argument(int(name), rest, raw, reading), quoted
+            elif found["index"]:
+                yield from self._items(name, found["index"], raw, reading, quoted)
+            else:
+                yield self._or_default(name, rest, raw, reading), quoted
 
     def _items(
-        self, name: str, rest: str, raw: str, reading: ExpandedNames, quoted: bool
+        self, name: str, index: str, raw: str, reading: ExpandedNames, quoted: bool
     ) -> Iterator[tuple[str, bool | None]]:
         """Of `${name[…]}`."""
         value = self.value_of(name)
         items = value.items if value else None
-        if rest not in ("[@]", "[*]"):
-            index = re.fullmatch(r"\[(\d+)\]", rest)
-            known = items[int(index[1]) :][:1] if items and index else ()
+        if index not in ("[@]", "[*]"):
+            known = items[int(index[1:-1]) :][:1] if items and index[1:-1].isdecimal() else ()
             yield (known[0] if known else self.unknown(raw)), quoted
             return
         reading.names.add(name)
         if value is None or items is None:
             yield (self.unknown(raw) if value is None else value.text), quoted
-        elif quoted and rest == "[@]":
+        elif quoted and index == "[@]":
             yield from ((item, None) for item in items)
         else:
             yield " ".join(items), quoted
 
     def _or_default(self, name: str, rest: str, raw: str, reading: ExpandedNames) -> str:
-        """Of `${name}`, `${name:-x}`, `${name=x}` and `${name:+x}`."""
+        """Of `$name`, `${name}`, `${name:-x}`, `${name=x}` and `${name:+x}`."""
+        if rest and self.value_of(name) is None and is_of_node(name):
+            return self.unknown(raw)
         text, is_set = self._parameter(name, raw, reading)
         if not rest:
             return text
         counts, sign = is_set and not (rest[0] == ":" and text == ""), rest.lstrip(":")[0]
         if counts and sign != "+":
             return text
-        other = self._joined_default(rest.lstrip(":")[1:], reading)
+        other = self._joined_default(rest, reading)
         if sign == "+":
             return other if counts else ""
         if sign == "=":
             self.variables[name] = Value(other, names=frozenset(reading.names))
         return other
 
-    def _path_of(self, raw: str, reading: ExpandedNames) -> str | None:
-        """The answer of `pwd`, `dirname` or `basename`, which needs no file; None: another one."""
-        found = _ABOUT_PATHS.fullmatch(raw[2:-1] if raw.startswith("$(") else raw[1:-1])
-        if found is None:
-            return None
-        text = self.joined(found[2] or "$PWD", reading)
-        if not text or self.unknowns(text) or "$0" in raw:
-            return None
-        path = PurePosixPath(text)
-        return {"pwd": text, "dirname": str(path.parent), "basename": path.name}[found[1]]
-
-    def _argument(self, number: int, default: str | None, raw: str, reading: ExpandedNames) -> str:
+    def _argument(self, number: int, rest: str, raw: str, reading: ExpandedNames) -> str:
         """Of the function that is called, or of the script, which is started without any."""
         if self.arguments is not None and number <= len(self.arguments):
             return self.arguments[number - 1]
         reading.arguments = self.arguments is None
-        return self.unknown(raw) if default is None else self._joined_default(default, reading)
+        return self._joined_default(rest, reading) if rest else self.unknown(raw)
 
-    def _joined_default(self, raw: str, reading: ExpandedNames) -> str:
-        return "".join(text for text, _ in self._pieces(raw, reading))
+    def _joined_default(self, rest: str, reading: ExpandedNames) -> str:
+        """What stands behind `:-` and its like."""
+        return self.joined(with_marks(rest.lstrip(":")[1:], self.marked), reading)
 
     def _parameter(self, name: str, raw: str, reading: ExpandedNames) -> tuple[str, bool]:
         reading.names.add(name)
         value = self.value_of(name)
         if value is None:
-            return self.unknown(raw if raw.startswith(("$", "~", "`")) else f"${raw}"), False
+            return self.unknown(raw), False
         reading.names |= value.names
         reading.arguments |= value.arguments
         return value.text, True
 
     def _arithmetic(self, raw: str, reading: ExpandedNames) -> str:
         """Of whole numbers that are known; else unknown."""
-        if len(raw) > 500 or not raw.endswith("))"):
-            return self.unknown(raw)
-        text = "".join(text for text, _ in self._quoted(raw[3:-2], reading))
 
         def number(found: re.Match[str]) -> str:
-            return self._parameter(found.group(), found.group(), reading)[0]
+            return self._or_default(found[1], "", found.group(), reading)
 
-        result = _computed(_NAME.sub(number, text))
+        result = _computed(_IN_SUM.sub(number, raw[3:-2])) if len(raw) < 500 else None
         return self.unknown(raw) if result is None else str(result)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from fsdpkit.scheduling.batch_file.bash import parse
 from fsdpkit.scheduling.batch_file.expansion import is_unknown
 from fsdpkit.scheduling.batch_file.options import (
     ACCELERATE,
@@ -30,7 +29,7 @@ _RUNS = re.compile(r"-[A-Za-z]*[mc]|-")
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh", "dash"])
 _CONTAINERS = frozenset(["singularity", "apptainer", "shifter"])
 _MPI = frozenset(["mpirun", "mpiexec", "orterun", "prun", "ibrun", "aprun", "jsrun"])
-_COMMANDS = frozenset(["litgpt", "tune", "llamafactory-cli", "axolotl"])
+_COMMANDS = frozenset(["litgpt", "llamafactory-cli", "axolotl"])
 """Programs that train, started without srun or a launcher."""
 _BEFORE = frozenset(["exec", "time", "nohup", "command", "builtin", "!", "setsid", "env"])
 _WRAPPERS = frozenset(
@@ -255,7 +254,7 @@ def _text(walk: Walk, text: str, launch: StartedProgram, depth: int) -> bool:
     """A shell's string is a script of its own."""
     outer, walk.steps = walk.steps, []
     try:
-        walk.walk(parse(text))
+        walk.walk(walk.parsed(text))
         inner = walk.steps
     finally:
         walk.steps = outer
@@ -279,8 +278,6 @@ def _text(walk: Walk, text: str, launch: StartedProgram, depth: int) -> bool:
 
 def _program(words: list[str], launch: StartedProgram) -> bool:
     word, name = words[0], PurePosixPath(words[0]).name
-    if name == "tune" and words[1:2] == ["run"]:
-        return _tune(words[2:], launch)
     launcher = _LAUNCHERS.get(name)
     if launcher and (name != "accelerate" or words[1:2] == ["launch"]):
         return _launched(launcher, words[1:], launch)
@@ -315,7 +312,9 @@ def _launched(launcher: _Launcher, words: list[str], launch: StartedProgram) -> 
     if launcher is _ACCELERATE and words[:1] == ["launch"]:
         words = words[1:]
     split = launcher.grammar.split(words, _is_script)
-    _read_counts(launcher, split, launch)
+    launch.launcher, launch.total = launcher.name, launcher.total
+    launch.processes = split.last(launcher.processes) or launcher.without
+    launch.nodes = split.last(launcher.nodes)
     for key, value, said in split.options:
         if launcher is _ACCELERATE and key in _BY_VARIABLE and value:
             launch.variables[_BY_VARIABLE[key]] = value
@@ -335,20 +334,3 @@ def _launched(launcher: _Launcher, words: list[str], launch: StartedProgram) -> 
 
 def _is_script(word: str) -> bool:
     return word.endswith(".py") or word in ("-m", "--module")
-
-
-def _read_counts(launcher: _Launcher, split: Split, launch: StartedProgram) -> None:
-    launch.launcher, launch.total = launcher.name, launcher.total
-    launch.processes = split.last(launcher.processes) or launcher.without
-    launch.nodes = split.last(launcher.nodes)
-
-
-def _tune(words: list[str], launch: StartedProgram) -> bool:
-    """`tune run` takes torchrun's options, and is a launcher by them alone."""
-    split = TORCHRUN.split(words)
-    if split.last("nproc-per-node", "nnodes") is not None:
-        _read_counts(_TORCHRUN, split, launch)
-    for key, _, said in split.options:
-        launch.dropped.append((said, _NOT_NEEDED.get(key, _OWN)))
-    launch.entry, launch.args = "tune", ("run", *split.rest)
-    return bool(split.rest)

@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from fsdpkit.scheduling.batch_file.bash import parse
 from fsdpkit.scheduling.batch_file.expansion import is_of_node, is_unknown
 from fsdpkit.scheduling.batch_file.launch import StartedProgram, launch_of, starts_training
 from fsdpkit.scheduling.batch_file.lines import (
@@ -73,7 +72,7 @@ def _walked(
     walk = Walk(slurm, environ, directory)
     walk.enter(start or directory)
     try:
-        walk.walk(parse(text))
+        walk.walk(walk.parsed(text))
     except RecursionError as error:
         raise BatchFileError("it is nested deeper than a script that anybody wrote") from error
     return walk

@@ -108,11 +108,3 @@ def environ_of_person() -> dict[str, str]:
             here.setdefault(name, entry.pw_name)
         here.setdefault("HOME", entry.pw_dir)
     return here
-
-
-def without_other_options(text: str) -> str:
-    """The text of a script for another scheduler without the options for that."""
-    if _SBATCH.search(text):
-        return text
-    begins = "|".join(_OTHER_SCHEDULERS.values())
-    return re.sub(f"^(?:{begins})", "##", text, flags=re.MULTILINE)
