@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import json_option, table
 
 
@@ -33,7 +34,6 @@ def command(centre: str, weeks: int, as_json: bool) -> int:
     where = Path(centre).absolute()
     found = audit(where, weeks)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.publish_answers import Audited
 
         print_answer(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ def report_check(kind: Kind, as_json: bool) -> int:
 
     checked, broken = check_all(kind)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.publish_answers import FilesChecked
 
         print_answer(FilesChecked(kind=kind, checked=checked, problems=broken))

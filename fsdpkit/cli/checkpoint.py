@@ -23,6 +23,7 @@ from fsdpkit.cli.checkpoint_places import (
 )
 from fsdpkit.cli.checkpoint_save import command as save
 from fsdpkit.cli.checkpoint_verify import command as verify
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import json_option, table
 from fsdpkit.config.units import format_bytes
 from fsdpkit.listing import first_of
@@ -68,7 +69,6 @@ def ls(run: str, runs: str | None, task: int | None, as_json: bool) -> int:
     listed = [one for place in places for one in _listed(place)]
     if as_json:
         from fsdpkit.cli.json_answers import Checkpoints
-        from fsdpkit.cli.json_output import print_answer
 
         require_some(run, places)
         print_answer(Checkpoints(checkpoints=listed))

@@ -23,6 +23,7 @@ from fsdpkit.cli.checkpoint_places import (
     run_argument,
 )
 from fsdpkit.cli.checkpoint_verify import counted, every_problem
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import json_option
 from fsdpkit.config.units import format_bytes
 
@@ -100,7 +101,6 @@ def command(
     ways = _ways_to_load(target, destination, with_optimizer)
     if as_json:
         from fsdpkit.cli.json_answers import Exported
-        from fsdpkit.cli.json_output import print_answer
 
         names = [str(file) for file in files]
         print_answer(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete_run, json_option, runs_option
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ def _saved(request: SaveRequest) -> Path:
 
 def _print_json(run: str, requests: Sequence[SaveRequest], wait: bool) -> None:
     from fsdpkit.cli.json_answers import Saved, Saving
-    from fsdpkit.cli.json_output import print_answer
 
     jobs = [
         Saving(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.checkpoint_places import find_checkpoints, of_step, run_argument, without
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import json_option
 from fsdpkit.config.units import format_bytes
 
@@ -32,7 +33,6 @@ def command(run: str, runs: str | None, task: int | None, step: int | None, as_j
     A checkpoint is whole if every byte is as it was written; the exit status is 74 if one is
     not. `sha256sum -c SHA256SUMS` in its directory checks the same.
     """
-    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.errors import StorageError
 
     found: list[json_answers.Verified] = []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete_run, hanging, runs_option
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ def command(run: tuple[str, ...], runs: str | None, html: str | None, as_json: b
     if html is not None:
         _write_page(told, sides, html)
     elif as_json:
-        from fsdpkit.cli.json_output import print_answer
-
         print_answer(told)
     else:
         for line in _described(told, sides):

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import chosen, complete_run, runs_option
+from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.options import on_run
 from fsdpkit.config import assets
 from fsdpkit.errors import NotFoundError
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
+    from fsdpkit.scheduling.run import Run
 
 _WIDTH = 80
 _LABEL = 11
@@ -27,20 +29,12 @@ _AGAIN = "To go on: "
 
 
 @click.command("diagnose")
-@click.argument("run", required=False, shell_complete=complete_run)
+@on_run()
 @click.option("--attempt", type=click.IntRange(min=0), help="Attempt number (default: the newest).")
 @click.option("--task", type=click.IntRange(min=0), help="Array task.")
 @click.option("--page", is_flag=True, help="Also print the page on the cause.")
-@runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(
-    run: str | None,
-    attempt: int | None,
-    task: int | None,
-    page: bool,
-    runs: str | None,
-    as_json: bool,
-) -> int:
+def command(run: Run, attempt: int | None, task: int | None, page: bool, as_json: bool) -> int:
     """Say why RUN (its path, id, or a unique part of it; default: your newest) ended as it did,
     and what to do.
 
@@ -58,16 +52,12 @@ def command(
         raise click.UsageError("--page and --json: choose one; the answer's `page` names the file.")
     from fsdpkit.reporting.diagnosis.diagnose import diagnose
     from fsdpkit.reporting.diagnosis.evidence import MustRead, gather
-    from fsdpkit.scheduling.run import Run
 
-    opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    found = diagnose(gather(opened, MustRead(task, attempt)), attempt)
+    found = diagnose(gather(run, MustRead(task, attempt)), attempt)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-
         print_answer(found)
     else:
-        click.echo("\n".join(lines_of(found, opened.dir)))
+        click.echo("\n".join(lines_of(found, run.dir)))
         if page and found.page is not None:
             click.echo(f"\n{_text_of(found.page)}", nl=False)
     return 0

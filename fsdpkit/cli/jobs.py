@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ def command(name: str | None, everything: bool, check: bool, as_json: bool) -> i
         _show(name, as_json)
         return 0
     from fsdpkit.cli.json_answers import Jobs, ListedJob
-    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.config.checking import load_all
 
     jobs = []
@@ -122,7 +122,6 @@ def _settings(job: LoadedJob) -> Iterator[tuple[str, object]]:
 
 def _print_json(name: str, job: LoadedJob) -> None:
     from fsdpkit.cli.json_answers import OneJob, PrintedSetting
-    from fsdpkit.cli.json_output import print_answer
 
     print_answer(
         OneJob(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.json_output import print_answer, print_item
-from fsdpkit.cli.options import chosen, complete_run, json_option, runs_option
+from fsdpkit.cli.options import json_option, on_run
 from fsdpkit.listing import first_of, spans
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task", "as_jso
 
 
 @click.command("logs")
-@click.argument("run", required=False, shell_complete=complete_run)
-@runs_option
+@on_run()
 @click.option("--rank", "ranks", metavar="RANKS", help="Global ranks: 5, 0-3,7. [default: 0]")
 @click.option("--all", "all_ranks", is_flag=True, help="All ranks.")
 @click.option(
@@ -40,11 +39,8 @@ _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task", "as_jso
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run ends.")
 @click.option("--errors", is_flag=True, help="Only errors, the first failure first.")
 @json_option
-@click.pass_context
 def command(
-    ctx: click.Context,
-    run: str | None,
-    runs: str | None,
+    run: Run,
     ranks: str | None,
     all_ranks: bool,
     attempt: str,
@@ -73,16 +69,14 @@ def command(
     """
     from fsdpkit.reporting.logs.following import follow as following
     from fsdpkit.reporting.logs.lines import LineFilter, in_order, sources_of
-    from fsdpkit.scheduling.run import Run
 
-    _refuse_what_does_not_fit(ctx)
-    opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    task = opened.record.tasks_of(task)[0]
+    _refuse_what_does_not_fit(click.get_current_context())
+    task = run.record.tasks_of(task)[0]
     if errors:
-        return _print_errors(opened, task, attempt, as_json)
-    first, last = _attempts(opened, task, attempt, follow)
+        return _print_errors(run, task, attempt, as_json)
+    first, last = _attempts(run, task, attempt, follow)
     choice = LineFilter(
-        ranks=_ranks(opened, ranks, all_ranks, batch),
+        ranks=_ranks(run, ranks, all_ranks, batch),
         first_attempt=first,
         last_attempt=last,
         launch=launch,
@@ -91,16 +85,16 @@ def command(
         array_task=task,
     )
     wanted = _tail(tail)
-    sources = sources_of(opened.paths, opened.record, choice)
+    sources = sources_of(run.paths, run.record, choice)
     if wanted is None:
         _say_what_is_left_out(sources)
     if follow:
-        _print(following(opened, choice, tail=wanted), opened, choice, as_json, live=True)
-        sources = sources_of(opened.paths, opened.record, choice)
+        _print(following(run, choice, tail=wanted), run, choice, as_json, live=True)
+        sources = sources_of(run.paths, run.record, choice)
     if not sources:
-        _say_why_there_is_nothing(opened, choice, as_json)
+        _say_why_there_is_nothing(run, choice, as_json)
     if not follow:
-        _print(in_order(sources, wanted), opened, choice, as_json)
+        _print(in_order(sources, wanted), run, choice, as_json)
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import runs_option
 
 
@@ -33,7 +34,6 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
         return 0
     found = avoided_nodes.avoided(top, now_s())
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.json_reports import Nodes
 
         print_answer(Nodes(nodes=found))
@@ -66,7 +66,6 @@ def _forgive(top: Path, node: str, as_json: bool) -> None:
         raise NotFoundError(f"{node} is not avoided by runs in {top}")
     if as_json:
         from fsdpkit.cli.json_answers import Forgiven
-        from fsdpkit.cli.json_output import print_answer
 
         print_answer(Forgiven(node=node, queued=list(freed), problems=list(problems)))
         return

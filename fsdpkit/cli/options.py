@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -154,6 +155,25 @@ def chosen(run: str | None, runs: str | None) -> str | Path:
         )
     click.echo(f"fsdpkit: {newest.name}, the newest run", err=True)
     return newest
+
+
+def on_run(*, copied: bool = True) -> Callable[[Callable[..., int]], Any]:
+    """RUN and --runs: the command gets the opened run, by default the user's newest.
+
+    copied: whether it may lie elsewhere than where it was submitted.
+    """
+
+    def add(function: Callable[..., int]) -> Any:
+        @functools.wraps(function)
+        def with_run(run: str | None, runs: str | None, **others: Any) -> int:
+            from fsdpkit.scheduling.run import Run
+
+            return function(Run.open(chosen(run, runs), runs=runs, copied=copied), **others)
+
+        argument = click.argument("run", required=False, shell_complete=complete_run)
+        return argument(runs_option(with_run))
+
+    return add
 
 
 def fsdpkit_as_typed() -> str:

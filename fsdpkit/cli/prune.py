@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete_run, runs_option, table
 from fsdpkit.config.units import format_bytes
 from fsdpkit.reporting.words import roughly
@@ -50,7 +51,6 @@ def command(
     terminal nothing is deleted unless --yes is given. Exit status: 74 if something could not be
     deleted.
     """
-    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.errors import StorageError
     from fsdpkit.runs.store import all_runs, find_run, runs_dir
     from fsdpkit.scheduling.pruning import age_s, survey

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import chosen, complete_run, json_option, runs_option
+from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.options import json_option, on_run
+
+if TYPE_CHECKING:
+    from fsdpkit.scheduling.run import Run
 
 
 @click.command("report")
-@click.argument("run", required=False, shell_complete=complete_run)
-@runs_option
+@on_run()
 @click.option(
     "-o",
     "--output",
@@ -20,9 +24,7 @@ from fsdpkit.cli.options import chosen, complete_run, json_option, runs_option
 )
 @click.option("--task", type=click.IntRange(0), help="Show one array task in full.")
 @json_option
-def command(
-    run: str | None, runs: str | None, output: str | None, task: int | None, as_json: bool
-) -> int:
+def command(run: Run, output: str | None, task: int | None, as_json: bool) -> int:
     """Write a self-contained HTML report on RUN (default: your newest).
 
     \b
@@ -35,28 +37,25 @@ def command(
     from fsdpkit.errors import StorageError
     from fsdpkit.reporting.report.page import page
     from fsdpkit.runs.layout import write_atomically
-    from fsdpkit.scheduling.run import Run
 
     if output == "-" and as_json:
         raise click.UsageError("-o - prints the report, --json where it is: choose one.")
-    opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    html = page(opened, task)
+    html = page(run, task)
     if output == "-":
         click.echo(html, nl=False)
         return 0
     suffix = "" if task is None else f"-task-{task}"
-    path = Path(output or f"{opened.id}{suffix}.html")
+    path = Path(output or f"{run.id}{suffix}.html")
     try:
         write_atomically(path, html, by_umask=True)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.json_reports import Written
         from fsdpkit.reporting.report.predicted import predictions
 
-        found = predictions(opened, task)
-        print_answer(Written(run=opened.id, path=str(path.absolute()), predictions=found))
+        found = predictions(run, task)
+        print_answer(Written(run=run.id, path=str(path.absolute()), predictions=found))
     else:
         click.echo(path)
     return 0

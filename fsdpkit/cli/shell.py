@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import chosen, complete_run, runs_option
+from fsdpkit.cli.options import on_run
+
+if TYPE_CHECKING:
+    from fsdpkit.scheduling.run import Run
 
 
 @click.command("shell")
-@click.argument("run", required=False, shell_complete=complete_run)
+@on_run(copied=False)
 @click.argument("words", metavar="[-- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
-@runs_option
 @click.option("--node", help="A node of the job, by name or number (default: the first).")
 @click.option("--task", type=click.IntRange(0), help="Array task, where several run.")
-def command(
-    run: str | None, words: tuple[str, ...], runs: str | None, node: str | None, task: int | None
-) -> int:
+def command(run: Run, words: tuple[str, ...], node: str | None, task: int | None) -> int:
     """Open a shell on a node of RUN while it runs (its path, id, or a unique part of it;
     default: your newest), or run a command there.
 
@@ -36,14 +37,13 @@ def command(
     another user's; 66 for an unknown node; 69 if its agent is gone.
     """
     from fsdpkit.errors import SchedulerError, UsageError
-    from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.shell import visit_of
     from fsdpkit.scheduling.visiting import running
 
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not words and not terminal:
         raise UsageError("a shell needs a terminal; without one, give a command: … -- COMMAND")
-    visited = running(Run.open(chosen(run, runs), runs=runs), task)
+    visited = running(run, task)
     where = visited.node(node)
     visit = visit_of(visited, where, words, os.environ, terminal=terminal)
     if not words:

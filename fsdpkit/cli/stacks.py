@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import chosen, complete_run, hanging, runs_option
+from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.options import hanging, on_run
 from fsdpkit.listing import first_of, spans
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.stacks import CodePlace
+    from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.stacks import StacksAnswer
 
 _MOST_NODES = 3
@@ -18,12 +20,11 @@ _MOST_NODES = 3
 
 
 @click.command("stacks")
-@click.argument("run", required=False, shell_complete=complete_run)
-@runs_option
+@on_run(copied=False)
 @click.option("--task", type=click.IntRange(0), help="Array task, where several run.")
 @click.option("--full", is_flag=True, help="Print all threads of each rank.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema fsdpkit.stacks/1).")
-def command(run: str | None, runs: str | None, task: int | None, full: bool, as_json: bool) -> int:
+def command(run: Run, task: int | None, full: bool, as_json: bool) -> int:
     """Show the current stack of each rank of RUN (its path, id, or a unique part of it; default:
     your newest).
 
@@ -38,12 +39,10 @@ def command(run: str | None, runs: str | None, task: int | None, full: bool, as_
     Exit status: 2 if the run has ended, has not begun, or is another user's; 69 if a rank or a
     node did not answer.
     """
-    from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.stacks import ask_for_stacks
     from fsdpkit.scheduling.visiting import running
 
-    opened = Run.open(chosen(run, runs), runs=runs)
-    asked = ask_for_stacks(running(opened, task))
+    asked = ask_for_stacks(running(run, task))
     lacking = _lacking(asked)
     if as_json:
         _print_json(asked)
@@ -100,7 +99,6 @@ def _lacking(asked: StacksAnswer) -> list[str]:
 
 
 def _print_json(asked: StacksAnswer) -> None:
-    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.json_reports import SilentNode, Stacks
     from fsdpkit.reporting.stacks import places
 

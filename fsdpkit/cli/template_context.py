@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete, hanging, json_option
 
 _SITE = "generic"
@@ -47,7 +48,6 @@ def command(template: str, site: str, as_json: bool) -> int:
     context = context_of(plan_of(case, found), RUN_DIR)
     listed = [(each, value_at(context, each.name)) for each in names(found.manifest)]
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.template_answers import ContextName, TemplateContext
 
         print_answer(

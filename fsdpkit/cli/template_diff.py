@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete, hanging, json_option
 
 DIFFERENT = 1
@@ -42,7 +43,6 @@ def command(old: str, new: str, asked: tuple[str, ...], as_json: bool) -> int:
     compared = compare(before, after, found)
     names = [f"{each.manifest.name} {each.manifest.version}" for each in (before, after)]
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.template_answers import TemplatesCompared
 
         print_answer(

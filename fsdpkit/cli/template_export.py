@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete, hanging, json_option
 
 if TYPE_CHECKING:
@@ -96,8 +97,6 @@ def command(
         force=force,
     )
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-
         print_answer(_answer(app, made))
         return 0
     click.echo(str(made))

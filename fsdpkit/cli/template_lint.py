@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete, hanging, json_option
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ def command(template: str, as_json: bool) -> int:
             _print(finding)
     ok = passed(findings)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.template_answers import Linted
 
         print_answer(Linted(ok=ok, findings=findings))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete, json_option
 
 
@@ -35,7 +36,6 @@ def command(name: str, source: str, as_json: bool) -> int:
 
     made = new_template(name, open_template(source), Path.cwd())
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.template_answers import NewTemplate
 
         print_answer(NewTemplate(name=name, dir=str(made)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete, hanging, json_option, say_what_is_not_read, table
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ def command(name: str | None, check: bool, as_json: bool) -> int:
       fsdpkit templates --check
     """
     from fsdpkit.cli.json_answers import ListedTemplate, Templates
-    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.config import assets
     from fsdpkit.config.checking import load_all
     from fsdpkit.config.template import load_template
@@ -64,7 +64,6 @@ def command(name: str | None, check: bool, as_json: bool) -> int:
 def _show(name: str, as_json: bool) -> None:
     import msgspec
 
-    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.template_answers import OneTemplate
     from fsdpkit.config.as_toml import inline
     from fsdpkit.config.template import load_template

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.live import Frame, can_draw, show
-from fsdpkit.cli.options import chosen, complete_run, going_on, runs_option
+from fsdpkit.cli.options import going_on, on_run
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.usage import SampleReader
@@ -23,8 +24,7 @@ _PLAIN_ROWS = 1 << 20
 
 
 @click.command("top")
-@click.argument("run", required=False, shell_complete=complete_run)
-@runs_option
+@on_run()
 @click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
 @click.option("--once", is_flag=True, help="Print one table and exit; the default in a pipe.")
 @click.option(
@@ -35,9 +35,7 @@ _PLAIN_ROWS = 1 << 20
     help="Seconds between updates.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON once (schema fsdpkit.top/1).")
-def command(
-    run: str | None, runs: str | None, task: int | None, once: bool, every: float, as_json: bool
-) -> int:
+def command(run: Run, task: int | None, once: bool, every: float, as_json: bool) -> int:
     """Show what each node of RUN uses: GPU, memory, CPU, network (its path, id, or a unique part
     of it; default: your newest).
 
@@ -52,21 +50,19 @@ def command(
     Exit status: 2 if the run has not begun.
     """
     from fsdpkit.reporting.usage import SampleReader, frame, usage_in
-    from fsdpkit.scheduling.run import Run
 
-    opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    task = opened.record.tasks_of(task)[0]
-    reader, attempt = SampleReader(), _newest(opened, task)
+    task = run.record.tasks_of(task)[0]
+    reader, attempt = SampleReader(), _newest(run, task)
     if as_json:
-        _print_json(opened, attempt, reader)
+        _print_json(run, attempt, reader)
     elif once or not can_draw():
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
         nodes = usage_in(attempt, reader, time.time())
-        click.echo("\n".join(frame(_title(opened, attempt), nodes, width, _PLAIN_ROWS)))
+        click.echo("\n".join(frame(_title(run, attempt), nodes, width, _PLAIN_ROWS)))
     else:
-        with going_on(opened.id):
-            show(_frames(opened, task, reader, every))
-        click.echo(f"{opened.id}: attempt {_newest(opened, task).number} has ended")
+        with going_on(run.id):
+            show(_frames(run, task, reader, every))
+        click.echo(f"{run.id}: attempt {_newest(run, task).number} has ended")
     return 0
 
 
@@ -112,7 +108,6 @@ def _title(run: Run, attempt: Attempt) -> str:
 
 
 def _print_json(run: Run, attempt: Attempt, reader: SampleReader) -> None:
-    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.json_reports import Usage
     from fsdpkit.reporting.usage import usage_in, worst_first
 

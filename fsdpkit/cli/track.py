@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import chosen, complete_run, runs_option
+from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.options import on_run
 
 if TYPE_CHECKING:
     from fsdpkit.config.track import Tracker
+    from fsdpkit.scheduling.run import Run
 
 SCHEMA = "fsdpkit.tracked/1"
 
 
 @click.command("track")
-@click.argument("run", required=False, shell_complete=complete_run)
-@runs_option
+@on_run(copied=False)
 @click.option(
     "--to",
     multiple=True,
@@ -29,8 +30,7 @@ SCHEMA = "fsdpkit.tracked/1"
 @click.option("--task", type=click.IntRange(0), help="One task of an array (default: all).")
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 def command(
-    run: str | None,
-    runs: str | None,
+    run: Run,
     to: tuple[Tracker, ...],
     project: str | None,
     uri: str | None,
@@ -54,27 +54,24 @@ def command(
     answer.
     """
     from fsdpkit.cli.json_answers import Sent, Tracked
-    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.config.track import Track
     from fsdpkit.errors import UsageError
-    from fsdpkit.scheduling.run import Run
     from fsdpkit.tracking.sending import send, sending_of, track_of
 
-    opened = Run.open(chosen(run, runs), runs=runs)
     asked = Track(to=list(to), project=project, uri=uri, offline=offline)
-    trackers = asked.to or track_of(opened).to
+    trackers = asked.to or track_of(run).to
     if not trackers:
         raise UsageError(
-            f"the job of {opened.id} names no tracker: set track.to in the job, or give --to"
+            f"the job of {run.id} names no tracker: set track.to in the job, or give --to"
         )
     told: list[Sent] = []
-    for number in opened.record.tasks_of(task):
-        sending = sending_of(opened, number, asked)
+    for number in run.record.tasks_of(task):
+        sending = sending_of(run, number, asked)
         for tracker in dict.fromkeys(trackers):
             sent = send(sending, tracker)
             told.append(
                 Sent(
-                    run=opened.id,
+                    run=run.id,
                     task=number,
                     tracker=tracker,
                     id=sent.mark.id,

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.live import Frame, can_draw, show
-from fsdpkit.cli.options import chosen, complete_run, going_on, runs_option
+from fsdpkit.cli.options import going_on, on_run
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.looking import Watcher
     from fsdpkit.reporting.status.watching import Happening, View
+    from fsdpkit.scheduling.run import Run
 
 
 @click.command("watch")
-@click.argument("run", required=False, shell_complete=complete_run)
-@runs_option
+@on_run()
 @click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
 @click.option(
     "--every",
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON: one object per change, the end last."
 )
-def command(
-    run: str | None, runs: str | None, task: int | None, every: float, as_json: bool
-) -> int:
+def command(run: Run, task: int | None, every: float, as_json: bool) -> int:
     """Watch RUN (its path, id, or a unique part of it; default: your newest) until it ends, then
     say why.
 
@@ -47,13 +46,11 @@ def command(
     """
     from fsdpkit.cli.watch_frame import summary
     from fsdpkit.reporting.status.looking import Watcher, diagnosis_of
-    from fsdpkit.scheduling.run import Run
 
-    opened = Run.open(chosen(run, runs), runs=runs, copied=True)
-    task = opened.record.tasks_of(task)[0]
-    watcher = Watcher(opened, task)
+    task = run.record.tasks_of(task)[0]
+    watcher = Watcher(run, task)
     try:
-        with going_on(opened.id):
+        with going_on(run.id):
             if can_draw() and not as_json:
                 show(_frames(watcher, every))
                 view = watcher.look()
@@ -61,9 +58,8 @@ def command(
                 view = _printed(watcher, every, _print_json if as_json else _print_line)
     finally:
         watcher.close()
-    why = diagnosis_of(opened, task)
+    why = diagnosis_of(run, task)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.json_reports import WatchEnded
 
         status = view.exit_status or 0

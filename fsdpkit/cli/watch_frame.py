@@ -127,7 +127,7 @@ _Panel = tuple[str, Sequence[float | None]]
 def _panels(view: View) -> tuple[list[_Panel], list[_Panel]]:
     """What is drawn, at most two: the loss, then the speed, an evaluation, a number of the
     script's own; and the rest."""
-    known = [
+    known: list[_Panel] = [
         ("tokens/s" if name == "tokens_per_s" else printable(name), values)
         for name, values in view.curves.items()
         if any(value is not None for value in values)

@@ -121,8 +121,9 @@ class Curves:
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and abs(value) <= LARGEST
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= LARGEST
 
 
 class _Line(msgspec.Struct, gc=False):
