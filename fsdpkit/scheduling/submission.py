@@ -236,7 +236,7 @@ def submit_plan(
         if prepare is not None:
             prepare(paths)
         save(paths, record)
-        job_id, cluster = call_scheduler(plan, paths, script)
+        taken = call_scheduler(plan, paths, script)
     except (SubmissionUnconfirmed, SubmissionInterrupted) as error:
         raise type(error)(
             f"{error}; whether the job was accepted is not known. The run is kept: "
@@ -245,7 +245,7 @@ def submit_plan(
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    record = msgspec.structs.replace(record, state="submitted", job_id=job_id, cluster=cluster)
+    record = msgspec.structs.replace(record, state="submitted", **taken._asdict())
     save(paths, record)
     tell_centre(plan, paths)
     return Run(directory, record)

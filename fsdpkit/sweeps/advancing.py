@@ -150,7 +150,7 @@ def follow(
             paths.dir,
             "sweep",
             f"{record.name}-rung-{rung}",
-            after=run.job_id,
+            after=run,
             script=paths.rung(number, rung, "sbatch"),
             log=paths.rung(number, rung, "log"),
         )

@@ -34,7 +34,6 @@ from fsdpkit.runs.layout import RunPaths, make_directory
 from fsdpkit.runs.predicted import predicted_of
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.store import runs_dir
-from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.job_checks import training_of
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.run import Run
@@ -42,7 +41,7 @@ from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 from fsdpkit.sweeps.job_files import working_in, write_own_job
-from fsdpkit.sweeps.next_job import LOOK_S, mark_of, submit_next
+from fsdpkit.sweeps.next_job import LOOK_S, cancel_next, submit_next
 from fsdpkit.sweeps.record_files import as_file_of
 from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, falls_under, speed_of
 from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, alone, load, save
@@ -242,7 +241,7 @@ def _submit(
             paths.dir,
             "scale",
             f"{study.name}-{mode}-{larger[0]}",
-            after=run.job_id,
+            after=run,
             script=paths.next(mode, larger[0], "sbatch"),
             log=paths.next(mode, larger[0], "log"),
         )
@@ -344,10 +343,8 @@ def cancel(paths: StudyPaths) -> list[str]:
     with alone(paths) as study:
         for point in study.points:
             run = Run.open(paths.runs / point.run)
-            client = cluster_of(run.record.kind, run.record.cluster)
             if point.next_job is not None:
-                with contextlib.suppress(SchedulerError):  # it is over, and long forgotten
-                    client.cancel(point.next_job, mark_of(paths.dir))
+                cancel_next(run, paths.dir, point.next_job)
             if (state := run.state()) is None or not state.over:
                 run.cancel()
                 asked.append(run.id)
