@@ -240,6 +240,24 @@ def test_known_refusals_have_a_remedy() -> None:
     assert remedy_for("something never seen") is None
 
 
+@pytest.mark.parametrize(
+    ("named", "helps"),
+    [
+        ("QOSMaxGRESPerJob", "--gpus"),
+        ("QOSMaxSubmitJobPerUserLimit", "have ended"),
+        ("QOSMaxWallDurationPerJobLimit", "--time"),
+        ("QOSMinGRES", "more"),
+        ("AssocGrpCPUMinutesLimit", "--time"),
+    ],
+)
+def test_a_refusal_by_a_limit_has_that_limit_s_remedy(named: str, helps: str) -> None:
+    """What sbatch says of each ends with the same sentence, which mentions time limits."""
+    policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    remedy = remedy_for(f"sbatch: error: {named}\nsbatch: error: {policy}") or ""
+    assert helps in remedy
+    assert ("--time" in remedy) == (helps == "--time")
+
+
 def test_a_person_s_defaults_for_slurm_s_commands_change_no_answer(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

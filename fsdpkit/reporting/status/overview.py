@@ -39,6 +39,7 @@ from fsdpkit.scheduling.run_states import Standing, States, decisive
 from fsdpkit.scheduling.states import JobState, id_in
 
 if TYPE_CHECKING:
+    from fsdpkit.reporting.pending import PendingReason
     from fsdpkit.runs.history import Attempt
 
 
@@ -213,8 +214,15 @@ def _waiting(record: RunRecord, states: States, details: Mapping[str, str]) -> W
         words=answer.words,
         action=answer.action,
         never=answer.never,
-        start_s=None if answer.never else pending[0][1].start_s,
+        start_s=_expected_s(answer, pending[0][1].start_s),
     )
+
+
+def _expected_s(answer: PendingReason, start_s: float | None) -> float | None:
+    """Slurm's own estimate, unless somebody has to do something first: then it also names a job
+    that it has just looked at in vain."""
+    hopeless = answer.never or (answer.action is not None and (start_s or 0.0) <= time.time())
+    return None if hopeless else start_s
 
 
 def _left_out(paths: RunPaths, record: RunRecord, details: Mapping[str, str]) -> list[LeftOut]:
