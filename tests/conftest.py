@@ -168,6 +168,15 @@ def fsdpkit(tmp_path: Path) -> Callable[..., Completed]:
     return run
 
 
+@pytest.fixture
+def believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever has the number of a run's job is that job: stand-ins for Slurm's commands need not
+    print what it is known by. Whose job it is is told in test_job_mark.py."""
+    from fsdpkit.scheduling.job_mark import JobMark
+
+    monkeypatch.setattr(JobMark, "fits", lambda self, traits: True)
+
+
 def require_slurm() -> None:
     """Skip where no cluster can run; fail instead where FSDPKIT_REQUIRE_SLURM=1 says one must."""
     if reason := unavailable_reason():

@@ -248,7 +248,8 @@ _REQUESTED: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
         ("--after",),
         {
             "metavar": "RUN",
-            "help": "Start after RUN has succeeded.",
+            "help": "Start after RUN, or a job's number, has succeeded; afterany:RUN however it "
+            "ended; also afternotok, aftercorr, singleton.",
             "shell_complete": complete_run,
         },
     ),

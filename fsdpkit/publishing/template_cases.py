@@ -27,7 +27,7 @@ from fsdpkit.config.units import format_time
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.publishing.template_edges import Values
 from fsdpkit.rendering.lint import LintFinding, lint
-from fsdpkit.rendering.script import Plan, PythonEnvironment, trace
+from fsdpkit.rendering.script import Dependency, Plan, PythonEnvironment, trace
 from fsdpkit.rendering.traced import RenderLimitError, Traced
 
 HOME = Path("/home/alex/work")
@@ -68,7 +68,7 @@ SHAPES = (
     Shape("expedited", plan={"expedite": True}),
     Shape("expedited array", array="0-3", plan={"expedite": True}),
     Shape("chained", plan={"chained": ("1233",), "first_attempt": 3}),
-    Shape("after another", plan={"after": ("train-20260101-120000-abcd", "1234")}),
+    Shape("after another", plan={"after": (Dependency("afterok", "1234"),)}),
 )
 
 

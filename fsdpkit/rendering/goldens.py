@@ -23,7 +23,7 @@ from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.placement import place
 from fsdpkit.config.site import load_site
 from fsdpkit.config.template import load_template
-from fsdpkit.rendering.script import Plan, PythonEnvironment, render
+from fsdpkit.rendering.script import Dependency, Plan, PythonEnvironment, render
 
 _HOME = Path("/home/alex/work")
 _SHAPE = {"resources.nodes": 2, "resources.gpus": 4}
@@ -47,7 +47,7 @@ class Golden:
     site: str
     options: Mapping[str, Any] = field(default_factory=lambda: _SHAPE)
     array: str | None = None
-    after: tuple[str, str] | None = None
+    after: tuple[Dependency, ...] = ()
     expedite: bool = False
     steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By key, the words before the file."""
@@ -89,7 +89,7 @@ GOLDENS: Mapping[str, Golden] = {
     "tacc-vista": Golden("tacc-vista", _shape(2, 1)),
     "ulhpc-iris": Golden("ulhpc-iris"),
     "yale-bouchet": Golden("yale-bouchet"),
-    "array-after": Golden("osc-ascend", _OSC, "0-3%2", ("fsdp-t5-20260101-120000-abcd", "1234")),
+    "array-after": Golden("osc-ascend", _OSC, "0-3%2", (Dependency("afterok", "1234"),)),
     "array-args": Golden(
         "osc-ascend", {**_OSC, "array_args": _TRIALS, "array_settings": _OWN}, "0-2%2"
     ),

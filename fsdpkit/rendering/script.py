@@ -49,6 +49,22 @@ RUN_ID_PLACEHOLDER = "RUN-ID"
 
 
 @dataclass(frozen=True)
+class Dependency:
+    """One thing that a job waits for, as sbatch takes it."""
+
+    kind: str
+    """`afterok` and its like; `singleton` has no job."""
+    job_id: str | None = None
+    run_dir: Path | None = None
+    """The run that the job is of; None: it is none of fsdpkit's."""
+
+    @property
+    def text(self) -> str:
+        """sbatch's word for it, such as `afterok:1234`."""
+        return self.kind if self.job_id is None else f"{self.kind}:{self.job_id}"
+
+
+@dataclass(frozen=True)
 class Plan:
     """What will be submitted, decided and checked."""
 
@@ -58,8 +74,8 @@ class Plan:
     placement: Placement
     work_dir: Path
     array: str | None = None
-    after: tuple[str, str] | None = None
-    """The run this one waits for and its Slurm job id, as (run id, job id)."""
+    after: tuple[Dependency, ...] = ()
+    """The jobs that this one waits for."""
     python: PythonEnvironment = field(default_factory=own_python)
     """What a job gets that names no environment of its own."""
     chained: tuple[str, ...] = ()
@@ -291,7 +307,7 @@ def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
     if plan.array:
         directives.append(Directive("array", plan.array))
     if plan.after:
-        directives.append(Directive("dependency", f"afterok:{plan.after[1]}"))
+        directives.append(Directive("dependency", ",".join(one.text for one in plan.after)))
     if plan.chained:
         directives.append(Directive("dependency", f"afternotok:{':'.join(plan.chained)}"))
     if plan.after or plan.chained:

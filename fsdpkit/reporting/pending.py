@@ -1,7 +1,8 @@
 """Why a job is pending: Slurm's one-word reason turned into a sentence, and what to do about it.
 
 Pure: text in, a `PendingReason` out, for any text. Source of the reasons and what they mean:
-squeue(1), "JOB REASON CODES", and https://slurm.schedmd.com/job_reason_codes.html. `never` is True
+squeue(1), "JOB REASON CODES", https://slurm.schedmd.com/job_reason_codes.html, and the tables of
+Slurm 22.05 to 26.05 (job_state_reason_string, state_desc). `never` is True
 only if the reason cannot clear without a person; if it may pass, or that is unknown, it is False.
 """
 
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from fsdpkit.runs.job_ids import job_of
+from fsdpkit.scheduling.named_limits import named_limit
 from fsdpkit.scheduling.states import HELD_AFTER_REQUEUE, HELD_STATES, JobState
 
 
@@ -85,7 +87,7 @@ def why(evidence: PendingEvidence) -> PendingReason:
         known = _node_not_available(tail)
     if evidence.state in HELD_STATES or re.fullmatch(r"(?i)job requeued in held state", text):
         known = _requeued_and_held(evidence.state)
-    known = known or _limit(head) or _held_after_requeue(text)
+    known = known or _sentence(text) or _limit(head) or _held_after_requeue(text)
     if known is None:
         return PendingReason(words=f"Slurm gives as the reason {text!r}")
     return PendingReason(
@@ -102,9 +104,11 @@ class _Meaning(NamedTuple):
 
 
 _RELEASE = "Release it: fsdpkit resume {run}"
-_SHORTER = "Ask for less: scontrol update JobId={job} TimeLimit=HH:MM:SS; limits: sinfo -o '%P %l'."
 _OTHER_PARTITION = "Move it: scontrol update JobId={job} Partition=NAME; partitions: sinfo -s."
-_AGAIN = "Cancel it (fsdpkit cancel {run}) and submit again within what is allowed"
+_LESS_TIME = "scontrol update JobId={job} TimeLimit=HH:MM:SS"
+_CANCEL = "Cancel it (fsdpkit cancel {run})"
+_AGAIN = f"{_CANCEL} and submit again within what is allowed"
+_SHORTER = f"Ask for less: {_LESS_TIME}; limits: sinfo -o '%P %l'."
 _ASSOCIATIONS = "sacctmgr -nP show assoc user=$USER format=account,partition,qos"
 _CENTRE = "Ask the centre"
 
@@ -204,6 +208,11 @@ _KNOWN = {
         "nodes that it needs are down, drained or reserved for partitions with a higher priority",
         "See which: sinfo -R",
     ),
+    "MaxPoweredUpNodes": _Meaning("as many nodes are powered up as the cluster allows at once"),
+    "MpiPortsBusy": _Meaning("the ports that Slurm reserves for MPI are in use on its nodes"),
+    "NvidiaImexChannels": _Meaning("waits for a channel by which GPUs share memory across nodes"),
+    "BlockMaxError": _Meaning("its block of nodes failed too often", _CENTRE),
+    "BlockFreeAction": _Meaning("its block of nodes is being freed"),
     "FrontEndDown": _Meaning("no front end is available to start it"),
     "Cleaning": _Meaning("its previous attempt is being cleaned up"),
     "Prolog": _Meaning("the nodes are being prepared"),
@@ -223,58 +232,74 @@ _KNOWN = {
     "InactiveLimit": _Meaning("its last attempt was idle for too long, and it was requeued"),
 }
 
-_RESOURCES = {
-    "BB": "burst buffer",
-    "Billing": "billing unit",
-    "Cpu": "CPU",
-    "CPU": "CPU",
-    "Energy": "energy",
-    "GRES": "GPU/GRES",
-    "Jobs": "running job",
-    "License": "licence",
-    "Mem": "memory",
-    "Memory": "memory",
-    "Node": "node",
-    "SubmitJob": "queued job",
-    "SubmitJobs": "queued job",
-    "Unknown": "resource",
-    "Wall": "running time",
-    "WallDuration": "time",
-}
-_LIMIT = re.compile(
-    r"(?P<whose>Assoc|QOS)?(?P<kind>Grp|Max|Min)"
-    rf"(?P<what>{'|'.join(sorted(_RESOURCES, key=len, reverse=True))})"
-    r"(?P<minutes>RunMinutes|Minutes)?(?:Per(?P<per>Job|Node|User|Account))?(?:Limit|NotSatisfied)?"
+# Slurm's sentences, which squeue shows in place of a word (job_ptr->state_desc of 22.05 to 26.05),
+# each with the word that says the same, or what it means.
+_SENTENCES: tuple[tuple[str, str | _Meaning], ...] = (
+    (r"Job's account not permitted to use this partition.*", "AccountNotAllowed"),
+    (r"Job's QOS not permitted to use this partition.*", "QOSNotAllowed"),
+    (
+        r"(uid \d+ not in|User's|Job's) group (not )?permitted to use this partition.*",
+        _Meaning("{partition} is not open to your groups", _OTHER_PARTITION, True),
+    ),
+    (r"Nodes required for job are DOWN.*", "Nodes required for job are DOWN"),
+    (r"Reservation \S+ was deleted", "ReservationDeleted"),
+    (r"Reservation \S+, which this job was running under, has ended", "ReservationDeleted"),
+    (r"Reservation \S+ is invalid|Problem using reservation", "ReservationInvalid"),
+    (
+        r"Required nodes outside of the reservation",
+        _Meaning(
+            "nodes that it must have are not in its reservation",
+            _AGAIN + "; nodes: scontrol show reservation",
+            True,
+        ),
+    ),
+    (r".* specification can not be satisfied", "BadConstraints"),
+    (r"Node feature requirements can not be satisfied", "BadConstraints"),
+    (r"CPU count per node can not be satisfied", "BadConstraints"),
+    (r"RaisedSignal:.*", "RaisedSignal"),
+    (
+        r"Job is at or exceeds .*",
+        _Meaning(
+            "a budget or limit of its account or QOS is used up",
+            "Ask for less time, or the centre for a larger budget; limits: sacctmgr show assoc "
+            "user=$USER",
+        ),
+    ),
+    (r"Burst buffer .*error.*", "BurstBufferOperation"),
 )
+_ALLOWS = re.compile(r".*\((?P<partition>\S+) (?P<does>allows|denies) (?P<names>\S+) .*\)")
+
+
+def _sentence(text: str) -> _Meaning | None:
+    """Of a sentence, with the names that a partition allows or denies."""
+    for pattern, meaning in _SENTENCES:
+        if re.fullmatch(pattern, text) is None:
+            continue
+        known = _KNOWN[meaning] if isinstance(meaning, str) else meaning
+        if rule := _ALLOWS.fullmatch(text):
+            names = rule["names"].replace("{", "").replace("}", "")
+            return known._replace(words=f"{known.words}, which {rule['does']} {names}")
+        return known
+    return None
 
 
 def _limit(reason: str) -> _Meaning | None:
-    """`AssocGrpCPUMinutesLimit` and the other hundred words that are put together like it."""
-    match = _LIMIT.fullmatch(reason)
-    if match is None:
+    """`AssocGrpCPUMinutesLimit` and the other names that are put together like it."""
+    limit = named_limit(reason)
+    if limit is None:
         return None
-    of_qos = match["whose"] == "QOS"
-    whose = "its QOS ({qos})" if of_qos else "its account ({account})"
-    show = "limits: " + ("sacctmgr show qos" if of_qos else "sacctmgr show assoc user=$USER")
-    what, minutes, per = _RESOURCES[match["what"]], match["minutes"], match["per"]
-    what += " minutes" if minutes else ""
-    if match["kind"] == "Min":
-        words = f"it asks for less than {whose} requires ({what})"
-        return _Meaning(words, f"{_AGAIN}; {show}", True)
-    if match["kind"] == "Max" and (per in ("Job", "Node") or minutes):
-        where = "on a node" if per == "Node" else "for a job"
-        words = f"it asks for more than {whose} allows {where} ({what})"
-        return _Meaning(words, f"{_AGAIN}; {show}", True)
-    if minutes == "Minutes":
-        words = f"the budget of {whose} ({what}) is used up, or too little is left for this job"
-        return _Meaning(
-            words, f"Ask for less time, or the centre for a larger budget; {show}", True
-        )
-    if per == "User" or (match["kind"] == "Max" and per is None):
-        words = f"you have reached the limit of {whose} on what one user may have at once ({what})"
-    else:
-        words = f"jobs of {whose} have reached its limit on what they may have at once ({what})"
-    return _Meaning(words)
+    words = limit.words("its QOS ({qos})" if limit.of_qos else "its account ({account})")
+    if not limit.never:
+        return _Meaning(words)
+    show = f"limits: {limit.show()}"
+    if limit.kind == "Max" and limit.what in ("time", "running time"):
+        return _Meaning(words, f"Ask for less: {_LESS_TIME}; {show}", True)
+    if limit.kind == "Grp":
+        centre = "or the centre for a larger budget"
+        return _Meaning(words, f"Ask for less time ({_LESS_TIME}), {centre}; {show}", True)
+    ask = limit.ask_for()
+    todo = f"{_CANCEL} and ask for {ask}" if ask else _AGAIN
+    return _Meaning(words, f"{todo}; {show}", True)
 
 
 def _node_not_available(tail: str) -> _Meaning:

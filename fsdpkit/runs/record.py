@@ -33,6 +33,7 @@ RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z")]
 JobId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\Z")]
 TaskId = Annotated[str, Meta(pattern=rf"^{ONE}\Z")]
 Clusters = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,-]{0,255}\Z")]
+ClusterName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,127}\Z")]
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")]
 Count = Annotated[int, Meta(ge=1, le=NODES)]
 Ranks = Annotated[int, Meta(ge=1, le=RANKS)]
@@ -61,6 +62,13 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     resources.exclude."""
     submitted_s: Time | None = None
     """Unix time."""
+    slurm_cluster: ClusterName | None = None
+    """The name of the cluster that took it, as it calls itself: a job's number is its own."""
+    slurm_submit_s: Time | None = None
+    """When that was, by the cluster's clock."""
+    seen: Ended | None = None
+    """States by job id that end a job unless Slurm queues it again, such as PREEMPTED, as somebody
+    saw them: what is left once it has forgotten the job."""
     ended: Ended | None = None
     """States by job id once they are settled, then not asked for again."""
 
@@ -97,6 +105,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     after: After = []
     left_out: LeftOut = []
     submitted_s: Time | None = None
+    slurm_cluster: ClusterName | None = None
+    slurm_submit_s: Time | None = None
+    seen: Ended | None = None
     ended: Ended | None = None
     """Once the scheduler had said how every job ended: those states by job id, not asked again."""
     earlier: Annotated[list[JobRecord], Meta(max_length=JOBS)] = []

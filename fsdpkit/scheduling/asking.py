@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord
 from fsdpkit.scheduling.cluster import cluster_of
+from fsdpkit.scheduling.job_mark import marked_jobs
 from fsdpkit.scheduling.run_states import Standing, standings
 from fsdpkit.scheduling.states import JobState
 
@@ -51,13 +52,13 @@ class Asking:
         return standings(runs)
 
     def details(
-        self, record: RunRecord, job_id: str, state: JobState
+        self, paths: RunPaths, record: RunRecord, job_id: str, state: JobState
     ) -> tuple[dict[str, str], list[str]]:
         """What slurmctld has of a job that stands so, by Slurm's names; and why it did not say."""
         from fsdpkit.scheduling.slurm import Round
 
-        asked = Round()
-        return cluster_of(record.kind, record.cluster).details(job_id, asked), asked.unread
+        asked, job = Round(), marked_jobs(paths.dir, record)[job_id]
+        return cluster_of(record.kind, record.cluster).details(job, asked), asked.unread
 
 
 class PacedAsking(Asking):
@@ -67,7 +68,7 @@ class PacedAsking(Asking):
         self._pace, self._clock = pace or Pace(), clock
         self._due_s = self.asked_s = -1e9
         self._known: dict[RunPaths, tuple[RunRecord, Standing]] = {}
-        self._details: dict[tuple[str, str, str | None], tuple[dict[str, str], list[str]]] = {}
+        self._details: dict[tuple[str, str, str, str | None], tuple[dict[str, str], list[str]]] = {}
 
     @property
     def age_s(self) -> float:
@@ -90,9 +91,9 @@ class PacedAsking(Asking):
         return known is not None and known[0].job_ids == record.job_ids
 
     def details(
-        self, record: RunRecord, job_id: str, state: JobState
+        self, paths: RunPaths, record: RunRecord, job_id: str, state: JobState
     ) -> tuple[dict[str, str], list[str]]:
-        key = job_id, state.state, state.reason
+        key = record.id, job_id, state.state, state.reason
         if key not in self._details:
-            self._details[key] = super().details(record, job_id, state)
+            self._details[key] = super().details(paths, record, job_id, state)
         return self._details[key]

@@ -2,7 +2,8 @@
 
 Whoever submits, asks or cancels says so to a `Cluster` and does not ask which one it is. What a
 cluster cannot do is a fact of it (`chains`), or an empty answer. A further kind of cluster is a
-class with this protocol, and a line in `cluster_of`.
+class with this protocol, and a line in `cluster_of`. No operation takes a bare number: a
+`MarkedJob` says whose it is, and another job of that number is neither touched nor believed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import Resources
-    from fsdpkit.scheduling.job_mark import JobMark
-    from fsdpkit.scheduling.slurm import Round, SbatchAnswer
+    from fsdpkit.scheduling.job_mark import MarkedJob
+    from fsdpkit.scheduling.sbatch_answer import SbatchAnswer
+    from fsdpkit.scheduling.slurm import Round
     from fsdpkit.scheduling.states import JobState
 
 
@@ -51,12 +53,18 @@ class Cluster(Protocol):
         """What it would say to the job, in its own words. Raises SchedulerError."""
 
     def states(
-        self, job_ids: Iterable[str], asked: Round | None = None, user: str | None = None
-    ) -> dict[str, JobState]:
-        """The state of each job or array task (`12_3`) that it knows; user: whose they are."""
+        self, jobs: Iterable[MarkedJob], asked: Round | None = None
+    ) -> dict[MarkedJob, JobState]:
+        """The state of each job or array task that it knows by its mark."""
 
-    def details(self, job_id: str, asked: Round) -> dict[str, str]:
+    def details(self, job: MarkedJob, asked: Round) -> dict[str, str]:
         """What it has of a job besides, by Slurm's names; empty if there is nothing to say."""
+
+    def name(self, asked: Round) -> str | None:
+        """How it calls itself, where there can be another; None also if it does not say."""
+
+    def receipt(self, job: MarkedJob) -> tuple[str | None, float | None]:
+        """Of a job that was just submitted: `name`, and when that was, by its clock."""
 
     def config_text(self, asked: Round) -> str | None:
         """How it is configured, as `scontrol show config` prints it; None if it does not say."""
@@ -67,16 +75,16 @@ class Cluster(Protocol):
     def find_by_comment(self, comment: str) -> str | None:
         """The newest job with this comment."""
 
-    def forgot(self, job_id: str) -> bool:
+    def forgot(self, job: MarkedJob) -> bool:
         """Whether it answers that it knows no such job."""
 
-    def confirm(self, job_id: str, mark: JobMark) -> None:
-        """Raise SchedulerError unless it knows the job, or the array of the task, by this mark."""
+    def confirm(self, job: MarkedJob) -> None:
+        """Raise SchedulerError unless it knows the job, or the array of the task, by its mark."""
 
-    def release(self, job_id: str, mark: JobMark) -> None:
+    def release(self, job: MarkedJob) -> None:
         """Let a job, or a task of it, go that is held. Raises SchedulerError, as `confirm`."""
 
-    def cancel(self, job_id: str, mark: JobMark) -> None:
+    def cancel(self, job: MarkedJob) -> None:
         """End a job, or a task of it where `ends_tasks`. Raises SchedulerError, as `confirm`."""
 
 

@@ -7,6 +7,7 @@ and an id: `results()`, `exception()`, `stdout()`, `cancel()`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import time
@@ -19,13 +20,14 @@ from submitit.core import utils
 from submitit.core.core import InfoWatcher, Job
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import SchedulerError, StorageError
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import SUBMISSION_PICKLE, make_directory, name_submission, write_atomically
 from fsdpkit.runs.reading import open_own
 from fsdpkit.scheduling.cluster import Cluster
-from fsdpkit.scheduling.job_mark import JobMark
-from fsdpkit.scheduling.slurm import SbatchAnswer, SlurmClient
+from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
+from fsdpkit.scheduling.sbatch_answer import SbatchAnswer
+from fsdpkit.scheduling.slurm import SlurmClient
 from fsdpkit.scheduling.states import JobState
 
 
@@ -36,6 +38,11 @@ class StateWatcher(InfoWatcher):
         super().__init__(delay_s=delay_s)
         self.client = client
         self._states: dict[str, JobState] = {}
+        self._marks: dict[str, JobMark] = {}
+
+    def know(self, job: MarkedJob) -> None:
+        """Nothing is asked about a job before this said what it is known by."""
+        self._marks[job.id] = job.mark
 
     def job_state(self, job_id: str, mode: str = "force") -> JobState | None:
         """What is known of the job. mode: force (ask now), standard (if it is time) or cache."""
@@ -61,7 +68,9 @@ class StateWatcher(InfoWatcher):
     def update(self) -> None:
         self._num_calls += 1
         waiting = sorted(self._registered - self._finished)
-        self._states |= self.client.states(waiting)
+        marks = self._marks
+        marked = [MarkedJob(job_id, marks[job_id]) for job_id in waiting if job_id in marks]
+        self._states |= {job.id: state for job, state in self.client.states(marked).items()}
         self._last_status_check = time.time()
         for job_id in waiting:
             state = self._states.get(job_id)
@@ -73,6 +82,16 @@ class FsdpkitJob(SlurmJob[Any]):
     """A job that is done when the cluster says so, with or without accounting."""
 
     watcher: StateWatcher = StateWatcher(SlurmClient())  # type: ignore[assignment]
+
+    def __init__(self, folder: str | Path, job_id: str, tasks: Sequence[int] = (0,)) -> None:
+        super().__init__(folder, job_id, tasks)
+        with contextlib.suppress(SchedulerError):  # a folder that is gone
+            self.watcher.know(self._marked())
+
+    def _marked(self) -> MarkedJob:
+        """The run's job. Raises SchedulerError."""
+        run = self.paths.folder.parent
+        return MarkedJob(self.job_id, JobMark.of(run, f"fsdpkit:{run.name}"))
 
     def done(self, force_check: bool = False) -> bool:
         """Whether the job ended. A result of an attempt before a requeue does not count: a result
@@ -106,9 +125,7 @@ class FsdpkitJob(SlurmJob[Any]):
             time.sleep(1)
 
     def cancel(self, check: bool = True) -> None:
-        run = self.paths.folder.parent
-        mark = JobMark.of(run, f"fsdpkit:{run.name}")
-        self.watcher.client.cancel(self.job_id, mark)
+        self.watcher.client.cancel(self._marked())
 
 
 def job_class(client: Cluster) -> type[FsdpkitJob]:

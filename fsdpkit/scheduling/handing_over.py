@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from fsdpkit.config.private_files import set_mode
 from fsdpkit.config.trust import vouch
@@ -11,6 +12,7 @@ from fsdpkit.errors import SchedulerError, StorageError, SubmissionInterrupted
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
+from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.run_dir import mode_of_run
 
 
@@ -25,10 +27,22 @@ def write_job(paths: RunPaths, plan: Plan) -> None:
         raise StorageError(f"{paths.job} cannot be written: {error.strerror}") from error
 
 
+class HandedOver(NamedTuple):
+    """What is known of a job that the scheduler took."""
+
+    job_id: str
+    cluster: str | None
+    """As sbatch named it, to be asked there (`-M`)."""
+    slurm_cluster: str | None
+    """As the cluster calls itself."""
+    slurm_submit_s: float | None
+    """When it took the job, by its clock."""
+
+
 def call_scheduler(
     plan: Plan, paths: RunPaths, script: str, known: Collection[str] = ()
-) -> tuple[str, str | None]:
-    """The job's id and, where sbatch named one, the cluster. known: the run's other jobs.
+) -> HandedOver:
+    """Queue the job, and say what it is known by from now on. known: the run's other jobs.
 
     Raises SubmissionUnconfirmed if Slurm may have the job and does not show it yet, and
     SubmissionInterrupted on Ctrl-C.
@@ -36,7 +50,10 @@ def call_scheduler(
     profile = plan.site.profile
     cluster = cluster_of(profile.kind, profile.slurm_clusters)
     try:
-        return _call_or_find(plan, cluster, paths, script, known)
+        job_id, name = _call_or_find(plan, cluster, paths, script, known)
+        job = MarkedJob(job_id, JobMark.of(paths.dir, f"fsdpkit:{paths.dir.name}"))
+        asked = cluster if name is None else cluster_of(profile.kind, name)
+        return HandedOver(job_id, name, *asked.receipt(job))
     except KeyboardInterrupt as error:
         raise SubmissionInterrupted("interrupted while Slurm was asked") from error
 

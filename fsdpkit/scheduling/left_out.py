@@ -19,6 +19,7 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.outcomes import Ending
 from fsdpkit.runs.reading import read_json
 from fsdpkit.runs.record import RunRecord, jobs_of_attempts, load, now_s
+from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 
 _COMMENT = re.compile(r"fsdpkit:([A-Za-z0-9][A-Za-z0-9._+-]*)")
 
@@ -79,7 +80,8 @@ def use_again(node: str, runs: Path, cluster: str | None) -> tuple[list[str], li
             record = load(directory)
             found = left_out(RunPaths(directory), record, job_id, excluded)
             if node in {one.node for one in found}:
-                client.exclude(job_id, [name for name in names if name != node])
+                job = MarkedJob(job_id, JobMark.of(directory, comment))
+                client.exclude(job, [name for name in names if name != node])
                 freed.append(job_id)
         except SchedulerError as error:
             problems.append(f"job {job_id} still leaves {node} out: {error}")

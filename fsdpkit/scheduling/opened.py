@@ -21,15 +21,16 @@ from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import find_run, runs_dir
 from fsdpkit.scheduling.asking import UNHEARD_S, Pace
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
-from fsdpkit.scheduling.job_mark import JobMark
+from fsdpkit.scheduling.job_mark import MarkedJob, comment, mark_of_job
 from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.run_states import (
+    Standing,
     States,
     all_states,
     awaited,
-    comment,
     confirmed,
     decisive,
+    standings,
 )
 from fsdpkit.scheduling.states import JobState
 
@@ -131,16 +132,30 @@ class OpenRun:
         """
         return cluster_of(self.record.kind, self.record.cluster)
 
-    def mark(self) -> JobMark:
-        """What the run's jobs are known by, for whoever does something to one.
+    def marked(self, job_id: str) -> MarkedJob:
+        """A job of the run's, or a task of its array, for whoever asks about it or changes it.
+
+        Args:
+            job_id: Its id, array tasks as `12_3`.
 
         Returns:
-            Their comment, and whose the run's directory is.
+            The id with what tells the job from others of that number.
 
         Raises:
-            SchedulerError: The directory is gone.
+            SchedulerError: The directory is gone, or the run has no such job.
         """
-        return JobMark.of(self.dir, comment(self.record))
+        for job in self.record.jobs:
+            if job_id in (job.job_id, *job.job_ids):
+                return MarkedJob(job_id, mark_of_job(self.dir, self.record, job))
+        raise SchedulerError(f"run {self.id} has no job {job_id}")
+
+    def standing(self) -> Standing:
+        """How the run stands, asked now.
+
+        Returns:
+            The states of all its jobs, and what could not be read.
+        """
+        return standings([(self.paths, self.record)])[0]
 
     def states(self) -> States:
         """The states that say how the run stands.
@@ -156,7 +171,7 @@ class OpenRun:
         Returns:
             By job id, array tasks as `12_3`; None where nobody could say.
         """
-        return all_states([(self.paths, self.record)])[0]
+        return self.standing().states
 
     def state(self, array_task: int | None = None) -> JobState | None:
         """One state for the whole run, or for one task of its array.
@@ -220,10 +235,9 @@ class OpenRun:
                 if heard is not None:
                     heard(state)
             elif time.monotonic() - known > UNHEARD_S:
-                raise SchedulerError(
-                    f"it is unknown what became of job {self.job_id}: neither squeue nor sacct "
-                    f"nor scontrol knows it"
-                )
+                strange = self.newer().standing().strange
+                why = strange or "neither squeue nor sacct nor scontrol knows it"
+                raise SchedulerError(f"it is unknown what became of job {self.job_id}: {why}")
             if self._has_news_within(pace.pause_s(), array_task):
                 pace.news()
 

@@ -7,21 +7,29 @@ on request are believed only with the files that say so, too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
 
 import msgspec
 
 from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.job_ids import job_of, task_of
-from fsdpkit.runs.layout import RunPaths, TaskPaths
+from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending
 from fsdpkit.runs.reading import read_json
-from fsdpkit.runs.record import RunRecord, jobs_of_attempts
+from fsdpkit.runs.record import RunRecord, Time, jobs_of_attempts
 from fsdpkit.scheduling.states import JobState
 
+_SCHEDULERS_WORDS = {"cancelled": "CANCELLED", "time-limit": "TIMEOUT"}
+"""By the cause that the batch shell put down, what a scheduler calls such an end."""
+_SILENT_S = 180.0
+"""How long nothing is written to the directory of an attempt before it counts as over: nodes write
+a sample every ten seconds, of long attempts each 360th part of their age."""
 RETURNS_WITHIN_S = 10.0
 """How long an end must last after which Slurm may queue the job again."""
 UNSEEN_S = 60.0
@@ -105,6 +113,73 @@ def _stopped(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -
         return state
     saved = "" if ending.step is None else f"; saved at step {ending.step:,}"
     return replace(state, outcome="stopped", account=f"{ending.why}{saved}")
+
+
+def left_by(paths: RunPaths, record: RunRecord, job_id: str) -> JobState | None:
+    """How a job ended that the scheduler has forgotten: as its batch shell wrote at its end, else
+    as somebody saw it stand before. None: neither is there."""
+    task, number = _task(paths, job_id), None
+    with contextlib.suppress(OSError):
+        number = _newest_attempt(task, record, job_id)
+    attempt = None if number is None else task.attempt(number)
+    ending = outcomes.read(attempt.ending, Ending) if attempt else None
+    if attempt is None or ending is None:
+        return _seen(record, job_id, None if attempt is None else written_s(attempt))
+    if ending.action != "end":
+        return None
+    word = _SCHEDULERS_WORDS.get(ending.cause, "FAILED") if ending.status else "COMPLETED"
+    ended = JobState(word, "files", ending.status, 0, end_s=written_s(attempt))
+    return judged(paths, record, job_id, ended)
+
+
+def _seen(record: RunRecord, job_id: str, written: float | None) -> JobState | None:
+    """The state that was put on record, unless an attempt has written more since."""
+    for job in record.jobs:
+        if (state := recorded((job.seen or {}).get(job_id))) is not None:
+            since = 0.0 if written is None else written - (state.end_s or 0.0)
+            return state if since <= UNSEEN_S else None
+    return None
+
+
+_FIELDS = frozenset(field.name for field in fields(JobState))
+
+
+def recorded(state: Mapping[str, Any] | None) -> JobState | None:
+    """A state from the record, None if it is none; keys of a later version are passed over."""
+    try:
+        found = msgspec.convert({k: v for k, v in (state or {}).items() if k in _FIELDS}, JobState)
+        msgspec.convert([found.submit_s, found.start_s, found.end_s], list[Time | None])
+    except msgspec.ValidationError:
+        return None
+    return found
+
+
+def written_s(attempt: AttemptPaths) -> float | None:
+    """When something was last written to a file of the attempt; None: it has none."""
+    with contextlib.suppress(OSError), os.scandir(attempt.dir) as files:
+        return max((one.stat(follow_symlinks=False).st_mtime for one in files), default=None)
+    return None
+
+
+def began(paths: RunPaths, record: RunRecord, job_id: str) -> bool:
+    """Whether an attempt of the job is on record."""
+    with contextlib.suppress(OSError):
+        return _newest_attempt(_task(paths, job_id), record, job_id) is not None
+    return False
+
+
+def still_written(paths: RunPaths, record: RunRecord, job_id: str) -> bool:
+    """Whether an attempt of the job goes on, by what its nodes write, whoever knows the job."""
+    task = _task(paths, job_id)
+    try:
+        number = _newest_attempt(task, record, job_id)
+        if number is None or task.attempt(number).ending.exists():
+            return False
+        began_s = task.attempt(number).dir.stat().st_mtime
+    except OSError:
+        return False
+    now_s, last_s = time.time(), written_s(task.attempt(number))
+    return last_s is not None and now_s - last_s < max(_SILENT_S, (last_s - began_s) / 100)
 
 
 def _task(paths: RunPaths, job_id: str) -> TaskPaths:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 
+from fsdpkit.scheduling.named_limits import limit_in, remedy
+
 _REMEDIES = [
     (
         r"[Ii]nvalid account|account/partition combination",
@@ -13,6 +15,10 @@ _REMEDIES = [
     ),
     (r"[Ii]nvalid partition", "List the partitions: sinfo -s; choose one with --partition."),
     (r"[Ii]nvalid qos", "List yours: sacctmgr -nP show assoc user=$USER format=account,qos"),
+    (
+        r"[Jj]ob violates accounting/QOS policy",
+        "A limit of your account or QOS is reached: sacctmgr show assoc user=$USER.",
+    ),
     (
         r"time limit|TimeLimit|[Rr]equested time",
         "Ask for less with --time; limits: sinfo -o '%P %l'.",
@@ -28,10 +34,6 @@ _REMEDIES = [
     (
         r"[Ii]nvalid wckey",
         "The site enforces wckeys; set yours in SBATCH_WCKEY.",
-    ),
-    (
-        r"[Jj]ob violates accounting/QOS policy|QOSMax|AssocMax|AssocGrp",
-        "A limit of your account or QOS is reached: sacctmgr show assoc user=$USER.",
     ),
     (
         r"Could not establish a configuration source",
@@ -54,12 +56,32 @@ _REMEDIES = [
         "The cluster has reached its limit of jobs (MaxJobCount): submit again when some have "
         "ended.",
     ),
+    (
+        r"group not permitted",
+        "Choose a partition that is open to your groups with --partition: scontrol show partition.",
+    ),
+    (
+        r"Required partition not available",
+        "It is closed: choose another with --partition; partitions: sinfo -s.",
+    ),
+    (
+        r"Access/permission denied",
+        "The partition, its reservation or this machine is not open to you: scontrol show "
+        "partition (AllocNodes, ReqResv, RootOnly).",
+    ),
+    (
+        r"[Rr]equested reservation is invalid",
+        "List the reservations: scontrol show reservation; choose with --set "
+        "resources.reservation=….",
+    ),
     (r"dependency", "The job to wait for is unknown to Slurm, or ended long ago."),
 ]
 
 
 def remedy_for(stderr: str) -> str | None:
-    """What to do about a refusal, where its cause is known."""
+    """What to do about a refusal, where its cause is known; first by the limit that it names."""
+    if (limit := limit_in(stderr)) is not None:
+        return remedy(limit)
     return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, stderr)), None)
 
 

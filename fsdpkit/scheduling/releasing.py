@@ -18,5 +18,5 @@ def release_held(run: OpenRun) -> list[str]:
     states = run.states()
     held = [job_id for job_id, state in states.items() if state is not None and state.held]
     for job_id in held:
-        run.client().release(job_id, run.mark())
+        run.client().release(run.marked(job_id))
     return held

@@ -41,7 +41,7 @@ from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.predicted import predicted_of, save_predicted
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
-from fsdpkit.scheduling.cluster import cluster_of
+from fsdpkit.scheduling.ahead import jobs_ahead
 from fsdpkit.scheduling.elsewhere import refuse_from_here
 from fsdpkit.scheduling.fitting import fit
 from fsdpkit.scheduling.handing_over import call_scheduler, write_job
@@ -52,7 +52,7 @@ from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run_dir import refuse_if_open
-from fsdpkit.scheduling.run_states import States, decisive
+from fsdpkit.scheduling.run_states import Standing, States, decisive
 from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_release import wants_expediting
@@ -93,11 +93,14 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
     _refuse_while_in_flight(record)
     before, job, site = _reload(run, ResumeRequest()), _reload(run, changes), _site_of(record)
     assets.check_published(job.entry.path)
-    states = _settled_states(run)
-    ahead = _jobs_ahead(run, states)
+    standing = _settled_standing(run)
+    states = standing.states
+    ahead = jobs_ahead(run, standing)
     otherwise = _trains_otherwise(before, job)
     if changes.chained and ahead:
         _check_chain(run, otherwise)
+        for job_id in ahead:
+            run.client().confirm(run.marked(job_id))
     else:
         _check_not_over(run, states, ahead, otherwise)
     array = _array(run, states, changes.tasks, again=otherwise)
@@ -153,37 +156,15 @@ def _site_of(record: RunRecord) -> LoadedSite:
         return load_site(record.site_file)
 
 
-def _settled_states(run: OpenRun) -> States:
-    """The states of all jobs, once none is left that Slurm may be about to queue again."""
+def _settled_standing(run: OpenRun) -> Standing:
+    """How the run stands, once no job is left that Slurm may be about to queue again."""
     deadline = time.monotonic() + RETURNS_WITHIN_S
     while True:
-        states = run.job_states()
-        if not any(s and s.may_return for s in decisive(run.record, states).values()):
-            return states
-        if time.monotonic() > deadline:
-            return states
+        standing = run.standing()
+        newest = decisive(run.record, standing.states).values()
+        if not any(s and s.may_return for s in newest) or time.monotonic() > deadline:
+            return standing
         time.sleep(1.0)
-
-
-def _jobs_ahead(run: OpenRun, states: States) -> list[str]:
-    """Ids of the run's jobs that are not over."""
-    ahead = []
-    for job in run.record.jobs:
-        open_ids = []
-        for job_id in job.job_ids if job.ended is None else []:
-            state = states.get(job_id)
-            if state is None or state.phase != "ended":
-                open_ids.append(job_id)
-        unknown = all(states.get(job_id) is None for job_id in open_ids)
-        # Without accounting Slurm forgets a job minutes after its end.
-        if job.job_id and open_ids and not (unknown and _forgotten(run.record, job.job_id)):
-            ahead.append(job.job_id)
-    return ahead
-
-
-def _forgotten(record: RunRecord, job_id: str) -> bool:
-    """Whether the scheduler answers that it knows no such job."""
-    return cluster_of(record.kind, record.cluster).forgot(job_id)
 
 
 def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwise: bool) -> None:
@@ -292,7 +273,7 @@ def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> An
             if not plan.chained:
                 _take_back_requests(run)
             known = [job.job_id for job in record.jobs if job.job_id]
-            job_id, cluster = call_scheduler(plan, run.paths, script, known)
+            taken = call_scheduler(plan, run.paths, script, known)
         except (SubmissionUnconfirmed, SubmissionInterrupted) as error:
             raise type(error)(
                 f"{error}; whether the job was accepted is not known: fsdpkit status "
@@ -303,8 +284,15 @@ def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> An
             save(run.paths, old)
             raise
         record = msgspec.structs.replace(
-            record.with_job(msgspec.structs.replace(next_job, job_id=job_id)),
-            cluster=cluster,
+            record.with_job(
+                msgspec.structs.replace(
+                    next_job,
+                    job_id=taken.job_id,
+                    slurm_cluster=taken.slurm_cluster,
+                    slurm_submit_s=taken.slurm_submit_s,
+                )
+            ),
+            cluster=taken.cluster,
             version=fsdpkit.__version__,
             template=f"{plan.template.manifest.name} {plan.template.manifest.version}",
             digests=plan.digests,

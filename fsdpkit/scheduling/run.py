@@ -110,7 +110,7 @@ class Run(OpenRun):
             from fsdpkit.scheduling.visiting import refuse_of_others
 
             refuse_of_others(self)
-        client, mark, states = self.client(), self.mark(), self.job_states()
+        client, states = self.client(), self.job_states()
         asked = []
         # The newest first, lest the end of one lets the next start.
         for job in reversed([job for job in self.record.jobs if job.ended is None]):
@@ -120,9 +120,9 @@ class Run(OpenRun):
                 running = [j for j, s in left.items() if s is not None and s.phase == "running"]
                 asked += [j for j in running if self._ask_to_stop(j)]
                 for job_id in left.keys() - asked:
-                    client.cancel(job_id, mark)
+                    client.cancel(self.marked(job_id))
             elif left and job.job_id is not None:
-                client.cancel(job.job_id, mark)
+                client.cancel(self.marked(job.job_id))
         return asked
 
     def save_checkpoint(self, *, array_task: int | None = None) -> list[SaveRequest]:
@@ -150,7 +150,7 @@ class Run(OpenRun):
             write_atomically(path, "cancel\n")
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-        state = self.client().states([job_id]).get(job_id)
+        (state,) = self.client().states([self.marked(job_id)]).values() or (None,)
         return state is None or state.phase != "pending"
 
     def jobs(self) -> list[Any]:

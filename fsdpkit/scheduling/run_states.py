@@ -6,25 +6,27 @@ Whoever asks also puts on record what is settled, so that ended runs are not ask
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.record import JobRecord, RunRecord, Time, changing, save
-from fsdpkit.scheduling.cluster import cluster_of
-from fsdpkit.scheduling.outcome import judged, may_be_unseen
+from fsdpkit.runs.record import JobRecord, RunRecord, changing, save
+from fsdpkit.scheduling.cluster import Cluster, cluster_of
+from fsdpkit.scheduling.job_mark import MarkedJob, comment, marked_jobs
+from fsdpkit.scheduling.outcome import judged, left_by, may_be_unseen, recorded
 from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.slurm import Round
 
+_RETURNED_S = 60.0
+"""A job that Slurm has not queued again by then stays ended."""
 _FORGOTTEN_S = 3 * 86400
 """How long an unconfirmed submission is looked for."""
 
@@ -43,6 +45,11 @@ class Standing(NamedTuple):
     """Why sources gave no answer, a sentence each."""
     answered: bool = True
     """False: some source gave no answer, so what is unknown may well exist."""
+    strange: str | None = None
+    """Why nothing is known here of a job of the run: it is another cluster's, or what has its
+    number is another job."""
+    elsewhere: bool = False
+    """Whether that is because another cluster took it."""
 
 
 def standings(runs: Sequence[tuple[RunPaths, RunRecord]]) -> list[Standing]:
@@ -60,63 +67,75 @@ def _ask(
     if all(job.ended is not None for _, record in runs for job in record.jobs) and not any(
         awaited(record) for _, record in runs
     ):
-        return _answers(runs, {})
+        return _recorded_only(runs)
     from fsdpkit.scheduling.slurm import Round
 
     client, asked = cluster_of(kind, cluster), Round()
     comments = [comment(record) for _, record in runs if awaited(record)]
     jobs = client.find_by_comments(comments, asked) if comments else {}
     known = [(paths, confirmed(paths, record, jobs)) for paths, record in runs]
-    states: dict[str, JobState] = {}
-    for user, records in _by_owner(known).items():
-        states |= client.states(_to_ask(records), asked, user)
-    return _answers(known, states, asked)
+    marked = {paths: _to_ask(paths, record) for paths, record in known}
+    states = client.states([job for jobs in marked.values() for job in jobs], asked)
+    return {
+        paths: _standing(paths, record, marked[paths], states, client, asked)
+        for paths, record in known
+    }
 
 
-def _by_owner(runs: Sequence[tuple[RunPaths, RunRecord]]) -> dict[str | None, list[RunRecord]]:
-    """The records of each user, by number; None: nobody knows whose."""
-    found: dict[str | None, list[RunRecord]] = {}
-    for paths, record in runs:
-        owner = None
-        with contextlib.suppress(OSError):
-            owner = str(os.stat(paths.record).st_uid)
-        found.setdefault(owner, []).append(record)
-    return found
+def _to_ask(paths: RunPaths, record: RunRecord) -> list[MarkedJob]:
+    """The jobs whose end is not on record."""
+    marked = marked_jobs(paths.dir, record)
+    return [marked[i] for job in record.jobs if job.ended is None for i in job.job_ids]
 
 
-def _to_ask(records: Sequence[RunRecord]) -> list[str]:
-    """Ids of the jobs whose end is not on record."""
-    return [
-        i for record in records for job in record.jobs if job.ended is None for i in job.job_ids
-    ]
+def _standing(
+    paths: RunPaths,
+    record: RunRecord,
+    jobs: Sequence[MarkedJob],
+    states: Mapping[MarkedJob, JobState],
+    client: Cluster,
+    asked: Round,
+) -> Standing:
+    known = {job.id: judged(paths, record, job.id, states[job]) for job in jobs if job in states}
+    lacking = [job for job in jobs if job not in states]
+    if asked.answered:
+        for job in lacking:
+            if (left := left_by(paths, record, job.id)) is not None:
+                known[job.id] = left
+    _put_on_record(paths, record, known, whole=asked.answered)
+    ours = {k: v for job in record.jobs for k, v in _of_job(job, known).items()}
+    unknown = [job for job in lacking if job.id not in known]
+    concerns = any(job.ended is None for job in record.jobs)
+    unread = tuple(asked.unread) if concerns else ()
+    return Standing(
+        record, ours, unread, asked.answered or not concerns, *_strange(unknown, client, asked)
+    )
 
 
-def _answers(
-    runs: Sequence[tuple[RunPaths, RunRecord]],
-    states: Mapping[str, JobState],
-    asked: Round | None = None,
-) -> dict[RunPaths, Standing]:
-    unread = tuple(asked.unread) if asked else ()
-    answered = asked is None or asked.answered
-    found = {}
-    for paths, record in runs:
-        known = {i: judged(paths, record, i, states[i]) for i in _to_ask([record]) if i in states}
-        _put_on_record(paths, record, known)
-        ours = {k: v for job in record.jobs for k, v in _of_job(job, known).items()}
-        concerns = any(job.ended is None for job in record.jobs)
-        found[paths] = Standing(record, ours, unread if concerns else (), answered or not concerns)
-    return found
+def _strange(jobs: Sequence[MarkedJob], client: Cluster, asked: Round) -> tuple[str | None, bool]:
+    """Why nothing is known of these here, and whether another cluster has one of them."""
+    for job in jobs:
+        here = client.name(asked) if job.mark.cluster is not None else None
+        if here is not None and here != job.mark.cluster:
+            return f"{job.belongs()}, and this is cluster {here}", True
+    for job in jobs:
+        if job in asked.strangers:
+            return f"{job.id} is another job here: {job.differences(asked.strangers[job])}", False
+    return None, False
+
+
+def _recorded_only(runs: Sequence[tuple[RunPaths, RunRecord]]) -> dict[RunPaths, Standing]:
+    """Of runs that have ended, by their records alone."""
+    return {
+        paths: Standing(record, {k: v for job in record.jobs for k, v in _of_job(job, {}).items()})
+        for paths, record in runs
+    }
 
 
 def all_states(runs: Sequence[tuple[RunPaths, RunRecord]]) -> list[States]:
     """For each run the states of all its jobs, with one round of questions for each cluster; none
     for jobs whose end is on record."""
     return [standing.states for standing in standings(runs)]
-
-
-def comment(record: RunRecord) -> str:
-    """What marks the run's jobs in Slurm."""
-    return f"fsdpkit:{record.id}"
 
 
 def awaited(record: RunRecord) -> bool:
@@ -151,44 +170,42 @@ def _of_job(job: JobRecord, known: Mapping[str, JobState]) -> States:
     if job.ended is None:
         return {job_id: known.get(job_id) for job_id in job.job_ids}
     past = job.ended
-    return {i: _recorded(past[i]) if i in past else None for i in job.job_ids}
+    return {i: recorded(past.get(i)) for i in job.job_ids}
 
 
-_FIELDS = frozenset(field.name for field in fields(JobState))
-
-
-def _recorded(state: Mapping[str, Any]) -> JobState | None:
-    """A state from the record, None if it is none; keys of a later version are passed over."""
-    try:
-        found = msgspec.convert({k: v for k, v in state.items() if k in _FIELDS}, JobState)
-        msgspec.convert([found.submit_s, found.start_s, found.end_s], list[Time | None])
-    except msgspec.ValidationError:
-        return None
-    return found
-
-
-def settled(job: JobRecord, known: Mapping[str, JobState | None]) -> JobRecord:
-    """`job` with the end of all its tasks, where each is known for good."""
+def settled(
+    job: JobRecord, known: Mapping[str, JobState | None], *, whole: bool = False
+) -> JobRecord:
+    """`job` with the end of all its tasks, where each is known for good; else with those seen that
+    end it unless Slurm queues it again. whole: every source that may know more has answered."""
     states = {job_id: known.get(job_id) for job_id in job.job_ids}
-    final = {
-        job_id: asdict(state)
-        for job_id, state in states.items()
-        if state and state.final and not may_be_unseen(state)
-    }
-    if job.ended is not None or not final or len(final) < len(states):
+    if job.ended is not None:
         return job
-    return msgspec.structs.replace(job, ended=final)
+    final = {job_id: asdict(s) for job_id, s in states.items() if s and _for_good(s, whole)}
+    if final and len(final) == len(states):
+        return msgspec.structs.replace(job, ended=final, seen=None)
+    seen = {job_id: asdict(s) for job_id, s in states.items() if s and s.may_return}
+    seen = {**(job.seen or {}), **seen}
+    return msgspec.structs.replace(job, seen=seen) if seen else job
 
 
-def _put_on_record(paths: RunPaths, record: RunRecord, known: Mapping[str, JobState]) -> None:
-    if [settled(job, known) for job in record.jobs] == record.jobs:
+def _for_good(state: JobState, whole: bool) -> bool:
+    if state.may_return:
+        return whole and state.end_s is not None and time.time() - state.end_s > _RETURNED_S
+    return state.final and not may_be_unseen(state)
+
+
+def _put_on_record(
+    paths: RunPaths, record: RunRecord, known: Mapping[str, JobState], *, whole: bool
+) -> None:
+    if [settled(job, known, whole=whole) for job in record.jobs] == record.jobs:
         return
     # Somebody else's run, a full disk, or a run that is being resumed: asked for again next time.
     with (
         contextlib.suppress(StorageError, NotFoundError),
         changing(paths, patience_s=0) as now,
     ):
-        jobs = [settled(job, known) for job in now.jobs]
+        jobs = [settled(job, known, whole=whole) for job in now.jobs]
         save(paths, now.with_jobs(jobs, resuming=now.resuming))
 
 

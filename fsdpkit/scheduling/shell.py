@@ -98,7 +98,7 @@ def _step(
 
     Source: srun(1), --overlap. Without --exact the step sees all of the job's CPUs there.
     """
-    visited.run.client().confirm(visited.job_id, visited.run.mark())
+    visited.run.client().confirm(visited.run.marked(visited.job_id))
     cluster = visited.run.record.cluster
     passed = ",".join(name for name in _PASSED if name in environ)
     return [
@@ -119,7 +119,7 @@ def _number(visited: Visited) -> str:
     """
     if visited.job_id.isdecimal():
         return visited.job_id
-    details = visited.run.client().details(visited.job_id, Round())
+    details = visited.run.client().details(visited.run.marked(visited.job_id), Round())
     number = details.get("JobId", "")
     if not number.isdecimal():
         raise SchedulerError(f"Slurm does not report the number of job {visited.job_id}: try again")

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -20,7 +20,18 @@ from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.exclusions import SINFO_FORMAT
 from fsdpkit.runs.job_ids import ONE, job_of
 from fsdpkit.scheduling.answers import call
+from fsdpkit.scheduling.job_mark import (
+    SACCT_TRAITS,
+    TRAITS_FORMAT,
+    JobTraits,
+    MarkedJob,
+    sacct_traits,
+    scontrol_traits,
+    squeue_traits,
+    traits_in,
+)
 from fsdpkit.scheduling.refusals import refusal
+from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, last_words, parse_sbatch
 from fsdpkit.scheduling.states import (
     JobState,
     decided,
@@ -33,41 +44,17 @@ from fsdpkit.scheduling.states import (
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import Resources
-    from fsdpkit.scheduling.job_mark import JobMark
 
-SQUEUE_FORMAT = "%i|%T|%r|%N|%V|%S|%e"
-SACCT_FORMAT = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList,Submit,Start,End"
+SQUEUE_FORMAT = f"%i|%T|%r|%N|%V|%S|%e|{TRAITS_FORMAT}"
+SACCT_FORMAT = (
+    f"JobID,State,ExitCode,DerivedExitCode,Reason,NodeList,Submit,Start,End,{SACCT_TRAITS}"
+)
 _QUERY_TIMEOUT_S = 20.0
 _CONTROLLER_TIMEOUT_S = 12.0
 """Of a round of questions; Slurm's commands themselves try for twice MessageTimeout."""
+_RECEIPT_S = 5.0
 _SINGLY = 5
 """More jobs than this are not asked for one by one where a command takes only one."""
-
-
-@dataclass(frozen=True)
-class SbatchAnswer:
-    """sbatch's answer."""
-
-    job_id: str
-    cluster: str | None
-
-
-def parse_sbatch(text: str) -> SbatchAnswer | None:
-    """The job in sbatch's output: a line of `--parsable`, else a wrapper's usual sentence.
-
-    Lines that a site prints around it ("this job 2 nodes charged…") are not mistaken for it. None
-    if there is no such line, or if several differ: one of them may count something else.
-    """
-    lines = [line.strip() for line in text.splitlines()]
-    for form in (_PARSABLE, _SENTENCE):
-        found = {SbatchAnswer(m[1], m[2]) for line in lines if (m := form.fullmatch(line))}
-        if found:
-            return found.pop() if len(found) == 1 else None
-    return None
-
-
-_PARSABLE = re.compile(r"(\d+)(?:;(\S+))?", re.ASCII)
-_SENTENCE = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?", re.ASCII)
 
 
 class Round:
@@ -83,6 +70,10 @@ class Round:
         self.answered = True
         """False: a source was silent that may know more (accounting that is off does not)."""
         self.unread: list[str] = []
+        self.strangers: dict[MarkedJob, JobTraits] = {}
+        """What has the number of a job that was asked for, and is another."""
+        self.names: dict[str | None, str | None] = {}
+        """How clusters call themselves, by the name that they were asked by."""
 
     def left_s(self, daemon: str) -> float:
         """Seconds for the next question, so that slurmctld leaves some to slurmdbd."""
@@ -130,7 +121,7 @@ class SlurmClient:
             done = call(argv, self.submit_timeout_s, {"SLURM_CLUSTERS": None})
         except subprocess.TimeoutExpired as error:
             raise SubmissionUnconfirmed(
-                f"sbatch has not answered within {self.submit_timeout_s:.0f} s{_last_words(error)}"
+                f"sbatch has not answered within {self.submit_timeout_s:.0f} s{last_words(error)}"
             ) from error
         submitted = parse_sbatch(done.stdout)
         if done.returncode != 0:
@@ -158,37 +149,74 @@ class SlurmClient:
         return (done.stderr.strip() or done.stdout.strip()).removeprefix("sbatch: ")
 
     def states(
-        self, job_ids: Iterable[str], asked: Round | None = None, user: str | None = None
-    ) -> dict[str, JobState]:
-        """The state of each job (array tasks as `12_3`): squeue, then sacct, then scontrol.
+        self, jobs: Iterable[MarkedJob], asked: Round | None = None
+    ) -> dict[MarkedJob, JobState]:
+        """The state of each job, or array task: squeue, then sacct, then scontrol.
 
-        user: whose jobs they are, name or number. For several jobs slurmctld sends squeue the table
-        of all users' jobs unless it asks for those of one user.
-        A job that no source knows is absent. Never raises: a source that does not answer is
-        passed over (`asked` then says which), and what nobody answered for stays unknown.
+        A job that no source knows by its mark is absent; `asked` then says if another has its
+        number. Never raises: a source that does not answer is passed over (`asked` says which), and
+        what nobody answered for stays unknown.
         """
-        wanted = [job_id for job_id in dict.fromkeys(job_ids) if _JOB_ID.fullmatch(job_id)]
-        if not wanted:
-            return {}
         asked = asked or Round()
-        parents = _parents(wanted)
+        wanted = [job for job in dict.fromkeys(jobs) if _JOB_ID.fullmatch(job.id)]
+        found: dict[MarkedJob, JobState] = {}
+        for owner in dict.fromkeys(job.mark.owner for job in wanted):
+            self._states([job for job in wanted if job.mark.owner == owner], owner, found, asked)
+        return found
+
+    def _states(
+        self,
+        wanted: Sequence[MarkedJob],
+        owner: int | None,
+        found: dict[MarkedJob, JobState],
+        asked: Round,
+    ) -> None:
+        """Those of one user: for several jobs slurmctld sends squeue the table of all users' jobs
+        unless it asks for those of one."""
+        parents = _parents(job.id for job in wanted)
         flags = ["-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", parents]
-        flags += ["-u", user] if user is not None and "," in parents else []
+        flags += ["-u", str(owner)] if owner is not None and "," in parents else []
         queue = self._ask(["squeue", *self._cluster_flag(), *flags], asked)
-        found = parse_squeue(queue or "")
+        self._take(wanted, parse_squeue(queue or ""), squeue_traits(queue or ""), found, asked)
         # squeue knows a job sooner; of its end only the others know the exit code.
         ended = [j for j in wanted if j not in found or found[j].phase in ("ended", "unknown")]
         if ended:
-            flags = ["-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", _parents(ended)]
-            answer = self._ask(["sacct", *self._cluster_flag(), *flags], asked)
-            accounted = parse_sacct(answer or "")
-            for job_id, state in self._without_stale_codes(accounted, asked).items():
-                found[job_id] = decided(found.get(job_id), _by_name(state))
+            flags = ["-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", _parents(j.id for j in ended)]
+            answer = self._ask(["sacct", *self._cluster_flag(), *flags], asked) or ""
+            accounted = self._without_stale_codes(parse_sacct(answer), asked)
+            named = {job_id: _by_name(state) for job_id, state in accounted.items()}
+            self._take(ended, named, sacct_traits(answer), found, asked)
         # Where squeue answered, slurmctld knows no job but those.
         lacking = [j for j in wanted if _lacks_exit_code(found.get(j), unknown=queue is None)]
-        for job_id, state in self._from_controller(lacking, asked).items():
-            found[job_id] = decided(found.get(job_id), state)
-        return {j: found[j] for j in wanted if j in found}
+        self._from_controller(lacking, found, asked)
+        for job in found.keys() & asked.strangers.keys():
+            del asked.strangers[job]
+
+    def _take(
+        self,
+        wanted: Iterable[MarkedJob],
+        states: Mapping[str, JobState],
+        traits: Mapping[str, JobTraits],
+        found: dict[MarkedJob, JobState],
+        asked: Round,
+    ) -> None:
+        """Add what one source says of the jobs that it means by these numbers."""
+        for job in wanted:
+            if job.id not in states:
+                continue
+            if self._means(job, seen := traits.get(job.id, JobTraits()), asked):
+                found[job] = decided(found.get(job), states[job.id])
+            else:
+                asked.strangers[job] = seen
+
+    def _means(self, job: MarkedJob, traits: JobTraits, asked: Round) -> bool:
+        return job.mark.fits(self._placed(job, traits, asked))
+
+    def _placed(self, job: MarkedJob, traits: JobTraits, asked: Round) -> JobTraits:
+        """With the cluster's name, where it may decide."""
+        if traits.cluster is None and job.mark.cluster and job.mark.submitted_then(traits):
+            return replace(traits, cluster=self.name(asked))
+        return traits
 
     def _without_stale_codes(
         self, states: dict[str, JobState], asked: Round
@@ -207,20 +235,45 @@ class SlurmClient:
         }
         return states | fresh
 
-    def _from_controller(self, job_ids: Sequence[str], asked: Round) -> dict[str, JobState]:
+    def _from_controller(
+        self, jobs: Sequence[MarkedJob], found: dict[MarkedJob, JobState], asked: Round
+    ) -> None:
         """`scontrol show job` takes one job, or shows all."""
-        parents = [parent for parent in _parents(job_ids).split(",") if parent]
-        found: dict[str, JobState] = {}
+        parents = [parent for parent in _parents(job.id for job in jobs).split(",") if parent]
         for words in [[]] if len(parents) > _SINGLY else [[parent] for parent in parents]:
             argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", *words]
-            found |= parse_scontrol(self._ask(argv, asked) or "")
-        return {job_id: found[job_id] for job_id in job_ids if job_id in found}
+            text = self._ask(argv, asked) or ""
+            self._take(jobs, parse_scontrol(text), scontrol_traits(text), found, asked)
 
-    def details(self, job_id: str, asked: Round) -> dict[str, str]:
-        """What slurmctld has of a job or array task, by Slurm's names; empty if it does not say."""
-        argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", _job(job_id)]
-        lines = (self._ask(argv, asked) or "").splitlines()
-        return job_fields(lines[0]) if lines else {}
+    def details(self, job: MarkedJob, asked: Round) -> dict[str, str]:
+        """What slurmctld has of a job or array task, by Slurm's names; empty if it does not say,
+        or if another has its number."""
+        argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", _job(job.id)]
+        for line in (self._ask(argv, asked) or "").splitlines()[:1]:
+            for seen in scontrol_traits(line).values():
+                if self._means(job, seen, asked):
+                    return job_fields(line)
+                asked.strangers[job] = seen
+        return {}
+
+    def name(self, asked: Round) -> str | None:
+        """How the cluster calls itself (`ClusterName`); None if it does not say."""
+        if self.cluster is not None and "," not in self.cluster:
+            return self.cluster
+        if self.cluster not in asked.names:
+            text = self.config_text(asked) or ""
+            told = re.search(r"^ClusterName *= *([\w.-]{1,127}) *$", text, re.MULTILINE | re.ASCII)
+            asked.names[self.cluster] = told[1] if told else None
+        return asked.names[self.cluster]
+
+    def receipt(self, job: MarkedJob) -> tuple[str | None, float | None]:
+        """What to keep of a job that was just submitted: its cluster's name for itself, and when
+        that was, by its clock. None: it does not say."""
+        asked = Round(_RECEIPT_S)
+        argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", TRAITS_FORMAT]
+        lines = (self._ask([*argv, "-j", _parents([job.id])], asked) or "").splitlines()
+        seen = [one for one in map(traits_in, lines) if one.comment == job.mark.comment]
+        return self.name(asked), seen[0].submit_s if seen else None
 
     def config_text(self, asked: Round) -> str | None:
         """How slurmctld is configured, in its own words; None if it does not say."""
@@ -242,17 +295,15 @@ class SlurmClient:
             if len(row) == 3
         ]
 
-    def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
-        """Let a queued job exclude these nodes and no others. Raises SchedulerError."""
-        if not _QUEUED.fullmatch(job_id):
-            raise SchedulerError(f"{job_id[:80]!r} is not a job id")
-        words = ["update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"]
-        try:
-            done = call(["scontrol", *self._cluster_flag(), *words], _QUERY_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            raise SchedulerError("scontrol update has not answered") from error
-        if done.returncode != 0:
-            raise SchedulerError(refusal("scontrol update", done))
+    def exclude(self, job: MarkedJob, nodes: Sequence[str]) -> None:
+        """Let a queued job exclude these nodes and no others. Raises SchedulerError, as `confirm`.
+
+        Its id may name those of its tasks that wait: `12_[0-3]`.
+        """
+        if not _QUEUED.fullmatch(job.id):
+            raise SchedulerError(f"{job.id[:80]!r} is not a job id")
+        self.confirm(replace(job, id=job_of(job.id)))
+        self._do("scontrol", "update", f"JobId={job.id}", f"ExcNodeList={','.join(nodes)}")
 
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The id of the newest job with each comment; for submissions cut short."""
@@ -269,57 +320,60 @@ class SlurmClient:
         """The id of the newest job with this comment; for a submission cut short."""
         return self.find_by_comments([comment], Round()).get(comment)
 
-    def forgot(self, job_id: str) -> bool:
-        """Whether Slurm's queue answers and knows no such job; False if it does not answer."""
-        argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-j", _parents([job_id])]
+    def forgot(self, job: MarkedJob) -> bool:
+        """Whether Slurm's queue answers and has no such job; False if it does not answer."""
+        _job(job.id)
         try:
-            done = call(argv, _QUERY_TIMEOUT_S)
-        except (SchedulerError, subprocess.TimeoutExpired):
+            seen = self._seen(job)
+        except SchedulerError:
             return False
-        if done.returncode != 0:
-            return "Invalid job id" in done.stderr
-        return not done.stdout.strip()
+        return not any(self._means(job, one, Round()) for one in seen)
 
-    def confirm(self, job_id: str, mark: JobMark) -> None:
-        """Raise SchedulerError unless squeue knows the job, or its array, by this mark."""
-        argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", "%U|%k"]
+    def confirm(self, job: MarkedJob) -> None:
+        """Raise SchedulerError unless squeue knows the job, or its array, by its mark."""
+        asked = Round()
+        if not (seen := self._seen(job)):
+            here = self.name(asked) if job.mark.cluster else None
+            if here != job.mark.cluster:
+                other = f"cluster {here}" if here else "a cluster that does not say its name"
+                raise SchedulerError(f"{job.belongs()}, this is {other}; nothing was done to it")
+            raise SchedulerError(f"squeue knows no job {job.id}: it is over")
+        for one in seen:
+            job.refuse_another(self._placed(job, one, asked))
+
+    def _seen(self, job: MarkedJob) -> set[JobTraits]:
+        """What squeue says of the job of this number. Raises SchedulerError where it fails."""
+        argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", TRAITS_FORMAT]
         try:
-            done = call([*argv, "-j", _parents([job_id])], _QUERY_TIMEOUT_S)
+            argv += ["-j", _parents([job.id])]
+            done = call(argv, _QUERY_TIMEOUT_S, {"SLURM_TIME_FORMAT": "%s"})
         except subprocess.TimeoutExpired as error:
-            raise SchedulerError(f"squeue has not said whose job {job_id} is") from error
-        if done.returncode != 0:
+            raise SchedulerError(f"squeue has not said whose job {job.id} is") from error
+        if done.returncode != 0 and "Invalid job id" not in done.stderr:
             raise SchedulerError(refusal("squeue", done))
-        found = {
-            (comment.strip(), int(owner))
-            for owner, bar, comment in (line.partition("|") for line in done.stdout.splitlines())
-            if bar and owner.strip().isdecimal()
-        }
-        if not found:
-            raise SchedulerError(f"squeue knows no job {job_id}: it is over")
-        for comment, owner in found:
-            mark.refuse_another(job_id, comment, owner)
+        rows = [line for line in done.stdout.splitlines() if "|" in line]
+        return {traits_in(line) for line in rows}
 
-    def release(self, job_id: str, mark: JobMark) -> None:
+    def release(self, job: MarkedJob) -> None:
         """Let a job go that is held. Raises SchedulerError, as for one that only an administrator
         may release."""
-        self.confirm(job_id, mark)
-        try:
-            argv = ["scontrol", *self._cluster_flag(), "release", _job(job_id)]
-            done = call(argv, _QUERY_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            raise SchedulerError(f"scontrol release {job_id} has not answered") from error
-        if done.returncode != 0:
-            raise SchedulerError(refusal("scontrol release", done))
+        self.confirm(job)
+        self._do("scontrol", "release", _job(job.id))
 
-    def cancel(self, job_id: str, mark: JobMark) -> None:
+    def cancel(self, job: MarkedJob) -> None:
         """scancel; no error if the job is over already. Raises SchedulerError."""
-        self.confirm(job_id, mark)
+        self.confirm(job)
+        self._do("scancel", _job(job.id), fine="already completing or completed")
+
+    def _do(self, command: str, *words: str, fine: str | None = None) -> None:
+        """Change a job; `fine`: what may be answered instead. Raises SchedulerError."""
+        what = " ".join([command, *words[:1]])
         try:
-            done = call(["scancel", *self._cluster_flag(), _job(job_id)], _QUERY_TIMEOUT_S)
+            done = call([command, *self._cluster_flag(), *words], _QUERY_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
-            raise SchedulerError(f"scancel {job_id} has not answered") from error
-        if done.returncode != 0 and "already completing or completed" not in done.stderr:
-            raise SchedulerError(refusal("scancel", done))
+            raise SchedulerError(f"{what} has not answered") from error
+        if done.returncode != 0 and not (fine and fine in done.stderr):
+            raise SchedulerError(refusal(what, done))
 
     def _cluster_flag(self) -> list[str]:
         return ["-M", self.cluster] if self.cluster else []
@@ -392,10 +446,3 @@ def _by_name(state: JobState) -> JobState:
         with contextlib.suppress(KeyError, OverflowError):
             state = replace(state, cancelled_by=pwd.getpwuid(int(state.cancelled_by)).pw_name)
     return state
-
-
-def _last_words(error: subprocess.TimeoutExpired) -> str:
-    """What a command that was ended had said: sbatch says so before it sleeps at a full queue."""
-    text = error.stderr or b""  # bytes also in text mode, up to now
-    said = (text if isinstance(text, str) else text.decode(errors="replace")).strip().splitlines()
-    return f" ({said[-1].removeprefix('sbatch: error: ')})" if said else ""

@@ -27,7 +27,7 @@ from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import Consent, items_of
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import SubmissionInterrupted, UsageError
-from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
+from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Dependency, Plan, render
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import save_predicted
 from fsdpkit.runs.record import RunRecord, now_s, save
@@ -124,22 +124,14 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         placement = replace(placement, warnings=(*placement.warnings, note))
     if request.array is not None:
         parse_array(request.array)
-    after = None
+    after: tuple[Dependency, ...] = ()
     if request.after is None:
         if stood_in() is None:
             check_start(job, work_dir)
     else:
-        from fsdpkit.scheduling.opened import OpenRun
+        from fsdpkit.scheduling.dependencies import dependencies
 
-        first = OpenRun.open(request.after, runs=request.runs)
-        if first.record.job_id is None:
-            raise UsageError(f"--after {request.after}: that run was never confirmed as submitted")
-        if (first.record.kind, first.record.site) != (site.profile.kind, site.id):
-            raise UsageError(
-                f"--after {request.after}: that run is on {first.record.site}, this one goes to "
-                f"{site.id}; a job can depend only on one of the same cluster"
-            )
-        after = (first.id, first.record.job_id)
+        after = dependencies(request.after, site, request.runs, request.array)
     from fsdpkit.scheduling.slurm_release import wants_expediting
 
     check_array(job, request.array)
@@ -213,6 +205,7 @@ def submit_plan(
     import shutil
 
     from fsdpkit.scheduling.compiled_templates import compiled_templates
+    from fsdpkit.scheduling.dependencies import confirm
     from fsdpkit.scheduling.provenance import write_provenance
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.sharing import tell_centre
@@ -221,6 +214,7 @@ def submit_plan(
 
     (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
     refuse_from_here(plan)
+    confirm(plan.after)
     refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
     plan, tree = _where_it_runs(asked, directory)
@@ -236,7 +230,7 @@ def submit_plan(
         if prepare is not None:
             prepare(paths)
         save(paths, record)
-        job_id, cluster = call_scheduler(plan, paths, script)
+        taken = call_scheduler(plan, paths, script)
     except (SubmissionUnconfirmed, SubmissionInterrupted) as error:
         raise type(error)(
             f"{error}; whether the job was accepted is not known. The run is kept: "
@@ -245,7 +239,7 @@ def submit_plan(
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    record = msgspec.structs.replace(record, state="submitted", job_id=job_id, cluster=cluster)
+    record = msgspec.structs.replace(record, state="submitted", **taken._asdict())
     save(paths, record)
     tell_centre(plan, paths)
     return Run(directory, record)
@@ -316,7 +310,9 @@ def submit(
         time: Time limit as in sbatch(1), `--time`: `"30"` is minutes, `"02:00:00"` hours.
         sets: `KEY=VALUE` each, for any key of the job file; stronger than the options above.
         array: Array tasks as in sbatch: `"0-15"`, `"1,3"`, `"0-99%10"`.
-        after: Id or path of a run; the job starts after that one has succeeded.
+        after: Id or path of a run, or the number of a job: the job starts after that one has
+            succeeded. `"afterany:RUN"`, `afternotok`, `aftercorr`, `after` and `"singleton"` mean
+            what sbatch means by them; several stand with commas between.
         runs: Directory of runs; None: `$FSDPKIT_RUNS`, else `./runs`.
         args: Arguments of the script.
         spare: Extra standby nodes that replace a failed one.

@@ -149,7 +149,7 @@ def follow(
             plan,
             paths.dir,
             f"{record.name}-rung-{rung}",
-            after=run.job_id,
+            after=run,
             script=paths.rung(number, rung, "sbatch"),
             log=paths.rung(number, rung, "log"),
         )

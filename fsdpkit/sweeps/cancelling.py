@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-
-from fsdpkit.errors import SchedulerError
-from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.sweeps import record as records
-from fsdpkit.sweeps.next_job import mark_of
+from fsdpkit.sweeps.next_job import cancel_next
 from fsdpkit.sweeps.record import SweepPaths
 
 
@@ -20,10 +16,8 @@ def cancel(paths: SweepPaths, *, save: bool = False) -> tuple[list[str], list[st
     with records.alone(paths) as record:
         for batch in record.batches:
             run = Run.open(paths.dir.parent.parent / batch.run)
-            client = cluster_of(run.record.kind, run.record.cluster)
             for job_id in batch.next_jobs.values():
-                with contextlib.suppress(SchedulerError):  # it is over, and long forgotten
-                    client.cancel(job_id, mark_of(paths.dir))
+                cancel_next(run, paths.dir, job_id)
             if (state := run.state()) is not None and state.over:
                 continue
             saving += run.cancel(save=save)

@@ -20,7 +20,8 @@ from fsdpkit.rendering.quoting import directive_quote, shell_quote
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.cluster import cluster_of
-from fsdpkit.scheduling.job_mark import JobMark
+from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
+from fsdpkit.scheduling.opened import OpenRun
 
 LOOK_S = 2.0
 """Between two looks of who waits for the jobs that it follows."""
@@ -38,9 +39,11 @@ _LEFT_OUT = frozenset(
 _HANDED_ON = ("FSDPKIT_SITE_PATH", "FSDPKIT_CONFIG_DIR", "FSDPKIT_STATE_DIR", "SLURM_CONF")
 
 
-def submit_next(plan: Plan, sweep: Path, name: str, *, after: str, script: Path, log: Path) -> str:
-    """Have `fsdpkit sweep advance` run once job `after` is over; the id of the job that will. plan:
-    of the job that it follows. sweep: the sweep's directory. Raises StorageError,
+def submit_next(
+    plan: Plan, sweep: Path, name: str, *, after: OpenRun, script: Path, log: Path
+) -> str:
+    """Have `fsdpkit sweep advance` run once the newest job of `after` is over; the id of the job
+    that will. plan: of the job that it follows. sweep: the sweep's directory. Raises StorageError,
     SchedulerError."""
     text = script_of(plan, sweep, name, after=after, log=log)
     try:
@@ -51,19 +54,23 @@ def submit_next(plan: Plan, sweep: Path, name: str, *, after: str, script: Path,
     return cluster_of(profile.kind, profile.slurm_clusters).submit(script).job_id
 
 
-def mark_of(sweep: Path) -> JobMark:
-    """By which the small jobs of the sweep in this directory are known."""
-    return JobMark.of(sweep, _comment(sweep))
+def cancel_next(run: OpenRun, sweep: Path, job_id: str) -> None:
+    """End the small job that waits for a job of this run, if it is not over. Raises SchedulerError
+    where that cannot be told."""
+    job = MarkedJob(job_id, JobMark.of(sweep, _comment(sweep, run.dir)))
+    if not run.client().forgot(job):
+        run.client().cancel(job)
 
 
-def _comment(sweep: Path) -> str:
-    return f"fsdpkit-next:{sweep.name}"
+def _comment(sweep: Path, run_dir: Path) -> str:
+    """Names of sweeps return, ids of runs do not."""
+    return f"fsdpkit-next:{sweep.name}:{run_dir.name}"
 
 
-def script_of(plan: Plan, sweep: Path, name: str, *, after: str, log: Path) -> str:
+def script_of(plan: Plan, sweep: Path, name: str, *, after: OpenRun, log: Path) -> str:
     """The small job's script."""
     lines = ["#!/bin/bash -p"]
-    for one in _directives(plan, _comment(sweep), name, after, log):
+    for one in _directives(plan, _comment(sweep, after.dir), name, str(after.job_id), log):
         value = "" if one.value is None else f"={directive_quote(one.value)}"
         lines.append(f"#SBATCH --{one.name}{value}")
     lines += ["", "set -euo pipefail"]

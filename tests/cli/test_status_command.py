@@ -29,7 +29,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Runs that ended, one that trains, one that waits; the newest first."""
     commands = tmp_path / "commands"
     commands.mkdir()
-    text = f"echo '900|RUNNING|None|n[1-2]|1|2|3'\necho '901|PENDING|{REASON}||1|N/A|N/A'\n"
+    rows = {"000900": "900|RUNNING|None|n[1-2]|1|2|3", "000901": f"901|PENDING|{REASON}||1|N/A|N/A"}
+    text = "".join(
+        f"echo '{row}|0|1|/x|fsdpkit:t5-20260101-{number}-aaaa'\n" for number, row in rows.items()
+    )
     (commands / "squeue").write_text(f"#!/bin/bash\n{text}")
     (commands / "scontrol").write_text("#!/bin/bash\nexit 1\n")
     for path in commands.iterdir():

@@ -155,6 +155,62 @@ def test_a_room_knows_only_what_lies_below_it(room: str) -> None:
     assert wrong == []
 
 
+# Of these a login node names a job by its number; about what else, other modules may ask.
+ABOUT_JOBS = {"squeue", "sacct", "scancel", "scontrol"}
+ABOUT_NO_JOB = {"config", "ping", "partition", "node", "--all"}
+
+
+def words_of(node: ast.AST) -> list[str]:
+    """The words of a command that are spelled in a list, or in what is called `answer` or `_do`."""
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.List | ast.Tuple):
+        parts = node.elts
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("answer", "_do"):
+        parts = node.args
+    words = [part.value for part in parts if isinstance(part, ast.Constant)]
+    return [word for word in words if isinstance(word, str)]
+
+
+def commands_about_jobs(path: Path) -> list[str]:
+    """Where a file spells a command of Slurm's that can name a job."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    commands = [(getattr(node, "lineno", 0), words_of(node)) for node in ast.walk(tree)]
+    return [
+        f"{path.name}:{line} {' '.join(words)}"
+        for line, words in commands
+        if words and words[0] in ABOUT_JOBS and not {*ABOUT_NO_JOB, *ABOUT_JOBS} & {*words[1:]}
+    ]
+
+
+def test_one_module_alone_speaks_to_slurm_about_a_job_and_takes_its_mark() -> None:
+    """A bare number may be another's job: on a second cluster, or once a controller counts anew."""
+    client = PACKAGE / "scheduling/slurm.py"
+    # What stands in for Slurm's commands inside a job, and the words that batch files may hold.
+    inside = {"local/commands.py", "batch_file/launch.py", "batch_file/lines.py"}
+    others = [
+        path
+        for path in PACKAGE.rglob("*.py")
+        if path != client and not path.as_posix().endswith(tuple(inside))
+    ]
+    assert commands_about_jobs(client)
+    assert [one for path in others for one in commands_about_jobs(path)] == []
+
+
+def test_no_operation_of_a_cluster_takes_the_number_of_a_job_alone() -> None:
+    """`Cluster` is the only way to a scheduler; of a job it takes a MarkedJob."""
+    tree = ast.parse((PACKAGE / "scheduling/cluster.py").read_text(encoding="utf-8"))
+    protocol = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Cluster")
+    taken = {
+        method.name: {argument.arg: ast.unparse(argument.annotation or ast.Constant(None))}
+        for method in protocol.body
+        if isinstance(method, ast.FunctionDef)
+        for argument in method.args.args[1:]
+        if "job" in argument.arg
+    }
+    assert taken
+    assert {n: a for n, a in taken.items() if not any("MarkedJob" in t for t in a.values())} == {}
+
+
 def test_the_launcher_knows_trainers_by_their_door_alone() -> None:
     """What [training] means is asked of the job's trainer (config/trainer.py)."""
     rooms = ("config", "rendering", "scheduling", "launching", "runs", "failures")

@@ -22,6 +22,7 @@ from fsdpkit.reporting.status.status_record import Status
 from fsdpkit.runs import record, store
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import JobRecord, RunRecord
+from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.states import JobState
 
 DONE = {"state": "COMPLETED", "source": "sacct", "exit_code": 0, "exit_signal": 0}
@@ -54,7 +55,7 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, believed: None) -> Slurm:
     """Puts commands on PATH that note their call in `asked` and then run a line of shell."""
     directory = tmp_path / "commands"
     directory.mkdir()
@@ -166,7 +167,7 @@ def test_all_runs_are_asked_about_at_once_the_unconfirmed_too(
         make_run(str(number))
     comments = "; ".join(f"echo '9{k}|fsdpkit:{d.name}'" for k, d in enumerate(unheard[:2]))
     states = "; ".join(f"echo '{k}|PENDING|Priority|'" for k in [*range(40), 90, 91])
-    slurm(squeue=f'case "$*" in *%k*) {comments};; *) {states};; esac')
+    slurm(squeue=f'case "$*" in *%F*) {comments};; *) {states};; esac')
     statuses, _ = all_statuses(tmp_path / "runs", newest=None)
     assert asked(tmp_path) == ["squeue", "squeue"]
     by_dir = {status.dir: status for status in statuses}
@@ -466,5 +467,6 @@ def test_how_we_want_times_spelt_does_not_reach_the_job(slurm: Slurm, tmp_path: 
     sbatch = tmp_path / "commands" / "sbatch"
     sbatch.write_text('#!/bin/bash\n[ -z "$SLURM_TIME_FORMAT" ] && echo 7\n')
     sbatch.chmod(0o755)
-    assert SlurmClient().states(["1"])["1"].node_list == "%s"
+    job = MarkedJob("1", JobMark("fsdpkit:r", None))
+    assert SlurmClient().states([job])[job].node_list == "%s"
     assert SlurmClient().submit(tmp_path / "job.sh").job_id == "7"

@@ -25,7 +25,8 @@ SINGLE = words("""
     PartitionTimeLimit PowerNotAvail PowerReserved Priority Prolog QOSJobLimit QOSNotAllowed
     QOSResourceLimit QOSTimeLimit QOSUsageThreshold RaisedSignal ReqNodeNotAvail Reservation
     ReservationDeleted ReservationInvalid Resources SchedDefer SystemFailure TimeLimit
-    WaitingForScheduling
+    WaitingForScheduling MaxPoweredUpNodes MpiPortsBusy NvidiaImexChannels BlockMaxError
+    BlockFreeAction
 """)
 TRES = ["BB", "Billing", "Energy", "GRES", "License", "Mem", "Memory", "Node", "Unknown"]
 LIMITS = [
@@ -40,6 +41,7 @@ LIMITS = [
     *(f"QOSMax{r}PerUser" for r in TRES),
     *(f"QOSMin{r}" for r in TRES),
     *(f"Max{r}PerAccount" for r in [*TRES, "Cpu", "Jobs", "SubmitJobs"]),
+    *(f"Max{r}RunMinsPer{p}" for r in [*TRES, "Cpu"] for p in ("Account", "User")),
     *words("""
     AssocGrpCPUMinutesLimit AssocGrpCPURunMinutesLimit AssocGrpCpuLimit AssocGrpJobsLimit
     AssocGrpMemLimit AssocGrpNodeLimit AssocGrpSubmitJobsLimit AssocGrpWallLimit
@@ -70,7 +72,8 @@ NEVER = words("""
 MAY_PASS = words("""
     Resources Priority Dependency BeginTime JobArrayTaskLimit Licenses ReqNodeNotAvail NodeDown
     PartitionDown PartitionNodeLimit QOSMaxJobsPerUserLimit QOSMaxGRESPerUser AssocGrpGRES
-    AssocGrpCPURunMinutesLimit MaxGRESPerAccount Cleaning None
+    AssocGrpCPURunMinutesLimit MaxGRESPerAccount MaxGRESRunMinsPerUser Cleaning None
+    MaxPoweredUpNodes
 """)
 
 
@@ -78,6 +81,52 @@ def test_what_only_a_person_can_clear_says_so_and_what_to_do() -> None:
     answers = {reason: why(PendingEvidence(reason=reason)) for reason in NEVER}
     assert [reason for reason, answer in answers.items() if not answer.never] == []
     assert [reason for reason, answer in answers.items() if not answer.action] == []
+
+
+# job_ptr->state_desc of 22.05 to 26.05, which squeue shows in place of a word.
+SENTENCES = {
+    "Job's account not permitted to use this partition (acc allows other not mine)": "other",
+    "Job's account not permitted to use this partition (acc denies mine including mine)": "mine",
+    "Job's QOS not permitted to use this partition (acc allows gold not normal)": "gold",
+    "User's group not permitted to use this partition (acc). groups allowed: daemon": "group",
+    "uid 7 not in group permitted to use this partition (acc). groups allowed: g": "group",
+    "Reservation r was deleted": "reservation",
+    "Reservation r, which this job was running under, has ended": "reservation",
+    "Reservation r is invalid": "reservation",
+    "Problem using reservation": "reservation",
+    "Required nodes outside of the reservation": "reservation",
+    "CPU count per node can not be satisfied": "no node",
+    "Memory specification can not be satisfied": "no node",
+    "Node feature requirements can not be satisfied": "no node",
+    "Socket, core and/or thread specification can not be satisfied": "no node",
+}
+
+
+@pytest.mark.parametrize("gap", [" ", "_"])
+@pytest.mark.parametrize("said", SENTENCES)
+def test_a_sentence_of_slurm_s_that_will_not_clear_is_told_so_with_a_remedy(
+    said: str, gap: str
+) -> None:
+    answer = why(PendingEvidence(reason=said.replace(" ", gap), partition="acc"))
+    assert SENTENCES[said] in answer.words
+    assert answer.never
+    assert answer.action
+
+
+@pytest.mark.parametrize(
+    ("reason", "helps"),
+    [
+        ("QOSMaxWallDurationPerJobLimit", "TimeLimit="),
+        ("AssocMaxWallDurationPerJobLimit", "TimeLimit="),
+        ("QOSMaxGRESPerJob", "--gpus"),
+        ("QOSMaxNodePerJobLimit", "--nodes"),
+        ("QOSMaxMemoryPerJob", "resources.memory"),
+        ("AssocMaxCpuPerJobLimit", "cpus"),
+        ("AssocGrpGRESMinutes", "budget"),
+    ],
+)
+def test_a_remedy_is_about_the_limit_that_was_named(reason: str, helps: str) -> None:
+    assert helps in (why(PendingEvidence(reason=reason, job_id="7")).action or "")
 
 
 def test_a_job_of_the_local_cluster_is_not_said_to_wait_for_slurm() -> None:

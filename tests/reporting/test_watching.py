@@ -110,7 +110,8 @@ def test_a_run_is_seen_from_the_queue_to_its_end(run: WatchedRun, watch: Watch) 
 
 def test_of_an_array_one_task_is_watched(run: WatchedRun, watch: Watch) -> None:
     save(run.paths, msgspec.structs.replace(RECORD, array=[2, 3]))
-    queue = "7_2|PENDING|Priority||2|3|4\n7_3|RUNNING|None|node1|2|3|4\n"
+    known = f"2|3|4|0|2|/x|fsdpkit:{RECORD.id}\n"
+    queue = f"7_2|PENDING|Priority||{known}7_3|RUNNING|None|node1|{known}"
     (run.bin / "squeue.txt").write_text(queue)
     view = seen(watch(array_task=3), lambda v: v.state == "RUNNING")
     assert (view.job_id, view.nodes) == ("7_3", "node1")

@@ -48,11 +48,11 @@ class WatchedRun:
         self.paths.job.write_text(json.dumps({"name": "t5", "training": {"steps": 100}}))
 
     def slurm_says(self, state: str, reason: str = "None", nodes: str = "node[1-2]") -> None:
-        self._answers("squeue", f"7|{state}|{reason}|{nodes}|2|3|4\n")
+        self._answers("squeue", f"7|{state}|{reason}|{nodes}|2|3|4|0|2|/x|fsdpkit:{RUN_ID}\n")
 
     def slurm_remembers(self, state: str, exit_code: str = "0:0") -> None:
         # In this order: a job that neither knows would be one that Slurm has forgotten.
-        self._answers("sacct", f"7|{state}|{exit_code}|0:0||node[1-2]|2|3|4\n")
+        self._answers("sacct", f"7|{state}|{exit_code}|0:0||node[1-2]|2|3|4|c||fsdpkit:{RUN_ID}\n")
         self._answers("squeue", "")
 
     def _answers(self, command: str, text: str) -> None:

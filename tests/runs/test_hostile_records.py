@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from fsdpkit.errors import SchedulerError, StorageError
 from fsdpkit.runs.reading import open_own
 from fsdpkit.runs.record import load
-from fsdpkit.scheduling.job_mark import JobMark
+from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.slurm import SlurmClient
 from fsdpkit.scheduling.states import JobState
@@ -171,11 +170,11 @@ def test_what_would_be_a_word_of_a_command_or_no_number_is_not_believed(
 @pytest.mark.parametrize("word", ["--me", "-u", "1 2", "", "12_--me", "12\n"])
 def test_no_argument_of_slurm_s_commands_can_be_an_option(word: str) -> None:
     client = SlurmClient()
-    assert client.states([word]) == {}
-    mark = JobMark("fsdpkit:x", os.geteuid())
-    for ask in (partial(client.cancel, mark=mark), client.forgot):
+    job = MarkedJob(word, JobMark("fsdpkit:x", os.geteuid()))
+    assert client.states([job]) == {}
+    for ask in (client.cancel, client.forgot, client.release):
         with pytest.raises(SchedulerError, match="not a job id"):
-            ask(word)
+            ask(job)
     if word != "12_--me":  # of one word, without a dash in front
         with pytest.raises(SchedulerError, match="not a cluster name"):
             SlurmClient(word)

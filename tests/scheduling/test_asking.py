@@ -58,12 +58,14 @@ def test_who_looks_every_second_does_not_ask_every_second(asked: list[list[str]]
 def test_what_a_job_was_granted_is_asked_for_once_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 
-    def details(self: object, record: RunRecord, job_id: str, state: JobState) -> object:
+    def details(
+        self: object, paths: RunPaths, record: RunRecord, job_id: str, state: JobState
+    ) -> object:
         told.append(state.state)
         return {}, []
 
     monkeypatch.setattr(asking.Asking, "details", details)
     paced = PacedAsking()
     for word in ("PENDING", "PENDING", "RUNNING", "RUNNING"):
-        paced.details(run_of(job("1")), "1", JobState(word, "squeue"))
+        paced.details(RunPaths(Path("a")), run_of(job("1")), "1", JobState(word, "squeue"))
     assert told == ["PENDING", "RUNNING"]

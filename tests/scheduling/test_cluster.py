@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
+from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.local.client import LocalClient
 from fsdpkit.scheduling.slurm import Round, SlurmClient
 
@@ -24,10 +25,13 @@ def test_a_machine_that_is_the_cluster_answers_the_questions_of_slurm(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     local, asked = cluster_of("local", None), Round()
-    assert local.states(["1", "2_3"], asked, "1000") == {}
-    assert local.details("1", asked) == {}
+    mark = JobMark("fsdpkit:some-run", 1000)
+    one, task = MarkedJob("1", mark), MarkedJob("2_3", mark)
+    assert local.states([one, task], asked) == {}
+    assert local.details(one, asked) == {}
     assert local.config_text(asked) is None
     assert local.find_by_comments(["fsdpkit:some-run"], asked) == {}
-    assert local.forgot("1")
+    assert local.forgot(one)
+    assert (local.name(asked), local.receipt(one)) == (None, (None, None))
     assert asked.answered
     assert not asked.unread

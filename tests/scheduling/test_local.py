@@ -14,7 +14,7 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit.errors import SchedulerError, UsageError
-from fsdpkit.scheduling.job_mark import JobMark
+from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.client import LocalClient
 from fsdpkit.scheduling.states import JobState
@@ -155,8 +155,9 @@ def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path:
     )
     client = LocalClient()
     job_id = client.submit(script).job_id
-    until(lambda: client.states([job_id])[job_id].phase == "ended", timeout_s=120)
-    assert client.states([job_id])[job_id].state == "TIMEOUT"
+    job = MarkedJob(job_id, JobMark("", os.geteuid()))
+    until(lambda: client.states([job])[job].phase == "ended", timeout_s=120)
+    assert client.states([job])[job].state == "TIMEOUT"
     assert (tmp_path / f"log-{job_id}").read_text() == "warned\n"
 
 
@@ -174,9 +175,9 @@ def test_what_a_job_runs_and_writes_is_its_owner_s_whatever_the_umask(tmp_path: 
     before = os.umask(0)
     try:
         client = LocalClient()
-        job_id = client.submit(script).job_id
-        until(lambda: client.states([job_id])[job_id].phase == "ended")
-        client.cancel(job_id, JobMark("", os.geteuid()))
+        job = MarkedJob(client.submit(script).job_id, JobMark("", os.geteuid()))
+        until(lambda: client.states([job])[job].phase == "ended")
+        client.cancel(job)
     finally:
         os.umask(before)
     found = [tmp_path / "log", state / "local", *(state / "local").rglob("*")]

@@ -14,7 +14,7 @@ from fsdpkit.runs import outcomes
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending, Trouble
 from fsdpkit.runs.record import RunRecord
-from fsdpkit.scheduling.outcome import judged, may_be_unseen
+from fsdpkit.scheduling.outcome import judged, left_by, may_be_unseen
 from fsdpkit.scheduling.run_states import settled
 from fsdpkit.scheduling.states import JobState
 from tests.scheduling.records import job, run_of
@@ -128,3 +128,44 @@ def test_a_file_may_be_seen_late_so_unknown_is_settled_only_after_a_while(paths:
     assert ended["1"]["outcome"] == "unknown"
     just_now = replace(state, end_s=time.time())
     assert settled(job("1"), {"1": just_now}).ended is None
+
+
+def test_of_a_job_that_slurm_forgot_its_own_last_word_counts(paths: RunPaths) -> None:
+    record = run_of(job("1"))
+    assert left_by(paths, record, "1") is None
+    attempt(paths, 0, AttemptVerdict(), Ending(action="end", status=0, cause="done", why="done"))
+    well = left_by(paths, record, "1")
+    assert well is not None
+    assert (well.word, well.succeeded, well.final, well.source) == (
+        "COMPLETED",
+        True,
+        True,
+        "files",
+    )
+    crashed = AttemptVerdict(trouble=Trouble(cause="crash", status=4, message="no"))
+    attempt(paths, 1, crashed, Ending(action="end", status=4, cause="crash", why="no"))
+    badly = left_by(paths, record, "1")
+    assert badly is not None
+    assert (badly.word, badly.exit_status) == ("FAILED", 4)
+    attempt(paths, 2, crashed, Ending(action="requeue", status=4, cause="crash", why="no"))
+    assert left_by(paths, record, "1") is None, "it may wait again, wherever that is"
+
+
+def test_a_preemption_that_was_seen_is_what_is_left_of_a_job_that_slurm_forgot(
+    paths: RunPaths,
+) -> None:
+    now_s = time.time()
+    seen = JobState("PREEMPTED", "squeue", exit_code=0, exit_signal=15, end_s=now_s)
+    known = settled(job("1"), {"1": seen}, whole=True)
+    assert (known.ended, [*(known.seen or {})]) == (None, ["1"]), "Slurm may queue it again"
+    attempt(paths, 0, None)
+    found = left_by(paths, run_of(known), "1")
+    assert found is not None
+    assert found.state == "PREEMPTED"
+    earlier = replace(seen, end_s=now_s - 3600)
+    assert settled(job("1"), {"1": earlier}, whole=False).ended is None, "nobody asked slurmctld"
+    ended = settled(job("1"), {"1": earlier}, whole=True)
+    assert (ended.ended is not None, ended.seen) == (True, None)
+    later = settled(job("1"), {"1": earlier}, whole=False)
+    (paths.task().attempt(0).dir / "rank-0.out").touch()
+    assert left_by(paths, run_of(later), "1") is None, "it has written since"

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from fsdpkit import Run
-from fsdpkit.errors import SchedulerError, UsageError
+from fsdpkit.errors import FsdpkitError, SchedulerError, UsageError
 from fsdpkit.runs.avoided_nodes import avoid
 from fsdpkit.runs.record import JobRecord, save
 from tests.conftest import Completed
@@ -32,13 +32,13 @@ echo $id
 SQUEUE = """
 case "$*" in
     *%F*) cat {here}/jobs ;;
-    *%U*) for ids; do :; done
-          while IFS='|' read -r id comment; do
-              case ",$ids," in *",$id,"*) echo "$(id -u)|$comment" ;; esac
-          done < {here}/jobs ;;
-    *) cat {here}/state 2>/dev/null && exit
-       echo 'slurm_load_jobs error: Invalid job id specified' >&2
-       exit 1 ;;
+    *) [ -e {here}/state ] ||
+           {{ echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1; }}
+       while IFS= read -r row; do
+           its=$(sed -n "s/^${{row%%|*}}|//p" {here}/jobs)
+           case "$*" in *%T*) printf '%s||||' "$row" ;; esac
+           echo "$(id -u)|1|/x/job.sbatch|$its"
+       done < {here}/state ;;
 esac
 """
 
@@ -256,7 +256,7 @@ def test_a_job_of_the_record_s_number_that_is_not_the_run_s_is_left_alone(
     save(run.paths, msgspec.structs.replace(other.record, job_id="3"))
     slurm.queue("3|PENDING|JobHeldUser|")
     slurm.says("scontrol", 'echo "$@" >> {here}/asked')
-    with pytest.raises(SchedulerError, match=r"job 3 is not the one .* 'fsdpkit:another-run'"):
+    with pytest.raises(FsdpkitError, match=r"3 is .* 'fsdpkit:another-run'"):
         getattr(Run.open(run.dir), verb)()
     assert not (slurm.here / "cancelled").exists()
     assert not (slurm.here / "asked").exists()

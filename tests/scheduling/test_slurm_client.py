@@ -11,12 +11,21 @@ import pytest
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.scheduling.environment import scrubbed
-from fsdpkit.scheduling.job_mark import JobMark
+from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.refusals import remedy_for
-from fsdpkit.scheduling.slurm import SbatchAnswer, SlurmClient, SubmissionUnconfirmed, parse_sbatch
+from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, parse_sbatch
+from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
+from fsdpkit.scheduling.states import JobState
 from tests.conftest import Completed
 
 Command = Callable[[str, str], None]
+MARK = JobMark("fsdpkit:r", 501, "r/job.sbatch")
+
+
+def states(*job_ids: str) -> dict[str, JobState]:
+    """What the client says of jobs of this mark."""
+    found = SlurmClient().states([MarkedJob(job_id, MARK) for job_id in job_ids])
+    return {job.id: state for job, state in found.items()}
 
 
 @pytest.fixture
@@ -159,22 +168,25 @@ def test_a_source_that_fails_is_passed_over(command: Command) -> None:
     """A41: squeue forgot the job, sacct is off, scontrol still knows it."""
     command("squeue", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
     command("sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
-    command("scontrol", 'echo "JobId=9 JobName=x JobState=FAILED ExitCode=3:0 Command=/x"')
-    state = SlurmClient().states(["9"])["9"]
+    command(
+        "scontrol",
+        'echo "JobId=9 JobState=FAILED ExitCode=3:0 Command=/x WorkDir=/ Comment=fsdpkit:r"',
+    )
+    state = states("9")["9"]
     assert (state.source, state.exit_code) == ("scontrol", 3)
 
 
 def test_a_running_job_s_word_wins_over_an_older_one(command: Command) -> None:
     """A requeued job waits again while accounting still has its first end."""
-    command("squeue", "echo '9|PENDING|BeginTime|'")
-    command("sacct", "echo '9|PREEMPTED|0:0|0:0|None|n1'")
-    assert SlurmClient().states(["9"])["9"].state == "PENDING"
+    command("squeue", "echo '9|PENDING|BeginTime||1|2|3|501|1|/x|fsdpkit:r'")
+    command("sacct", "echo '9|PREEMPTED|0:0|0:0|None|n1|1|2|3|c|/r/job.sbatch|'")
+    assert states("9")["9"].state == "PENDING"
 
 
 def test_the_exit_code_comes_from_accounting_once_squeue_says_ended(command: Command) -> None:
-    command("squeue", "echo '9|FAILED|NonZeroExitCode|n1'")
-    command("sacct", "echo '9|FAILED|3:0|3:0|None|n1'")
-    state = SlurmClient().states(["9"])["9"]
+    command("squeue", "echo '9|FAILED|NonZeroExitCode|n1|1|2|3|501|1|/x|fsdpkit:r'")
+    command("sacct", "echo '9|FAILED|3:0|3:0|None|n1|1|2|3|c|/r/job.sbatch|'")
+    state = states("9")["9"]
     assert (state.source, state.exit_code) == ("sacct", 3)
 
 
@@ -182,7 +194,7 @@ def test_the_exit_code_comes_from_accounting_once_squeue_says_ended(command: Com
 # 75 and the job was queued again, the second attempt went well.
 REQUEUED = """
 case "$*" in
-    *-X*) echo '5|COMPLETED|0:0|75:0|None|node1|1795710452|1795710458|1795710459' ;;
+    *-X*) echo '5|COMPLETED|0:0|75:0|None|n1|1795710452|1795710458|1795710459|c|/r/job.sbatch|' ;;
     *) printf '5|0:0\\n5.batch|0:0\\n5.0|0:0\\n' ;;
 esac
 """
@@ -191,22 +203,26 @@ esac
 def test_a_step_that_failed_before_a_requeue_is_not_the_last_attempt_s(command: Command) -> None:
     command("squeue", "exit 1")
     command("sacct", REQUEUED)
-    state = SlurmClient().states(["5"])["5"]
+    state = states("5")["5"]
     assert state.describe() == "COMPLETED"
     assert (state.derived_exit_code, state.end_s) == (0, 1795710459)
 
 
 def test_accounting_is_not_asked_about_a_job_that_runs(command: Command, tmp_path: Path) -> None:
-    command("squeue", "echo '9|RUNNING|None|n1'; echo '8|PENDING|Priority|'")
+    command(
+        "squeue",
+        "tail='1|2|3|501|1|/x|fsdpkit:r'; echo \"9|RUNNING|None|n1|$tail\"\n"
+        'echo "8|PENDING|Priority||$tail"',
+    )
     command("sacct", f"touch {tmp_path}/asked")
-    assert SlurmClient().states(["9", "8"])["8"].reason == "Priority"
+    assert states("9", "8")["8"].reason == "Priority"
     assert not (tmp_path / "asked").exists()
 
 
 def test_a_job_nobody_knows_is_absent(command: Command) -> None:
     for name in ("squeue", "sacct", "scontrol"):
         command(name, "exit 1")
-    assert SlurmClient().states(["9"]) == {}
+    assert states("9") == {}
 
 
 def test_known_refusals_have_a_remedy() -> None:
@@ -224,6 +240,24 @@ def test_known_refusals_have_a_remedy() -> None:
     assert remedy_for("something never seen") is None
 
 
+@pytest.mark.parametrize(
+    ("named", "helps"),
+    [
+        ("QOSMaxGRESPerJob", "--gpus"),
+        ("QOSMaxSubmitJobPerUserLimit", "have ended"),
+        ("QOSMaxWallDurationPerJobLimit", "--time"),
+        ("QOSMinGRES", "more"),
+        ("AssocGrpCPUMinutesLimit", "--time"),
+    ],
+)
+def test_a_refusal_by_a_limit_has_that_limit_s_remedy(named: str, helps: str) -> None:
+    """What sbatch says of each ends with the same sentence, which mentions time limits."""
+    policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    remedy = remedy_for(f"sbatch: error: {named}\nsbatch: error: {policy}") or ""
+    assert helps in remedy
+    assert ("--time" in remedy) == (helps == "--time")
+
+
 def test_a_person_s_defaults_for_slurm_s_commands_change_no_answer(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,8 +265,8 @@ def test_a_person_s_defaults_for_slurm_s_commands_change_no_answer(
     monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")
     monkeypatch.setenv("SCONTROL_ALL", "1")
     command("scancel", f"env > {tmp_path}/env")
-    command("squeue", "echo '501|fsdpkit:r'")
-    SlurmClient().cancel("7", JobMark("fsdpkit:r", 501))
+    command("squeue", "echo '501|1|/x|fsdpkit:r'")
+    SlurmClient().cancel(MarkedJob("7", MARK))
     names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
     assert "SCANCEL_INTERACTIVE" not in names
     assert "SCONTROL_ALL" in names
@@ -242,10 +276,13 @@ def test_a_person_s_defaults_for_slurm_s_commands_change_no_answer(
 @pytest.mark.parametrize(
     ("squeue", "why"),
     [
-        ("echo '501|fsdpkit:s'", "is not the one"),
-        ("echo '502|fsdpkit:r'", "is not the one"),
-        ("echo '501|fsdpkit:r'; echo '501|(null)'", "is not the one"),
-        ("echo '501|fsdpkit:r|and more'", "is not the one"),
+        ("echo '501|1|/x|fsdpkit:s'", "is not the one"),
+        ("echo '502|1|/x|fsdpkit:r'", "is not the one"),
+        ("echo '501|1|/x|fsdpkit:r'; echo '501|1|/x|(null)'", "is not the one"),
+        ("echo '501|1|/x|fsdpkit:r|and more'", "is not the one"),
+        ("echo '501|1|/x|fsdpk'", "is not the one"),
+        ("echo '501|1'", "is not the one"),
+        ("echo '|||'", "is not the one"),
         ("echo CLUSTER: c", "knows no job"),
         ("echo 'Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
     ],
@@ -253,13 +290,12 @@ def test_a_person_s_defaults_for_slurm_s_commands_change_no_answer(
 def test_nothing_is_done_to_a_job_by_its_number_alone(
     command: Command, tmp_path: Path, squeue: str, why: str
 ) -> None:
-    mark = JobMark("fsdpkit:r", 501)
     command("squeue", squeue)
     for name in ("scancel", "scontrol"):
         command(name, f"touch {tmp_path}/done")
     for act in (SlurmClient().cancel, SlurmClient().release):
         with pytest.raises(SchedulerError, match=why):
-            act("7", mark)
+            act(MarkedJob("7", MARK))
     assert not (tmp_path / "done").exists()
 
 

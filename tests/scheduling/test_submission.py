@@ -46,13 +46,14 @@ def test_a_refused_submission_leaves_no_run(
 
 @pytest.fixture
 def slurm_commands(tmp_path: Path) -> dict[str, str]:
-    """A PATH with an sbatch that takes every job as number 7, and a sacct that counts its calls."""
+    """A PATH with an sbatch that takes every job, and a sacct that counts its calls."""
     directory = tmp_path / "commands"
     directory.mkdir()
     texts = {
-        "sbatch": "echo 7",
-        "squeue": "echo squeue >> $ASKED",
-        "sacct": "echo sacct >> $ASKED; echo '7|COMPLETED|0:0|0:0|None|n1'",
+        "sbatch": 'echo "sbatch $2" >> $ASKED.jobs; wc -l < $ASKED.jobs',
+        "squeue": "case $* in *%T*) echo squeue >> $ASKED ;; esac",
+        "sacct": "echo sacct >> $ASKED; nl -b a -s '|' $ASKED.jobs | while IFS='|' read -r k line; "
+        'do echo "$((k))|COMPLETED|0:0|0:0|None|n1|1|2|3|c|$line|"; done',
         "scontrol": "exit 1",
     }
     for name, text in texts.items():

@@ -158,7 +158,7 @@ def gather(run: Run, wanted: MustRead = EVERYTHING) -> Evidence:
     if waiting:
         from fsdpkit.scheduling.slurm import Round
 
-        fields[waiting[0]] = run.client().details(waiting[0], Round())
+        fields[waiting[0]] = run.client().details(run.marked(waiting[0]), Round())
     return _evidence(run.paths, standing.record, standing.states, fields, standing.unread, wanted)
 
 

@@ -31,22 +31,26 @@ def phase_of(states: Sequence[JobState | None]) -> Phase:
     return "unknown" if "unknown" in short else "stopped" if short == {"stopped"} else "failed"
 
 
-def described(state: JobState | None, answered: bool = True) -> str:
-    """The state for a person; for an unknown job, whether the scheduler answered."""
+def described(state: JobState | None, standing: Standing) -> str:
+    """The state for a person; for an unknown job, why it is unknown."""
     if state is not None:
         return state.describe()
-    return "unknown to squeue, sacct and scontrol" if answered else "unknown: Slurm does not answer"
+    if standing.strange:
+        return f"unknown here: {standing.strange}"
+    if standing.answered:
+        return "unknown to squeue, sacct and scontrol"
+    return "unknown: Slurm does not answer"
 
 
-def state_in_words(record: RunRecord, states: States, answered: bool) -> str:
+def state_in_words(standing: Standing, states: States) -> str:
     """Of the run as a whole, from its jobs that matter now."""
-    if record.job_id is None:
-        known = "and Slurm knows no such job" if answered else "and Slurm does not answer"
-        return f"submission not confirmed, {known}"
+    if standing.record.job_id is None:
+        known = "Slurm knows no such job" if standing.answered else "Slurm does not answer"
+        return f"submission not confirmed, and {known}"
     if len(states) == 1:
-        return described(next(iter(states.values())), answered)
+        return described(next(iter(states.values())), standing)
     words = [
-        state.word if state is not None and state.outcome else described(state, answered)
+        state.word if state is not None and state.outcome else described(state, standing)
         for state in states.values()
     ]
     return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
@@ -79,7 +83,7 @@ def other_jobs(record: RunRecord, standing: Standing, states: States) -> list[st
 
 
 def _job_line(job: JobRecord, standing: Standing) -> str:
-    ends = Counter(described(standing.states.get(i), standing.answered) for i in job.job_ids)
+    ends = Counter(described(standing.states.get(i), standing) for i in job.job_ids)
     words = ", ".join(f"{n} {end}" if job.array else end for end, n in ends.most_common())
     return f"job {job.job_id}, {shape(job.nodes, job.ranks_per_node)}: {words}"
 

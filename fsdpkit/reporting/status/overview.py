@@ -40,6 +40,7 @@ from fsdpkit.scheduling.run_states import Standing, States, decisive
 from fsdpkit.scheduling.states import JobState, id_in
 
 if TYPE_CHECKING:
+    from fsdpkit.reporting.pending import PendingReason
     from fsdpkit.runs.history import Attempt
 
 
@@ -94,7 +95,7 @@ def _brief(directory: Path, standing: Standing) -> Status:
     if standing.record.array is not None:
         steps = _task_steps(RunPaths(directory), decisive(standing.record, standing.states))
         return msgspec.structs.replace(status, task_steps=steps)
-    task = _task(RunPaths(directory), standing.record, None, status.job_id, None, True)
+    task = _task(RunPaths(directory), standing, None, status.job_id, None)
     return _with_task(status, task)
 
 
@@ -116,14 +117,14 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
     (standing,) = asking.standings([(paths, load(directory, copied=True))])
     status = _status(directory, standing)
     record = standing.record
-    details, unread = _details(standing, status, asking)
+    details, unread = _details(paths, standing, status, asking)
     tasks = [
-        _task(paths, record, task_of(job_id), job_id, state, standing.answered)
+        _task(paths, standing, task_of(job_id), job_id, state)
         for job_id, state in decisive(record, standing.states).items()
         if record.array is None or paths.task(task_of(job_id)).dir.exists()
     ]
     if record.array is None and not tasks:  # no job is known, but one may have run
-        tasks = [_task(paths, record, None, None, None, standing.answered)]
+        tasks = [_task(paths, standing, None, None, None)]
     status = _with_task(status, tasks[0]) if tasks else status
     try:
         provenance = read_provenance(paths)
@@ -171,7 +172,7 @@ def _status(directory: Path, standing: Standing) -> Status:
         cluster=record.cluster or record.site,
         submitted_s=record.submitted_s or record.created_s,
         phase=phase_of(list(states.values())),
-        state=state_in_words(record, states, standing.answered),
+        state=state_in_words(standing, states),
         states={job_id: state.word if state else None for job_id, state in states.items()},
         exit=exit_in_words(one) if one else None,
         started_s=started_s,
@@ -213,8 +214,15 @@ def _waiting(record: RunRecord, states: States, details: Mapping[str, str]) -> W
         words=answer.words,
         action=answer.action,
         never=answer.never,
-        start_s=None if answer.never else pending[0][1].start_s,
+        start_s=_expected_s(answer, pending[0][1].start_s),
     )
+
+
+def _expected_s(answer: PendingReason, start_s: float | None) -> float | None:
+    """Slurm's own estimate, unless somebody has to do something first: then it also names a job
+    that it has just looked at in vain."""
+    hopeless = answer.never or (answer.action is not None and (start_s or 0.0) <= time.time())
+    return None if hopeless else start_s
 
 
 def _left_out(paths: RunPaths, record: RunRecord, details: Mapping[str, str]) -> list[LeftOut]:
@@ -222,7 +230,7 @@ def _left_out(paths: RunPaths, record: RunRecord, details: Mapping[str, str]) ->
 
 
 def _details(
-    standing: Standing, status: Status, asking: Asking
+    paths: RunPaths, standing: Standing, status: Status, asking: Asking
 ) -> tuple[dict[str, str], list[str]]:
     """What slurmctld has of a job that is not over; and why it did not say, if so."""
     record = standing.record
@@ -231,7 +239,7 @@ def _details(
         return {}, []
     states = decisive(record, standing.states).items()
     job_id, state = next((i, s) for i, s in states if s and not s.over)
-    return asking.details(record, job_id, state)
+    return asking.details(paths, record, job_id, state)
 
 
 # What the run directory says
@@ -239,11 +247,10 @@ def _details(
 
 def _task(
     paths: RunPaths,
-    record: RunRecord,
+    standing: Standing,
     number: int | None,
     job_id: str | None,
     state: JobState | None,
-    answered: bool,
 ) -> Task:
     """`state`: the scheduler's, None if it was not asked or did not know."""
     from fsdpkit.reporting.status.printed import printed_by
@@ -251,21 +258,22 @@ def _task(
     from fsdpkit.runs.history import History, history_of
 
     try:
-        history = history_of(paths, record, number)
+        history = history_of(paths, standing.record, number)
     except OSError:  # another user's, in a directory without access
         where = paths.task(number).dir
         history = History(run=paths.dir, array_task=number, dir=where, attempts=(), checkpoints=())
     job = table_in(paths.job)
+    ranks = standing.record.nodes * standing.record.ranks_per_node
     running = state is not None and state.phase == "running"
     endings = [(a.number, a.ending) for a in history.attempts if a.ending is not None]
     return Task(
         task=number,
         job_id=job_id,
-        state=described(state, answered),
+        state=described(state, standing),
         attempts=paths.task(number).attempts(),
         ending={"attempt": endings[-1][0], **asdict(endings[-1][1])} if endings else None,
         progress=asdict(progress_of(history, job)),
-        printed=printed_by(history, job, record.nodes * record.ranks_per_node)
+        printed=printed_by(history, job, ranks)
         if running or number is None  # an array may have thousands of tasks
         else None,
         remarks=remarks(history, job, running=running),

@@ -211,6 +211,8 @@ def _state(state: JobState | None, history: History, standing: Standing | None) 
         return state.state if state.phase == "pending" else state.describe()
     if standing is None:
         return ASKING
+    if standing.strange:
+        return f"unknown here: {standing.strange}"
     if ended_on_record(history):
         return "ended, forgotten by the scheduler"
     return "unknown to the scheduler"

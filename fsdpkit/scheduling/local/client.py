@@ -16,10 +16,11 @@ from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.environment import scrubbed
-from fsdpkit.scheduling.job_mark import JobMark
+from fsdpkit.scheduling.job_mark import JobTraits, MarkedJob
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.limits import check_nodes
-from fsdpkit.scheduling.slurm import Round, SbatchAnswer
+from fsdpkit.scheduling.sbatch_answer import SbatchAnswer
+from fsdpkit.scheduling.slurm import Round
 from fsdpkit.scheduling.states import JobState
 
 RANK_MB = 350
@@ -97,21 +98,30 @@ class LocalClient:
         return SbatchAnswer(job.id, None)
 
     def states(
-        self, job_ids: Iterable[str], asked: Round | None = None, user: str | None = None
-    ) -> dict[str, JobState]:
-        """The state of each job or array task (`12_3`) that this machine knows; it always answers,
-        and has nobody's jobs but this user's."""
+        self, jobs: Iterable[MarkedJob], asked: Round | None = None
+    ) -> dict[MarkedJob, JobState]:
+        """The state of each job or array task that this machine knows; it always answers, and has
+        nobody's jobs but this user's."""
         found = {}
-        for job_id in job_ids:
-            job = store.find(job_of(job_id))
-            state = job.state(task_of(job_id)) if job else None
-            if state is not None:
-                found[job_id] = state
+        for marked in jobs:
+            job = store.find(job_of(marked.id))
+            if job is None or not marked.mark.fits(JobTraits(job.comment)):
+                continue
+            if (state := job.state(task_of(marked.id))) is not None:
+                found[marked] = state
         return found
 
-    def details(self, job_id: str, asked: Round) -> dict[str, str]:
+    def details(self, job: MarkedJob, asked: Round) -> dict[str, str]:
         """Nothing: no job waits here for others."""
         return {}
+
+    def name(self, asked: Round) -> str | None:
+        """None: each user's jobs are counted where they lie."""
+        return None
+
+    def receipt(self, job: MarkedJob) -> tuple[str | None, float | None]:
+        """Nothing that its comment does not say."""
+        return None, None
 
     def config_text(self, asked: Round) -> str | None:
         """Nothing that a submission depends on."""
@@ -121,7 +131,7 @@ class LocalClient:
         """The newest job with each comment."""
         return {text: job for text in comments if (job := self.find_by_comment(text)) is not None}
 
-    def forgot(self, job_id: str) -> bool:
+    def forgot(self, job: MarkedJob) -> bool:
         """True: its states lie on this machine, so one that `states` does not have is gone."""
         return True
 
@@ -133,24 +143,24 @@ class LocalClient:
                 return directory.name
         return None
 
-    def confirm(self, job_id: str, mark: JobMark) -> None:
+    def confirm(self, job: MarkedJob) -> None:
         """Raise SchedulerError unless this machine has a job of that mark."""
-        self._confirmed(job_id, mark)
+        self._confirmed(job)
 
-    def _confirmed(self, job_id: str, mark: JobMark) -> store.LocalJob:
-        job = store.find(job_of(job_id))
+    def _confirmed(self, marked: MarkedJob) -> store.LocalJob:
+        job = store.find(job_of(marked.id))
         if job is None or (comment := job.comment) is None:
-            raise SchedulerError(f"the local cluster knows no job {job_id}")
-        mark.refuse_another(job_id, comment, os.stat(job.dir).st_uid)
+            raise SchedulerError(f"the local cluster knows no job {marked.id}")
+        marked.refuse_another(JobTraits(comment, os.stat(job.dir).st_uid))
         return job
 
-    def release(self, job_id: str, mark: JobMark) -> None:
+    def release(self, job: MarkedJob) -> None:
         """Raises SchedulerError: no job is ever held here."""
-        raise SchedulerError(f"job {job_id} of the local cluster is not held")
+        raise SchedulerError(f"job {job.id} of the local cluster is not held")
 
-    def cancel(self, job_id: str, mark: JobMark) -> None:
+    def cancel(self, job: MarkedJob) -> None:
         """Ask the job's supervisor to end it. Raises SchedulerError."""
-        self._confirmed(job_id, mark).cancel_requested.touch(mode=0o600)
+        self._confirmed(job).cancel_requested.touch(mode=0o600)
 
     def test(self, script: Path) -> str:
         """A local job needs nobody's leave."""
