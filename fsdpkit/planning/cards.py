@@ -22,6 +22,8 @@ class Card(msgspec.Struct, frozen=True):
     memory: int
     capability: Capability | None = None
     known: bool = True
+    network_gbit_s: float | None = None
+    """Of a node's links, where a site's profile has the card."""
 
 
 CARDS = tuple(
@@ -68,10 +70,10 @@ def card_of(node: NodeType, where: str) -> Card:
     for card in CARDS:
         model, _, size = card.name.lower().partition("-")
         if re.search(model + _FOLLOWED_BY, title) and float(size) == node.gpu_memory_gb:
-            return card
+            return msgspec.structs.replace(card, network_gbit_s=node.network_gbit_s)
     capability = parse_capability(node.compute_capability) if node.compute_capability else None
     name = node.gpu or f"{node.gpu_memory_gb:g} GB"
-    return Card(name, _bytes(node.gpu_memory_gb), capability, known=False)
+    return Card(name, _bytes(node.gpu_memory_gb), capability, False, node.network_gbit_s)
 
 
 def _bytes(gigabytes: float) -> int:

@@ -101,6 +101,8 @@ _MEASURED = "benchmarks/results/gpu-h100.json"
 _BIASED = UncertainValue(0.075, 1.4, f"T5 v1.1-large on an H100, {_MEASURED}")
 _BUS_SHARE = 0.75
 """Of the links' rate that a collective of some hundred megabytes reaches as bus bandwidth."""
+NETWORK_SHARE = 0.85
+"""The same of a node's links to others."""
 
 
 def family_of(gpu: str) -> str | None:
@@ -125,7 +127,9 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
     network = (
         UncertainValue(network_gb_s * GB, 1.25, "the site's profile")
         if network_gb_s
-        else UncertainValue(0.85 * 200 * GB, 2.5, f"four adapters of 400 Gb/s a node, {ASSUMED}")
+        else UncertainValue(
+            NETWORK_SHARE * 200 * GB, 2.5, f"four adapters of 400 Gb/s a node, {ASSUMED}"
+        )
     )
     peak = found.peak_tflops * 1e12
     family = "H100" if found.name[:4] in ("H100", "H200", "GH20") else found.name[:4]

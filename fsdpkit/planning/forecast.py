@@ -14,7 +14,7 @@ from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.apart import tape_apart
 from fsdpkit.planning.asked import AskedStep, on_card
 from fsdpkit.planning.cards import Card
-from fsdpkit.planning.efficiency import ASSUMED
+from fsdpkit.planning.efficiency import ASSUMED, NETWORK_SHARE
 from fsdpkit.planning.speed import Goal, Range, Scaled, Speed, predict, scaling
 from fsdpkit.planning.speed_calibration import SpeedCalibration
 from fsdpkit.planning.speed_learned import (
@@ -64,7 +64,8 @@ class By:
         return basis_of(self.records(), machine, lambda run: work_of_run(run, card))
 
     def machine(self, card: Card) -> MeasuredMachine:
-        return MeasuredMachine.here(card.name, self.site, self.network_gb_s)
+        links_gb_s = (card.network_gbit_s or 0) / 8 * NETWORK_SHARE or None
+        return MeasuredMachine.here(card.name, self.site, self.network_gb_s or links_gb_s)
 
 
 @dataclass(frozen=True)

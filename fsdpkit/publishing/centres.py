@@ -76,6 +76,8 @@ def _section(name: str, profile: SiteProfile) -> Iterator[str]:
     yield f'<a id="{name}"></a>'
     yield f"## {profile.title}"
     yield ""
+    if profile.node_types:
+        yield from _node_table(profile)
     if profile.partitions:
         yield _cells("partition", "request", "node type", "limits", "automatic")
         yield "|---|---|---|---|---|"
@@ -94,6 +96,23 @@ def _section(name: str, profile: SiteProfile) -> Iterator[str]:
     if profile.unknown:
         yield ""
         yield f"Not known: {'; '.join(profile.unknown)}."
+
+
+def _node_table(profile: SiteProfile) -> Iterator[str]:
+    yield _cells("node type", "nodes", "GPUs", "cores", "memory", "links to other nodes")
+    yield "|---|---|---|---|---|---|"
+    for key, kind in profile.node_types.items():
+        type_ = kind.gpu_type or profile.gpu_request.type
+        named = f", type {type_}" if type_ else ""
+        yield _cells(
+            f"`{key}`",
+            str(kind.nodes or "?"),
+            f"{'?' if kind.gpus is None else kind.gpus} {kind.gpu or 'of any kind'}{named}",
+            str(kind.cpus or "?"),
+            f"{kind.memory_mb / 1024:.0f} GiB" if kind.memory_mb else "?",
+            f"{kind.network_gbit_s:g} Gb/s" if kind.network_gbit_s else "?",
+        )
+    yield ""
 
 
 def _requested(select: dict[str, str]) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fsdpkit.config.profile import NodeType
 from fsdpkit.config.training import TrainingSettings, load_settings
 from fsdpkit.errors import ConfigError
-from fsdpkit.planning.cards import card_named
+from fsdpkit.planning.cards import card_named, card_of
 from fsdpkit.planning.efficiency import UncertainValue, machine_for
 from fsdpkit.planning.forecast import By
 from fsdpkit.planning.speed_calibration import fitted, save, span, uncalibrated
@@ -227,6 +228,19 @@ def test_the_newest_check_of_nodes_takes_the_place_of_what_was_assumed():
     assert values["matmul_share"].value == pytest.approx(600 / 989.4)
     both = basis_of([check("k", 45.0), *three()], HERE)
     assert both.words == "calibrated by 3 runs and a check of nodes on delta"
+
+
+def test_the_documented_rate_of_a_nodes_links_counts_where_nothing_was_measured():
+    node = NodeType(gpu="NVIDIA V100 16 GB", gpu_memory_gb=16, network_gbit_s=100)
+    card = card_of(node, "site")
+    assert By(site="x").machine(card).network_gb_s == pytest.approx(0.85 * 12.5)
+    assert By(site="x", network_gb_s=9.0).machine(card).network_gb_s == 9.0
+    assert (
+        By()
+        .machine(card_of(msgspec.structs.replace(node, network_gbit_s=None), "site"))
+        .network_gb_s
+        is None
+    )
 
 
 def test_what_a_site_says_of_its_network_counts_and_a_check_of_it_counts_more():

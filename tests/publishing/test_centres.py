@@ -46,6 +46,7 @@ def test_cores_memory_and_limits_are_in_a_profile_or_in_its_list_of_what_is_unkn
     for key, node in profile.node_types.items():
         for what, word in ((node.cpus, "cores"), (node.memory_mb, "memory"), (node.gpus, "GPUs")):
             assert what is not None or word in said, (key, word)
+        assert node.network_gbit_s or "links" in said or "what joins the nodes" in said, key
     for key, partition in profile.partitions.items():
         for nodes in (1, 2):
             assert partition.max_time_s(nodes) is not None or "time" in said, key
