@@ -64,9 +64,9 @@ NOTE_BYTES = _limit(1 << 16, "bytes", "a small record: a failure, a request, a p
 SHARED_BYTES = _limit(16 << 10, "bytes", "a shared record, as `audit` reads it")
 ATTEMPTS_READ = _limit(8, "entries", "attempts that a diagnosis reads, the newest")
 TASKS_READ = _limit(64, "entries", "tasks of an array that are looked into")
-NODES_READ = _limit(256, "entries", "nodes that a diagnosis reads of an attempt")
+NODES_READ = _limit(8192, "entries", "nodes that a diagnosis reads of an attempt")
 RANKS_READ = _limit(4096, "entries", "ranks that a diagnosis reads of an attempt")
-FILES_READ = _limit(4096, "entries", "failures on record, or nodes with events, of an attempt")
+FILES_READ = _limit(8192, "entries", "failures on record, or nodes with events, of an attempt")
 LISTED_BYTES = _limit(4 << 20, "bytes", "a run.json among those of other runs")
 LISTED_TASKS = _limit(10_000, "entries", "tasks of an array among other runs")
 

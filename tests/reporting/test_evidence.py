@@ -414,3 +414,15 @@ def test_a_rank_that_wrote_nothing_and_left_early_is_known_by_its_agent(tmp_path
         file.write(json.dumps(event) + "\n")
     found = diagnosed(task)
     assert (found.cause, found.rank, found.node) == ("collective-mismatch", 0, "node1")
+
+
+def test_every_node_of_a_large_job_is_looked_at(tmp_path: Path) -> None:
+    names = [f"node{number + 1}" for number in range(300)]
+    run = made_run(tmp_path / "t5-1", state="FAILED", exit_code=1, nodes=len(names))
+    task = RunPaths(run.dir).task()
+    starts(task, 0, T0, nodes=names, offsets_s=[0.0] * len(names))
+    launches(task, 0, T0 + 10)
+    gone = {"time_s": T0 + 20, "gpus": [{"xids": [79]}]}
+    write_lines(task.attempt(0).node_samples(289), gone)
+    machines = gather_from(task.dir, {"sacct": SACCT}).tasks[0].attempts[-1].machines
+    assert "79" in str(machines["node290"].broken_gpu)

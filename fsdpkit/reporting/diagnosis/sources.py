@@ -287,11 +287,12 @@ def _of_nodes(run: RunPaths, job_id: str, names: Mapping[int, str]) -> list[Voic
     """What each node's own log adds: the shell around the agent, the agent, slurmstepd."""
     found = []
     files = sorted(run.submitit.glob(f"{job_id}_*_log.err"), key=lambda file: file.name)
+    most = min(_LOG_BYTES, _ALL_BYTES // max(1, 2 * len(files)))
     for file in files[:NODES_READ]:
         number = file.name.removeprefix(f"{job_id}_").removesuffix("_log.err")
         if not number.isdecimal():
             continue
-        ends = (end_of(path, _LOG_BYTES) for path in (file, file.with_suffix(".out")))
+        ends = (end_of(path, most) for path in (file, file.with_suffix(".out")))
         logs = [_newest(without(end, "rank 0: ")) for end in ends if end is not None]
         node = names.get(int(number)) or _name_in(logs)
         found.append(Voice(kind="agent", node=node, logs=tuple(_own(log) for log in logs)))
