@@ -85,7 +85,7 @@ def test_every_key_of_a_job_is_there_that_a_job_file_can_have() -> None:
     tables = reference_hooks.tables_of(job_type())
     told = {key.dotted: key for table in tables for key in table.keys}
     nodes = told["resources.nodes"]
-    assert (nodes.kind, nodes.default) == ("integer, at least 1, at most 10000", "required")
+    assert (nodes.kind, nodes.default) == ("integer, at least 1, at most 8192", "required")
     assert told["training.sharding.strategy"].default.startswith('`"')
     assert all(key.meaning for key in told.values())
     table, named = "", set[str]()
