@@ -61,6 +61,8 @@ LAUNCHES = {
     "with unknown options": "srun $EXTRA -l torchrun $MORE --nproc_per_node 4 train.py --lr 1",
     "in a branch that is taken": 'if [ -z "$SLURM_JOB_ID" ]; then\n  python other.py\nelse\n'
     "  torchrun --nproc_per_node 4 train.py --lr 1\nfi",
+    "where one of two conditions decides": "A=1\nif [[ ! $A == 1 && -f x ]]; then\n"
+    "  torchrun other.py\nfi\ntorchrun --nproc_per_node 4 train.py --lr $A",
     "its output kept": "srun torchrun --nproc_per_node 4 train.py --lr 1 2>&1 | tee -a log",
     "its failure handled": "torchrun --nproc_per_node 4 train.py --lr 1 || exit 1",
     "the script's own arguments": 'torchrun --nproc_per_node 4 train.py --lr 1 "$@"',
