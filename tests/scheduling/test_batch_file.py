@@ -78,7 +78,6 @@ LAUNCHES = {
     "((N = 4))\n(cd /tmp; ls) > log\ntorchrun --nproc_per_node 4 train.py --lr 1",
     "a function by its word": "function go {\n  torchrun --nproc_per_node 4 train.py $*\n}\n"
     "go --lr 1",
-    "an item by its place": "A=(x train.py)\ntorchrun --nproc_per_node 4 ${A[1]} --lr ${B:-1}",
     "where something is set": 'A=1\ntorchrun --nproc_per_node 4 train.py ${A:+--lr} "${A[*]}"',
     "a variable of another command": "L=2 echo\ntorchrun --nproc_per_node 4 train.py --lr ${L:-1}",
     "beside a preparation": "python prepare.py\ntorchrun --nproc_per_node 4 train.py --lr 1",
