@@ -61,6 +61,8 @@ LAUNCHES = {
     "with unknown options": "srun $EXTRA -l torchrun $MORE --nproc_per_node 4 train.py --lr 1",
     "in a branch that is taken": 'if [ -z "$SLURM_JOB_ID" ]; then\n  python other.py\nelse\n'
     "  torchrun --nproc_per_node 4 train.py --lr 1\nfi",
+    "where one of two conditions decides": "A=1\nif [[ ! $A == 1 && -f x ]]; then\n"
+    "  torchrun other.py\nfi\ntorchrun --nproc_per_node 4 train.py --lr $A",
     "its output kept": "srun torchrun --nproc_per_node 4 train.py --lr 1 2>&1 | tee -a log",
     "its failure handled": "torchrun --nproc_per_node 4 train.py --lr 1 || exit 1",
     "the script's own arguments": 'torchrun --nproc_per_node 4 train.py --lr 1 "$@"',
@@ -76,7 +78,6 @@ LAUNCHES = {
     "((N = 4))\n(cd /tmp; ls) > log\ntorchrun --nproc_per_node 4 train.py --lr 1",
     "a function by its word": "function go {\n  torchrun --nproc_per_node 4 train.py $*\n}\n"
     "go --lr 1",
-    "an item by its place": "A=(x train.py)\ntorchrun --nproc_per_node 4 ${A[1]} --lr ${B:-1}",
     "where something is set": 'A=1\ntorchrun --nproc_per_node 4 train.py ${A:+--lr} "${A[*]}"',
     "a variable of another command": "L=2 echo\ntorchrun --nproc_per_node 4 train.py --lr ${L:-1}",
     "beside a preparation": "python prepare.py\ntorchrun --nproc_per_node 4 train.py --lr 1",

@@ -229,19 +229,14 @@ class Expander:
         self, name: str, index: str, raw: str, reading: ExpandedNames, quoted: bool
     ) -> Iterator[tuple[str, bool | None]]:
         """Of `${name[…]}`."""
-        value = self.value_of(name)
-        items = value.items if value else None
-        if index not in ("[@]", "[*]"):
-            known = items[int(index[1:-1]) :][:1] if items and index[1:-1].isdecimal() else ()
-            yield (known[0] if known else self.unknown(raw)), quoted
-            return
         reading.names.add(name)
-        if value is None or items is None:
-            yield (self.unknown(raw) if value is None else value.text), quoted
-        elif quoted and index == "[@]":
-            yield from ((item, None) for item in items)
+        value = self.value_of(name)
+        if value is None or index not in ("[@]", "[*]"):
+            yield self.unknown(raw), quoted
+        elif value.items is not None and quoted and index == "[@]":
+            yield from ((item, None) for item in value.items)
         else:
-            yield " ".join(items), quoted
+            yield " ".join(value.items or [value.text]), quoted
 
     def _or_default(self, name: str, rest: str, raw: str, reading: ExpandedNames) -> str:
         """Of `$name`, `${name}`, `${name:-x}`, `${name=x}` and `${name:+x}`."""

@@ -100,7 +100,7 @@ def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     """What sbatch hands on from the submitter's environment, and no node has another value of."""
     kept = {}
     for name, value in environ.items():
-        of_node = is_of_node(name) or name in (*OF_RANKS, "SHLVL", "_")
+        of_node = is_of_node(name) or name in (*OF_RANKS, "SHLVL", "PWD", "_")
         if not of_node and not OF_SLURM.match(name) and "\n" not in value:
             kept[name] = value
     return kept

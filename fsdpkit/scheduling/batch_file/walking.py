@@ -82,7 +82,7 @@ class Walk(Expander):
             if isinstance(node, Block):
                 self._block(node, around)
             elif _is_test(node.words):
-                held = self._tested(node.words)
+                held = self._test(_tested_words(node))
             else:
                 self._step(node, around, piped)
 
@@ -120,7 +120,7 @@ class Walk(Expander):
 
     def _assign(self, found: re.Match[str]) -> Value:
         if found[2]:
-            value = Value(self.unknown(found.group()))
+            value = Value(self.unknown(f"{found[1]}[…]"))
             self.variables[found[1]] = Value(self.unknown(f"${found[1]}"))
             return value
         return self.assign(found[1], found[4], bool(found[3]))
@@ -174,31 +174,27 @@ class Walk(Expander):
 
     def _holds(self, condition: Sequence[Node]) -> bool | None:
         """Whether a condition holds; None: the text does not decide it."""
-        result: bool | None = None
-        joined = ""
+        words: list[str] = []
         for node in condition:
-            if not isinstance(node, Simple):
+            if not isinstance(node, Simple) or not _is_test(node.words):
                 return None
-            one = self._tested(node.words)
-            result = _either(joined, result, one) if joined in ("&&", "||") else one
-            joined = node.operator
-            if joined not in ("", ";", "&&", "||"):
+            if words and words[-1] not in ("&&", "||"):  # of several commands the last decides
                 return None
-        return result
-
-    def _tested(self, words: Sequence[str]) -> bool | None:
-        if not _is_test(words):
-            return None
-        return self._test(words[1:] if words[0] == "test" else words[1:-1])
+            words += [*_tested_words(node), node.operator]
+        return self._test([word for word in words if word not in ("", ";")])
 
     def _test(self, words: Sequence[str]) -> bool | None:
+        joins = [word for word in words if word in ("&&", "||")]
+        if len({*joins}) > 1:
+            return None
+        if joins:
+            at = words.index(joins[0])
+            sides = {self._test(words[:at]), self._test(words[at + 1 :])}
+            decisive = joins[0] == "||"
+            return decisive if decisive in sides else None if None in sides else not decisive
         if words and words[0] == "!":
             result = self._test(words[1:])
             return None if result is None else not result
-        if "&&" in words or "||" in words:
-            join = "&&" if "&&" in words else "||"
-            at = words.index(join)
-            return _either(join, self._test(words[:at]), self._test(words[at + 1 :]))
         texts = [self.joined(word, ExpandedNames()) for word in words]
         if len(texts) == 2 and texts[0] in ("-z", "-n"):
             empty = self._is_empty(texts[1])
@@ -237,14 +233,12 @@ _COMPARES: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-def _either(join: str, *sides: bool | None) -> bool | None:
-    """Of `&&` or `||` between conditions."""
-    decisive = join == "||"
-    return decisive if decisive in sides else None if None in sides else not decisive
-
-
 def _is_test(words: Sequence[str]) -> bool:
     return bool(words) and words[0] in ("[", "[[", "test")
+
+
+def _tested_words(command: Simple) -> Sequence[str]:
+    return command.words[1:] if command.words[0] == "test" else command.words[1:-1]
 
 
 def _assigned_in(nodes: Iterable[Node]) -> Iterator[str]:
