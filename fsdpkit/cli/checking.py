@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +14,9 @@ from fsdpkit.errors import ConfigError
 if TYPE_CHECKING:
     from fsdpkit.config.checking import BrokenFile
     from fsdpkit.config.published.index import Kind
+
+
+T = TypeVar("T")
 
 
 def check_option(what: str) -> Callable[[Any], Any]:
@@ -28,6 +31,19 @@ def say_what_is_skipped(broken: Sequence[BrokenFile]) -> None:
     """What a list leaves out, once each, on standard error."""
     for why in dict.fromkeys(one.why for one in broken):
         click.echo(f"fsdpkit: skipped: {why}", err=True)
+
+
+def listed(kind: Kind, load: Callable[[str], T]) -> Iterator[tuple[str, T, list[str]]]:
+    """Each file of one kind that can be used: its name, what it says, and the layers it was found
+    in, the strongest last. Standard error names the others."""
+    from fsdpkit.config import assets
+    from fsdpkit.config.checking import load_all
+
+    good, broken = load_all(kind, load)
+    say_what_is_skipped(broken)
+    for name, places in assets.available(kind).items():
+        if name in good:
+            yield name, good[name], [layer.name for layer, _ in places]
 
 
 def report_check(kind: Kind, as_json: bool) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -10,33 +10,45 @@ import click
 
 
 class Verbs(click.Group):
-    """A group whose verb `new` is `command` in `fsdpkit.cli.<module>_new`.
+    """A group whose verb `new` is `command` in `fsdpkit.cli.<module>_new`, or in `fsdpkit.cli.new`.
 
     verbs: each with its sentence for the group's `--help`, which so needs no verb's module.
+    hidden: verbs that `--help` does not name. elsewhere: what other programs call a verb.
     """
 
-    def __init__(self, *args: Any, module: str, verbs: Mapping[str, str], **about: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        verbs: Mapping[str, str],
+        module: str = "",
+        hidden: Sequence[str] = (),
+        elsewhere: Mapping[str, Sequence[str]] | None = None,
+        **about: Any,
+    ) -> None:
         super().__init__(*args, **about)
-        self._module = module
-        self._verbs = verbs
+        self._prefix = f"{module}_" if module else ""
+        self._verbs, self._known = verbs, (*verbs, *hidden)
+        self._elsewhere = elsewhere or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._verbs:
+        if cmd_name not in self._known:
             return None
-        command = import_module(f"fsdpkit.cli.{self._module}_{cmd_name}").command
+        command = import_module(f"fsdpkit.cli.{self._prefix}{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self._verbs and not args[0].startswith("-"):
+        if args and args[0] not in self._known and not args[0].startswith("-"):
             from fsdpkit.config.spelling import nearest
 
-            ctx.fail(f"There is no command {args[0]!r}.{nearest(args[0], self._verbs)}")
+            here = (ours for ours, theirs in self._elsewhere.items() if args[0] in theirs)
+            known = f" Here it is {ours!r}." if (ours := next(here, None)) else ""
+            ctx.fail(f"There is no command {args[0]!r}.{known or nearest(args[0], self._verbs)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

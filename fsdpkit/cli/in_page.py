@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,74 +51,51 @@ class Answered(msgspec.Struct, frozen=True):
 class CatalogueFiles:
     """The files of a catalogue, which can be laid out where a form says that they are.
 
-    They lie there until a form says another place: only the person's own change with each question.
+    They stay there for the next question, which changes only what differs.
     """
 
     def __init__(self, folders: Mapping[str, Mapping[str, bytes]]) -> None:
         """folders: by name (`packaged`, `centre0`, …) the content of each file by its path."""
         self._folders = folders
-        self._catalogue = _Laid()
-        self._person = _Laid()
+        self._laid: dict[Path, bytes | None] = {}
+        """None: perhaps not all of it."""
+        self._made: list[Path] = []
+        """Directories, the outer first."""
 
     def lay(self, asked: PageRequest) -> None:
         """Raises OSError where something cannot lie where it is said to."""
         places = {"packaged": asked.surroundings.packaged, "root": "/"}
         places |= {f"centre{number}": place for number, place in enumerate(asked.centres)}
+        wanted = {
+            Path(place, name): content
+            for folder, place in places.items()
+            for name, content in self._folders.get(folder, {}).items()
+        }
         own = {Path(path): text.encode() for path, text in asked.files.items()}
-        directories = [Path(place) for place in (asked.surroundings.work_dir, *asked.centres)]
-        if self._catalogue.key != places:
-            self._person.take_away({})
-            self._catalogue.take_away({})
-            wanted = {
-                Path(place, name): content
-                for folder, place in places.items()
-                for name, content in self._folders.get(folder, {}).items()
-            }
-            self._catalogue.lay(places, wanted, [])
-        if self._person.key != (own, directories):
-            self._person.take_away(self._catalogue.files)
-            self._person.lay((own, directories), own, directories)
+        self.take_away(wanted | own)
+        for path, content in (wanted | own).items():
+            if path not in self._laid:
+                self._directory(path.parent)
+                self._laid[path] = None  # a write that fails leaves half of it
+                path.write_bytes(content)
+                self._laid[path] = content
+        for place in (asked.surroundings.work_dir, *asked.centres):
+            self._directory(Path(place))
 
     def folder(self, name: str) -> Mapping[str, bytes]:
         """One that is laid nowhere, such as `plans`; empty where the catalogue has none."""
         return self._folders.get(name, {})
 
-    def take_away(self) -> None:
-        """All of it. Raises OSError."""
-        self._person.take_away({})
-        self._catalogue.take_away({})
-
-
-class _Laid:
-    """Files and directories that were made together. key: what they are of; None: nothing is laid,
-    or not all."""
-
-    def __init__(self) -> None:
-        self.key: object = None
-        self.files: dict[Path, bytes] = {}
-        self._made: list[Path] = []
-
-    def lay(self, key: object, files: Mapping[Path, bytes], directories: Sequence[Path]) -> None:
-        for path, content in files.items():
-            self._directory(path.parent)
-            self.files[path] = content  # before it is there: a write that fails leaves half of it
-            path.write_bytes(content)
-        for path in directories:
-            self._directory(path)
-        self.key = key
-
-    def take_away(self, beneath: Mapping[Path, bytes]) -> None:
-        """beneath: what lay where these were put, and lies there again."""
-        self.key = None
-        for path in self.files:
-            if path in beneath:
-                path.write_bytes(beneath[path])
-            else:
+    def take_away(self, wanted: Mapping[Path, bytes] | None = None) -> None:
+        """All but what is wanted, and directories that are empty then. Raises OSError."""
+        for path, laid in list(self._laid.items()):
+            if laid is None or (wanted or {}).get(path) != laid:
                 path.unlink(missing_ok=True)
-        self.files = {}
-        while self._made:
-            self._made[-1].rmdir()
-            self._made.pop()
+                del self._laid[path]
+        for directory in reversed(self._made.copy()):
+            if not any(directory.iterdir()):
+                directory.rmdir()
+                self._made.remove(directory)
 
     def _directory(self, path: Path) -> None:
         if path.is_dir():

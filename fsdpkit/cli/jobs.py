@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
+from fsdpkit.cli.checking import check_option, listed, report_check
 from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
 
@@ -30,7 +30,6 @@ def command(name: str | None, everything: bool, check: bool, as_json: bool) -> i
       fsdpkit jobs t5 --all > mine.toml
       fsdpkit jobs --check
     """
-    from fsdpkit.config import assets
     from fsdpkit.config.job_loading import load_job
 
     say_what_is_not_read()
@@ -49,24 +48,17 @@ def command(name: str | None, everything: bool, check: bool, as_json: bool) -> i
         _show(name, as_json)
         return 0
     from fsdpkit.cli.json_answers import Jobs, ListedJob
-    from fsdpkit.config.checking import load_all
 
-    jobs = []
-    good, broken = load_all("job", load_job)
-    say_what_is_skipped(broken)
-    for known, places in assets.available("job").items():
-        if known not in good:
-            continue
-        spec = good[known].spec
-        jobs.append(
-            ListedJob(
-                name=known,
-                nodes=spec.resources.nodes,
-                gpus=spec.resources.gpus,
-                found_in=[layer.name for layer, _ in places],
-                description=spec.description,
-            )
+    jobs = [
+        ListedJob(
+            name=known,
+            nodes=job.spec.resources.nodes,
+            gpus=job.spec.resources.gpus,
+            found_in=found_in,
+            description=job.spec.description,
         )
+        for known, job, found_in in listed("job", load_job)
+    ]
     if as_json:
         print_answer(Jobs(jobs=jobs))
         return 0

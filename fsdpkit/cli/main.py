@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import sys
-from importlib import import_module
 from typing import Any
 
 import click
 
 from fsdpkit import __version__
+from fsdpkit.cli.groups import Verbs
 from fsdpkit.cli.json_output import begin, kind_of, print_error
 from fsdpkit.cli.terminal import guard, let_go
 from fsdpkit.errors import FsdpkitError, SubmissionInterrupted
@@ -70,17 +70,7 @@ _WORDS = "fsdpkit.words"
 """In click's context: the command and all that follows it, as typed."""
 
 
-class _Commands(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in (*COMMANDS, *_HIDDEN):
-            return None
-        command = import_module(f"fsdpkit.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
-
+class _Commands(Verbs):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_WORDS] = self.make_parser(ctx).parse_args(list(args))[1]
         return super().parse_args(ctx, args)
@@ -97,23 +87,14 @@ class _Commands(click.Group):
                     return run_there(host, words, read.params)
         return super().invoke(ctx)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in (*COMMANDS, *_HIDDEN) and not args[0].startswith("-"):
-            from fsdpkit.config.spelling import nearest
 
-            here = (ours for ours, theirs in _ELSEWHERE.items() if args[0] in theirs)
-            known = f" Here it is {ours!r}." if (ours := next(here, None)) else ""
-            ctx.fail(f"There is no command {args[0]!r}.{known or nearest(args[0], COMMANDS)}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    verbs=COMMANDS,
+    hidden=_HIDDEN,
+    elsewhere=_ELSEWHERE,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--host", metavar="LOGIN", help="Run the command on this login node, over ssh.")
 @click.option("--no-host", is_flag=True, help="Run it here, ignoring the default host.")
 @click.version_option(__version__, prog_name="fsdpkit")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
+from fsdpkit.cli.checking import check_option, listed, report_check
 from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete, hanging, json_option, say_what_is_not_read, table
 
@@ -28,8 +28,6 @@ def command(name: str | None, check: bool, as_json: bool) -> int:
       fsdpkit templates --check
     """
     from fsdpkit.cli.json_answers import ListedTemplate, Templates
-    from fsdpkit.config import assets
-    from fsdpkit.config.checking import load_all
     from fsdpkit.config.template import load_template
 
     say_what_is_not_read()
@@ -38,25 +36,19 @@ def command(name: str | None, check: bool, as_json: bool) -> int:
     if name is not None:
         _show(name, as_json)
         return 0
-    listed = []
-    good, broken = load_all("template", load_template)
-    say_what_is_skipped(broken)
-    for known, places in assets.available("template").items():
-        if known not in good:
-            continue
-        manifest = good[known].manifest
-        listed.append(
-            ListedTemplate(
-                name=known,
-                version=manifest.version,
-                found_in=[layer.name for layer, _ in places],
-                description=manifest.description,
-            )
+    found = [
+        ListedTemplate(
+            name=known,
+            version=template.manifest.version,
+            found_in=found_in,
+            description=template.manifest.description,
         )
+        for known, template, found_in in listed("template", load_template)
+    ]
     if as_json:
-        print_answer(Templates(templates=listed))
+        print_answer(Templates(templates=found))
         return 0
-    rows = [[one.name, one.version, ", ".join(one.found_in), one.description] for one in listed]
+    rows = [[one.name, one.version, ", ".join(one.found_in), one.description] for one in found]
     table(["TEMPLATE", "VERSION", "FOUND IN", "WHAT IT MAKES"], rows)
     return 0
 

@@ -69,17 +69,6 @@ def _no_columns(names: Iterable[str]) -> Columns:
     return {name: np.empty(0) for name in ("time_s", "step", *names)}
 
 
-@dataclass(frozen=True)
-class NotFinite:
-    """Where numbers that were computed were none: [lines] each, in the file's order."""
-
-    step: Floats
-    infinite: Flags
-    """Whether it was infinite."""
-    nan: Flags
-    """Whether it was NaN; where neither is set, nobody wrote down which of the two."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class MetricsTable:
     """`metrics.jsonl`. Every column has `time_s` (Unix time) and `step` beside it."""
@@ -94,8 +83,9 @@ class MetricsTable:
         default_factory=lambda: np.empty((0, 0), dtype=np.float32)
     )
     """[compared, ranks]: each rank's own computing in one step, seconds."""
-    not_finite: dict[str, NotFinite] = field(default_factory=dict)
-    """Of `loss`, `eval_loss` and `grad_norm`, where any was not."""
+    not_finite: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    """Of `loss`, `eval_loss` and `grad_norm`, where any was none: step, and what it was instead
+    (`NaN`, `infinite`, or where nobody wrote that down `NaN or infinite`), in the file's order."""
 
     @property
     def superseded(self) -> Flags:
@@ -151,24 +141,20 @@ def read_metrics(path: Path) -> MetricsTable:
         not_finite={
             name: found
             for name in _MAY_BE_UNSET
-            if len((found := _not_finite(evaluations if name in _EVALUATION else steps, name)).step)
+            if (found := _not_finite(evaluations if name in _EVALUATION else steps, name))
         },
     )
 
 
-def _not_finite(lines: Sequence[_MetricsLine], name: str) -> NotFinite:
+def _not_finite(lines: Sequence[_MetricsLine], name: str) -> list[tuple[float, str]]:
     found = [
         (line.step, (line.not_finite or {}).get(name, "") if value is None else str(value))
         for line in lines
         if (value := getattr(line, name)) is not UNSET
         and (value is None or not abs(value) <= LARGEST)
     ]
-    words = [word.lower() for _, word in found]
-    return NotFinite(
-        np.array([step for step, _ in found], dtype=np.float64),
-        np.array([word not in ("", "nan") for word in words], dtype=bool),
-        np.array([word == "nan" for word in words], dtype=bool),
-    )
+    kinds = {"": "NaN or infinite", "nan": "NaN"}
+    return [(step, kinds.get(word.lower(), "infinite")) for step, word in found]
 
 
 _ALSO_KNOWN = {

@@ -27,7 +27,7 @@ from fsdpkit.reporting.training import Training
 from fsdpkit.reporting.words import duration, moment, number
 from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.checkpoints import describe
-from fsdpkit.runs.provenance import Provenance, in_words, read_provenance
+from fsdpkit.runs.provenance import Provenance, read_provenance
 from fsdpkit.runs.reading import read_text
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States
@@ -306,19 +306,8 @@ def provenance_of(run: Run) -> Provenance | None:
     return None
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Which code ran, and in what: facts, the files that differ, the packages."""
-
-    words: str
-    facts: tuple[tuple[str, str], ...]
-    files: tuple[str, ...]
-    packages: tuple[str, ...]
-
-
-def sources(run: Run, made_from: Provenance | None) -> Sources | None:
-    if made_from is None:
-        return None
+def sources(run: Run, made_from: Provenance) -> list[tuple[str, str]]:
+    """Which code ran, and in what: (name, words)."""
     script, snapshot, installed = made_from.script, made_from.snapshot, made_from.packages
     facts = [("Script", script.path), ("SHA-256", script.sha256 or "not known")]
     if (repository := made_from.repository) is not None:
@@ -329,17 +318,12 @@ def sources(run: Run, made_from: Provenance | None) -> Sources | None:
         facts.append(("Ran in a copy", f"of {snapshot.source}: {size}, {snapshot.sha256[:12]}"))
     if made_from.diff is not None:
         cut = " (its beginning)" if made_from.diff.cut else ""
-        facts.append(
-            ("Difference", f"{run.paths.source_diff}, {made_from.diff.bytes:,} bytes{cut}")
-        )
+        size = f"{made_from.diff.bytes:,} bytes{cut}"
+        facts.append(("Difference", f"{run.paths.source_diff}, {size}"))
     if installed is not None:
         python = f", Python {installed.python}" if installed.python else ""
         facts.append(("Environment", f"{installed.environment}{python}"))
-    facts += [("Not known", text) for text in made_from.problems]
-    files = [] if repository is None else [f"changed: {name}" for name in repository.changed]
-    files += [] if repository is None else [f"untracked: {name}" for name in repository.untracked]
-    packages = [] if installed is None else [*installed.pip, *installed.conda]
-    return Sources(in_words(made_from), tuple(facts), tuple(files), tuple(packages))
+    return [*facts, *(("Not known", text) for text in made_from.problems)]
 
 
 def versions(run: Run, trainings: Sequence[Training]) -> list[tuple[str, str]]:

@@ -77,6 +77,20 @@ class Efficiency:
     """GPU-hours, or process-hours on a machine without."""
     parts: tuple[UsedHours, ...]
 
+    @property
+    def _in_minutes(self) -> bool:
+        return self.granted_h < 0.5
+
+    @property
+    def shown_unit(self) -> str:
+        """Of a run that had no hour, minutes."""
+        return self.unit.replace("hours", "minutes") if self._in_minutes else self.unit
+
+    def shown(self, hours: float) -> str:
+        """In that unit."""
+        value = hours * 60 if self._in_minutes else hours
+        return f"{value:,.{0 if value >= 1000 else 1 if value >= 10 else 2}f}"
+
     def hours(self, use: Use) -> float:
         return sum(part.hours for part in self.parts if part.use == use)
 

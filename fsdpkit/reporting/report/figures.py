@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -18,7 +19,6 @@ from fsdpkit.reporting.scales import Axis, linear, logarithmic
 from fsdpkit.reporting.series import (
     Floats,
     MetricsTable,
-    NotFinite,
     every,
     middle,
     stretches,
@@ -127,7 +127,7 @@ def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
     y = logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
     remarks = ["logarithmic scale"] if y.kind == "log" else []
     for whose, name in (("", "loss"), ("evaluation ", "eval_loss")):
-        remarks += _not_finite_in_words(whose, metrics.not_finite.get(name))
+        remarks += _not_finite_in_words(whose, metrics.not_finite.get(name, []))
     remarks += _twice_in_words(metrics)
     if len(steps.marks) < steps.happened:
         remarks.append(f"{len(steps.marks)} of {steps.happened:,} events are marked")
@@ -137,39 +137,36 @@ def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
     )
 
 
-def _not_finite_in_words(whose: str, found: NotFinite | None) -> list[str]:
+_NotFinite = Sequence[tuple[float, str]]
+"""As in `MetricsTable.not_finite`."""
+
+
+def _not_finite_in_words(whose: str, found: _NotFinite) -> list[str]:
     """`NaN in 3 lines, first at step 40`."""
-    if found is None:
-        return []
-    kinds = (
-        (f"{whose}NaN", found.nan),
-        (f"{whose}infinite", found.infinite),
-        (f"{whose}NaN or infinite", ~found.nan & ~found.infinite),
-    )
-    told = []
-    for words, those in kinds:
-        if count := int(those.sum()):
-            lines = "line" if count == 1 else "lines"
-            first = float(found.step[those][0])
-            told.append(f"{words} in {count:,} {lines}, first at step {first:,.0f}")
-    return told
+    steps: dict[str, list[float]] = {}
+    for step, word in found:
+        steps.setdefault(word, []).append(step)
+    return [
+        f"{whose}{word} in {len(at):,} line{'s' * (len(at) > 1)}, first at step {at[0]:,.0f}"
+        for word, at in steps.items()
+    ]
 
 
-def not_finite_marks(found: NotFinite, finite: Floats) -> list[PlotMark]:
+def not_finite_marks(found: _NotFinite, finite: Floats) -> list[PlotMark]:
     """Where a curve has gaps because its numbers were none: each gap shaded, and a line at its
     beginning. finite: the steps whose numbers are some, which end a gap."""
-    order = np.argsort(found.step, kind="stable")
-    step, kinds = found.step[order], (found.nan + 2 * found.infinite)[order]
-    after = np.searchsorted(np.sort(finite), step)
-    begins = np.flatnonzero((np.diff(after) != 0) | (np.diff(kinds) != 0)) + 1
+    ordered = sorted(found, key=lambda one: one[0])
+    after = np.searchsorted(np.sort(finite), [step for step, _ in ordered]).tolist()
+    gaps = groupby(zip(ordered, after, strict=True), key=lambda one: (one[1], one[0][1]))
+    parts = [(word, [step for (step, _), _ in part]) for (_, word), part in gaps]
     marks: list[PlotMark] = []
-    for part in every(np.split(np.arange(len(step)), begins), _GAPS):
-        first, last = float(step[part[0]]), float(step[part[-1]])
-        word = ("NaN or inf", "NaN", "inf")[int(kinds[part[0]])]
+    for word, steps in every(parts, _GAPS):
+        first, last = steps[0], steps[-1]
         where = f"step {first:,.0f}" if first == last else f"steps {first:,.0f} to {last:,.0f}"
-        named = word not in {mark.number for mark in marks}
-        label = f"{word} at {where}"
-        marks.append(PlotMark(x=first, label=label, tone="bad", number=word if named else ""))
+        short = word.replace("infinite", "inf")
+        named = short not in {mark.number for mark in marks}
+        label = f"{short} at {where}"
+        marks.append(PlotMark(x=first, label=label, tone="bad", number=short if named else ""))
         if last > first:
             marks.append(PlotMark(x=first, until=last, label=label, tone="bad"))
     return marks
@@ -201,7 +198,7 @@ def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:
         counted = values[~metrics.superseded]
         if np.isnan(counted).all():
             continue
-        gaps = metrics.not_finite.get(name)
+        gaps = metrics.not_finite.get(name, [])
         lines = _over_steps(title, metrics.steps["step"], values, metrics)
         middle_value = float(np.nanmedian(counted))
         told = (
@@ -211,7 +208,7 @@ def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:
         )
         high = _high(values, name)
         y = linear(min(0.0, float(np.nanmin(values))), high, unit)
-        marks = not_finite_marks(gaps, metrics.steps["step"][~np.isnan(values)]) if gaps else []
+        marks = not_finite_marks(gaps, metrics.steps["step"][~np.isnan(values)])
         remarks = [remark, *_not_finite_in_words("", gaps)]
         figures.append(
             over_steps(name, title, lines, steps, y, [("a", told)], remarks, marks=marks)

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from fsdpkit import __version__
 from fsdpkit.reporting.predictions import Prediction, cells
 from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by_rank
-from fsdpkit.reporting.report.efficiency import FORMULAS, efficiency_of
+from fsdpkit.reporting.report.efficiency import Efficiency, efficiency_of
 from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares, sparkline
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.scales import clock
@@ -31,6 +31,7 @@ from fsdpkit.reporting.timeline import TimelineSpan, timeline_of
 from fsdpkit.reporting.training import Training, trainings_of
 from fsdpkit.reporting.words import duration, moment, number, zone_name
 from fsdpkit.runs.history import History
+from fsdpkit.runs.provenance import in_words
 from fsdpkit.runs.reading import table_in
 from fsdpkit.scheduling.run import Run
 
@@ -58,6 +59,7 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
     ranks = run.record.nodes * run.record.ranks_per_node
     printed = printed_by(detailed.history, job, ranks) if detailed else None
     found = _diagnosis(run, array_task, trainings)
+    spent = efficiency_of(run, trainings, now_s)
     context: dict[str, Any] = {
         "run": run,
         "record": run.record,
@@ -68,18 +70,19 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
         "facts": about.facts(run, detailed, job, states, printed),
         "diagnosis": found,
         "diagnosis_title": _diagnosis_title(found[0], trainings) if found else "",
-        "efficiency": _efficiency(run, trainings, now_s),
+        "spent": spent if spent.granted_h else None,
         "predicted": _predicted(run, trainings),
         "settings": about.settings(job, made_from),
-        "sources": about.sources(run, made_from),
+        "made_from": made_from,
+        "sources": about.sources(run, made_from) if made_from else [],
         "command": about.command(run.record.command),
         "versions": about.versions(run, trainings),
-        "tasks": [*map(_task_row, trainings)] if detailed is None else [],
+        "tasks": trainings if detailed is None else [],
         **(_details(detailed, now_s) if detailed else _NO_DETAILS),
     }
     if detailed and printed is not None and not context["training"]:
         context["training"] = _printed_figures(detailed.history, job, printed, now_s)
-    return rendered("page.html.j2", {**context, "formulas": FORMULAS})
+    return rendered("page.html.j2", {**context, **_IN_TEMPLATE})
 
 
 _NO_DETAILS: dict[str, Any] = {
@@ -162,19 +165,10 @@ def _details(one: Training, now_s: float) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class TimelineEvent:
-    """A row of the list under the timeline; `number` is that of its disc."""
-
-    when: str
-    took: str
-    what: str
-    number: str
-
-
-@dataclass(frozen=True)
 class Timeline:
     drawing: Markup
-    events: tuple[TimelineEvent, ...]
+    events: Sequence[tuple[str, str, str, str]]
+    """When, how long, what, and the number of its disc."""
     left_out: int
     queued: str
 
@@ -184,178 +178,90 @@ def _troubles(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
     return [span for span in spans if span.kind == "fault"]
 
 
+_LANES = {
+    "queue": "queue",
+    "attempt": "attempts",
+    "launch": "launches",
+    "checkpoint": "saved",
+    "stop": "stops",
+    "fault": "faults",
+}
+_TONES = {"queue": "wait", "checkpoint": "saved", "stop": "wait", "fault": "bad"}
+
+
 def _timeline(spans: Sequence[TimelineSpan], now_s: float) -> Timeline:
     begin_s = min(span.begin_s for span in spans)
     end_s = max((now_s if s.end_s is None else s.end_s) for s in spans)
-    names = ("queue", "attempts", "launches", "saved", "stops")
-    rows: dict[str, list[LaneBlock]] = {name: [] for name in names}
-    faults: list[LaneBlock] = []
-    events, saved, queued_s = [], 0, 0.0
+    rows: dict[str, list[LaneBlock]] = {name: [] for name in _LANES.values()}
+    events, queued_s = [], 0.0
     for span in spans:
         until_s = now_s if span.end_s is None else span.end_s
         took = duration(until_s - span.begin_s) if until_s > span.begin_s else ""
         took = f"{took} so far" if span.end_s is None else took
         label = f"{span.label}, {took}" if took else f"{span.label}, {moment(span.begin_s)}"
         mark = ""
-        if span.kind == "queue":
+        lane = rows[_LANES[span.kind]]
+        moment_only = span.kind in ("checkpoint", "stop", "fault")
+        if span.kind == "fault":
+            mark = str(len(lane) + 1)
+        elif span.kind == "queue":
             queued_s += until_s - span.begin_s
-            rows["queue"].append(
-                LaneBlock(begin=span.begin_s, end=until_s, tone="wait", label=label)
+        lane.append(
+            LaneBlock(
+                begin=span.begin_s,
+                end=None if moment_only else until_s,
+                tone=_TONES.get(span.kind, f"{span.kind}{len(lane) % 2}"),
+                label=label,
+                number=mark,
             )
-        elif span.kind in ("attempt", "launch"):
-            lane = rows["attempts" if span.kind == "attempt" else "launches"]
-            tone = f"{span.kind}{len(lane) % 2}"
-            lane.append(LaneBlock(begin=span.begin_s, end=until_s, tone=tone, label=label))
-        elif span.kind == "checkpoint":
-            saved += 1
-            rows["saved"].append(LaneBlock(begin=span.begin_s, end=None, tone="saved", label=label))
-            continue
-        elif span.kind == "stop":
-            rows["stops"].append(LaneBlock(begin=span.begin_s, end=None, tone="wait", label=label))
-        else:
-            mark = str(len(faults) + 1)
-            faults.append(
-                LaneBlock(begin=span.begin_s, end=None, tone="bad", label=label, number=mark)
-            )
-        events.append(TimelineEvent(moment(span.begin_s), took, span.label, mark))
-    lanes_ = [
-        (name, every(blocks, _MOST_BLOCKS))
-        for name, blocks in [*rows.items(), ("faults", faults)]
-        if blocks
-    ]
-    description = f"{len(events)} events, {saved} checkpoints, {len(faults)} faults"
+        )
+        if span.kind != "checkpoint":
+            events.append((moment(span.begin_s), took, span.label, mark))
+    lanes_ = [(name, every(blocks, _MOST_BLOCKS)) for name, blocks in rows.items() if blocks]
+    saved, faults = len(rows["saved"]), len(rows["faults"])
+    description = f"{len(events)} events, {saved} checkpoints, {faults} faults"
     drawing = lanes("timeline", "Timeline", description, lanes_, clock(begin_s, end_s))
     shown = events[-_MOST_EVENTS:]
-    return Timeline(drawing, tuple(shown), len(events) - len(shown), duration(queued_s))
+    return Timeline(drawing, shown, len(events) - len(shown), duration(queued_s))
 
 
-# Efficiency
+def _bar(spent: Efficiency) -> Markup:
+    parts = [(part.name, part.share, f"use-{part.use}") for part in spent.parts]
+    return shares("efficiency", f"What became of the {spent.shown_unit}", parts)
 
 
-@dataclass(frozen=True)
-class Cost:
-    granted: str
-    trained: str
-    """In a word."""
-    told: str
-    """In a clause."""
-    unit: str
-    """Hours, or minutes of a run that had no hour."""
-    drawing: Markup
-    rows: tuple[tuple[str, str, str, str, str], ...]
-    """(class, name, hours, share, formula)."""
-
-
-def _efficiency(run: Run, trainings: Sequence[Training], now_s: float) -> Cost | None:
-    found = efficiency_of(run, trainings, now_s)
-    if not found.granted_h:
-        return None
-    trained = found.trained_share
-    short = found.granted_h < 0.5
-    unit = found.unit.replace("hours", "minutes") if short else found.unit
-    rows = [
-        (f"use-{part.use}", part.name, _time(part.hours, short), f"{part.share:.1%}", part.formula)
-        for part in found.parts
-    ]
-    bar = [(part.name, part.share, f"use-{part.use}") for part in found.parts]
-    title = f"What became of the {unit}"
-    return Cost(
-        granted=f"{_time(found.granted_h, short)} {unit}",
-        unit=unit,
-        trained="unknown" if trained is None else f"{trained:.0%}",
-        told="of which it is unknown how much trained: no step was logged"
-        if trained is None
-        else f"of which {trained:.0%} trained",
-        drawing=shares("efficiency", title, bar),
-        rows=tuple(rows),
-    )
-
-
-def _time(hours: float, in_minutes: bool) -> str:
-    value = hours * 60 if in_minutes else hours
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-# Predicted and measured
-
-
-@dataclass(frozen=True)
-class PredictedRows:
-    """One prediction of one training as a table; `title` where there are several."""
-
-    title: str
-    rows: tuple[tuple[str, str, str, str, str], ...]
-    told: str
-
-
-def _predicted(run: Run, trainings: Sequence[Training]) -> tuple[PredictedRows, ...] | None:
-    """None: the run was not planned, which the page says; for the local cluster, which has no GPUs
-    to plan for, it says nothing."""
+def _predicted(
+    run: Run, trainings: Sequence[Training]
+) -> Sequence[tuple[int | None, Prediction]] | None:
+    """By task. None: the run was not planned, which the page says; for the local cluster, which has
+    no GPUs to plan for, it says nothing."""
     found = [(one.task, each) for one in trainings for each in comparisons(one)]
     if not found:
         return None if run.client().gpus else ()
-    shown = found[:_MOST_PREDICTED]
-    return tuple(
-        PredictedRows(_title(task, each) if len(found) > 1 else "", _cells(each), _told(each))
-        for task, each in shown
-    )
+    return found[:_MOST_PREDICTED]
 
 
-def _title(task: int | None, one: Prediction) -> str:
-    on = f"{one.nodes} nodes × {one.gpus} GPUs"
-    return on if task is None else f"Task {task}, {on}"
+def _spark(one: Training) -> Markup:
+    x, y = thin(one.metrics.steps["step"], one.metrics.steps["loss"], _SPARK_POINTS)
+    return sparkline(x, y, f"loss of task {one.task}")
 
 
-def _cells(one: Prediction) -> tuple[tuple[str, str, str, str, str], ...]:
-    return tuple(cells(figure) for figure in one.figures)
-
-
-def _told(one: Prediction) -> str:
-    rests = f"; its speed rests on {one.rests_on}" if one.rests_on else ""
-    lines = f"the median of {one.lines} logged steps" if one.lines else "too few steps were logged"
-    return (
-        f"Predicted by fsdpkit plan on {moment(one.made_s)} for {one.nodes} nodes × {one.gpus} "
-        f"GPUs ({one.card}){rests}. Measured: {lines}."
-    )
-
-
-# Arrays
-
-
-@dataclass(frozen=True)
-class TaskRow:
-    task: int | None
-    state: str
-    tone: str
-    steps: str
-    loss: str
-    evaluation: str
-    attempts: int
-    trouble: str
-    arguments: str
-    spark: Markup
-
-
-def _task_row(one: Training) -> TaskRow:
-    metrics, history = one.metrics, one.history
-    step, planned, loss = metrics.last("step"), one.planned_steps, metrics.last("loss")
-    words, tone = about.state_in_words(one)
-    x, y = thin(metrics.steps["step"], metrics.steps["loss"], _SPARK_POINTS)
-    last = history.attempts[-1] if history.attempts else None
+def _trouble(one: Training) -> str:
+    last = one.history.attempts[-1] if one.history.attempts else None
     trouble = last.verdict.trouble if last and last.verdict else None
-    return TaskRow(
-        task=one.task,
-        state=words,
-        tone=tone,
-        steps=(f"{step:,.0f}" if step is not None else "–")
-        + (f" / {planned:,.0f}" if planned else ""),
-        loss=number(loss, 4) if loss is not None else "–",
-        evaluation=number(one.eval_loss, 4) if one.eval_loss is not None else "–",
-        attempts=len(history.attempts),
-        trouble=trouble.message if trouble else "",
-        arguments=about.arguments(one.job, one.task),
-        spark=sparkline(x, y, f"loss of task {one.task}"),
-    )
+    return trouble.message if trouble else ""
+
+
+_IN_TEMPLATE: dict[str, Any] = {
+    "arguments": about.arguments,
+    "bar": _bar,
+    "cells": cells,
+    "code": in_words,
+    "spark": _spark,
+    "state": about.state_in_words,
+    "trouble": _trouble,
+}
+"""What page.html.j2 calls."""
 
 
 # HTML
@@ -374,6 +280,7 @@ def rendered(template: str, context: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"number": number, "moment": moment}
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
