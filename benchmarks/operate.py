@@ -1,7 +1,7 @@
 """How fast runs are looked after: `python benchmarks/operate.py`, as root, about ten minutes.
 
 status with 10,000 runs on disk and with 1,000 active array tasks, the report of a long run of 1,024
-ranks, logs of 64 ranks that write, which share of the failure captures of the tests is named right,
+ranks, which share of the failure captures of the tests is named right,
 and how often commands that watch ask Slurm. What is measured how stands in operate_parts/, one
 module each.
 
@@ -26,7 +26,7 @@ from benchmarks.measured import measured  # noqa: E402
 from benchmarks.report import finish, with_earlier_figures, with_load  # noqa: E402
 
 RESULTS = HERE / "results" / "operate.json"
-PARTS = ("status", "report", "logs", "diagnosis", "calls")
+PARTS = ("status", "report", "diagnosis", "calls")
 
 
 def measure(parts: Sequence[str], *, quick: bool) -> dict[str, Any]:

@@ -7,16 +7,14 @@ Whole steps of two gloo ranks, whose blocks are really compiled, against plans o
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import markdown, source
 from benchmarks.measured import measured
+from benchmarks.plan_parts.memory import peaks
 
 RANKS = 2
 ABOVE = 0.06
@@ -47,24 +45,7 @@ STEPS = (
 )
 
 
-def _peaks(how: str, cases: Sequence[Sequence[str]]) -> list[int]:
-    """Raises RuntimeError."""
-    command = [sys.executable, str(Path(__file__).with_name("compiled_ranks.py"))]
-    if how == "real":
-        command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    root = str(Path(__file__).resolve().parents[2])
-    ran = subprocess.run(
-        [*command, how, str(RANKS), json.dumps(cases)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = [line for line in ran.stdout.splitlines() if line.startswith("PEAKS ")]
-    if ran.returncode or not said:
-        raise RuntimeError(f"{how}: {ran.stderr[-2000:]}")
-    found: list[int] = json.loads(said[-1].removeprefix("PEAKS "))
-    return found
+_peaks = partial(peaks, script=Path(__file__).with_name("compiled_ranks.py"), ranks=RANKS)
 
 
 def steps(quick: bool = False) -> list[dict[str, Any]]:

@@ -97,13 +97,15 @@ def _case(model: str, about: Mapping[str, str], sets: list[str]) -> dict[str, An
     return {"model": model, **about, "sets": sets, **({"refused": wrong[0]} if wrong else {})}
 
 
-def peaks(how: str, sets: Sequence[Sequence[str]]) -> list[int]:
-    """Bytes of each case that the first of `RANKS` ranks holds at most. Raises RuntimeError."""
-    command = [sys.executable, str(SCRIPT)]
+def peaks(
+    how: str, sets: Sequence[Sequence[str]], script: Path = SCRIPT, ranks: int = RANKS
+) -> list[int]:
+    """Bytes of each case that the first of the ranks holds at most. Raises RuntimeError."""
+    command = [sys.executable, str(script)]
     if how == "real":
-        command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+        command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     ran = subprocess.run(
-        [*command, how, str(RANKS), json.dumps(sets)],
+        [*command, how, str(ranks), json.dumps(sets)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
