@@ -109,7 +109,6 @@ _TOGETHER = (
         "warnings",
         LIGHT,
         ("warning", "start-up", 0),
-        ("warning by SIGTERM", "training", 3),
         ("warning", "checkpointing", 10),
         ("time limit", "training", 16),
     ),
@@ -131,6 +130,7 @@ _BY_ALL_ALONE = (
     "node cut off in training",
     "node lost, one spare in start-up",
     "head node lost in training",
+    "warning by SIGTERM in training",  # as Slurm does it at a preemption with grace
 )
 """What `make test-faults` tries: a minute of a cluster each, and no other way through the code than
 another case, tests/slurm/test_releases.py, or tests/launching on the clock that it moves, takes."""
