@@ -267,6 +267,9 @@ def _told_by_srun(attempt: AttemptPaths, found: Trouble | None) -> Trouble | Non
     log = _new_in_log(attempt)
     if memory := _OUT_OF_MEMORY.search(log):
         return trouble_of(_by_srun("host-out-of-memory", memory[0], 137, memory["node"]))
+    if unstarted := _UNSTARTED.findall(log):  # on one node it may have begun, and waited for others
+        status = NodeLostError.exit_code
+        return trouble_of(_by_srun("refused", unstarted[-1], status, rule=REFUSED))
     refused = _REFUSED_LINE.findall(log)
     if not refused or list(attempt.dir.glob("node-*.events.jsonl")):
         return found
@@ -302,6 +305,7 @@ def _new_in_log(attempt: AttemptPaths) -> str:
 
 
 _OUT_OF_MEMORY = re.compile(r"^srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory", re.M)
+_UNSTARTED = re.compile(r"^srun: error: (Application launch failed: .*)", re.M)
 _REFUSED_LINE = re.compile(r"^srun: error: (Unable to create step.*)", re.M)
 _NEVER = re.compile(
     r"(?i)more processors requested|requested node configuration|memory required|not permitted|"
