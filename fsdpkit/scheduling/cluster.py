@@ -78,6 +78,10 @@ class Cluster(Protocol):
     def forgot(self, job: MarkedJob) -> bool:
         """Whether it answers that it knows no such job."""
 
+    def has_any(self, number: str) -> bool:
+        """Whether it has a job of this number, whoever's: to wait for it, nothing else. True also
+        if it does not answer."""
+
     def confirm(self, job: MarkedJob) -> None:
         """Raise SchedulerError unless it knows the job, or the array of the task, by its mark."""
 

@@ -14,7 +14,7 @@ from fsdpkit.config.site import LoadedSite
 from fsdpkit.errors import NotFoundError, SchedulerError, UsageError
 from fsdpkit.rendering.script import Dependency
 from fsdpkit.runs.job_ids import ONE
-from fsdpkit.scheduling.cluster import cluster_of
+from fsdpkit.scheduling.cluster import Cluster, cluster_of
 from fsdpkit.scheduling.opened import OpenRun
 
 KINDS = {
@@ -56,7 +56,7 @@ def _one(word: str, site: LoadedSite, runs: str | os.PathLike[str] | None) -> De
     except NotFoundError:
         if re.fullmatch(ONE, name):
             return Dependency(kind, name)
-        if colon and re.fullmatch("[a-z]+", word.partition(":")[0]):
+        if kind not in word and re.match("[a-z]+:", word):
             raise UsageError(f"--after {word}: {', '.join(KINDS)} are the kinds") from None
         raise
     if run.record.job_id is None:
@@ -69,11 +69,19 @@ def _one(word: str, site: LoadedSite, runs: str | os.PathLike[str] | None) -> De
     return Dependency(kind, run.record.job_id, run.dir)
 
 
-def confirm(waits: Sequence[Dependency]) -> None:
+def confirm(waits: Sequence[Dependency], client: Cluster) -> None:
     """Raise SchedulerError for a run whose job the scheduler does not have as the run's own, and
-    UsageError if that is because it is over."""
+    UsageError if that is because it is over, or for a number that no job has: Slurm takes it, and
+    what it then makes of it differs from one release to the next."""
     for one in waits:
-        if one.run_dir is None or one.job_id is None:
+        if one.job_id is None:
+            continue
+        if one.run_dir is None:
+            if not client.has_any(one.job_id):
+                raise UsageError(
+                    f"--after {one.job_id}: the scheduler knows no such job (any more), and there "
+                    "is no such run"
+                )
             continue
         run = OpenRun.open(one.run_dir)
         try:

@@ -6,7 +6,6 @@ what a surrounding allocation left in it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
@@ -34,6 +33,7 @@ from fsdpkit.scheduling.refusals import refusal
 from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, last_words, parse_sbatch
 from fsdpkit.scheduling.states import (
     JobState,
+    by_name,
     decided,
     job_fields,
     parse_sacct,
@@ -184,7 +184,7 @@ class SlurmClient:
             flags = ["-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", _parents(j.id for j in ended)]
             answer = self._ask(["sacct", *self._cluster_flag(), *flags], asked) or ""
             accounted = self._without_stale_codes(parse_sacct(answer), asked)
-            named = {job_id: _by_name(state) for job_id, state in accounted.items()}
+            named = {job_id: by_name(state) for job_id, state in accounted.items()}
             self._take(ended, named, sacct_traits(answer), found, asked)
         # Where squeue answered, slurmctld knows no job but those.
         lacking = [j for j in wanted if _lacks_exit_code(found.get(j), unknown=queue is None)]
@@ -324,15 +324,22 @@ class SlurmClient:
         """Whether Slurm's queue answers and has no such job; False if it does not answer."""
         _job(job.id)
         try:
-            seen = self._seen(job)
+            seen = self._seen(job.id)
         except SchedulerError:
             return False
         return not any(self._means(job, one, Round()) for one in seen)
 
+    def has_any(self, number: str) -> bool:
+        """Whether squeue has a job of this number, whoever's; True if it does not answer."""
+        try:
+            return bool(self._seen(number))
+        except SchedulerError:
+            return True
+
     def confirm(self, job: MarkedJob) -> None:
         """Raise SchedulerError unless squeue knows the job, or its array, by its mark."""
         asked = Round()
-        if not (seen := self._seen(job)):
+        if not (seen := self._seen(job.id)):
             here = self.name(asked) if job.mark.cluster else None
             if here != job.mark.cluster:
                 other = f"cluster {here}" if here else "a cluster that does not say its name"
@@ -341,14 +348,14 @@ class SlurmClient:
         for one in seen:
             job.refuse_another(self._placed(job, one, asked))
 
-    def _seen(self, job: MarkedJob) -> set[JobTraits]:
+    def _seen(self, number: str) -> set[JobTraits]:
         """What squeue says of the job of this number. Raises SchedulerError where it fails."""
         argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", TRAITS_FORMAT]
         try:
-            argv += ["-j", _parents([job.id])]
+            argv += ["-j", _parents([number])]
             done = call(argv, _QUERY_TIMEOUT_S, {"SLURM_TIME_FORMAT": "%s"})
         except subprocess.TimeoutExpired as error:
-            raise SchedulerError(f"squeue has not said whose job {job.id} is") from error
+            raise SchedulerError(f"squeue has not said whose job {number} is") from error
         if done.returncode != 0 and "Invalid job id" not in done.stderr:
             raise SchedulerError(refusal("squeue", done))
         rows = [line for line in done.stdout.splitlines() if "|" in line]
@@ -436,13 +443,3 @@ def _parents(job_ids: Iterable[str]) -> str:
 
 def _lacks_exit_code(state: JobState | None, *, unknown: bool) -> bool:
     return unknown if state is None else state.phase == "ended" and state.exit_code is None
-
-
-def _by_name(state: JobState) -> JobState:
-    """With what accounting lacks: the name of who cancelled the job."""
-    import pwd  # only Unix has it
-
-    if state.cancelled_by is not None and state.cancelled_by.isdecimal():
-        with contextlib.suppress(KeyError, OverflowError):
-            state = replace(state, cancelled_by=pwd.getpwuid(int(state.cancelled_by)).pw_name)
-    return state

@@ -6,6 +6,7 @@ exit code 0:0. Source: Slurm's job_state_codes page and squeue(1), sacct(1).
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -206,6 +207,16 @@ def decided(known: JobState | None, told: JobState) -> JobState:
     if told.phase != "ended":
         return known
     return told if known.reason in (None, "None") else replace(told, reason=known.reason)
+
+
+def by_name(state: JobState) -> JobState:
+    """With what accounting lacks: the name of who cancelled the job."""
+    import pwd  # only Unix has it
+
+    if state.cancelled_by is not None and state.cancelled_by.isdecimal():
+        with contextlib.suppress(KeyError, OverflowError):
+            state = replace(state, cancelled_by=pwd.getpwuid(int(state.cancelled_by)).pw_name)
+    return state
 
 
 def first_word(text: str) -> str:

@@ -204,6 +204,7 @@ def submit_plan(
     """
     import shutil
 
+    from fsdpkit.scheduling.cluster import cluster_of
     from fsdpkit.scheduling.compiled_templates import compiled_templates
     from fsdpkit.scheduling.dependencies import confirm
     from fsdpkit.scheduling.provenance import write_provenance
@@ -214,7 +215,7 @@ def submit_plan(
 
     (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
     refuse_from_here(plan)
-    confirm(plan.after)
+    confirm(plan.after, cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters))
     refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
     plan, tree = _where_it_runs(asked, directory)

@@ -359,6 +359,33 @@ def test_what_a_container_says_before_the_answer_is_not_the_answer(
     assert "requeue 12345" in (shell.record / "scontrol").read_text()
 
 
+UNSTARTED = "srun: error: Application launch failed: Socket timed out on send/recv operation"
+FIRST = f"""
+if [[ $* == *" true" ]]; then echo ready >>"$RECORD/srun"; exit 0; fi
+if [[ ! -e $RECORD/tried ]]; then
+    touch "$RECORD/tried"; cat >/dev/null; echo "{UNSTARTED}" >&2; exit 140
+fi
+"""
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_node_whose_prolog_took_longer_than_srun_waits_gets_a_second_start(
+    shell: Bash, render_script: RenderScript, decided: bool, tmp_path: Path
+) -> None:
+    """The job's log is this shell's standard output, in which srun's words are looked for."""
+    for tool in ("stat", "tail", "grep"):
+        shell.stubs[tool] = f'exec /usr/bin/{tool} "$@"'
+    shell.stubs["srun"] = FIRST + shell.stubs["srun"]
+    if decided:
+        verdict(shell, cause="crash", status=3, message="rank 0 on node1: exit status 3")
+    with (tmp_path / "log").open("wb") as log:
+        status = shell.start(render_script(python=shell.python), stdout=log).wait(timeout=180)
+    record = shell.record / "srun"
+    calls = record.read_text().splitlines() if record.exists() else []
+    assert ("ready" in calls, len(calls)) == ((False, 0) if decided else (True, 2))
+    assert status == (3 if decided else 0)
+
+
 REFUSED = "srun: error: Unable to create step for job 12345: Invalid generic resource (gres)"
 
 

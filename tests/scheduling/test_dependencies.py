@@ -14,6 +14,7 @@ from fsdpkit.rendering.script import Dependency
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import save
 from fsdpkit.scheduling.dependencies import confirm, dependencies
+from fsdpkit.scheduling.slurm import SlurmClient
 from tests.scheduling.records import job, run_of
 
 
@@ -64,7 +65,7 @@ def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(
         asked(text, runs)
 
 
-@pytest.mark.parametrize("text", ["nosuch", "--me", "", "12 13"])
+@pytest.mark.parametrize("text", ["nosuch", "afterok:nosuch", "--me", "", "12 13"])
 def test_what_is_neither_run_nor_number_is_not_found(text: str, runs: Path) -> None:
     with pytest.raises(NotFoundError):
         asked(text, runs)
@@ -93,9 +94,24 @@ def test_a_number_that_is_another_job_s_is_not_waited_for(
     for name, text in {"squeue": f"echo '{os.getuid()}|1|/x|{comment}'", "sacct": "exit 1"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    waits = [Dependency("afterok", "7", next(runs.iterdir())), Dependency("afterok", "4711")]
+    waits = [Dependency("afterok", "7", next(runs.iterdir()))]
     if error is None:
-        confirm(waits)
+        confirm(waits, SlurmClient())
         return
     with pytest.raises(error):
-        confirm(waits)
+        confirm(waits, SlurmClient())
+
+
+def test_a_number_that_no_job_has_is_refused_if_slurm_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    squeue = tmp_path / "squeue"
+    waits = [Dependency("afterok", "4711"), Dependency("singleton")]
+    for text in ("echo '0|1|/x|of somebody'", "echo 'Unable to contact slurmctld' >&2; exit 1"):
+        squeue.write_text(f"#!/bin/sh\n{text}\n")
+        squeue.chmod(0o755)
+        confirm(waits, SlurmClient())
+    squeue.write_text("#!/bin/sh\necho 'Invalid job id specified' >&2; exit 1\n")
+    with pytest.raises(UsageError, match="4711"):
+        confirm(waits, SlurmClient())

@@ -112,8 +112,18 @@ export {run_id}={job}-$SLURM_JOB_ID
 export {run_dir}=$PWD/runs/${run_id}
 # The time limit as Slurm has it, which `fsdpkit resume` asks for again; else the default.
 export {time_name}={time}
-limit=$(timeout 20 squeue --noheader --format=%l --jobs "$SLURM_JOB_ID" 2>/dev/null) || limit=
-limit=${{limit//[[:space:]]/}}
+# What its number means is told by the comment of a run's job; else by its cluster and submission.
+told=$(SLURM_TIME_FORMAT=%s timeout 20 squeue --noheader --format='%l|%V|%k' \
+    --jobs "$SLURM_JOB_ID" 2>/dev/null) || told=
+IFS='|' read -r limit taken_s comment <<<"${{told//[[:space:]]/}}"
+[[ $taken_s =~ ^[0-9]{{1,11}}$ ]] || taken_s=null
+cluster=null
+if [[ ${{SLURM_CLUSTER_NAME-}} =~ ^[A-Za-z0-9_.-]{{1,127}}$ ]]; then
+    cluster=\"$SLURM_CLUSTER_NAME\"
+fi
+if [[ $comment == "(null)" ]]; then
+    timeout 20 scontrol update JobId="$SLURM_JOB_ID" Comment="fsdpkit:${run_id}" 2>/dev/null || true
+fi
 if [[ $limit =~ ^([0-9]{{1,2}}-)?([0-9]{{1,2}}:){{1,2}}[0-9]{{2}}$ ]]; then {time_name}=$limit; fi
 words=
 for word in ${{{words}[@]+"${{{words}[@]}}"}}; do words+="${{words:+, }}\"$word\""; done

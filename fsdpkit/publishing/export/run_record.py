@@ -51,6 +51,8 @@ def record_lines(plan: Plan, fields: Sequence[Field]) -> str:
         "kind": "slurm",
         "cluster": plan.site.profile.slurm_clusters,
         "job_id": checks.text_of("SLURM_JOB_ID"),
+        "slurm_cluster": checks.Expanded("$cluster"),
+        "slurm_submit_s": checks.Expanded("$taken_s"),
         "nodes": checks.number_of(checks.NODES),
         "ranks_per_node": spec.launch.ranks_per_node or ranks,
         "work_dir": checks.text_of("PWD"),

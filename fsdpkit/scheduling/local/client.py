@@ -143,6 +143,10 @@ class LocalClient:
                 return directory.name
         return None
 
+    def has_any(self, number: str) -> bool:
+        """Whether there is a job of this number here."""
+        return store.find(job_of(number)) is not None
+
     def confirm(self, job: MarkedJob) -> None:
         """Raise SchedulerError unless this machine has a job of that mark."""
         self._confirmed(job)

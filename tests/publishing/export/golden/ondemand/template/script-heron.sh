@@ -73,8 +73,18 @@ export FSDPKIT_FORM_RUN_ID=train-$SLURM_JOB_ID
 export FSDPKIT_FORM_RUN_DIR=$PWD/runs/$FSDPKIT_FORM_RUN_ID
 # The time limit as Slurm has it, which `fsdpkit resume` asks for again; else the default.
 export FSDPKIT_FORM_TIME=04:00:00
-limit=$(timeout 20 squeue --noheader --format=%l --jobs "$SLURM_JOB_ID" 2>/dev/null) || limit=
-limit=${limit//[[:space:]]/}
+# What its number means is told by the comment of a run's job; else by its cluster and submission.
+told=$(SLURM_TIME_FORMAT=%s timeout 20 squeue --noheader --format='%l|%V|%k' \
+    --jobs "$SLURM_JOB_ID" 2>/dev/null) || told=
+IFS='|' read -r limit taken_s comment <<<"${told//[[:space:]]/}"
+[[ $taken_s =~ ^[0-9]{1,11}$ ]] || taken_s=null
+cluster=null
+if [[ ${SLURM_CLUSTER_NAME-} =~ ^[A-Za-z0-9_.-]{1,127}$ ]]; then
+    cluster=\"$SLURM_CLUSTER_NAME\"
+fi
+if [[ $comment == "(null)" ]]; then
+    timeout 20 scontrol update JobId="$SLURM_JOB_ID" Comment="fsdpkit:$FSDPKIT_FORM_RUN_ID" 2>/dev/null || true
+fi
 if [[ $limit =~ ^([0-9]{1,2}-)?([0-9]{1,2}:){1,2}[0-9]{2}$ ]]; then FSDPKIT_FORM_TIME=$limit; fi
 words=
 for word in ${FSDPKIT_FORM_WORDS[@]+"${FSDPKIT_FORM_WORDS[@]}"}; do words+="${words:+, }\"$word\""; done
@@ -92,7 +102,7 @@ JOB
     cat "${BASH_SOURCE[0]}" > "$FSDPKIT_FORM_RUN_DIR/job.sbatch" 2>/dev/null || rm -f "$FSDPKIT_FORM_RUN_DIR/job.sbatch"
     : > "$FSDPKIT_FORM_RUN_DIR/submitit/${SLURM_JOB_ID}_submitted.pkl" || return    # only looked for
     cat > "$FSDPKIT_FORM_RUN_DIR/.run.json.$$" <<RUN || return
-{"schema": "fsdpkit.run/1", "id": "${FSDPKIT_FORM_RUN_ID}", "state": "submitted", "created_s": $(printf '%(%s)T' -1), "name": "train", "site": "heron", "kind": "slurm", "cluster": "heron", "job_id": "${SLURM_JOB_ID}", "nodes": ${FSDPKIT_FORM_NODES}, "ranks_per_node": ${FSDPKIT_FORM_GPUS}, "work_dir": "${PWD}", "version": "0.0.0", "template": "small 1.0.0", "digests": {"template": "0000000000000000000000000000000000000000000000000000000000000000", "site": "0000000000000000000000000000000000000000000000000000000000000000", "job": "${FSDPKIT_FORM_JOB_SHA256%% *}"}}
+{"schema": "fsdpkit.run/1", "id": "${FSDPKIT_FORM_RUN_ID}", "state": "submitted", "created_s": $(printf '%(%s)T' -1), "name": "train", "site": "heron", "kind": "slurm", "cluster": "heron", "job_id": "${SLURM_JOB_ID}", "slurm_cluster": $cluster, "slurm_submit_s": $taken_s, "nodes": ${FSDPKIT_FORM_NODES}, "ranks_per_node": ${FSDPKIT_FORM_GPUS}, "work_dir": "${PWD}", "version": "0.0.0", "template": "small 1.0.0", "digests": {"template": "0000000000000000000000000000000000000000000000000000000000000000", "site": "0000000000000000000000000000000000000000000000000000000000000000", "job": "${FSDPKIT_FORM_JOB_SHA256%% *}"}}
 RUN
     mv "$FSDPKIT_FORM_RUN_DIR/.run.json.$$" "$FSDPKIT_FORM_RUN_DIR/run.json"
 )
