@@ -48,12 +48,11 @@ class Tables:
     """The job's tables as they are filled in, with what becomes of each option."""
 
     resources: dict[str, Any]
+    environment: dict[str, Any]
     options: dict[str, bool | str] = field(default_factory=dict)
     notify: dict[str, Any] = field(default_factory=dict)
     name: str | None = None
-    container: str | None = None
     array: str | None = None
-    variables: dict[str, str] = field(default_factory=dict)
     findings: list[LineOutcome] = field(default_factory=list)
 
 
@@ -115,7 +114,10 @@ def read_options(text: str) -> tuple[dict[str, Option], list[LineOutcome]]:
 
 def fill_in(said: Mapping[str, Option], counts: Counts, shape: RankShape, given: Given) -> Tables:
     """The tables of a job, with what becomes of each option."""
-    tables = Tables({"nodes": shape.nodes, "gpus": shape.gpus, "time": given.time or "01:00:00"})
+    tables = Tables(
+        {"nodes": shape.nodes, "gpus": shape.gpus, "time": given.time or "01:00:00"},
+        {"modules": [], "variables": {}, "prepend": {}},
+    )
     if given.account is not None:
         tables.resources["account"] = given.account
     flags = {"nodes": given.nodes, "time": given.time, "account": given.account}
@@ -168,7 +170,7 @@ def _placed(option: Option, counts: Counts, shape: RankShape, tables: Tables) ->
         tables.array = value
         yield "taken", f"fsdpkit submit --array {value}"
     elif name == "container-image":
-        tables.container = value
+        tables.environment["container"] = value
         yield "taken", "environment.container"
     elif name in _NOT_NEEDED:
         yield "not needed", _NOT_NEEDED[name]
@@ -257,7 +259,7 @@ def _exported(value: str, tables: Tables) -> Iterator[Outcome]:
     for item in value.split(","):
         name, equals, text = item.partition("=")
         if equals:
-            tables.variables[name] = text
+            tables.environment["variables"][name] = text
             yield "taken", f"environment.variables.{name}"
     if "NONE" in kinds or "NIL" in kinds:
         yield "no home", "a job has the environment that it is submitted from"
