@@ -10,9 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-import msgspec
-
-from fsdpkit.config.fields import VariableName
 from fsdpkit.config.secrets import why_secret
 from fsdpkit.scheduling.batch_file.launch import StartedProgram
 from fsdpkit.scheduling.batch_file.resources import LineOutcome, Outcome, Tables
@@ -302,8 +299,8 @@ class BatchLines:
             return "no home", f"{why}: environment.pass hands it on by name"
         if name == "CUDA_VISIBLE_DEVICES" and value == ",".join(map(str, range(self.shape.gpus))):
             return "not needed", "a node's ranks have its GPUs in this order"
-        if not _is_name(name) or any(ord(c) < 32 for c in value):
-            return "no home", "no variable of a job"
+        if any(ord(c) < 32 for c in value):
+            return "no home", "a variable of a job is one line"
         self.environment["variables"][name] = value
         return "taken", f"environment.variables.{name}"
 
@@ -370,14 +367,6 @@ def _only_sets(step: Step) -> int:
     if step.words:
         return 2 if step.words[0] == ":" else 0
     return 1 if step.exports else 2
-
-
-def _is_name(name: str) -> bool:
-    try:
-        msgspec.convert(name, VariableName)
-    except msgspec.ValidationError:
-        return False
-    return True
 
 
 def sets_conda_up(walk: Walk, step: Step) -> bool:
