@@ -205,8 +205,6 @@ class Expander:
         """Of what a mark stands for."""
         if raw.startswith("$((") and raw.endswith("))"):
             yield self._arithmetic(raw, reading), quoted
-        elif raw.startswith("$'") and "\\" not in raw:
-            yield raw[2:-1], True
         elif _WORKING_DIRECTORY.fullmatch(raw):
             yield self.directory, quoted
         elif (found := _PARAMETER.fullmatch(raw)) is None:

@@ -190,10 +190,7 @@ def _srun(words: list[str], launch: StartedProgram) -> list[str]:
     for key, value, said in split.options:
         if key == "container-image":
             launch.container = value
-        elif key == "export":
-            pairs = (item.partition("=") for item in (value or "").split(","))
-            launch.variables |= {name: text for name, equals, text in pairs if equals}
-        elif key.startswith("container-") or not key:
+        elif key.startswith("container-") or not key or (key == "export" and "=" in str(value)):
             launch.homeless.append(said)
         else:
             launch.dropped.append((said, "fsdpkit writes its own srun line"))
@@ -204,9 +201,8 @@ def _mpirun(words: list[str], launch: StartedProgram) -> list[str]:
     split = MPIRUN.split(words[1:])
     launch.launcher = "mpirun"
     for key, value, said in split.options:
-        if key == "x" and value and "=" in value:
-            name, _, text = value.partition("=")
-            launch.variables[name] = text
+        if key == "x" and "=" in str(value):
+            launch.homeless.append(said)
         else:
             launch.dropped.append((said, _OWN))
     launch.processes = split.last("npernode", "ppn", "N")
@@ -223,18 +219,10 @@ def _container(words: list[str], launch: StartedProgram) -> list[str]:
         return []
     if words[0] != "shifter":
         launch.container = before.pop()
-    options, others = iter(before), []
-    for said in options:
-        name, equals, value = said.partition("=")
-        if name == "--env":
-            name, _, text = (value if equals else next(options, "")).partition("=")
-            launch.variables[name] = text
-        elif name == "--image":
-            launch.container = value
-        elif said in ("--nv", "--rocm"):
-            launch.dropped.append((said, "the site's profile says how its containers see GPUs"))
-        elif said not in ("exec", "run"):
-            others.append(said)
+    of_gpus = [said for said in before if said in ("--nv", "--rocm")]
+    why = "the site's profile says how its containers see GPUs"
+    launch.dropped += [(said, why) for said in of_gpus]
+    others = [said for said in before if said not in ("exec", "run", *of_gpus)]
     launch.homeless += [" ".join(others)] if others else []
     return words[at:]
 

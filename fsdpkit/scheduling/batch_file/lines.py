@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Mapping
@@ -9,9 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-import msgspec
-
-from fsdpkit.config.fields import VariableName
 from fsdpkit.config.secrets import why_secret
 from fsdpkit.scheduling.batch_file.launch import StartedProgram
 from fsdpkit.scheduling.batch_file.resources import LineOutcome, Outcome, Tables
@@ -102,12 +100,8 @@ class BatchLines:
         self.findings: list[LineOutcome] = []
         self.steps: list[Step] = []
         """All but the launch."""
-        self.environment: dict[str, Any] = {}
-        self.variables: dict[str, str] = dict(tables.variables)
+        self.environment = tables.environment
         self.of_task = _OF_TASK if tables.array is not None else {}
-        self.prepended: dict[str, str] = {}
-        self.modules: list[str] = []
-        self.conda_base: str | None = None
         self.used = set(step.names)
 
     def read(self, kind: str, directory: str, options_chdir: str | None) -> BatchFile:
@@ -176,9 +170,9 @@ class BatchLines:
             self._find(line, self.step.command.text, ("not needed", self.shape.note))
         for name, value in launch.variables.items():
             self._find(line, f"{name}={value}", self._variable(name, value))
-        image = launch.container if self.tables.container is None else None
+        image = launch.container if "container" not in self.environment else None
         if image and self._known(line, image, image, "environment.container"):
-            self.tables.container = image
+            self.environment["container"] = image
 
     def _known(self, line: int, text: str, value: str, key: str) -> bool:
         known = not self.walk.unknowns(value)
@@ -205,15 +199,13 @@ class BatchLines:
     # ---- Tables -------------------------------------------------------------------------------
 
     def _environment(self) -> dict[str, Any]:
-        table: dict[str, Any] = {"modules": self.modules, **self.environment}
-        if "/" not in table.get("conda", "/"):
-            table["conda_base"] = self.conda_base
-        if self.tables.container is not None:
+        table = self.environment
+        if "container" in table:
             for key in {"conda", "venv"} & table.keys():
                 note = "the program is in a container"
                 self._find(0, f"{key} {table.pop(key)}", ("not needed", note))
-            table |= {"conda_base": None, "container": self.tables.container}
-        table |= {"variables": self.variables, "prepend": self.prepended}
+        if "/" in table.get("conda", "/"):
+            table.pop("conda_base", None)
         return {key: value for key, value in table.items() if value}
 
     def _notify(self) -> dict[str, Any]:
@@ -231,7 +223,7 @@ class BatchLines:
     # ---- Commands -----------------------------------------------------------------------------
 
     def _read_step(self, step: Step) -> None:
-        kept = self.environment, dict(self.variables), dict(self.prepended), [*self.modules]
+        kept = copy.deepcopy(self.environment)
         text = step.command.text
         if step.words:
             self._find_of(step, text, self._fate(step))
@@ -240,7 +232,7 @@ class BatchLines:
                 said = text if len(step.assigned) == 1 else f"{name}={value.text}"
                 self._find_of(step, said, self._assignment(step, name, value.text))
         if step.within:  # what a condition decides is reported, and not taken
-            self.environment, self.variables, self.prepended, self.modules = kept
+            self.environment = kept
 
     def _find_of(self, step: Step, text: str, outcome: Outcome | None) -> None:
         if outcome is None:
@@ -262,7 +254,7 @@ class BatchLines:
         if name in ("module", "ml"):
             return self._module(name, words)
         if name in ("conda", "mamba", "micromamba") and words[:1] == ("activate",):
-            return self._conda(words[1] if len(words) > 1 else "base")
+            return self._activated("conda", words[1] if len(words) > 1 else "base")
         if name in ("source", "."):
             return self._source(step, words)
         if name == "cd":
@@ -296,7 +288,7 @@ class BatchLines:
         if name in OF_RANKS or OF_SLURM.match(name):
             return "not needed", _FINDS_ADDRESSES if name in OF_RANKS else "fsdpkit sets it itself"
         if raw and (added := self._added_to(name, value)) is not None:
-            self.prepended[name] = added
+            self.environment["prepend"][name] = added
             behind = value[0] in self.walk.marks(value)
             return "taken", f"environment.prepend.{name}" + ", so before the rest" * behind
         if raw and _OF_ADDRESSES.search(self.walk.shown(value)):
@@ -307,9 +299,9 @@ class BatchLines:
             return "no home", f"{why}: environment.pass hands it on by name"
         if name == "CUDA_VISIBLE_DEVICES" and value == ",".join(map(str, range(self.shape.gpus))):
             return "not needed", "a node's ranks have its GPUs in this order"
-        if not _is_name(name) or any(ord(c) < 32 for c in value):
-            return "no home", "no variable of a job"
-        self.variables[name] = value
+        if any(ord(c) < 32 for c in value):
+            return "no home", "a variable of a job is one line"
+        self.environment["variables"][name] = value
         return "taken", f"environment.variables.{name}"
 
     def _added_to(self, name: str, value: str) -> str | None:
@@ -332,14 +324,18 @@ class BatchLines:
             return _MODULE.get(verb, ("no home", "a job loads modules, and does nothing else"))
         if self.walk.unknowns(" ".join(names)):
             return _ON_NODE
-        self.modules += [name for name in names if name not in self.modules]
+        loaded = self.environment["modules"]
+        loaded += [name for name in names if name not in loaded]
         return "taken", "environment.modules"
 
-    def _conda(self, name: str) -> Outcome:
-        if self.walk.unknowns(name):
+    def _activated(self, key: str, value: str) -> Outcome:
+        """A virtual or conda environment, in the place of any before."""
+        if self.walk.unknowns(value):
             return _ON_NODE
-        self.environment = {"conda": name}
-        return "taken", "environment.conda"
+        for each in ("conda", "venv"):
+            self.environment.pop(each, None)
+        self.environment[key] = value
+        return "taken", f"environment.{key}"
 
     def _source(self, step: Step, words: tuple[str, ...]) -> Outcome:
         path = words[0] if words else ""
@@ -352,14 +348,13 @@ class BatchLines:
         prefix = os.path.normpath(PurePosixPath(step.directory, path).parent.parent)
         key = "conda" if re.search(r"conda|mamba|miniforge", prefix) else "venv"
         if "/" in path and (key == "conda" or len(words) > 1):
-            self.conda_base = prefix
+            self.environment["conda_base"] = prefix
         if len(words) > 1:
-            return self._conda(words[1])
+            return self._activated("conda", words[1])
         later = self.steps[self.steps.index(step) + 1 :] if key == "conda" else ()
         if path == "activate" or any(each.words[1:2] == ("activate",) for each in later):
             return "not needed", _SETS_UP
-        self.environment = {key: prefix}
-        return "taken", f"environment.{key}"
+        return self._activated(key, prefix)
 
 
 def _plain(outcome: LineOutcome) -> LineOutcome:
@@ -372,14 +367,6 @@ def _only_sets(step: Step) -> int:
     if step.words:
         return 2 if step.words[0] == ":" else 0
     return 1 if step.exports else 2
-
-
-def _is_name(name: str) -> bool:
-    try:
-        msgspec.convert(name, VariableName)
-    except msgspec.ValidationError:
-        return False
-    return True
 
 
 def sets_conda_up(walk: Walk, step: Step) -> bool:

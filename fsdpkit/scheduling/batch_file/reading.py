@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from fsdpkit.scheduling.batch_file.expansion import is_of_node, is_unknown
+from fsdpkit.scheduling.batch_file.expansion import is_of_node
 from fsdpkit.scheduling.batch_file.launch import StartedProgram, launch_of, starts_training
 from fsdpkit.scheduling.batch_file.lines import (
     OF_RANKS,
@@ -20,7 +20,6 @@ from fsdpkit.scheduling.batch_file.lines import (
     sets_conda_up,
     short,
 )
-from fsdpkit.scheduling.batch_file.options import SRUN
 from fsdpkit.scheduling.batch_file.recognition import check_text
 from fsdpkit.scheduling.batch_file.resources import OF_ALLOCATION, fill_in, read_options
 from fsdpkit.scheduling.batch_file.shape import (
@@ -161,11 +160,8 @@ def _why_none(walk: Walk) -> str:
         elif words[:1] == ("eval",) and not sets_conda_up(walk, step):
             why = "eval runs text that the script puts together, which is not read"
         elif words and (starts_training(words[0]) or words[0] == "srun"):
-            rest = SRUN.split(words[1:], starts_training).rest if words[0] == "srun" else words
-            if "@" in step.names:
-                why = "what it starts is an argument of the script"
-            elif rest and (is_unknown(rest[0]) or is_unknown(rest[-1])):
-                why = "what it starts is known only where the script runs"
+            what = "an argument of the script" if "@" in step.names else "not known, or no Python"
+            why = f"what it starts is {what}"
         if why:
             said = short(step.command.text)
             return f"{none} found; line {step.command.line}: {said}: {why}: write the command"

@@ -48,12 +48,11 @@ class Tables:
     """The job's tables as they are filled in, with what becomes of each option."""
 
     resources: dict[str, Any]
+    environment: dict[str, Any]
     options: dict[str, bool | str] = field(default_factory=dict)
     notify: dict[str, Any] = field(default_factory=dict)
     name: str | None = None
-    container: str | None = None
     array: str | None = None
-    variables: dict[str, str] = field(default_factory=dict)
     findings: list[LineOutcome] = field(default_factory=list)
 
 
@@ -67,7 +66,8 @@ OF_ALLOCATION = {
 """What says which nodes a job gets, and what of them."""
 _NOT_NEEDED = {
     name: OTHERWISE[name]
-    for name in "output error open-mode signal requeue get-user-env wait parsable gpu-bind".split()  # noqa: SIM905
+    for name in "output error open-mode signal requeue get-user-env wait parsable gpu-bind "  # noqa: SIM905
+    "export".split()
 }
 _NOT_NEEDED |= dict.fromkeys(("quiet", "verbose"), OTHERWISE["parsable"])
 _NO_HOME = {
@@ -115,7 +115,10 @@ def read_options(text: str) -> tuple[dict[str, Option], list[LineOutcome]]:
 
 def fill_in(said: Mapping[str, Option], counts: Counts, shape: RankShape, given: Given) -> Tables:
     """The tables of a job, with what becomes of each option."""
-    tables = Tables({"nodes": shape.nodes, "gpus": shape.gpus, "time": given.time or "01:00:00"})
+    tables = Tables(
+        {"nodes": shape.nodes, "gpus": shape.gpus, "time": given.time or "01:00:00"},
+        {"modules": [], "variables": {}, "prepend": {}},
+    )
     if given.account is not None:
         tables.resources["account"] = given.account
     flags = {"nodes": given.nodes, "time": given.time, "account": given.account}
@@ -162,13 +165,13 @@ def _placed(option: Option, counts: Counts, shape: RankShape, tables: Tables) ->
         yield "taken", key
     elif name == "mail-type":
         yield from _mailed(value, tables)
-    elif name == "export":
-        yield from _exported(value, tables)
+    elif name == "export" and value != "ALL":
+        yield "no home", "set environment.variables; environment.pass hands on those of yours"
     elif name == "array" and _is_array(value):
         tables.array = value
         yield "taken", f"fsdpkit submit --array {value}"
     elif name == "container-image":
-        tables.container = value
+        tables.environment["container"] = value
         yield "taken", "environment.container"
     elif name in _NOT_NEEDED:
         yield "not needed", _NOT_NEEDED[name]
@@ -250,18 +253,3 @@ def _mailed(value: str, tables: Tables) -> Iterator[Outcome]:
         yield "taken", "notify.on"
     if others := [kind for kind in kinds if kind not in _MAIL]:
         yield "no home", f"{','.join(others)}: notify.on knows end, failure and requeue"
-
-
-def _exported(value: str, tables: Tables) -> Iterator[Outcome]:
-    kinds = [item for item in value.split(",") if "=" not in item]
-    for item in value.split(","):
-        name, equals, text = item.partition("=")
-        if equals:
-            tables.variables[name] = text
-            yield "taken", f"environment.variables.{name}"
-    if "NONE" in kinds or "NIL" in kinds:
-        yield "no home", "a job has the environment that it is submitted from"
-    elif others := [kind for kind in kinds if kind not in ("ALL", "")]:
-        yield "no home", f"{','.join(others)}: environment.pass names variables to be passed on"
-    else:
-        yield "not needed", "the environment is in [environment]"
