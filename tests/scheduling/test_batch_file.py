@@ -135,6 +135,9 @@ def test_options_in_all_of_sbatch_s_spellings() -> None:
         ("-N 2 --gpus-per-node=4", "srun --ntasks-per-node=4 python t.py", (2, 4, 4)),
         ("-N 2 --exclusive", "torchrun --nproc-per-node 4 t.py", (2, 4, 4)),
         ("--gpus-per-node=4", "torchrun --nproc-per-node 4 t.py", (1, 4, 4)),
+        ("--gpus-per-node=4", "torchrun --nnodes=5 --nproc-per-node 4 t.py", (5, 4, 4)),
+        ("-N 2 --gpus-per-node=8 --gpus-per-task=1", "srun python t.py", (2, 8, 8)),
+        ("-N 2 --gres=gpu:8 --gpus-per-task=8", "srun torchrun --nproc-per-node 8 t.py", (2, 8, 8)),
         ("-n 2 --gpus-per-node=4", "torchrun --nnodes 2 --nproc-per-node 4 t.py", (2, 4, 4)),
     ],
 )

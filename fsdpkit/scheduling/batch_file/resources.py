@@ -130,7 +130,8 @@ def fill_in(said: Mapping[str, Option], counts: Counts, shape: RankShape, given:
         for fate, note in placed:
             tables.findings.append(LineOutcome(option.line, option.written, fate, note))
     if given.nodes is None and not {"nodes", "ntasks"} & said.keys():
-        note = f"resources.nodes = {shape.nodes}, as by sbatch"
+        by = "sbatch" if shape.nodes == counts.nodes else "its launcher"
+        note = f"resources.nodes = {shape.nodes}, as by {by}"
         tables.findings.append(LineOutcome(0, "no --nodes", "taken", note))
     if given.time is None and "time" not in said:
         text, note = (

@@ -52,6 +52,8 @@ class Counts:
     """On each node."""
     cpus_per_task: int | None
     total_tasks: int | None
+    nodes_said: bool
+    """Whether the number of nodes is not only what sbatch takes where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,29 @@ def counts_of(said: Mapping[str, Option], given: Given) -> Counts:
     total = _number(said.get("ntasks"))
     tasks = _number(said.get("ntasks-per-node") or said.get("tasks-per-node"))
     nodes = given.nodes or _nodes(said.get("nodes"))
+    nodes_said = nodes is not None or total is not None
     if nodes is None and total is None:
         nodes = 1
     elif nodes is None and total is not None and (tasks or total == 1):
         nodes = -(-total // (tasks or 1))
-    if tasks is None:
-        tasks = 1 if total is None else _share(total, nodes)
+    if tasks is None and total is None:
+        tasks = _tasks_of_gpus(said, nodes) or 1
+    elif tasks is None:
+        tasks = _share(total, nodes)
     gpus = _gpus(said, nodes, tasks)
     if (by_gpu := _number(said.get("ntasks-per-gpu"))) and gpus and tasks in (None, 1):
         tasks = by_gpu * gpus
-    return Counts(nodes, tasks, given.gpus or gpus, _number(said.get("cpus-per-task")), total)
+    cpus = _number(said.get("cpus-per-task"))
+    return Counts(nodes, tasks, given.gpus or gpus, cpus, total, nodes_said)
+
+
+def _tasks_of_gpus(said: Mapping[str, Option], nodes: int | None) -> int | None:
+    """On each node, where Slurm divides the GPUs of a node by those of a task."""
+    if (of_task := said.get("gpus-per-task")) is None:
+        return None
+    all_but = {name: option for name, option in said.items() if name != "gpus-per-task"}
+    gpus = _gpus(all_but, nodes, None)
+    return _share(gpus, _count(of_task, of_task.value))
 
 
 def _share(total: int | None, nodes: int | None) -> int | None:
@@ -171,7 +186,9 @@ def slurm_variables(said: Mapping[str, Option], counts: Counts) -> dict[str, str
 
 def shape_of(counts: Counts, launch: StartedProgram, given: Given) -> RankShape:
     """The job's shape, by the options and by what is started. Raises BatchFileError."""
-    nodes = counts.nodes or _whole(launch.nodes)
+    told = _whole(launch.nodes)
+    nodes = counts.nodes if counts.nodes_said else told or counts.nodes
+    nodes = nodes or told
     if nodes is None:
         raise BatchFileError("how many nodes it takes is not said; say it with --nodes")
     tasks, gpus = counts.tasks or _share(counts.total_tasks, nodes), counts.gpus
