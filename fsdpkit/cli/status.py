@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 NEWEST = 20
 """Runs that have ended and are shown without --all."""
 _WATCH_S = 10.0
+_LOOKS = 30  # --watch reads the records of ended runs again in one of so many
 _MOST_TASKS = 20
 _LONGEST_STATE = 30
 _INDENT = " " * 4
@@ -79,14 +81,19 @@ def command(
     top = runs_dir(runs)
     asking = Asking() if watch is None else PacedAsking()
     unknown: list[str] = []
+    over: set[str] = set()
+    looks = itertools.count(1)
 
     def look() -> str:
+        if next(looks) % _LOOKS == 0:
+            over.clear()  # one of them may have been resumed
         if run is not None:
             status = one_status(find_run(run, top), asking)
             if _not_vouched_for(status):
                 unknown.append(status.run)
             return json_of(status) if as_json else "\n".join(_described(status))
-        statuses, left_out = all_statuses(top, None if everything or as_json else NEWEST, asking)
+        newest = None if everything or as_json else NEWEST
+        statuses, left_out = all_statuses(top, newest, asking, over)
         if as_json:
             from fsdpkit.cli.json_reports import Statuses
 

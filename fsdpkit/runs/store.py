@@ -73,15 +73,19 @@ class _EarlierJob(msgspec.Struct, frozen=True):
     ended: dict[str, Any] | None = None
 
 
-def runs_by_end(top: Path) -> list[tuple[str, bool]]:
+def runs_by_end(top: Path, over: set[str] | None = None) -> list[tuple[str, bool]]:
     """The name of each run below `top`, newest first, with whether its end is on record.
 
+    over: the names of those of which that is known, which are not read; those found are added.
     Made for ten thousand runs: one file is read of each, and little of it decoded. A run whose
     record cannot be read or understood counts as not ended. Raises StorageError for `top`.
     """
     names, decoder = _names(top), msgspec.json.Decoder(EndedJobs)
+    over = set() if over is None else over
 
     def look(name: str) -> bool | None:
+        if name in over:
+            return True
         try:
             return decoder.decode(read_bytes(f"{top}/{name}/run.json", LISTED_BYTES)).for_good
         except (FileNotFoundError, NotADirectoryError):
@@ -90,7 +94,9 @@ def runs_by_end(top: Path) -> list[tuple[str, bool]]:
             return False
 
     answers = zip(names, _map(look, names), strict=True)
-    return [(name, over) for name, over in answers if over is not None]
+    found = [(name, ended) for name, ended in answers if ended is not None]
+    over |= {name for name, ended in found if ended}
+    return found
 
 
 _SAMPLE, _SLOW_S, _THREADS = 64, 0.0003, 16

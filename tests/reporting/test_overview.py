@@ -135,6 +135,23 @@ def test_a_run_that_may_go_on_is_not_taken_for_ended(
     assert store.runs_by_end(directory.parent) == [(directory.name, False)]
 
 
+def test_who_looks_again_reads_no_ended_run_again(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        made = make_run(str(number), ended={str(number): DONE} if number % 3 else None)
+    over: set[str] = set()
+    first, opened, real = store.runs_by_end(made.parent, over), list[Any](), os.open
+
+    def counted(path: Any, *args: Any, **kwargs: Any) -> int:
+        opened.append(path)
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", counted)
+    assert store.runs_by_end(made.parent, over) == first
+    assert len(opened) == 2
+
+
 def test_records_on_a_slow_file_system_are_waited_for_together(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

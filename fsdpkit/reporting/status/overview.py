@@ -45,11 +45,12 @@ if TYPE_CHECKING:
 
 
 def all_statuses(
-    top: Path, newest: int | None, asking: Asking | None = None
+    top: Path, newest: int | None, asking: Asking | None = None, over: set[str] | None = None
 ) -> tuple[list[Status], int]:
     """Every run below `top` that has not ended for good, and the `newest` others (None: all), the
-    newest first; and how many others are left out. Raises StorageError if `top` cannot be read."""
-    names = runs_by_end(top)
+    newest first; and how many others are left out. over: as for `runs_by_end`. Raises StorageError
+    if `top` cannot be read."""
+    names = runs_by_end(top, over)
     ended = [name for name, over in names if over]
     left_out = set() if newest is None else set(ended[newest:])
     shown = [top / name for name, _ in names if name not in left_out]
