@@ -44,10 +44,10 @@ def test_what_the_cluster_says_of_itself_is_read_or_unknown(text: str, config: S
     ("answer", "words", "directive"),
     [
         (NEW, (), "--requeue=expedite"),
-        (NEW, ("--set", "retry.on_node_failure=stop"), None),
-        (NEW.replace("JobRequeue              = 1", "JobRequeue = 0"), (), None),
-        (OLD, (), None),
-        (NOT_SWITCHED_ON, (), None),
+        (NEW, ("--set", "retry.on_node_failure=stop"), "--requeue"),
+        (NEW.replace("JobRequeue              = 1", "JobRequeue = 0"), (), "--requeue"),
+        (OLD, (), "--requeue"),
+        (NOT_SWITCHED_ON, (), "--requeue"),
     ],
 )
 def test_a_job_is_expedited_only_where_it_may_come_back_and_the_cluster_does_that(
@@ -55,7 +55,7 @@ def test_a_job_is_expedited_only_where_it_may_come_back_and_the_cluster_does_tha
     tmp_path: Path,
     answer: str,
     words: tuple[str, ...],
-    directive: str | None,
+    directive: str,
 ) -> None:
     (tmp_path / "answer").write_text(answer)
     command = tmp_path / "bin" / "scontrol"
@@ -65,4 +65,4 @@ def test_a_job_is_expedited_only_where_it_may_come_back_and_the_cluster_does_tha
     path = {"PATH": f"{command.parent}:{os.environ['PATH']}"}
     script = fsdpkit("submit", "--cluster", "generic", "--dry-run", *words, env=path).stdout
     requeue = [line.split()[1] for line in script.splitlines() if "#SBATCH --requeue" in line]
-    assert requeue == ([directive] if directive else [])
+    assert requeue == [directive]
