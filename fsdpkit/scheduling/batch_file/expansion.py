@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Node, parse, with_marks, written
@@ -176,8 +176,8 @@ class Expander:
                 yield from self._quoted(text, names)
             elif kind == "glob":
                 yield self.unknown(text), True
-            else:
-                yield text.replace("\n", "") if kind == "escaped" else text, True
+            elif kind != "escaped" or text != "\n":
+                yield text, True
 
     def _quoted(self, raw: str, names: set[str]) -> Iterator[tuple[str, bool | None]]:
         """Inside double quotes."""
@@ -187,8 +187,8 @@ class Expander:
             kind, text = str(part.lastgroup), part[str(part.lastgroup)]
             if kind == "mark":
                 yield from self._expansion(written(self.marked, text), names, quoted=True)
-            else:
-                yield text.replace("\n", "") if kind == "escaped" else text, True
+            elif kind != "escaped" or text != "\n":
+                yield text, True
 
     def _expansion(
         self, raw: str, names: set[str], *, quoted: bool
@@ -204,7 +204,7 @@ class Expander:
             name, rest = found["plain"] or found["name"], found["rest"] or ""
             if name in ("@", "*"):
                 names |= {"@"} if self.arguments is None else set()
-                yield from ((word, None) for word in self.arguments or ())
+                yield from _each(self.arguments or ())
             elif rest == ":1" or name == "0":
                 yield self.unknown(raw), quoted
             elif name.isdecimal():
@@ -223,7 +223,7 @@ class Expander:
         if value is None or index not in ("[@]", "[*]"):
             yield self.unknown(raw), quoted
         elif value.items is not None and quoted and index == "[@]":
-            yield from ((item, None) for item in value.items)
+            yield from _each(value.items)
         else:
             yield " ".join(value.items or [value.text]), quoted
 
@@ -298,6 +298,11 @@ def _evaluated(node: ast.expr) -> int:
         if abs(result) < 1 << 40:
             return result
     raise ValueError
+
+
+def _each(items: Sequence[str]) -> Iterator[tuple[str, bool | None]]:
+    """Items in fields of their own; the first belongs to what stands before it."""
+    yield from ((item, True if number == 0 else None) for number, item in enumerate(items))
 
 
 def is_of_node(name: str) -> bool:
