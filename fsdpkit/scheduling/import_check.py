@@ -46,14 +46,14 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     and empty: nothing is known to be wrong.
     """
     reading = _Reading(asked["path"])
-    script, module = asked.get("script"), asked.get("module")
     problem = None
     try:
-        problem = reading.module_problem(module) if module else None
-        if problem is None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                reading.read(script, module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if module := asked.get("module"):
+                problem = reading.start(module)
+            else:
+                reading.enter(asked["script"], None, True, is_main=True)
     except (_Unsure, OSError, RecursionError, MemoryError):
         pass
     return {
@@ -116,40 +116,31 @@ class _Reading:
         places = getattr(spec, "submodule_search_locations", None)
         return PathFinder.find_spec(name, [*places]) if places is not None else None
 
-    def module_problem(self, name: str) -> tuple[str, str] | None:
-        """Why `python -m NAME` cannot start it: `missing` and which part, or `no main`."""
-        spec: Any = None
+    # ---- What is executed
+
+    def start(self, name: str) -> tuple[str, str] | None:
+        """Follow what `python -m NAME` executes. Why it cannot start it: `missing` and which part,
+        or `no main`."""
         parts = name.split(".")
+        specs: list[Any] = []
         for n, part in enumerate(parts):
-            before, spec = spec, self.within(spec, part) if n else self.find(part)
+            spec = self.within(specs[-1], part) if n else self.find(part)
             if spec is None:
-                hidden = n and _finds_its_own(before)
+                hidden = n and _finds_its_own(specs[-1])
                 return None if hidden else ("missing", ".".join(parts[: n + 1]))
             if spec is True:
                 return None
-        if not _is_package(spec) or self.within(spec, "__main__") or _finds_its_own(spec):
-            return None
-        return "no main", name
-
-    # ---- What is executed
-
-    def read(self, script: str | None, module: str | None) -> None:
-        if script is not None:
-            self.enter(script, None, True, is_main=True)
-        if module is None:
-            return
-        spec: Any = None
-        parts = module.split(".")
-        for n, part in enumerate(parts):
-            spec = self.within(spec, part) if n else self.find(part)
-            if spec is None or spec is True:
-                return
-            if _is_package(spec) and self.is_own(spec):
+            specs.append(spec)
+        packages = specs if _is_package(specs[-1]) else specs[:-1]
+        main = self.within(specs[-1], "__main__") if packages is specs else specs[-1]
+        if main is None:
+            return None if _finds_its_own(specs[-1]) else ("no main", name)
+        for n, spec in enumerate(packages):
+            if self.is_own(spec):
                 self.enter(spec.origin, ".".join(parts[: n + 1]), True)
-        package = module if _is_package(spec) else ".".join(parts[:-1])
-        spec = self.within(spec, "__main__") if _is_package(spec) else spec
-        if self.is_own(spec):
-            self.enter(spec.origin, package, True, is_main=True)
+        if self.is_own(main):
+            self.enter(main.origin, ".".join(parts[: len(packages)]), True, is_main=True)
+        return None
 
     def enter(self, file: str, package: str | None, needed: bool, is_main: bool = False) -> None:
         """Follow a file, once. package: that of its relative imports."""

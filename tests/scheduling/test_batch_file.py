@@ -6,13 +6,17 @@ The scripts are small ones of our own, each after a way of doing things that is 
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from fsdpkit.errors import ConfigError
 from fsdpkit.scheduling.batch_file.lines import BatchFile
 from fsdpkit.scheduling.batch_file.reading import read
+from fsdpkit.scheduling.batch_file.recognition import shell_script_kind
 from fsdpkit.scheduling.batch_file.shape import Given
+from fsdpkit.scheduling.batch_file.walking import Walk
 
 HERE = "/lab/me"
 ENVIRON = {"HOME": "/home/me", "USER": "me", "SCRATCH": "/scratch/me", "PATH": "/bin"}
@@ -91,6 +95,55 @@ def test_a_launch_is_taken_apart_to_its_program(body: str) -> None:
     assert (found.shape.nodes, found.shape.gpus, found.shape.ranks) == (2, 4, 4)
 
 
+WORDS = r"""
+"$x" $x ${y:-d e} "${A[@]}" t"${A[@]}"u "${A[*]}" ${A[@]} ~/z '$x' "\$x" a\ b \ #c
+$((2*3+n)) $(( n / 2 ))
+${e:-q}${e-q} ${x:+p} "${x}'s" $"s" '' "" $e "$e" a#b {x= x{} $ !  # "c
+"""
+
+
+def test_words_are_expanded_as_bash_expands_them() -> None:
+    text = f'x="v w"; A=("p q" r ""); e=; n=7\nprog {" ".join(WORDS.split(chr(10)))}\n'
+    shown = "prog() { printf '%s\\0' \"$@\"; }; HOME=/h\n" + text
+    answer = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True)
+    walk = Walk({}, {"HOME": "/h"}, HERE)
+    walk.walk(walk.parsed(text))
+    assert [*walk.steps[-1].words[1:]] == answer.stdout.split("\0")[:-1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "argument"),
+    [
+        ("A=1\nif [ -f x ]; then\n  A=2\nfi", "$A"),
+        ("A=1\nfor i in 1 2; do\n  A=$i\ndone", "$A"),
+        ("A=1\nif [[ 1 == 2 && 2 == 2 || 3 == 3 ]]; then\n  A=2\nfi", "$A"),
+        ("", "${TMPDIR:-/tmp}/x"),
+        ("", "*.json"),
+    ],
+)
+def test_what_the_text_does_not_decide_stays_as_written(lines: str, argument: str) -> None:
+    found = moved(f"{TWO_BY_FOUR}{lines}\ntorchrun --nproc_per_node 4 t.py {argument}\n")
+    assert found.args == (argument,)
+    assert [each.text for each in found.unknown] == [argument]
+
+
+def test_of_a_container_the_image_is_taken_and_its_options_are_quoted() -> None:
+    found = moved(
+        f"{TWO_BY_FOUR}apptainer exec --nv -B /a:/b x.sif torchrun --nproc_per_node 4 t.py"
+    )
+    assert found.tables["environment"] == {"container": "x.sif"}
+    assert "-B /a:/b" in fates(found, "no home")
+
+
+def test_a_python_program_with_options_for_slurm_is_no_shell_script(tmp_path: Path) -> None:
+    for name, first, kind in (
+        ("a.py", "#!/usr/bin/env python3", None),
+        ("b", "#!/bin/bash", "an sbatch script"),
+    ):
+        (tmp_path / name).write_text(f"{first}\n#SBATCH -N 1\n")
+        assert shell_script_kind(tmp_path / name) == kind
+
+
 # ---- Slurm's options --------------------------------------------------------------------------
 
 
@@ -110,6 +163,7 @@ def test_options_in_all_of_sbatch_s_spellings() -> None:
         "#SBATCH -t1-12 --mem=480G --exclusive\n"
         "#SBATCH --cpus-per-task 32\n"
         "##SBATCH --nodes=9\n# SBATCH --nodes=9\n"
+        "#SBATCH --reservation=$MINE --export=ALL,A=1\n"
         "#SBATCH --mail-user=me@here.org --mail-type=END,FAIL,BEGIN\n"
         "torchrun --nproc_per_node=4 train.py\n"
         "#SBATCH --nodes=7\n"
@@ -120,7 +174,10 @@ def test_options_in_all_of_sbatch_s_spellings() -> None:
     assert found.tables["resources"] == {**shape, **of_slurm, "exclusive": True}
     assert found.tables["notify"] == {"mail": "me@here.org", "on": ["end", "failure"]}
     assert "first command" in fates(found, "not needed")["#SBATCH --nodes=7"]
-    assert fates(found, "no home").keys() == {"--gres=gpu:a100:4", "--mail-type=END,FAIL,BEGIN"}
+    assert fates(found, "no home").keys() == {
+        *("--gres=gpu:a100:4", "--mail-type=END,FAIL,BEGIN", "--reservation=$MINE"),
+        "--export=ALL,A=1",
+    }
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fsdpkit.config import assets
-from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.errors import ConfigError, StorageError, UsageError
 from fsdpkit.scheduling.batch_file.reading import command_of, read
 from fsdpkit.scheduling.batch_file.recognition import (
     environ_of_person,
@@ -32,7 +32,7 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
     may_be_a_program = kind == "a shell script" and not path.suffix
     try:
         found = read(read_text(path), environ_of_person(), os.getcwd())
-    except ConfigError as error:
+    except (ConfigError, StorageError) as error:
         if may_be_a_program:
             return
         raise UsageError(

@@ -32,7 +32,6 @@ _TOKEN = re.compile(
     r"|(?P<word>(?:\\.?|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\s;&|()<>'\"\\])+)",
     re.DOTALL,
 )
-_BEFORE_COMMENT = ("", " ", "\t", "\n", ";", "&", "|", "(")
 _OPENS = {")": "(", "}": "{"}
 _ENDS_CASE = (")", ";;", ";&", ";;&")
 
@@ -129,9 +128,11 @@ class _Scan:
                 line = len(self.lines)
                 at = self._behind(self.run(at + 1, char, quoted=True), char, line)
                 start, chunk = at, char
+            elif text.startswith('$"', at) and not quoted:
+                at, chunk = at + 1, ""  # a text to be translated
             elif (behind := self._expansion(at, end, quoted)) > at:
                 at, chunk = behind, self._mark(text[at:behind])
-            elif char == "#" and not quoted and end != "}" and text[at - 1 : at] in _BEFORE_COMMENT:
+            elif char == "#" and not quoted and end != "}" and self._begins_word():
                 at, chunk = _end_of_line(text, at), ""
             elif char == "\n" and self.here_documents and not end:
                 at, chunk = self._past_here_documents(at + 1), char
@@ -143,6 +144,10 @@ class _Scan:
                 at, chunk = at + 1, char
             self._put(chunk, text[start:at])
         return at
+
+    def _begins_word(self) -> bool:
+        before = next((chunk for chunk in reversed(self.out) if chunk != "\\\n"), "")
+        return not before or (before[0] != "\\" and before[-1] in " \t\n;&|(")
 
     def _behind(self, at: int, end: str, line: int = 0) -> int:
         """Raises BashError unless `end` is there; line: of what it closes."""

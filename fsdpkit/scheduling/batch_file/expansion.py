@@ -11,8 +11,8 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Node, parse, with_marks, written
 
@@ -49,21 +49,12 @@ _OF_NODE = re.compile(
 
 @dataclass(frozen=True)
 class Value:
-    """Of a variable: its text, or the items of an array; and the variables it was made of."""
+    """Of a variable: its text, or the items of an array; and the variables it was made of, `@` for
+    what stands behind the script on sbatch's command line."""
 
     text: str
     items: tuple[str, ...] | None = None
     names: frozenset[str] = frozenset()
-    arguments: bool = False
-    """Made of what stands behind the script on sbatch's command line, so empty without it."""
-
-
-@dataclass
-class ExpandedNames:
-    """What one expansion has met."""
-
-    names: set[str] = field(default_factory=set)
-    arguments: bool = False
 
 
 class Expander:
@@ -124,11 +115,11 @@ class Expander:
         return Value(self.environ[name]) if name in self.environ else None
 
     def assign(self, name: str, raw: str, appended: bool = False) -> Value:
-        reading = ExpandedNames()
+        names: set[str] = set()
         array = written(self.marked, raw) if _MARK.fullmatch(raw) else ""
         if array.startswith("("):
             words = [w for node in self.parsed(array[1:-1]) for w in getattr(node, "words", ())]
-            items = tuple(f for word in words for f in self._fields(word, reading))
+            items = tuple(f for word in words for f in self._fields(word, names))
             before = self.variables.get(name)
             if appended and before is not None:
                 items = (*(before.items or (before.text,)), *items)
@@ -136,31 +127,31 @@ class Expander:
             if any(word.startswith("[") for word in words):  # items by keys of their own
                 value = Value(self.unknown(f"${name}"))
         else:
-            text = self.joined(raw, reading)
+            text = self.joined(raw, names)
             before = self.value_of(name) if appended else None
             value = Value((before.text if before else "") + text)
         if len(value.text) > _LONGEST or sum(map(len, value.items or ())) > _LONGEST:
             value = Value(self.unknown(f"${name}"))
-        value = replace(value, names=frozenset(reading.names), arguments=reading.arguments)
+        value = replace(value, names=frozenset(names))
         self.variables[name] = value
         return value
 
     # ---- Expansion ----------------------------------------------------------------------------
 
-    def fields(self, words: Iterable[str]) -> tuple[tuple[str, ...], frozenset[str], bool]:
-        """The words after expansion; of which variables; whether of the script's arguments."""
-        reading = ExpandedNames()
-        found = tuple(field for word in words for field in self._fields(word, reading))
-        return found, frozenset(reading.names), reading.arguments
+    def fields(self, words: Iterable[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+        """The words after expansion, and of which variables."""
+        names: set[str] = set()
+        found = tuple(field for word in words for field in self._fields(word, names))
+        return found, frozenset(names)
 
-    def joined(self, raw: str, reading: ExpandedNames) -> str:
+    def joined(self, raw: str, names: set[str]) -> str:
         """As on the right of an assignment: one text, nothing split."""
-        return "".join(text for text, _ in self._pieces(raw, reading))
+        return "".join(text for text, _ in self._pieces(raw, names))
 
-    def _fields(self, raw: str, reading: ExpandedNames) -> list[str]:
+    def _fields(self, raw: str, names: set[str]) -> list[str]:
         fields: list[str] = []
         current: str | None = None
-        for text, quoted in self._pieces(raw, reading):
+        for text, quoted in self._pieces(raw, names):
             if quoted is None:  # an item of an array, in a field of its own
                 fields.extend([current] if current is not None else [])
                 current = text
@@ -173,38 +164,38 @@ class Expander:
                 current = piece or None
         return [*fields, *([current] if current is not None else [])]
 
-    def _pieces(self, raw: str, reading: ExpandedNames) -> Iterator[tuple[str, bool | None]]:
+    def _pieces(self, raw: str, names: set[str]) -> Iterator[tuple[str, bool | None]]:
         """Pieces of a word, each with whether it is safe from splitting."""
         for part in _PART.finditer(raw):
             kind, text = str(part.lastgroup), part[str(part.lastgroup)]
             if kind == "mark":
-                yield from self._expansion(written(self.marked, text), reading, quoted=False)
+                yield from self._expansion(written(self.marked, text), names, quoted=False)
             elif kind == "tilde":
-                yield self._parameter("HOME", "~", reading)[0], True
+                yield self._parameter("HOME", "~", names)[0], True
             elif kind == "double":
-                yield from self._quoted(text, reading)
+                yield from self._quoted(text, names)
             elif kind == "glob":
                 yield self.unknown(text), True
-            else:
-                yield text.replace("\n", "") if kind == "escaped" else text, True
+            elif kind != "escaped" or text != "\n":
+                yield text, True
 
-    def _quoted(self, raw: str, reading: ExpandedNames) -> Iterator[tuple[str, bool | None]]:
+    def _quoted(self, raw: str, names: set[str]) -> Iterator[tuple[str, bool | None]]:
         """Inside double quotes."""
         if not (_MARK.fullmatch(raw) and _ALL_ITEMS.fullmatch(written(self.marked, raw))):
             yield "", True
         for part in _IN_DOUBLE.finditer(raw):
             kind, text = str(part.lastgroup), part[str(part.lastgroup)]
             if kind == "mark":
-                yield from self._expansion(written(self.marked, text), reading, quoted=True)
-            else:
-                yield text.replace("\n", "") if kind == "escaped" else text, True
+                yield from self._expansion(written(self.marked, text), names, quoted=True)
+            elif kind != "escaped" or text != "\n":
+                yield text, True
 
     def _expansion(
-        self, raw: str, reading: ExpandedNames, *, quoted: bool
+        self, raw: str, names: set[str], *, quoted: bool
     ) -> Iterator[tuple[str, bool | None]]:
         """Of what a mark stands for."""
         if raw.startswith("$((") and raw.endswith("))"):
-            yield self._arithmetic(raw, reading), quoted
+            yield self._arithmetic(raw, names), quoted
         elif _WORKING_DIRECTORY.fullmatch(raw):
             yield self.directory, quoted
         elif (found := _PARAMETER.fullmatch(raw)) is None:
@@ -212,72 +203,71 @@ class Expander:
         else:
             name, rest = found["plain"] or found["name"], found["rest"] or ""
             if name in ("@", "*"):
-                reading.arguments = reading.arguments or self.arguments is None
-                yield from ((word, None) for word in self.arguments or ())
+                names |= {"@"} if self.arguments is None else set()
+                yield from _each(self.arguments or ())
             elif rest == ":1" or name == "0":
                 yield self.unknown(raw), quoted
             elif name.isdecimal():
-                yield self._argument(int(name), rest, raw, reading), quoted
+                yield self._argument(int(name), rest, raw, names), quoted
             elif found["index"]:
-                yield from self._items(name, found["index"], raw, reading, quoted)
+                yield from self._items(name, found["index"], raw, names, quoted)
             else:
-                yield self._or_default(name, rest, raw, reading), quoted
+                yield self._or_default(name, rest, raw, names), quoted
 
     def _items(
-        self, name: str, index: str, raw: str, reading: ExpandedNames, quoted: bool
+        self, name: str, index: str, raw: str, names: set[str], quoted: bool
     ) -> Iterator[tuple[str, bool | None]]:
         """Of `${name[…]}`."""
-        reading.names.add(name)
+        names.add(name)
         value = self.value_of(name)
         if value is None or index not in ("[@]", "[*]"):
             yield self.unknown(raw), quoted
         elif value.items is not None and quoted and index == "[@]":
-            yield from ((item, None) for item in value.items)
+            yield from _each(value.items)
         else:
             yield " ".join(value.items or [value.text]), quoted
 
-    def _or_default(self, name: str, rest: str, raw: str, reading: ExpandedNames) -> str:
+    def _or_default(self, name: str, rest: str, raw: str, names: set[str]) -> str:
         """Of `$name`, `${name}`, `${name:-x}`, `${name=x}` and `${name:+x}`."""
         if rest and self.value_of(name) is None and is_of_node(name):
             return self.unknown(raw)
-        text, is_set = self._parameter(name, raw, reading)
+        text, is_set = self._parameter(name, raw, names)
         if not rest:
             return text
         counts, sign = is_set and not (rest[0] == ":" and text == ""), rest.lstrip(":")[0]
         if counts and sign != "+":
             return text
-        other = self._joined_default(rest, reading)
+        other = self._joined_default(rest, names)
         if sign == "+":
             return other if counts else ""
         if sign == "=":
-            self.variables[name] = Value(other, names=frozenset(reading.names))
+            self.variables[name] = Value(other, names=frozenset(names))
         return other
 
-    def _argument(self, number: int, rest: str, raw: str, reading: ExpandedNames) -> str:
+    def _argument(self, number: int, rest: str, raw: str, names: set[str]) -> str:
         """Of the function that is called, or of the script, which is started without any."""
         if self.arguments is not None and number <= len(self.arguments):
             return self.arguments[number - 1]
-        reading.arguments = self.arguments is None
-        return self._joined_default(rest, reading) if rest else self.unknown(raw)
+        names |= {"@"} if self.arguments is None else set()
+        return self._joined_default(rest, names) if rest else self.unknown(raw)
 
-    def _joined_default(self, rest: str, reading: ExpandedNames) -> str:
+    def _joined_default(self, rest: str, names: set[str]) -> str:
         """What stands behind `:-` and its like."""
-        return self.joined(with_marks(rest.lstrip(":")[1:], self.marked), reading)
+        return self.joined(with_marks(rest.lstrip(":")[1:], self.marked), names)
 
-    def _parameter(self, name: str, raw: str, reading: ExpandedNames) -> tuple[str, bool]:
-        reading.names.add(name)
+    def _parameter(self, name: str, raw: str, names: set[str]) -> tuple[str, bool]:
+        names.add(name)
         value = self.value_of(name)
         if value is None:
             return self.unknown(raw), False
-        reading.names |= value.names
-        reading.arguments |= value.arguments
+        names |= value.names
         return value.text, True
 
-    def _arithmetic(self, raw: str, reading: ExpandedNames) -> str:
+    def _arithmetic(self, raw: str, names: set[str]) -> str:
         """Of whole numbers that are known; else unknown."""
 
         def number(found: re.Match[str]) -> str:
-            return self._or_default(found[1], "", found.group(), reading)
+            return self._or_default(found[1], "", found.group(), names)
 
         result = _computed(_IN_SUM.sub(number, raw[3:-2])) if len(raw) < 500 else None
         return self.unknown(raw) if result is None else str(result)
@@ -308,6 +298,11 @@ def _evaluated(node: ast.expr) -> int:
         if abs(result) < 1 << 40:
             return result
     raise ValueError
+
+
+def _each(items: Sequence[str]) -> Iterator[tuple[str, bool | None]]:
+    """Items in fields of their own; the first belongs to what stands before it."""
+    yield from ((item, True if number == 0 else None) for number, item in enumerate(items))
 
 
 def is_of_node(name: str) -> bool:

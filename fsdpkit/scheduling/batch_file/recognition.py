@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import stat
 from contextlib import suppress
 from pathlib import Path
 
+from fsdpkit.bounded import open_regular, read_bytes
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.scheduling.batch_file.shape import BatchFileError
 
@@ -32,9 +32,7 @@ _BY_SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".slm", ".pbs", ".lsf", ".sge
 def shell_script_kind(path: Path) -> str | None:
     """What a file is, if a shell would run it; None: anything else."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return None
-        with open(path, "rb") as file:
+        with open_regular(path, links=True) as file:
             head = file.read(4096).decode("utf-8", "replace")
     except OSError:
         return None
@@ -59,16 +57,11 @@ def _other_scheduler(text: str) -> tuple[str, re.Match[str] | None]:
 def read_text(path: Path) -> str:
     """The text of a batch script. Raises NotFoundError, StorageError or BatchFileError."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise BatchFileError(f"{path} is not a file")
-        with open(path, "rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+        content = read_bytes(path, _MOST_BYTES, links=True)
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no batch script {path}") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    if len(content) > _MOST_BYTES:
-        raise BatchFileError(f"{path} is larger than {_MOST_BYTES // 1024} KiB: no batch script")
     if b"\0" in content:
         raise BatchFileError(f"{path} is a binary file, not a batch script")
     return content.decode("utf-8-sig", "replace")

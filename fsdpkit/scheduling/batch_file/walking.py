@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Block, Branch, Node, Simple
-from fsdpkit.scheduling.batch_file.expansion import ExpandedNames, Expander, Value, is_of_node
+from fsdpkit.scheduling.batch_file.expansion import Expander, Value, is_of_node
 
 _MOST_STEPS = 5_000
 _MOST_CALLS = 20
@@ -104,9 +104,7 @@ class Walk(Expander):
             words = []
         elif words:
             self.variables = before  # what stands before a command is that command's own
-        fields, names, arguments = self.fields(words)
-        if arguments:
-            names |= {"@"}
+        fields, names = self.fields(words)
         if fields[:1] == ("cd",) and len(fields) == 2:
             self.enter(fields[1])
         self.steps.append(
@@ -195,7 +193,7 @@ class Walk(Expander):
         if words and words[0] == "!":
             result = self._test(words[1:])
             return None if result is None else not result
-        texts = [self.joined(word, ExpandedNames()) for word in words]
+        texts = [self.joined(word, set()) for word in words]
         if len(texts) == 2 and texts[0] in ("-z", "-n"):
             empty = self._is_empty(texts[1])
             return None if empty is None else empty == (texts[0] == "-z")
