@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fsdpkit.config.as_toml import text
+from fsdpkit.config.as_toml import inline, key_text
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _WIDTH = 98
 
 
@@ -34,7 +32,7 @@ def _tables(
             below.append((key, value))
         else:
             yield from _note(notes, (*above, key))
-            yield f"{_key(key)} = {_value(value)}"
+            yield f"{key_text(key)} = {_value(value)}"
     for key, value in below:
         path = (*above, key)
         if isinstance(value, list):
@@ -57,24 +55,12 @@ def _note(notes: Mapping[str, str], path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _dotted(path: tuple[str, ...]) -> str:
-    return ".".join(map(_key, path))
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else text(name)
+    return ".".join(map(key_text, path))
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, Mapping):
-        pairs = ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items())
-        return f"{{ {pairs} }}" if pairs else "{}"
-    if isinstance(value, list):
-        one_line = f"[{', '.join(map(_value, value))}]"
-        if len(one_line) <= _WIDTH - 12:
-            return one_line
-        return "[\n" + "".join(f"    {_value(one)},\n" for one in value) + "]"
-    return repr(value)
+    """On one line if it is short, else an item a line."""
+    one_line = inline(value)
+    if not isinstance(value, list) or len(one_line) <= _WIDTH - 12:
+        return one_line
+    return "[\n" + "".join(f"    {inline(one)},\n" for one in value) + "]"
