@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,11})", re.DOTALL)
 
 
 def first_of(items: Iterable[object], most: int, separator: str = ", ") -> str:
@@ -24,3 +27,19 @@ def spans(numbers: Iterable[int], separator: str = ",", width: int = 0) -> str:
         f"{low:0{width}d}" if low == high else f"{low:0{width}d}-{high:0{width}d}"
         for low, high in found
     )
+
+
+def node_list(names: Iterable[str], separator: str = ",") -> str:
+    """`login,node[001-120,200]`, as Slurm writes lists of nodes; names without a number first."""
+    found, numbered = [], dict[str, list[str]]()
+    for name in sorted(set(names)):
+        if match := _NUMBERED.fullmatch(name):
+            numbered.setdefault(match[1], []).append(match[2])
+        else:
+            found.append(name)
+    for stem, digits in numbered.items():
+        padded = any(each.startswith("0") and each != "0" for each in digits)
+        for width in dict.fromkeys(len(each) * padded for each in digits):
+            shown = spans((int(d) for d in digits if len(d) * padded == width), width=width)
+            found.append(f"{stem}{shown}" if shown.isdigit() else f"{stem}[{shown}]")
+    return separator.join(found)

@@ -39,7 +39,7 @@ class Stacks(Struct, frozen=True, kw_only=True):
     job_id: str
     places: list[CodePlace]
     odd_one: int | None = None
-    """The rank that the others wait for; null: nobody stands out."""
+    """The rank that the others wait for; null: none stands out."""
     nodes: list[NodeStacks]
     silent: list[SilentNode]
 
@@ -138,7 +138,7 @@ class Written(Struct, frozen=True, kw_only=True):
     path: str
     predictions: dict[str, list[Prediction]] | None = {}
     """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured; by array
-    task, of a run that is none by "". Empty where nobody planned it; null with --host, which
+    task, of a run that is none by "". Empty without a plan; null with --host, which
     brings the page alone."""
 
 

@@ -82,7 +82,7 @@ class _Commands(Verbs):
             from fsdpkit.remote.commands import HERE, run_there
 
             if command is not None and name not in HERE:
-                # What is wrong with the words is said here, before anybody is asked for a password.
+                # Wrong usage is reported here, before ssh asks for a password.
                 with command.make_context(name, list(rest), parent=ctx) as read:
                     return run_there(host, words, read.params)
         return super().invoke(ctx)

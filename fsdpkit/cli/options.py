@@ -276,7 +276,7 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def table(columns: list[str], rows: list[list[str]]) -> None:
-    """A table for a person; plain columns where nobody looks at a terminal."""
+    """A table for a person; plain columns where standard output is no terminal."""
     from rich.table import Table
     from rich.text import Text
 

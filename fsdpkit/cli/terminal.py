@@ -1,7 +1,7 @@
-"""The edge: everything a command prints leaves through here, and obeys nobody but us.
+"""The edge: everything a command prints leaves through here, without control sequences of others.
 
 `guard` puts a stream in front of standard output and standard error that makes all text printable
-(reporting/printable.py), whoever prints it: a command, click, a traceback, a warning. What we add
+(reporting/printable.py), whether a command, click, a traceback or a warning. What we add
 ourselves, colours and a screen drawn anew, is made here, around text that was made printable.
 `tests/cli/test_terminal.py` lets no other module reach the streams beneath.
 """

@@ -73,7 +73,7 @@ def command(run: Run, task: int | None, every: float, as_json: bool) -> int:
 
 
 def _pause_s(view: View, every_s: float) -> float:
-    """Until the scheduler has said its first word, nobody waits for long."""
+    """Short until the scheduler has answered for the first time."""
     from fsdpkit.reporting.status.watching import ASKING
 
     return min(every_s, 0.5) if view.state == ASKING else every_s

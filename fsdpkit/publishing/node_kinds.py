@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fsdpkit.listing import node_list
 from fsdpkit.scheduling.live_cluster import LiveCluster, LiveNode
 
 
@@ -101,7 +102,7 @@ def _with_unread_architecture(
 
 
 def _remarks(nodes: tuple[LiveNode, ...], kind: str, memory: list[int]) -> Iterator[str]:
-    yield compressed([node.name for node in nodes])
+    yield node_list([node.name for node in nodes])
     away = sum(not node.usable for node in nodes)
     if away:
         yield f"{away} of them down, drained or in maintenance when asked"
@@ -111,41 +112,3 @@ def _remarks(nodes: tuple[LiveNode, ...], kind: str, memory: list[int]) -> Itera
         yield f"{min(memory)} to {max(memory)} MB of memory"
     if _mixed(nodes):
         yield "with GPUs of more than one type in a node"
-
-
-_NUMBERED = re.compile(r"(.*?)([0-9]{1,11})", re.DOTALL)
-
-
-def compressed(names: list[str]) -> str:
-    """`node[001-120,200]`, as Slurm writes lists of nodes; names without a number as they are."""
-    numbered: dict[str, list[str]] = {}
-    plain = []
-    for name in names:
-        match = _NUMBERED.fullmatch(name)
-        if match:
-            numbered.setdefault(match[1], []).append(match[2])
-        else:
-            plain.append(name)
-    ranges: dict[tuple[str, int], list[int]] = {}
-    for stem, numbers in numbered.items():
-        padded = any(number.startswith("0") and number != "0" for number in numbers)
-        for number in numbers:
-            ranges.setdefault((stem, len(number) * padded), []).append(int(number))
-    parts = plain
-    for (stem, width), found in sorted(ranges.items()):
-        spans = list(_spans(sorted(set(found))))
-        shown = ",".join(
-            f"{a:0{width}}" if a == b else f"{a:0{width}}-{b:0{width}}" for a, b in spans
-        )
-        parts.append(f"{stem}{shown}" if shown.isdigit() else f"{stem}[{shown}]")
-    return ",".join(parts)
-
-
-def _spans(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    start = last = numbers[0]
-    for number in numbers[1:]:
-        if number != last + 1:
-            yield start, last
-            start = number
-        last = number
-    yield start, last

@@ -1,4 +1,4 @@
-"""Text made safe for a terminal, whoever wrote it.
+"""Untrusted text made safe for a terminal.
 
 A character that controls a terminal, reorders the text around it or is invisible is written as its
 JSON escape (`\u001b`): the reader sees that it was there, and JSON that contains one raw keeps its

@@ -85,7 +85,7 @@ class MetricsTable:
     """[compared, ranks]: each rank's own computing in one step, seconds."""
     not_finite: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
     """Of `loss`, `eval_loss` and `grad_norm`, where any was none: step, and what it was instead
-    (`NaN`, `infinite`, or where nobody wrote that down `NaN or infinite`), in the file's order."""
+    (`NaN`, `infinite`, or `NaN or infinite` where that is not on record), in the file's order."""
 
     @property
     def superseded(self) -> Flags:
@@ -161,7 +161,7 @@ _ALSO_KNOWN = {
     *("slowest_rank", "slowest_host", "slowest_ratio", "alloc_retries", "rank_host"),
     *("compiled_blocks", "blocks"),
 }
-"""Fields of the trainer that other parts of the report show, or nobody needs a curve of."""
+"""Fields of the trainer that other parts of the report show, or that need no curve."""
 _MOST_OWN_LINES, _MOST_OWN_NAMES = 20_000, 24
 
 

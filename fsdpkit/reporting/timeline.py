@@ -51,7 +51,7 @@ class TimelineSpan:
     attempt: int | None = None
     array_task: int | None = None
     guessed: bool = False
-    """Whether `end_s` is only the last sign of life, and nobody knows that it ended."""
+    """Whether `end_s` is only the time of the last record, and the end itself is not on record."""
 
 
 def timeline_of(

@@ -7,7 +7,7 @@ agent asks. The dumps are pickles that only their owner opens. The head node's a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ import msgspec
 
 from fsdpkit.bounded import DETAILS_BYTES
 from fsdpkit.errors import StorageError
+from fsdpkit.listing import spans
 from fsdpkit.runs.reading import read_bytes
 
 DUMP = "nccl_trace_rank_"
@@ -135,15 +136,6 @@ def _sizes(sizes: Sequence[Sequence[int]]) -> str:
 
 def _ranks(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 0-2, 5`."""
-    spans = list(_spans(sorted(ranks)))
-    shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans[:8])
-    many = len(spans) > 1 or any(a != b for a, b in spans)
-    return f"rank{'s' * many} {shown}{', …' * (len(spans) > 8)}"
-
-
-def _spans(ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    first = 0
-    for place, rank in enumerate(ranks):
-        if place + 1 == len(ranks) or ranks[place + 1] != rank + 1:
-            yield ranks[first], rank
-            first = place + 1
+    parts = spans(ranks).split(",")
+    many = len(parts) > 1 or "-" in parts[0]
+    return f"rank{'s' * many} {', '.join(parts[:8])}{', …' * (len(parts) > 8)}"

@@ -17,8 +17,8 @@ from fsdpkit.config.placement import place
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.errors import FsdpkitError, SchedulerError
+from fsdpkit.listing import node_list
 from fsdpkit.publishing.draft import ProfileDraft, draft
-from fsdpkit.publishing.node_kinds import compressed
 from fsdpkit.scheduling import live_cluster
 from fsdpkit.scheduling.login_node import see
 from tests.json_answers import checked
@@ -264,7 +264,7 @@ def test_five_thousand_nodes_are_a_few_lines() -> None:
     ],
 )
 def test_lists_of_nodes_are_compressed(names: list[str], shown: str) -> None:
-    assert compressed(names) == shown
+    assert node_list(names) == shown
 
 
 HOSTILE = [

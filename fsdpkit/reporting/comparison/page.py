@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fsdpkit import __version__
-from fsdpkit.reporting.comparison.compared import Comparison, Curve, Side, curves
+from fsdpkit.reporting.comparison.compared import (
+    ABSENT,
+    Comparison,
+    Curve,
+    RunDifference,
+    Side,
+    curves,
+)
 from fsdpkit.reporting.comparison.drawing import axes
 from fsdpkit.reporting.comparison.table import rows
 from fsdpkit.reporting.report.figures import DrawnFigure
@@ -33,11 +40,20 @@ def page(told: Comparison, sides: Sequence[Side]) -> str:
             "names": {side.label: side.name for side in sides},
             "tones": {side.label: _tone(n)[0] for n, side in enumerate(sides)},
             "table": rows(told),
+            "differences": {
+                "Settings that differ": _values(told.settings, sides),
+                "Packages that differ": _values(told.packages, sides),
+            },
             "figures": [f for name, title in _PLOTS if (f := _figure(name, title, sides))],
             "now": f"{moment(told.made_s)} {zone_name(told.made_s)}",
             "version": __version__,
         },
     )
+
+
+def _values(found: Sequence[RunDifference], sides: Sequence[Side]) -> list[list[str]]:
+    """A row for each: its key, and the value of each run."""
+    return [[one.key, *(one.values.get(side.label, ABSENT) for side in sides)] for one in found]
 
 
 def _tone(number: int) -> tuple[str, bool]:

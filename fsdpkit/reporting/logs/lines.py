@@ -272,7 +272,7 @@ def start_of(path: Path, tail: Tail) -> int:
     return position_within(path) if tail is None else position_of_last(path, tail)
 
 
-# Lines of files that nobody follows
+# Lines of files that are read once
 
 
 def lines_of(source: LogSource, tail: Tail = None) -> Iterator[Batch]:

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import msgspec
 from fsdpkit.config.job import Resources
 from fsdpkit.config.trainers import OWN, job_type, trainer_of
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.listing import spans
+from fsdpkit.listing import node_list
 from fsdpkit.reporting.status.job_words import without_a_group
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.training import Training
@@ -182,25 +182,9 @@ def _nodes(one: Training | None, states: States) -> str:
         names = [n for a in one.history.attempts for launch in a.launches for n in launch.nodes]
         names += [node.name for a in one.history.attempts for node in a.nodes if node.name]
         if names:
-            return folded(names)
+            return node_list(names, ", ")
     told = [state.node_list for state in states.values() if state and state.node_list]
     return ", ".join(dict.fromkeys(told))
-
-
-def folded(names: Iterable[str]) -> str:
-    """Host names in Slurm's way: `login, a[001-016,020]`."""
-    groups: dict[tuple[str, int], list[int]] = {}
-    found: list[str] = []
-    for name in sorted(set(names)):
-        match = re.fullmatch(r"(.*?)(\d+)", name)
-        if match:
-            groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
-        else:
-            found.append(name)
-    for (prefix, width), numbers in groups.items():
-        shown = spans(numbers, width=width)
-        found.append(f"{prefix}{shown}" if len(numbers) == 1 else f"{prefix}[{shown}]")
-    return ", ".join(found)
 
 
 @dataclass(frozen=True)

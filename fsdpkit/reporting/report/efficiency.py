@@ -156,7 +156,7 @@ def _held_by_nothing(one: Training) -> Flags:
 
 
 def _saved_step(history: History, metrics: MetricsTable) -> float:
-    """Up to which logged step the work is saved, whoever saved it: by the checkpoints that are
+    """The last logged step whose work is saved, by any writer: by the checkpoints that are
     known, by what a script that stopped as asked has said, and by where a later launch went on."""
     step, newest = metrics.steps["step"], newest_saved(history.paths)
     saved = float(metrics.checkpoints["step"].max(initial=newest[0] if newest else 0.0))

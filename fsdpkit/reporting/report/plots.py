@@ -19,7 +19,7 @@ from fsdpkit.reporting.scales import Axis
 from fsdpkit.reporting.series import Floats, stretches
 
 TONES = ("a", "b", "c", "d", "e", "f")
-"""In the order in which they are given out; told apart by colour-blind people, too."""
+"""In the order of use; distinguishable for colour-blind readers."""
 WIDTH, _ROOMY = 1000, 200
 
 

@@ -15,7 +15,7 @@ from fsdpkit.runs.provenance import Provenance
 from fsdpkit.scheduling.left_out import LeftOut
 
 Phase = Literal["pending", "running", "succeeded", "stopped", "failed", "unknown"]
-"""`stopped`: on request, its work saved. `unknown`: nobody could say, or it ended and no agent
+"""`stopped`: on request, its work saved. `unknown`: no source says, or it ended and no agent
 vouches for what was done."""
 
 
@@ -130,7 +130,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """In words."""
     states: dict[str, str | None] = {}
     """In a word by job id, for each array task: Slurm's, or STOPPED or UNKNOWN by the run's own
-    files; None: nobody could say."""
+    files; None: no source says."""
     exit: str | None = None
     """`ExitCode 1:0, DerivedExitCode 15:0`, of a job that has ended without success."""
     started_s: float | None = None

@@ -34,7 +34,7 @@ ASKING = "asking the scheduler"
 
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is told once: an attempt, a fault, a restart, a checkpoint."""
+    """An event that is reported once: an attempt, a fault, a restart, a checkpoint."""
 
     time_s: float
     words: str
@@ -70,7 +70,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """What the scheduler did not say, and why."""
     over: bool = False
     exit_status: int | None = None
-    """What whoever waited for the run exits with, once it is over."""
+    """Exit status of a command that waited for the run, once it is over."""
 
 
 class Curves:
@@ -247,7 +247,7 @@ def changes(before: View | None, now: View, now_s: float) -> list[Happening]:
 
 
 def _new(before: Iterable[Happening], now: Iterable[Happening]) -> list[Happening]:
-    """What is told for the first time: a moment becomes more exact while files come in, so that the
+    """Events that are new: a time becomes more exact while files come in, so that the
     same words at another time are the same happening, as often as they were there before."""
     left = Counter(one.words for one in before)
     found = []
