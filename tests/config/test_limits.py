@@ -111,6 +111,12 @@ BINS = [MaxTime(nodes=91, time="02:00:00"), MaxTime(nodes=183, time="06:00:00")]
             "What would fit: --nodes 4 --gpus 4 --time 00:20:00 on p.",
         ),
         (
+            Partition(max_time="1:00:00", max_time_multinode="4"),
+            {},
+            "the limit is 00:04:00 for 2 nodes, and a job here needs more than 00:05:00",
+            "Nearest that would fit: --nodes 1 --gpus 4 on p.",
+        ),
+        (
             Partition(max_time="5"),
             {},
             "the limit is 00:05:00, and a job here needs more than 00:05:00",
