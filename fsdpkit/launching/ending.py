@@ -267,9 +267,10 @@ def _told_by_srun(attempt: AttemptPaths, found: Trouble | None) -> Trouble | Non
     log = _new_in_log(attempt)
     if memory := _OUT_OF_MEMORY.search(log):
         return trouble_of(_by_srun("host-out-of-memory", memory[0], 137, memory["node"]))
-    if unstarted := _UNSTARTED.findall(log):  # on one node it may have begun, and waited for others
+    if unstarted := _UNSTARTED.search(log):  # on other nodes it may have begun, and waited
+        words = f"srun could not start the program there: {unstarted['why']}"
         status = NodeLostError.exit_code
-        return trouble_of(_by_srun("refused", unstarted[-1], status, rule=REFUSED))
+        return trouble_of(_by_srun("refused", words, status, unstarted["node"], rule=REFUSED))
     refused = _REFUSED_LINE.findall(log)
     if not refused or list(attempt.dir.glob("node-*.events.jsonl")):
         return found
@@ -295,17 +296,23 @@ def _by_srun(
 
 
 def _new_in_log(attempt: AttemptPaths) -> str:
-    """What this attempt has added to the job's log."""
+    """What this attempt has added to the job's log, since its step was started the last time."""
     endings = _endings_of_job(attempt)
     before = endings[-1].log_bytes if endings else 0
     with contextlib.suppress(OSError), open_regular(_log()) as log:
         log.seek(max(before, os.fstat(log.fileno()).st_size - _LOG_BYTES))
-        return log.read(_LOG_BYTES).decode(errors="replace")
+        return log.read(_LOG_BYTES).decode(errors="replace").rpartition(_SECOND_START)[2]
     return ""
 
 
+_SECOND_START = "fsdpkit: a node did not start its part in time"
+"""What the batch shell says before it starts the step again in the same attempt."""
+
+
 _OUT_OF_MEMORY = re.compile(r"^srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory", re.M)
-_UNSTARTED = re.compile(r"^srun: error: (Application launch failed: .*)", re.M)
+_UNSTARTED = re.compile(
+    r"^srun: error: Task launch for \S+ failed on node (?P<node>[\w.-]+): (?P<why>.*)", re.M
+)
 _REFUSED_LINE = re.compile(r"^srun: error: (Unable to create step.*)", re.M)
 _NEVER = re.compile(
     r"(?i)more processors requested|requested node configuration|memory required|not permitted|"

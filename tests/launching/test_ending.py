@@ -243,7 +243,10 @@ def test_starts_that_slurm_refuses_are_not_counted_while_they_are_few(
     assert "7 attempts in a row left no new checkpoint" in shell.written["why"]
 
 
+UNSTARTED = "srun: error: Task launch for StepId=7.0 failed on node node2: Job prolog failed"
 SRUN_SAYS = {
+    UNSTARTED: ("requeue 71", "node-failure"),
+    f"{UNSTARTED}\nfsdpkit: a node did not start its part in time": ("requeue 137", "unknown"),
     "srun: error: node2: task 1: Out Of Memory": ("end 137", "out-of-memory"),
     "srun: error: Unable to create step for job 7: Memory required by task": ("end 78", "settings"),
     "rank 0: srun: error: node2: task 1: Out Of Memory": ("requeue 137", "unknown"),
