@@ -309,13 +309,17 @@ def _by_srun(
 
 
 def _new_in_log(attempt: AttemptPaths) -> str:
-    """What this attempt has added to the job's log."""
+    """What this attempt has added to the job's log, since its step was started the last time."""
     endings = _endings_of_job(attempt)
     before = endings[-1].log_bytes if endings else 0
     with contextlib.suppress(OSError), open_regular(_log()) as log:
         log.seek(max(before, os.fstat(log.fileno()).st_size - _LOG_BYTES))
-        return log.read(_LOG_BYTES).decode(errors="replace")
+        return log.read(_LOG_BYTES).decode(errors="replace").rpartition(_SECOND_START)[2]
     return ""
+
+
+_SECOND_START = "fsdpkit: a node did not start its part in time"
+"""What the batch shell says before it starts the step again in the same attempt."""
 
 
 _OF_SLURM = re.compile(r"^(?:srun|slurmstepd[\w.-]*): .*$", re.M)

@@ -25,7 +25,11 @@ from fsdpkit.runs.reading import read_json
 from fsdpkit.runs.record import RunRecord, Time, jobs_of_attempts
 from fsdpkit.scheduling.states import JobState
 
-_SCHEDULERS_WORDS = {"cancelled": "CANCELLED", "time-limit": "TIMEOUT"}
+_SCHEDULERS_WORDS = {
+    "cancelled": "CANCELLED",
+    "time-limit": "TIMEOUT",
+    "preemption": "PREEMPTED",
+}
 """By the cause that the batch shell put down, what a scheduler calls such an end."""
 _SILENT_S = 180.0
 """How long nothing is written to the directory of an attempt before it counts as over: nodes write

@@ -171,7 +171,7 @@ def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwis
     """Whether there is anything to go on with, and nobody at work on it."""
     if ahead:
         state = states.get(ahead[-1])
-        how = f": {state.describe()}" if state else ""
+        how = f": {state.describe()}" if state else ": the scheduler does not say how it stands"
         if state is not None and state.held:
             raise UsageError(
                 f"job {ahead[-1]} of run {run.id} is held: release it with fsdpkit resume and no "

@@ -264,7 +264,12 @@ def test_starts_that_slurm_refuses_are_not_counted_while_they_are_few(
 
 
 NOT_LAUNCHED = "srun: error: Task launch for StepId=7.0 failed on node"
+STARTED_AGAIN = "fsdpkit: a node did not start its part in time"
 SRUN_SAYS = {
+    f"{NOT_LAUNCHED} node2: Job prolog failed\nfsdpkit: a node did not start its part in time": (
+        "requeue 137",
+        "unknown",
+    ),
     "srun: error: node2: task 1: Out Of Memory": ("end 137", "out-of-memory"),
     f"{NOT_LAUNCHED} node2: Job prolog failed": ("requeue 71 node2", "node-failure"),
     f"{NOT_LAUNCHED} node2: Requested node configuration is": ("end 78", "settings"),

@@ -329,7 +329,8 @@ def test_a_job_that_somebody_cancels_meanwhile_is_not_queued_again(
 @pytest.mark.parametrize(
     ("answer", "cancelled"),
     [
-        ("end 1 8,9_4", ["--state=PENDING 8 9_4"]),
+        ("end 1 8,9_4", ["--state=PENDING 8", "--state=PENDING 9_4"]),
+        ("end 1 7,8", ["--state=PENDING 8"]),  # 7 is another's
         ("end 1", []),
         ("end 1 8;9", []),
         ("requeued 1 8", []),
@@ -340,6 +341,10 @@ def test_what_waits_for_the_job_is_cancelled_where_the_answer_says_so(
 ) -> None:
     record = 'echo "$*" >>"$RECORD/scancel"'
     shell.stubs["scancel"] = record
+    comment = "Comment=fsdpkit:${FSDPKIT_RUN_DIR##*/}"
+    other = '[[ $* != "show job -o 7" ]] || { echo "JobId=7 Comment=x"; exit; }\n'
+    ours = shell.stubs["scontrol"].replace("Reason=None", f"Reason=None {comment}")
+    shell.stubs["scontrol"] = other + ours
     # It reads what Slurm says of the job to the end, as the real one does, before it answers.
     read = f'cat >"$RECORD/facts"; echo "{answer}"; exit'
     told = f'if [[ "$*" == *launching.ending* ]]; then {read}; fi\n'

@@ -147,7 +147,11 @@ def test_of_a_job_that_slurm_forgot_its_own_last_word_counts(paths: RunPaths) ->
     badly = left_by(paths, record, "1")
     assert badly is not None
     assert (badly.word, badly.exit_status) == ("FAILED", 4)
-    attempt(paths, 2, crashed, Ending(action="requeue", status=4, cause="crash", why="no"))
+    attempt(paths, 3, None, Ending(action="end", status=143, cause="preemption", why="preempted"))
+    preempted = left_by(paths, record, "1")
+    assert preempted is not None
+    assert preempted.state == "PREEMPTED"
+    attempt(paths, 4, crashed, Ending(action="requeue", status=4, cause="crash", why="no"))
     assert left_by(paths, record, "1") is None, "it may wait again, wherever that is"
 
 

@@ -312,7 +312,8 @@ def batch_voices(run: RunPaths, job_id: str) -> list[Voice]:
 _BEGINS = r"^fsdpkit: (?:\d+ nodes? \(|one node \(|node \d+ \(|\S+: ready, )"
 _ENDS = r"CANCELLED AT \S+|^fsdpkit: to go on[:,] "
 _REQUEUED = (
-    r"DUE TO JOB REQUEUE|^fsdpkit: .*; queued again|^fsdpkit: node \d+ \(\S+\), start \d+ of job "
+    r"DUE TO JOB REQUEUE|^fsdpkit: .*; queued again|^fsdpkit: node \d+ \(\S+\), start \d+ of job |"
+    r"^fsdpkit: a node did not start its part in time"
 )
 
 
