@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from fsdpkit.failures import exceptions, nccl, refusals
+from fsdpkit.failures import exceptions, refusals
 from fsdpkit.failures.aborts import aborted_by
 from fsdpkit.failures.last_words import (
     LAST_LINES,
@@ -144,10 +144,10 @@ def _by_exception(end: ProcessEnd) -> Explanation | None:
             raised = msgspec.structs.replace(raised, frames=traced.frames, before=traced.before)
         if printed is not None:
             raised = msgspec.structs.replace(raised, in_front=printed.in_front, above=printed.above)
-        return Explanation(_with_warning(exceptions.shown(raised), end), "record")
+        return Explanation(exceptions.shown(raised), "record")
     if printed is None or (end.status is None and not printed.sure):
         return None
-    shown = _with_name_service(_with_warning(exceptions.shown(printed), end), end)
+    shown = exceptions.shown(printed)
     return Explanation(msgspec.structs.replace(shown, sure=printed.sure and shown.sure), "err")
 
 
@@ -162,7 +162,7 @@ def _by_raised(
         where, lines = "raised", lines_of(end.err.rstrip())[-LAST_LINES:]
         above = "\n".join(line.text for line in lines)
         raised = msgspec.structs.replace(raised, in_front=above)
-    shown = _with_name_service(_with_warning(exceptions.shown(raised), end), end)
+    shown = exceptions.shown(raised)
     if shown.cause == "exception" and shown.raised is not None:
         shown = _of_a_group(shown, shown.raised, end)
     return Explanation(shown, where)
@@ -216,40 +216,6 @@ def _is_marked(end: ProcessEnd) -> bool:
     return recorded or any(line.marked for line in lines_of(end.err))
 
 
-def _with_warning(shown: Shown, end: ProcessEnd) -> Shown:
-    """NCCL's own last warning, where the exception only says that something failed in NCCL."""
-    raised = shown.raised
-    if raised is None or "NCCL error" not in raised.message or shown.words is not None:
-        return shown
-    warned = nccl.explained(
-        "\n".join(re.findall(r"^.*NCCL WARN .*$", end.err + "\n" + end.out, re.M))
-    )
-    if warned is None or warned.cause == "exception":
-        return shown
-    return msgspec.structs.replace(warned, begin=shown.begin, end=shown.end, raised=raised)
-
-
-_NO_ADDRESS = re.compile(
-    r"The IPv\d network addresses of \((.+?), \d+\) cannot be retrieved \(gai error: .*"
-)
-
-
-def _with_name_service(shown: Shown, end: ProcessEnd) -> Shown:
-    """TCPStore's own warning, where the exception only says that it could not connect to the head:
-    who had connected got over it."""
-    raised = shown.raised
-    if shown.cause not in ("rendezvous-timeout", "connection-reset") or raised is None:
-        return shown
-    if "client socket" not in raised.message:
-        return shown
-    if (warned := _NO_ADDRESS.search(end.err)) is None:
-        return shown
-    place = Pattern((), "torch's TCPStore, of a name that does not resolve")
-    return msgspec.structs.replace(
-        shown, cause="head-address", pattern=place, words=warned[0].rstrip(".")
-    )
-
-
 # Crashes and aborts
 
 
@@ -298,8 +264,7 @@ def _where(thread: list[TracebackLine]) -> str:
 def _abort(end: ProcessEnd) -> Explanation | None:
     if end.status not in (ABRT, None):
         return None
-    ended, by_abort = end.status is not None, end.status == ABRT
-    shown = aborted_by(end.err, _BY_SIGNAL, ended=ended, by_abort=by_abort)
+    shown = aborted_by(end.err, ended=end.status is not None)
     return Explanation(shown, "err") if shown is not None else None
 
 

@@ -7,7 +7,6 @@ prove nothing.
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Callable, Container, Iterator
 
@@ -21,8 +20,6 @@ from fsdpkit.failures.wording import (
     is_no_internet,
     is_of_data,
     is_of_gpu,
-    memory_short,
-    misses_a_file,
     quotes_data,
     without_quotes,
 )
@@ -154,8 +151,10 @@ def _out_of_memory(raised: PrintedException, plain: Shown) -> Shown | None:
 def _by_type(raised: PrintedException, plain: Shown) -> Shown | None:
     if raised.name == "UnpicklingError" and raised.message.startswith("Weights only load failed"):
         return plain
-    if raised.name == "ImportError" and (another := _other_release(raised)) is not None:
-        return msgspec.structs.replace(another, raised=raised)
+    if raised.name == "ImportError":  # a module that is there, but not the one that is needed
+        another = (found for found in said(raised.message) if found.cause == "version-mismatch")
+        if (found := next(another, None)) is not None:
+            return msgspec.structs.replace(found, raised=raised)
     if raised.name == "EOFError" and "Ran out of input" in raised.message:
         return _named(plain, "checkpoint-unreadable")  # pickle, of a file cut short
     cause = _BY_TYPE.get(raised.name)
@@ -211,14 +210,6 @@ def _by_pattern(raised: PrintedException, _: Shown) -> Shown | None:
     return None
 
 
-def _by_wording(raised: PrintedException, plain: Shown) -> Shown | None:
-    of_numbers = raised.name in _ALSO_OF_NUMBERS
-    if not of_numbers and misses_a_file(raised):
-        return _named(plain, "data-missing")
-    cause = memory_short(raised, only_first=of_numbers)
-    return None if cause is None else _named(plain, cause)
-
-
 def _of_settings(raised: PrintedException, plain: Shown) -> Shown | None:
     """A parser of arguments or of a configuration raised it, of what it was given; Hydra wraps what
     the program raises while it is put together."""
@@ -227,6 +218,13 @@ def _of_settings(raised: PrintedException, plain: Shown) -> Shown | None:
     of_parser = bool(raised.frames) and _PARSERS.search(raised.frames[-1].file) is not None
     known = of_parser or raised.type.startswith(("omegaconf.", "hydra."))
     return _named(plain, "settings") if known else None
+
+
+def _of_the_head(raised: PrintedException, _: Shown) -> Shown | None:
+    """TCPStore says above that a name does not resolve, and then that it could not connect."""
+    waits = "client socket" in raised.message
+    found = _above(raised, ("head-address",)) if waits else None
+    return msgspec.structs.replace(found, raised=raised, sure=True) if found is not None else None
 
 
 def _of_a_checkpoint(found: Shown, raised: PrintedException) -> Shown:
@@ -344,15 +342,7 @@ def _errno(raised: PrintedException) -> int | None:
     for words, number in _WITHOUT_NUMBER:
         if words in raised.message:
             return number
-    last = _LAST_WORDS.search(raised.message.partition("\n")[0])
-    number = _NUMBERS.get(last[1].lower(), 0) if last else 0
-    return None if not number or (number == errno.ENOMEM and is_of_gpu(raised)) else number
-
-
-_LAST_WORDS = re.compile(r": ([A-Za-z][A-Za-z/ -]+)\.?$")
-_NUMBERS = {os.strerror(number).lower(): number for number in (13, *_BY_ERRNO)}
-_NUMBERS["stale nfs file handle"] = 116
-"""By strerror(3)'s words, with which a message ends that has no number; Go writes them small."""
+    return None
 
 
 # Processes that this one had started
@@ -380,7 +370,7 @@ def _of_a_child(raised: PrintedException, plain: Shown) -> Shown | None:
     return None if words is None else msgspec.structs.replace(plain, words=words)
 
 
-# What stands above, and other releases
+# What stands above
 
 
 _REFERS_ABOVE = re.compile(
@@ -391,20 +381,6 @@ _REFERS_ABOVE = re.compile(
 )
 """An exception that only says that something was printed before it."""
 _SAID_ABOVE = frozenset({*_OF_A_CHILD, "port-taken", "bad-gpu", "network-setup", "head-address"})
-_TWO_RELEASES = re.compile(
-    r"(?i)\b(?:needs?|requires?|required|expects?|expected)\b[^\n]*?\d+\.\d+[^\n]*?"
-    r"(?:\b(?:but|got|found|have|installed)\b[^\n]*?\d+\.\d+|"
-    r"\d+\.\d+[^\n]{0,20}\binstalled\b)"
-)
-
-
-def _other_release(raised: PrintedException) -> Shown | None:
-    """What says of a module that is there, but cannot be loaded, that another release is needed."""
-    said_so = (found for found in said(raised.message) if found.cause == "version-mismatch")
-    two = _TWO_RELEASES.search(raised.message)
-    return next(said_so, Shown("version-mismatch", _RAISED, 0, 0) if two else None)
-
-
 _JUDGES: tuple[Callable[[PrintedException, Shown], Shown | None], ...] = (
     _of_an_interrupt,
     _of_a_child,
@@ -414,8 +390,8 @@ _JUDGES: tuple[Callable[[PrintedException, Shown], Shown | None], ...] = (
     _by_place,
     _by_errno,
     _of_nccl,
+    _of_the_head,
     _by_pattern,
-    _by_wording,
     _of_an_assertion,
     _of_settings,
     _referred_to,

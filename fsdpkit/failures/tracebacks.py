@@ -13,7 +13,6 @@ import msgspec
 
 _MOST_MESSAGE_LINES = 60
 _MOST_BEHIND = 25
-_MOST_BEHIND_A_LOGGED = 8
 _MOST_STEPS_BEHIND = 1
 """Lines that may follow the first line of the last exception: the rest of its message, or words
 such as `training failed`; where more do, or steps are counted on, the program got over it."""
@@ -143,7 +142,7 @@ _HEADER = re.compile(
     r"^╭─+ Traceback \(most recent call last\) ─+╮$"
 )
 """As Python prints it, or as rich draws it."""
-_DRAWN_FRAME = re.compile(r"^│ (\S+\.py):(\d+) in (\S+) *│$")
+_FRAME = re.compile(r"^│ (\S+\.py):(\d+) in (\S+) *│$")
 _FRAME = re.compile(r'^[ |]*File "([^"]+)", line (\d+)(?:, in (.+))?$')
 _EXCEPTION = re.compile(
     r"^(?:[| ]*\| )?(?P<type>(?:[A-Za-z_]\w*\.|<locals>\.)*"
@@ -161,11 +160,6 @@ _NOT_ITS_OWN = re.compile(
     r"^Exception in callback|^Unhandled exception in|^Error in sys\.(?:excepthook|unraisablehook)"
 )
 """What stands in front of the traceback of something that did not end the process."""
-_LOGGED = re.compile(
-    r"^\[?\d{2,4}[-/:.]\d\d.*|.*\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b.*|"
-    r".*(?i:caught|retry|ignor|skipp|fall(?:ing)? back|recover).*"
-)
-"""A line of a log in front of a traceback: the program wrote it down and went on."""
 
 
 def ended_by(text: str) -> PrintedException | None:
@@ -175,17 +169,16 @@ def ended_by(text: str) -> PrintedException | None:
     marked = [raised for raised, is_marked, *_ in found if is_marked]
     if marked:
         return marked[-1]
-    for raised, _, own, logged in reversed(found):
+    for raised, _, own in reversed(found):
         if not own:
             continue
         behind = [line for line in lines if line.begin > raised.end]
         said = [line.text for line in behind if line.text.strip()]
         ordinary = [text for text in said if not _AFTERMATH.search(text)]
         steps = sum("INFO" in text or goes_on(text) for text in ordinary)
-        most = _MOST_BEHIND_A_LOGGED if logged else _MOST_BEHIND
-        if len(ordinary) > most or steps > _MOST_STEPS_BEHIND:
+        if len(ordinary) > _MOST_BEHIND or steps > _MOST_STEPS_BEHIND:
             return _without_traceback(behind)
-        return msgspec.structs.replace(raised, sure=not (logged and ordinary))
+        return raised
     return None if found else _without_traceback(lines)
 
 
@@ -210,7 +203,7 @@ def last_unless_it_went_on(text: str, *, of_threads: bool = False) -> PrintedExc
     """
     lines = lines_of(text)
     found = reversed(_all(lines))
-    raised = next((raised for raised, _, own, _ in found if own or of_threads), None)
+    raised = next((raised for raised, _, own in found if own or of_threads), None)
     if raised is None:
         return None
     behind = [line.text for line in lines if line.begin > raised.end and line.text.strip()]
@@ -266,8 +259,8 @@ _AFTERMATH = re.compile(
 """What appears behind the last words of a process that is on its way out."""
 
 
-_Found = tuple[PrintedException, bool, bool, bool]
-"""Exception, whether marked, whether the process's own, whether it was logged."""
+_Found = tuple[PrintedException, bool, bool]
+"""Exception, whether marked, whether the process's own."""
 
 
 def _all(lines: Sequence[TracebackLine]) -> list[_Found]:
@@ -282,14 +275,12 @@ def _all(lines: Sequence[TracebackLine]) -> list[_Found]:
         raised, place = _one(lines, place)
         if raised is None:
             continue
-        own, logged = True, False
+        own = True
         if in_front in (_IMPLICIT, _EXPLICIT) and found:
-            link, _, own, logged = found.pop()
+            link, _, own = found.pop()
             raised = msgspec.structs.replace(raised, before=link, meant=in_front == _EXPLICIT)
         elif _NOT_ITS_OWN.search(in_front) or _is_of_a_child(raised):
             own = False
-        elif in_front and not lines[header].marked:
-            logged = bool(_LOGGED.match(in_front))
         near = lines[max(0, header - 12) : header]
         before = [line.text for line in near if line.begin > end]
         above = found[-1][0] if found else None
@@ -300,7 +291,7 @@ def _all(lines: Sequence[TracebackLine]) -> list[_Found]:
             above=above,
             above_near=bool(above and near and near[0].begin <= above.begin),
         )
-        found.append((raised, lines[header].marked, own, logged))
+        found.append((raised, lines[header].marked, own))
     return found
 
 
@@ -327,12 +318,12 @@ def _one(lines: Sequence[TracebackLine], place: int) -> tuple[PrintedException |
     match = None
     while place < len(lines) and between <= _MOST_BETWEEN:
         text = lines[place].text
-        if frame := _FRAME.match(text) or _DRAWN_FRAME.match(text):
+        if frame := _FRAME.match(text):
             frames.append(Frame(frame[1], int(frame[2]), frame[3] or "<module>"))
             between = 0
         elif text[:1] in ("│", "╰"):
             between = 0
-        elif text[:1] not in (" ", "\t", "|") or _IN_A_GROUP.match(text):
+        elif text[:1] not in (" ", "\t", "|"):
             if match := _EXCEPTION.match(text):
                 break
             if _HEADER.match(text):
@@ -369,10 +360,9 @@ def _one(lines: Sequence[TracebackLine], place: int) -> tuple[PrintedException |
     return raised, place
 
 
-_IN_A_GROUP = re.compile(r"^[| ]*\| \w")
-"""The exception line of a group is indented as its frames are."""
 _ANEW = re.compile(
     r"^Exception ignored in|^Exception in thread|^Process \S+:$|^terminate called|^wandb:|"
+    r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|"
     r"^\[[WEI]\d{3,4} |^[EWIF]\d{4} \d\d:|^srun:|^slurmstepd|^Fatal Python error|^Error in atexit|"
     r"^Set the environment variable HYDRA|^\d{4}-\d\d-\d\d[ T]\d\d:|^\S+:\d+:\d+ \[\d+\] NCCL|"
     r"^.*resource_tracker: |^[^ ]+\.py:\d+: \w*Warning|^\*\*\* Process"

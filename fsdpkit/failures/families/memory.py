@@ -49,7 +49,7 @@ HOST_OUT_OF_MEMORY = Cause(
             r"(?:\S+\.)?\w*MemoryError\b(?!\w)",
         ),
         pattern(
-            "annot allocate memory | std::bad_alloc",
+            "annot allocate memory | std::bad_alloc | failed to allocate …bytes",
             "the kernel's ENOMEM, of fork(2) or mmap(2); C++, but for its libraries for GPUs",
             line=r"(?i)^(?!.*(?:cuda|\bhip|thrust|rmm))",
         ),
@@ -68,10 +68,10 @@ GPU_OUT_OF_MEMORY = Cause(
             line=r"^(?!.*\bout of resource)",  # so Triton calls what one kernel wants too much
         ),
         pattern(
-            "CUDA out of memory | HIP out of memory | cudaErrorMemoryAllocation | "
-            "RESOURCE_EXHAUSTED | _STATUS_ALLOC_FAILED | "
+            "CUDA out of memory | CUDA failed to allocate | HIP out of memory | "
+            "cudaErrorMemoryAllocation | _STATUS_ALLOC_FAILED | "
             "OUT_OF_RESOURCES…Available Free mem : 0 MB",
-            "torch, CUDA, XLA; cuBLAS and cuDNN, of a workspace; ROCm's runtime, of a queue",
+            "torch, CUDA; cuBLAS and cuDNN, of a workspace; ROCm's runtime, of a queue",
         ),
         pattern(
             "ut of memory",

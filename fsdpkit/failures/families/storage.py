@@ -58,8 +58,10 @@ DATA_MISSING = Cause(
     again="not until the file exists",
     patterns=(
         pattern(
-            ": no such file | Please use the NLTK Downloader",
-            "our readers of data and tokenizers; NLTK",
+            ": no such file | no file named …in directory | such file or directory (os error 2) | "
+            "No such file or directory Error #2 | any data files | No files found in | "
+            "Please use the NLTK Downloader",
+            "our readers of data; transformers, tokenizers, sentencepiece, datasets; NLTK",
         ),
         pattern(
             "FileNotFoundError: ",
