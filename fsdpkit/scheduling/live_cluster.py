@@ -33,6 +33,7 @@ from fsdpkit.scheduling.refusals import remedy_for
 
 _LIMIT_S = 60.0
 """For one command; thousands of nodes take slurmctld a second or two, a busy one longer."""
+_ACCOUNTS_S = 20.0
 _MAX_BYTES = 256 * 2**20
 _MAX_LINE = 2**20
 
@@ -235,6 +236,15 @@ def associations_of(
     asked = ["sacctmgr", "-nP", "show", "assoc", *where, f"format={ASSOC_FORMAT}"]
     own = parse_associations(_asked([*asked, f"user={me}"], limit_s))
     return own + (parse_associations(_asked([*asked, "user="])) if own and above else [])
+
+
+def accounts_of(cluster: str | None) -> list[str]:
+    """The accounts that this user may charge, on that cluster alone where it is named.
+
+    Raises SchedulerError where accounting does not say.
+    """
+    found = associations_of(cluster or "", above=False, limit_s=_ACCOUNTS_S)
+    return sorted({one.account for one in found})
 
 
 class RefusedError(SchedulerError):

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.surroundings import stood_in
-from fsdpkit.scheduling.cluster import Cluster, cluster_of
+from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.slurm import Round
 
 _LIMIT_S = 5.0
@@ -21,35 +20,13 @@ _LIMIT_S = 5.0
 _EXPEDITES = (25, 11)
 
 
-@dataclass(frozen=True)
-class SlurmConfig:
-    """What of `scontrol show config` matters to a submission. None: not read."""
-
-    version: tuple[int, int] | None = None
-    """Of slurmctld, e.g. (26, 5)."""
-    expedites: bool = False
-    """Whether it takes `--requeue=expedite`: 25.11 or later, and the site has switched it on."""
-
-
-def parse_config(text: str) -> SlurmConfig:
-    """Output of `scontrol show config`."""
-    return config_of(dict(re.findall(r"^(\w+) *= *(.*?) *$", text, re.MULTILINE)))
-
-
-def config_of(settings: Mapping[str, str]) -> SlurmConfig:
-    """From the settings by name."""
+def expedites(settings: Mapping[str, str]) -> bool:
+    """Whether a cluster with these settings takes `--requeue=expedite`: 25.11 or later, where the
+    site has switched it on."""
     number = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
-    version = (int(number[1]), int(number[2])) if number else None
-    allowed = "enable_expedited_requeue" in settings.get("SlurmctldParameters", "").split(",")
-    return SlurmConfig(
-        version,
-        version is not None and version >= _EXPEDITES and allowed,
-    )
-
-
-def read_config(client: Cluster) -> SlurmConfig:
-    """The cluster's own answer; never raises."""
-    return parse_config(client.config_text(Round(_LIMIT_S)) or "")
+    allowed = settings.get("SlurmctldParameters", "").split(",")
+    is_new = number is not None and (int(number[1]), int(number[2])) >= _EXPEDITES
+    return is_new and "enable_expedited_requeue" in allowed
 
 
 def wants_expediting(
@@ -66,6 +43,8 @@ def wants_expediting(
         return False
     if (surroundings := stood_in()) is not None:
         return surroundings.expedites
-    if settings is not None:
-        return config_of(settings).expedites
-    return read_config(cluster_of(profile.kind, profile.slurm_clusters)).expedites
+    if settings is None:
+        cluster = cluster_of(profile.kind, profile.slurm_clusters)
+        text = cluster.config_text(Round(_LIMIT_S)) or ""
+        settings = dict(re.findall(r"^(\w+) *= *(.*?) *$", text, re.MULTILINE))
+    return expedites(settings)
