@@ -1,7 +1,7 @@
 """Whether Slurm would ever start a job: what `sbatch --test-only` does not know of.
 
-Pure: a request and what Slurm says of the cluster and of this user in; sentences out. What is
-unknown forbids nothing. Of people and accounts only the limits count, never what else they run.
+A request and what Slurm says of the cluster and of this user in; sentences out. What is unknown
+forbids nothing. Of people and accounts only the limits count, never what else they run.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdpkit.config.units import format_time
+from fsdpkit.errors import SchedulerError
 from fsdpkit.listing import first_of
 from fsdpkit.rendering.script import Plan
-from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
-from fsdpkit.scheduling.live_limits import Counted, LiveAssociation, LiveQos
+from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition, ask
+from fsdpkit.scheduling.live_limits import LiveAssociation, LiveQos
 from fsdpkit.scheduling.live_placement import chosen, max_memory_per_cpu_mb
 
 
@@ -52,20 +53,38 @@ def request_of(plan: Plan) -> Request:
     )
 
 
+def judged(plan: Plan, told: str) -> str:
+    """What sbatch said of a script that it would take, and what Slurm would do otherwise than
+    asked. Raises SchedulerError if its job would be refused all the same, or wait for ever."""
+    try:
+        live = ask(plan.site.profile.slurm_clusters)
+    except SchedulerError as error:
+        return f"{told} (limits were not read: {str(error).splitlines()[0]})"
+    asked = request_of(plan)
+    if wrong := objections(asked, live):
+        listed = "".join(f"\n  {why}" for why in wrong)
+        raise SchedulerError(
+            f"sbatch would take the script, but its job would be refused or never start:{listed}"
+        )
+    return "\n".join([told, *remarks(asked, live)])
+
+
 def objections(asked: Request, live: LiveCluster) -> list[str]:
     """Why the job would be refused, or wait for ever."""
     own = _associations(asked, live)
     qos = asked.qos or next((one.default_qos for one in own if one.default_qos), None)
-    found = [why for one in chosen(live, asked.partition) for why in _at(one, asked, own, qos)]
+    partitions = chosen(live, asked.partition)
+    found = [why for one in partitions for why in _at(one, asked, own, qos)]
     if live.counts_qos and asked.qos and own and not any(asked.qos in one.qos for one in own):
         yours = first_of(sorted({name for one in own for name in one.qos}), 12)
         found.append(f"QOS {asked.qos} is not among yours: {yours or 'none'}")
     if live.counts_limits:
-        found += _of_accounts(asked, own, live.associations or ())
-        rules = {qos, *(one.qos for one in chosen(live, asked.partition))}
-        for name in sorted(filter(None, rules)):
-            if (rule := (live.qos or {}).get(name)) is not None:
-                found += _of_qos(asked, rule)
+        names = dict.fromkeys([*(one.qos for one in partitions), qos])
+        rules = [rule for name in names if name and (rule := (live.qos or {}).get(name))]
+        levels: list[Level] = [(f"QOS {rule.name}", rule) for rule in rules]
+        ways = [[*levels, *_chain(one, live.associations or ())] for one in own] or [levels]
+        broken = [[*_above_limits(asked, way)] for way in ways]
+        found += broken[0] if all(broken) else []
     return list(dict.fromkeys(found))
 
 
@@ -109,63 +128,59 @@ def _at(
         yield f"{where} does not take QOS {qos}"
 
 
-def _of_accounts(
-    asked: Request, own: Sequence[LiveAssociation], known: Sequence[LiveAssociation]
-) -> Iterator[str]:
-    """Of the user's association, of its account and of those above. A job runs by one."""
+Level = tuple[str, LiveQos | LiveAssociation]
+"""Whose limits, and they."""
+
+
+def _chain(own: LiveAssociation, known: Sequence[LiveAssociation]) -> Iterator[Level]:
+    """The user's association, its account and those above."""
+    yield f"your association with account {own.account}", own
     above = {one.account: one for one in known if not one.user}
-    broken = [[*_of_chain(asked, one, above)] for one in own]
-    if broken and all(broken):
-        yield from broken[0]
-
-
-def _of_chain(
-    asked: Request, own: LiveAssociation, above: dict[str, LiveAssociation]
-) -> Iterator[str]:
-    yield from _of_association(asked, own, f"your association with account {own.account}")
     name, seen = own.account, set[str]()
     while name in above and name not in seen:
         seen.add(name)
-        yield from _of_association(asked, above[name], f"account {name}")
+        yield f"account {name}", above[name]
         name = above[name].parent
 
 
-def _of_association(asked: Request, one: LiveAssociation, whose: str) -> Iterator[str]:
-    yield from _over(asked.amounts, one.per_job, f"{whose} allows a job")
-    yield from _over(asked.amounts, one.in_all, f"{whose} allows all its jobs together")
-    yield from _over({"gres/gpu": asked.gpus}, one.per_node, f"{whose} allows of each node")
-    yield from _too_long(asked, one.max_time_s, one.job_minutes, whose)
-    if 0 in (one.max_jobs, one.max_submitted):
-        yield f"{whose} allows no job (MaxJobs or MaxSubmitJobs is 0)"
+_WORDS = {
+    "per_job": "allows a job",
+    "in_all": "allows all its jobs together",
+    "per_user": "allows one person at a time",
+    "per_account": "allows one account at a time",
+    "per_node": "allows of each node",
+}
 
 
-def _of_qos(asked: Request, one: LiveQos) -> Iterator[str]:
-    whose = f"QOS {one.name}"
-    yield from _over(asked.amounts, one.per_job, f"{whose} allows a job")
-    yield from _over(asked.amounts, one.in_all, f"{whose} allows all its jobs together")
-    yield from _over(asked.amounts, one.per_user, f"{whose} allows one person at a time")
-    yield from _over(asked.amounts, one.per_account, f"{whose} allows one account at a time")
-    yield from _over({"gres/gpu": asked.gpus}, one.per_node, f"{whose} allows of each node")
-    for name, least in one.least.items():
-        if asked.amounts.get(name, least) < least:
-            yield f"{asked.amounts[name]} {_unit(name)} asked, {whose} wants {least} or more"
-    yield from _too_long(asked, one.max_time_s, one.job_minutes, whose)
+def _above_limits(asked: Request, levels: Sequence[Level]) -> Iterator[str]:
+    """Of each limit the level counts that sets it first: the partition's QOS, the job's, the
+    association, the accounts above (Slurm's resource_limits page)."""
+    amounts, defined = asked.amounts, set[tuple[str, str]]()
 
+    def first(kind: str, name: str) -> bool:
+        known = (kind, name) in defined
+        defined.add((kind, name))
+        return not known
 
-def _over(amounts: Counted, limits: Counted, words: str) -> Iterator[str]:
-    for name, most in limits.items():
-        if amounts.get(name, 0) > most:
-            yield f"{amounts[name]} {_unit(name)} asked, {words} {most}"
-
-
-def _too_long(asked: Request, most_s: int | None, minutes: Counted, whose: str) -> Iterator[str]:
-    longest = [most_s] if most_s is not None else []
-    longest += [
-        limit * 60 // count for name, limit in minutes.items() if (count := asked.amounts.get(name))
-    ]
-    if longest and asked.time_s > min(longest):
-        shown = format_time(min(longest)) if min(longest) else "none"
-        yield f"{format_time(asked.time_s)} asked, {whose} allows this job {shown}"
+    for whose, rule in levels:
+        for kind, words in _WORDS.items():
+            have = {"gres/gpu": asked.gpus} if kind == "per_node" else amounts
+            for name, most in getattr(rule, kind, {}).items():
+                if first(kind, name) and have.get(name, 0) > most:
+                    yield f"{have[name]} {_unit(name)} asked, {whose} {words} {most}"
+        for name, least in getattr(rule, "least", {}).items():
+            if first("least", name) and amounts.get(name, least) < least:
+                yield f"{amounts[name]} {_unit(name)} asked, {whose} wants {least} or more"
+        times = {"": rule.max_time_s}
+        times |= {n: m * 60 // amounts[n] for n, m in rule.job_minutes.items() if amounts.get(n)}
+        for name, most_s in times.items():
+            if most_s is not None and first("time", name) and asked.time_s > most_s:
+                shown = format_time(most_s) if most_s else "no time"
+                yield f"{format_time(asked.time_s)} asked, {whose} allows this job {shown}"
+        for key in ("max_jobs", "max_submitted"):
+            most = getattr(rule, key)
+            if most is not None and first(key, "") and most == 0:
+                yield f"{whose} allows no job at all"
 
 
 def _unit(name: str) -> str:

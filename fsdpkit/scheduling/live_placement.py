@@ -49,6 +49,10 @@ def completed_by(
     """The same, from an answer."""
     placement = replace(placement, slurm_conf=live.config)
     partitions = chosen(live, placement.select.get("partition"))
+    if not placement.select.get("partition") and not _has(live, partitions, resources.gpus):
+        # The centre's own plug-in may put a job that names none into any.
+        others = [one for one in live.partitions if _has(live, [one], resources.gpus)]
+        partitions = others or partitions
     names = {partition.name for partition in partitions}
     nodes = [
         _facts(node)
@@ -65,7 +69,7 @@ def completed_by(
     }
     node = msgspec.structs.replace(theirs, **ours)
     way = placement.way
-    if any(live.is_whole(partition) for partition in partitions) and way.whole_nodes is None:
+    if all(live.is_whole(partition) for partition in partitions) and way.whole_nodes is None:
         way = msgspec.structs.replace(way, whole_nodes="given")
     if way.max_memory_per_cpu_mb is None:
         caps = (max_memory_per_cpu_mb(partition, live) for partition in partitions)
@@ -96,6 +100,16 @@ def completed_by(
         memory_reason=memory_reason,
         gpu_form=form,
         warnings=tuple(told),
+    )
+
+
+def _has(live: LiveCluster, partitions: Collection[LivePartition], gpus: int) -> bool:
+    """Whether a node there has so many GPUs."""
+    names = {partition.name for partition in partitions}
+    return any(
+        sum(count for _, count in node.gpus) >= gpus
+        for node in live.all_nodes
+        if names & {*node.partitions}
     )
 
 

@@ -26,7 +26,7 @@ from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import Consent, items_of
 from fsdpkit.config.units import parse_array
-from fsdpkit.errors import SchedulerError, SubmissionInterrupted, UsageError
+from fsdpkit.errors import SubmissionInterrupted, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import save_predicted
@@ -196,20 +196,9 @@ def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
         told = cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters).test(path)
     if plan.site.profile.kind != "slurm":
         return told
-    from fsdpkit.scheduling.allowance import objections, remarks, request_of
-    from fsdpkit.scheduling.live_cluster import ask
+    from fsdpkit.scheduling.allowance import judged
 
-    try:
-        live = ask(plan.site.profile.slurm_clusters)
-    except SchedulerError as error:
-        return f"{told} (limits were not read: {str(error).splitlines()[0]})"
-    asked = request_of(plan)
-    if wrong := objections(asked, live):
-        raise SchedulerError(
-            "sbatch would take the script, but its job would be refused or never start:\n"
-            + "\n".join(f"  {why}" for why in wrong)
-        )
-    return "\n".join([told, *remarks(asked, live)])
+    return judged(plan, told)
 
 
 def submit_plan(

@@ -111,6 +111,17 @@ def test_a_job_above_a_limit_of_its_qos_or_its_partition_s_never_starts(
     assert objections(asked(), live) == [f for f in objections(asked(), live) if why in f] != []
 
 
+def test_the_first_level_that_sets_a_limit_counts() -> None:
+    rules = [
+        {"Name": "wide", "MaxTRES": "gres/gpu=16"},
+        {"Name": "normal", "MaxTRES": "gres/gpu=4"},
+    ]
+    mine = {**MINE, "MaxTRES": "gres/gpu=2"}
+    assert not objections(asked(), cluster(associations=[mine], qos=rules, QoS="wide"))
+    (found,) = objections(asked(), cluster(associations=[mine], qos=rules))
+    assert "QOS normal allows a job 4" in found
+
+
 def test_qos_and_accounts_of_a_partition_are_compared_with_the_person_s() -> None:
     live = cluster(associations=[MINE], AllowAccounts="rich", DenyQos="normal")
     assert [why.split(" is ")[0] for why in objections(asked(), live)] == [
