@@ -225,7 +225,9 @@ class Making:
         ]
         found = [
             (_capped(kind, partition), count)
-            for count, kind in sorted(counts, key=lambda pair: (-pair[0], pair[1].name))
+            for count, kind in sorted(
+                counts, key=lambda pair: (pair[1].slices, -pair[0], pair[1].name)
+            )
             if count
         ]
         slices = any(kind.slices for kind, _ in found)

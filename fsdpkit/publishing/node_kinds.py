@@ -89,20 +89,21 @@ class _Key(NamedTuple):
 
 
 _MODEL = re.compile(
-    r"(?<![a-z0-9])(?:[abghlptv]\d{1,4}[a-z]{0,2}|gh\d{3}|mi\d{3}[a-z]?|(?:rtx|gtx|titan)[a-z0-9]*)"
-    r"(?![a-z0-9])"
+    r"(?<![a-z0-9])(?:a(?:10|16|30|40|100|800|2000|4000|4500|5000|5500|6000)[a-z]{0,2}|b[123]00"
+    r"|g[bh][23]00|h(?:20|100|200|800)[a-z]?|k[48]0|l4|l40s?|p(?:40|100)|t4|v100[a-z]?"
+    r"|mi\d{3}[a-z]?|(?:rtx|gtx|titan|quadro)[a-z0-9]*|[2345]0[789]0(?:ti)?)(?![a-z0-9])"
 )
-"""A GPU's model in a feature, after which nodes are told apart where their GPUs have no type."""
+"""A GPU's model in a feature, by which nodes are told apart where their GPUs have no type: not any
+letter with a number, as racks have."""
 
 
 def _models(feature: str) -> list[str]:
-    words = feature.lower().replace("_", " ")
-    return [word for word in _MODEL.findall(words) if word not in ("v1", "v2", "v3", "v4")]
+    return _MODEL.findall(feature.lower().replace("_", " "))
 
 
 def _model(node: LiveNode) -> str:
-    found = sorted({word for feature in node.features for word in _models(feature)})
-    return found[0] if len(found) == 1 else ""
+    found = {word for feature in node.features for word in _models(feature)}
+    return max(found, key=lambda word: (bool(re.search(r"\d", word)), len(word), word), default="")
 
 
 def _constraint(
