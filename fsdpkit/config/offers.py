@@ -26,7 +26,7 @@ def offers(resources: Resources, ways: Ways, chosen: Collection[str], shortest_s
 
     chosen: those of `ways` that the request may get as it stands.
     """
-    others = {name: way for name, way in ways.items() if name not in chosen}
+    others = {n: way for n, way in ways.items() if n not in chosen and way[0].offered}
     lines = []
     if takers := [n for n, way in others.items() if _starts(resources, *way, shortest_s)]:
         named = "; ".join(f"--partition {shlex.quote(name)}" for name in takers)

@@ -97,13 +97,14 @@ class MaxTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way to ask for a node type, with its limits. Order in the file is order of choice."""
 
-    node_type: Annotated[
-        str | list[str] | None,
+    node_type: Annotated[str | None, Meta(description="One of [node_types].")] = None
+    node_types: Annotated[
+        list[str],
         Meta(
-            description="One of [node_types]; several: a job gets any that have enough of what it "
-            "asks for, counted together."
+            description="Several of them in place of one: a job gets any that have enough of what "
+            "it asks for, counted together."
         ),
-    ] = None
+    ] = []
     select: Annotated[
         dict[DirectiveName, Text] | None,
         Meta(
@@ -139,6 +140,9 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     automatic: Annotated[bool, Meta(description="May be chosen when no --partition is given.")] = (
         True
     )
+    offered: Annotated[
+        bool, Meta(description="May be proposed for a request that does not fit elsewhere.")
+    ] = True
     min_nodes: Annotated[Count | None, Meta(description="Fewest nodes in one job.")] = None
     max_nodes: Annotated[Count | None, Meta(description="Most nodes in one job.")] = None
     max_time: Annotated[str | None, Meta(description="Longest time, in Slurm's forms.")] = None
@@ -206,6 +210,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             least, most = getattr(self, lower), getattr(self, upper)
             if least is not None and most is not None and least > most:
                 raise ValueError(f"{lower}: is {least}, more than {upper}, which is {most}")
+        if self.node_type is not None and self.node_types:
+            raise ValueError("node_types: node_type is set as well; keep one of the two")
         select = self.select or {}
         for option in select:
             if option in _OWNED_OPTIONS:
@@ -219,8 +225,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def kinds(self) -> list[str]:
         """Names of the node types that it has."""
-        kinds = [] if self.node_type is None else self.node_type
-        return [kinds] if isinstance(kinds, str) else kinds
+        return self.node_types if self.node_type is None else [self.node_type]
 
     def directives(self, name: str) -> dict[str, str]:
         """What asks for it, in a profile that calls it `name`."""

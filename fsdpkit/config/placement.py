@@ -39,7 +39,11 @@ class Placement:
     memory_reason: str
     gpu_form: str
     """In which form GPUs are asked for, as in [gpu_request]."""
+    way: Partition
+    """What is known of the partition."""
     warnings: tuple[str, ...]
+    slurm_conf: Mapping[str, str] | None = None
+    """What slurmctld said of its configuration, where it was asked."""
 
 
 def place(resources: Resources, site: LoadedSite, *, saves: bool = True) -> Placement:
@@ -75,7 +79,16 @@ def place_to_plan(resources: Resources, site: LoadedSite, *, saves: bool = True)
     cpus, reason = cores_of_task(resources, node_type)
     memory_mb, memory_reason = memory_of_node(resources, partition, node_type, cpus, form)
     return Placement(
-        name, select, node_type, cpus, reason, memory_mb, memory_reason, form, tuple(told)
+        name,
+        select,
+        node_type,
+        cpus,
+        reason,
+        memory_mb,
+        memory_reason,
+        form,
+        partition,
+        tuple(told),
     )
 
 
@@ -187,7 +200,7 @@ def _joined(profile: SiteProfile, names: Sequence[str]) -> Partition:
     one_memory = {profile.partitions[name].memory for name in names}
     least = (profile.partitions[name].max_memory_per_cpu_mb for name in names)
     return Partition(
-        node_type=list(dict.fromkeys(kinds)) or None,
+        node_types=list(dict.fromkeys(kinds)),
         select=asked | ways[0],
         memory=one_memory.pop() if len(one_memory) == 1 else "share",
         max_memory_per_cpu_mb=min(filter(None, least), default=None),

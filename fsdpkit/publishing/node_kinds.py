@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fsdpkit.listing import node_list
-from fsdpkit.scheduling.live_cluster import LiveCluster, LiveNode
+from fsdpkit.scheduling.live_cluster import LiveCluster, LiveNode, is_slice
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,15 @@ class Kind:
     """Of the one with the least."""
     features: tuple[str, ...]
     """Of all of them."""
+    constraint: str | None
+    """The feature that tells it from other GPUs without a type; None: none does, or need not."""
     nodes: tuple[LiveNode, ...]
     remarks: tuple[str, ...]
 
     @property
     def slices(self) -> bool:
-        """Whether its GPUs are parts of one (MIG), by the names that NVIDIA gives those."""
-        return bool(re.search(r"\d+g\.\d+gb", self.slurm_type or ""))
+        """Whether its GPUs are parts of one (MIG)."""
+        return is_slice(self.slurm_type)
 
 
 _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
@@ -41,19 +44,20 @@ _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
 def gpu_kinds(live: LiveCluster) -> list[Kind]:
     """The kinds of a cluster's nodes, those with most GPUs first; nodes with two types of GPU are
     of two kinds."""
-    groups: dict[tuple[int, str, str, int], list[LiveNode]] = {}
-    for node in live.nodes:
+    groups: dict[_Key, list[LiveNode]] = {}
+    for node in live.all_nodes:
         for kind, count in node.gpus or ((None, 0),):
             if kind is not None and not _TYPE.fullmatch(kind):
                 kind, count = None, 0
-            key = (-count, kind or "", node.arch or "", node.cpus or 0)
+            model = "" if kind or not count else _model(node)
+            key = _Key(-count, kind or "", model, node.arch or "", node.cpus or 0)
             groups.setdefault(key, []).append(node)
     groups = _with_unread_architecture(groups)
-    typed = {kind for (_, kind, _, _) in groups if kind}
+    typed = {key.kind for key in groups if key.kind}
     several = len(typed) > 1
     found, taken = [], set[str]()
-    for (less, kind, arch, cpus), nodes in sorted(groups.items()):
-        stem = f"{kind or 'gpu'}x{-less}" if less else "cpu"
+    for (less, kind, model, arch, cpus), nodes in sorted(groups.items()):
+        stem = f"{kind or model.lower() or 'gpu'}x{-less}" if less else "cpu"
         name = next(n for n in _numbered(stem) if n not in taken)
         taken.add(name)
         ordered = tuple(sorted(nodes, key=lambda node: node.name))
@@ -69,11 +73,59 @@ def gpu_kinds(live: LiveCluster) -> list[Kind]:
                 cpus=cpus or None,
                 memory_mb=min(memory, default=None),
                 features=tuple(sorted(features)),
+                constraint=_constraint(model, features, groups),
                 nodes=ordered,
                 remarks=tuple(_remarks(ordered, kind, memory)),
             )
         )
     return found
+
+
+class _Key(NamedTuple):
+    less: int
+    kind: str
+    model: str
+    arch: str
+    cpus: int
+
+
+_MODEL = re.compile(
+    r"(?<![a-z0-9])(?:a(?:10|16|30|40|100|800|2000|4000|4500|5000|5500|6000)[a-z]{0,2}|b[123]00"
+    r"|g[bh][23]00|h(?:20|100|200|800)[a-z]?|k[48]0|l4|l40s?|p(?:40|100)|t4|v100[a-z]?"
+    r"|mi\d{3}[a-z]?|(?:rtx|gtx|titan|quadro)[a-z0-9]*|[2345]0[789]0(?:ti)?)(?![a-z0-9])"
+)
+"""A GPU's model in a feature, by which nodes are told apart where their GPUs have no type: not any
+letter with a number, as racks have."""
+
+
+def _models(feature: str) -> list[str]:
+    return _MODEL.findall(feature.lower().replace("_", " "))
+
+
+def _model(node: LiveNode) -> str:
+    found = {word for feature in node.features for word in _models(feature)}
+    return max(found, key=lambda word: (bool(re.search(r"\d", word)), len(word), word), default="")
+
+
+def _constraint(
+    model: str, features: Set[str], groups: Mapping[_Key, Sequence[LiveNode]]
+) -> str | None:
+    """A feature that names the model and that no other node with GPUs has."""
+    if not model or len({key.model or key.kind for key in groups if key.less}) < 2:
+        return None
+    others = {
+        feature
+        for key, nodes in groups.items()
+        if key.less and key.model != model
+        for node in nodes
+        for feature in node.features
+    }
+    own = [f for f in sorted(features - others) if model in _models(f) and FEATURE.fullmatch(f)]
+    return own[0] if own else None
+
+
+FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+-]{0,127}", re.ASCII)
+"""Features that a script may hold."""
 
 
 def _numbered(stem: str) -> Iterator[str]:
@@ -88,16 +140,14 @@ def _mixed(nodes: tuple[LiveNode, ...]) -> bool:
     return any(len(node.gpus) > 1 for node in nodes)
 
 
-def _with_unread_architecture(
-    groups: dict[tuple[int, str, str, int], list[LiveNode]],
-) -> dict[tuple[int, str, str, int], list[LiveNode]]:
+def _with_unread_architecture(groups: dict[_Key, list[LiveNode]]) -> dict[_Key, list[LiveNode]]:
     """A node that has not registered says no architecture; it is of the one kind like it."""
-    merged: dict[tuple[int, str, str, int], list[LiveNode]] = {}
-    for (less, kind, arch, cpus), nodes in groups.items():
-        if not arch:
-            like = [k for k in groups if (k[0], k[1], k[3]) == (less, kind, cpus) and k[2]]
-            arch = like[0][2] if len(like) == 1 else ""
-        merged.setdefault((less, kind, arch, cpus), []).extend(nodes)
+    merged: dict[_Key, list[LiveNode]] = {}
+    for key, nodes in groups.items():
+        if not key.arch:
+            like = [other for other in groups if other._replace(arch="") == key and other.arch]
+            key = like[0] if len(like) == 1 else key
+        merged.setdefault(key, []).extend(nodes)
     return merged
 
 

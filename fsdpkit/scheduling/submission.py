@@ -144,7 +144,7 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         request.array,
         after,
         avoided=avoided,
-        expedite=wants_expediting(job, site.profile),
+        expedite=wants_expediting(job, site.profile, placement.slurm_conf),
     )
     return decided, why
 
@@ -176,7 +176,8 @@ def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, WorkTreeFiles | N
 
 
 def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
-    """Slurm's own opinion of the script (`sbatch --test-only`). Raises SchedulerError."""
+    """Slurm's own opinion of the script (`sbatch --test-only`), and what that does not look at:
+    limits of memory, QOS and accounts. Raises SchedulerError."""
     import tempfile
 
     from fsdpkit.scheduling.cluster import cluster_of
@@ -184,7 +185,12 @@ def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     with tempfile.TemporaryDirectory(prefix="fsdpkit-check-") as directory:
         path = Path(directory) / "job.sbatch"
         path.write_text(script_of(plan, runs), encoding="utf-8")
-        return cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters).test(path)
+        told = cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters).test(path)
+    if plan.site.profile.kind != "slurm":
+        return told
+    from fsdpkit.scheduling.allowance import judged
+
+    return judged(plan, told)
 
 
 def submit_plan(

@@ -163,11 +163,12 @@ MIXED = SiteProfile(
     title="a department's cluster",
     node_types=UNLIKE,
     partitions={
-        "all": Partition(node_type=list(UNLIKE)),
+        "all": Partition(node_types=list(UNLIKE)),
         "a100": Partition(node_type="a100x4", automatic=False, max_gpus_per_user=2),
         "v100": Partition(node_type="v100x4", automatic=False),
         "two": Partition(node_type="v100x2", automatic=False),
         "few": Partition(node_type="v100x2", automatic=False, max_gpu_hours=1, max_gpus_per_node=1),
+        "debug": Partition(node_type="v100x4", automatic=False, offered=False),
     },
 )
 

