@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fsdpkit.config.job import Resources
-from fsdpkit.config.partition import NodeType, Partition
+from fsdpkit.config.partition import NodeType, Partition, together
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.units import format_time
 from fsdpkit.errors import UsageError
@@ -34,6 +34,25 @@ def problems(
         *_of_time(resources, partition, shortest_s),
         *_of_a_node(resources, node),
     ]
+
+
+def kinds_of(profile: SiteProfile, partition: Partition) -> tuple[NodeType, ...]:
+    """The kinds of nodes that it has, as far as the profile says."""
+    if partition.kinds:
+        return tuple(profile.node_types[name] for name in partition.kinds)
+    # A profile without partitions still says what its nodes are when it has but one kind.
+    kinds = tuple(profile.node_types.values())
+    return kinds if len(kinds) == 1 else ()
+
+
+def among(resources: Resources, partition: Partition, kinds: Sequence[NodeType]) -> NodeType:
+    """What a job gets of these: the kinds that have enough of each, together; else all of them."""
+
+    def has_enough(kind: NodeType) -> bool:
+        of_one = [*_of_gpus(resources, partition, kind), *_of_a_node(resources, kind)]
+        return len(kinds) == 1 or not of_one
+
+    return together([kind for kind in kinds if has_enough(kind)] or kinds)
 
 
 def shortest_s(profile: SiteProfile) -> int:
@@ -69,6 +88,8 @@ def _of_gpus(resources: Resources, partition: Partition, node: NodeType) -> Iter
     gpus, asked = resources.gpus, gpus_asked(resources)
     if node.gpus is not None and gpus > node.gpus:
         yield f"{gpus} GPUs per node asked, a node has {node.gpus}"
+    if partition.max_gpus_per_node is not None and gpus > partition.max_gpus_per_node:
+        yield f"{gpus} GPUs per node asked, a job may have {partition.max_gpus_per_node} of each"
     if gpus < partition.min_gpus:
         yield f"at least {partition.min_gpus} GPUs per node must be asked for"
     whole = partition.whole_nodes == "required" or (
@@ -96,7 +117,8 @@ def _of_nodes(resources: Resources, partition: Partition, node: NodeType) -> Ite
 
 def _of_time(resources: Resources, partition: Partition, shortest_s: int) -> Iterator[str]:
     asked = resources.nodes_asked
-    limit_s = partition.max_time_s(asked)
+    gpus = gpus_asked(resources)
+    limit_s = partition.max_time_s(asked, gpus)
     if limit_s is None or shortest_s < limit_s >= resources.time_s:
         return
     why = ""
@@ -105,6 +127,8 @@ def _of_time(resources: Resources, partition: Partition, shortest_s: int) -> Ite
     hours = partition.max_node_hours
     if hours is not None and limit_s == partition.node_hours_s(asked):
         why = f" for {asked} node{'s' if asked > 1 else ''} ({hours:g} node-hours a job)"
+    if limit_s == partition.gpu_hours_s(gpus):
+        why = f" for {gpus} GPUs ({partition.max_gpu_hours:g} GPU-hours a job)"
     limit = f"{format_time(limit_s) if limit_s else 'shorter than a minute'}{why}"
     if limit_s <= shortest_s:
         yield f"the limit is {limit}, and a job here needs more than {format_time(shortest_s)}"
@@ -112,7 +136,7 @@ def _of_time(resources: Resources, partition: Partition, shortest_s: int) -> Ite
         yield f"{format_time(resources.time_s)} asked, the limit is {limit}"
 
 
-_FEATURES = re.compile(r"[\w.-]+(&[\w.-]+)*")
+_FEATURES = re.compile(r"[\w.:=+-]+(&[\w.:=+-]+)*")
 """A constraint that names features which a node must have, all of them."""
 
 
@@ -128,6 +152,21 @@ def _of_a_node(resources: Resources, node: NodeType) -> Iterator[str]:
             yield f"constraint {lacking[0]} asked, its nodes have {', '.join(node.features)}"
 
 
+def waits(resources: Resources, partition: Partition) -> Iterator[str]:
+    """Limits of a person or a project that a single job is above, so that it never starts."""
+    asked = gpus_asked(resources)
+    for who, most, unit, wanted in (
+        ("one person", partition.max_gpus_per_user, "GPUs", asked),
+        ("one project", partition.max_gpus_per_account, "GPUs", asked),
+        ("one person", partition.max_nodes_per_user, "nodes", resources.nodes_asked),
+    ):
+        if most is not None and wanted > most:
+            yield (
+                f"the job asks for {wanted} {unit}, and {who} may use {most} at "
+                "a time: it would wait for ever, unless your limit is another"
+            )
+
+
 def warnings(
     resources: Resources, name: str, partition: Partition, node: NodeType
 ) -> Iterator[str]:
@@ -137,17 +176,7 @@ def warnings(
             f"partition {name}: a preempted job is cancelled there, perhaps without a warning, and "
             "will not restart: save often (training.checkpoint.every_steps)"
         )
-    asked = gpus_asked(resources)
-    for who, most, unit, wanted in (
-        ("one person", partition.max_gpus_per_user, "GPUs", asked),
-        ("one project", partition.max_gpus_per_account, "GPUs", asked),
-        ("one person", partition.max_nodes_per_user, "nodes", resources.nodes_asked),
-    ):
-        if most is not None and wanted > most:
-            yield (
-                f"partition {name}: the job asks for {wanted} {unit}, and {who} may use {most} at "
-                "a time: it would wait for ever, unless your limit is another"
-            )
+    yield from (f"partition {name}: {why}" for why in waits(resources, partition))
     unused = (node.gpus or 0) - resources.gpus
     if partition.whole_nodes == "given" and unused > 0:
         yield (

@@ -12,12 +12,13 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from fsdpkit.config.job import MOST_NODES, Resources
-from fsdpkit.config.limits import problems
-from fsdpkit.config.partition import NodeType, Partition
+from fsdpkit.config.limits import among, problems, waits
+from fsdpkit.config.partition import NodeType, Partition, together
 from fsdpkit.config.units import format_time
 
-Ways = Mapping[str, tuple[Partition, NodeType]]
-"""Ways to ask, by name, each with what is known of its nodes."""
+Kinds = tuple[NodeType, ...]
+Ways = Mapping[str, tuple[Partition, Kinds]]
+"""Ways to ask, by name, each with what is known of its kinds of nodes."""
 
 
 def offers(resources: Resources, ways: Ways, chosen: Collection[str], shortest_s: int) -> list[str]:
@@ -25,9 +26,9 @@ def offers(resources: Resources, ways: Ways, chosen: Collection[str], shortest_s
 
     chosen: those of `ways` that the request may get as it stands.
     """
-    others = {name: way for name, way in ways.items() if name not in chosen}
+    others = {n: way for n, way in ways.items() if n not in chosen and way[0].offered}
     lines = []
-    if takers := [n for n, way in others.items() if not problems(resources, *way, shortest_s)]:
+    if takers := [n for n, way in others.items() if _starts(resources, *way, shortest_s)]:
         named = "; ".join(f"--partition {shlex.quote(name)}" for name in takers)
         lines.append(f"As asked it fits with {named}.")
     found = {name: _nearest(resources, *ways[name], shortest_s) for name in chosen}
@@ -38,20 +39,33 @@ def offers(resources: Resources, ways: Ways, chosen: Collection[str], shortest_s
     return lines
 
 
+def _fits(resources: Resources, partition: Partition, kinds: Kinds, shortest_s: int) -> bool:
+    node = among(resources, partition, kinds)
+    return not problems(resources, partition, node, shortest_s)
+
+
+def _starts(resources: Resources, partition: Partition, kinds: Kinds, shortest_s: int) -> bool:
+    """Whether it fits and would not wait for ever."""
+    fits = _fits(resources, partition, kinds, shortest_s)
+    return fits and not [*waits(resources, partition)]
+
+
 def _nearest(
-    resources: Resources, partition: Partition, node: NodeType, shortest_s: int
+    resources: Resources, partition: Partition, kinds: Kinds, shortest_s: int
 ) -> Resources | None:
     """The job in the shape that comes closest to its number of ranks, on the fewest nodes, with its
     time cut to the limit; of two as close the one that needs least else changed, then the smaller.
     Spare nodes are kept if any shape fits with them."""
     for spare in dict.fromkeys((resources.spare, 0)):
         asked = msgspec.structs.replace(resources, spare=spare)
-        tried = [
-            _trial(asked, partition, node, nodes, gpus)
-            for gpus in (range(1, node.gpus + 1) if node.gpus else [asked.gpus])
-            for nodes in _counts(asked, partition, node, gpus, shortest_s)
-        ]
-        fitting = [one for one in tried if not problems(one, partition, node, shortest_s)]
+        most = together(kinds).gpus
+        tried = []
+        for gpus in range(1, most + 1) if most else [asked.gpus]:
+            changed = {"gpus": gpus, "memory": None, "cpus_per_gpu": None}
+            node = among(msgspec.structs.replace(asked, **changed), partition, kinds)
+            counts = _counts(asked, partition, node, gpus, shortest_s)
+            tried += [_trial(asked, partition, node, nodes, gpus) for nodes in counts]
+        fitting = [one for one in tried if _fits(one, partition, kinds, shortest_s)]
         if fitting:
             return min(fitting, key=lambda one: _distance(one, asked))
     return None
@@ -67,13 +81,14 @@ def _counts(
 ) -> Iterator[int]:
     """Numbers of nodes among which the nearest is, if any fits with so many GPUs each: without the
     spare ones, which every limit counts."""
-    spare, hours = resources.spare, partition.max_node_hours
+    spare, hours, of_gpus = resources.spare, partition.max_node_hours, partition.max_gpu_hours
     most = [
         MOST_NODES + spare,
         partition.max_nodes,
         node.nodes,
         partition.max_gpus_per_job and partition.max_gpus_per_job // gpus,
         int(hours * 60 / (shortest_s // 60 + 1)) if hours is not None else None,
+        int(of_gpus * 60 / (shortest_s // 60 + 1) / gpus) if of_gpus is not None else None,
     ]
     least = [1 + spare, partition.min_nodes, -(-(partition.min_gpus_per_job or 1) // gpus)]
     low = max(n for n in least if n is not None) - spare
@@ -92,7 +107,7 @@ def _trial(
     gpus: int,
 ) -> Resources:
     """The job in this shape; its time, memory and cores no more than there can be."""
-    limit_s = partition.max_time_s(nodes + asked.spare)
+    limit_s = partition.max_time_s(nodes + asked.spare, (nodes + asked.spare) * gpus)
     time = format_time(limit_s) if limit_s and limit_s < asked.time_s else asked.time
     memory, cpus = asked.memory, asked.cpus_per_gpu
     if node.memory_mb and (asked.memory_mb or 0) > node.memory_mb:

@@ -3,7 +3,8 @@ site profile (`fsdpkit.config.profile`) that decides where a job fits. Which lim
 says `fsdpkit.config.limits`.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -97,6 +98,13 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One way to ask for a node type, with its limits. Order in the file is order of choice."""
 
     node_type: Annotated[str | None, Meta(description="One of [node_types].")] = None
+    node_types: Annotated[
+        list[str],
+        Meta(
+            description="Several of them in place of one: a job gets any that have enough of what "
+            "it asks for, counted together."
+        ),
+    ] = []
     select: Annotated[
         dict[DirectiveName, Text] | None,
         Meta(
@@ -107,12 +115,34 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     qos: Annotated[
         Text | None, Meta(description="QOS of jobs that name none; of their own, theirs.")
     ] = None
+    allowed_qos: Annotated[
+        list[Text],
+        Meta(
+            description="All QOS that jobs may have there; a job that names none gets the person's "
+            "own, if they have one of these."
+        ),
+    ] = []
     constraint: Annotated[
         Text | None, Meta(description="Features that every job asks for there, as in sbatch.")
+    ] = None
+    memory: Annotated[
+        Literal["share", "all", "never"] | None,
+        Meta(
+            description="What a job that names no memory asks for: `share`: its GPUs' share of the "
+            "node's `memory_mb`; `all`: the whole node's; `never`: nothing. Unset: the whole "
+            "node's with all of its GPUs, else the share."
+        ),
+    ] = None
+    max_memory_per_cpu_mb: Annotated[
+        Count | None,
+        Meta(description="Slurm's MaxMemPerCPU: for more memory it gives, and bills, more cores."),
     ] = None
     automatic: Annotated[bool, Meta(description="May be chosen when no --partition is given.")] = (
         True
     )
+    offered: Annotated[
+        bool, Meta(description="May be proposed for a request that does not fit elsewhere.")
+    ] = True
     min_nodes: Annotated[Count | None, Meta(description="Fewest nodes in one job.")] = None
     max_nodes: Annotated[Count | None, Meta(description="Most nodes in one job.")] = None
     max_time: Annotated[str | None, Meta(description="Longest time, in Slurm's forms.")] = None
@@ -126,11 +156,18 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Annotated[float, Meta(gt=0)] | None,
         Meta(description="Most node-hours of one job: its nodes times its hours."),
     ] = None
+    max_gpu_hours: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Most GPU-hours of one job: all its GPUs times its hours."),
+    ] = None
     default_time: Annotated[
         str | None,
         Meta(description="Time of jobs that ask for none, for people: a script always asks."),
     ] = None
     min_gpus: Annotated[int, Meta(ge=0, description="Fewest GPUs per node.")] = 0
+    max_gpus_per_node: Annotated[
+        Count | None, Meta(description="Most GPUs per node, where a job may not have all.")
+    ] = None
     min_gpus_per_job: Annotated[
         Count | None, Meta(description="Fewest GPUs of one job, on all its nodes together.")
     ] = None
@@ -173,6 +210,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             least, most = getattr(self, lower), getattr(self, upper)
             if least is not None and most is not None and least > most:
                 raise ValueError(f"{lower}: is {least}, more than {upper}, which is {most}")
+        if self.node_type is not None and self.node_types:
+            raise ValueError("node_types: node_type is set as well; keep one of the two")
         select = self.select or {}
         for option in select:
             if option in _OWNED_OPTIONS:
@@ -183,23 +222,65 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if "gpu" in (gres.partition(":")[0] for gres in select.get("gres", "").split(",")):
             raise ValueError("select: GPUs are asked for by [gpu_request], in one form only")
 
+    @property
+    def kinds(self) -> list[str]:
+        """Names of the node types that it has."""
+        return self.node_types if self.node_type is None else [self.node_type]
+
     def directives(self, name: str) -> dict[str, str]:
         """What asks for it, in a profile that calls it `name`."""
         chosen = {"partition": name} if self.select is None else dict(self.select)
         own = {"qos": self.qos, "constraint": self.constraint}
         return chosen | {option: value for option, value in own.items() if value is not None}
 
-    def max_time_s(self, nodes: int) -> int | None:
-        """The longest time for a job of `nodes` nodes, where known."""
+    def max_time_s(self, nodes: int, gpus: int = 0) -> int | None:
+        """The longest time for a job of `nodes` nodes with `gpus` GPUs in all, where known."""
         limits = [self.max_time, self.max_time_multinode if nodes > 1 else None]
         limits += [bin.time for bin in self.max_time_by_nodes if nodes <= bin.nodes][:1]
         found = [parse_time_s(text) for text in limits if text is not None]
-        if (most_s := self.node_hours_s(nodes)) is not None:
-            found.append(most_s)
+        found += [s for s in (self.node_hours_s(nodes), self.gpu_hours_s(gpus)) if s is not None]
         return min(found, default=None)
 
     def node_hours_s(self, nodes: int) -> int | None:
-        """The longest time that the node-hours of a job leave `nodes` nodes: in whole minutes, for
-        Slurm rounds a time up to the next minute (sbatch(1), --time)."""
-        hours = self.max_node_hours
-        return None if hours is None else int(hours * 60 / nodes) * 60
+        """The longest time that the node-hours of a job leave `nodes` nodes."""
+        return _shared_s(self.max_node_hours, nodes)
+
+    def gpu_hours_s(self, gpus: int) -> int | None:
+        """The longest time that the GPU-hours of a job leave `gpus` GPUs."""
+        return _shared_s(self.max_gpu_hours, gpus) if gpus else None
+
+
+def _shared_s(hours: float | None, sharers: int) -> int | None:
+    """In whole minutes, for Slurm rounds a time up to the next minute (sbatch(1), --time)."""
+    return None if hours is None else int(hours * 60 / sharers) * 60
+
+
+def together(kinds: Sequence[NodeType]) -> NodeType:
+    """What is true of all of these kinds of nodes, which a job gets without telling them apart; a
+    share of a node's cores or memory is that of the one with least for a GPU. None of them: nothing
+    is known."""
+    if len(kinds) <= 1:
+        return kinds[0] if kinds else NodeType()
+
+    def same(key: str) -> Any:
+        values = {getattr(kind, key) for kind in kinds}
+        return values.pop() if len(values) == 1 else None
+
+    def over(how: Callable[[list[Any]], Any], key: str) -> Any:
+        values = [getattr(kind, key) for kind in kinds]
+        return None if None in values else how(values)
+
+    features = set.intersection(*(set(kind.features) for kind in kinds))
+    return NodeType(
+        gpus=over(max, "gpus"),
+        gpu=" or ".join(dict.fromkeys(kind.gpu for kind in kinds if kind.gpu)) or None,
+        gpu_type=same("gpu_type"),
+        gpu_memory_gb=over(min, "gpu_memory_gb"),
+        compute_capability=same("compute_capability"),
+        vendor=same("vendor"),
+        arch=same("arch"),
+        nodes=over(sum, "nodes"),
+        cpus=over(min, "cpus"),
+        memory_mb=over(min, "memory_mb"),
+        features=sorted(features),
+    )

@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from fsdpkit.config import assets, limits
 from fsdpkit.config.job import Resources
 from fsdpkit.config.linear_regex import matches
@@ -33,9 +35,15 @@ class Placement:
     cpus_per_task: int
     cpus_reason: str
     memory_mb: int | None
-    """Of each node; None: it is left to Slurm."""
+    """Of each node; 0: all that it has; None: it is left to Slurm."""
     memory_reason: str
+    gpu_form: str
+    """In which form GPUs are asked for, as in [gpu_request]."""
+    way: Partition
+    """What is known of the partition."""
     warnings: tuple[str, ...]
+    slurm_conf: Mapping[str, str] | None = None
+    """What slurmctld said of its configuration, where it was asked."""
 
 
 def place(resources: Resources, site: LoadedSite, *, saves: bool = True) -> Placement:
@@ -56,10 +64,9 @@ def place_to_plan(resources: Resources, site: LoadedSite, *, saves: bool = True)
         check_account(resources.account, site)
     _refuse_what_slurm_lacks(resources, profile)
     least_s = limits.shortest_s(profile) if saves else 0
-    name, partition = _choose_partition(resources, profile, least_s)
-    node_type = _node_type(profile, partition)
-    cpus, reason = _cpus_per_task(resources, node_type)
-    told = [
+    name, partition, told = _choose_partition(resources, profile, least_s)
+    node_type = limits.among(resources, partition, limits.kinds_of(profile, partition))
+    told += [
         *limits.warnings(resources, str(name), partition, node_type),
         *_about_slurm(profile),
         *_about_architecture(profile, node_type),
@@ -68,8 +75,21 @@ def place_to_plan(resources: Resources, site: LoadedSite, *, saves: bool = True)
         select = partition.directives(str(name))
     else:
         select = {"partition": name} if name else {}
-    memory_mb, memory_reason = _memory(resources, node_type)
-    return Placement(name, select, node_type, cpus, reason, memory_mb, memory_reason, tuple(told))
+    form = profile.gpu_request.form or "gpus-per-node"
+    cpus, reason = cores_of_task(resources, node_type)
+    memory_mb, memory_reason = memory_of_node(resources, partition, node_type, cpus, form)
+    return Placement(
+        name,
+        select,
+        node_type,
+        cpus,
+        reason,
+        memory_mb,
+        memory_reason,
+        form,
+        partition,
+        tuple(told),
+    )
 
 
 def _refuse_what_slurm_lacks(resources: Resources, profile: SiteProfile) -> None:
@@ -129,40 +149,86 @@ def check_account(account: str | None, site: LoadedSite) -> None:
 
 def _choose_partition(
     resources: Resources, profile: SiteProfile, least_s: int
-) -> tuple[str | None, Partition]:
+) -> tuple[str | None, Partition, list[str]]:
+    """Its name, what is known of it, and what to know of the choice."""
     named = resources.partition
     if not profile.partitions:
         partition = Partition()
-        _first_that_fits(resources, profile, {profile.title: partition}, [profile.title], least_s)
-        return named, partition
-    if named is not None and named not in profile.partitions:
+        _those_that_fit(resources, profile, {profile.title: partition}, [profile.title], least_s)
+        return named, partition, []
+    if named is not None:
+        return _choose_named(resources, profile, named.split(","), least_s)
+    automatic = [name for name, partition in profile.partitions.items() if partition.automatic]
+    fitting = _those_that_fit(resources, profile, profile.partitions, automatic, least_s)
+    starting = [n for n in fitting if not [*limits.waits(resources, profile.partitions[n])]]
+    name = (starting or fitting)[0]
+    return name, profile.partitions[name], []
+
+
+def _choose_named(
+    resources: Resources, profile: SiteProfile, names: Sequence[str], least_s: int
+) -> tuple[str, Partition, list[str]]:
+    """One partition, or of several those that fit, of which Slurm takes the first with room."""
+    for name in names:
+        if name not in profile.partitions:
+            raise UsageError(
+                f"{profile.title} has no partition {name!r} in its profile."
+                f"{nearest(name, profile.partitions)} Known: {', '.join(profile.partitions)}. If "
+                "the cluster has it, describe it in a profile of your own, in "
+                f"{assets.user_dir()}/site/profiles."
+            )
+    fitting = _those_that_fit(resources, profile, profile.partitions, names, least_s)
+    left_out = [f"partition {n}: the job does not fit there" for n in names if n not in fitting]
+    if len(fitting) == 1:
+        return fitting[0], profile.partitions[fitting[0]], left_out
+    return ",".join(fitting), _joined(profile, fitting), left_out
+
+
+def _joined(profile: SiteProfile, names: Sequence[str]) -> Partition:
+    """Several partitions as one, for a job that may start in any. Raises UsageError if one request
+    cannot ask for them all."""
+    ways = [profile.partitions[name].directives(name) for name in names]
+    asked = {"partition": ",".join(dict.fromkeys(way.pop("partition", "") for way in ways))}
+    kinds = [kind for name in names for kind in profile.partitions[name].kinds]
+    types = {profile.node_types[kind].gpu_type for kind in kinds}
+    if "" in asked["partition"].split(",") or len(types) > 1 or any(way != ways[0] for way in ways):
         raise UsageError(
-            f"{profile.title} has no partition {named!r} in its profile."
-            f"{nearest(named, profile.partitions)} Known: {', '.join(profile.partitions)}. If the "
-            "cluster has it, describe it in a profile of your own, in "
-            f"{assets.user_dir()}/site/profiles."
+            f"--partition {','.join(names)}: {profile.title} asks for each of these in another "
+            "way: name one of them"
         )
-    chosen = [name for name, partition in profile.partitions.items() if partition.automatic]
-    chosen = chosen if named is None else [named]
-    name = _first_that_fits(resources, profile, profile.partitions, chosen, least_s)
-    return name, profile.partitions[name]
+    first = msgspec.structs.asdict(profile.partitions[names[0]])
+    one_memory = {profile.partitions[name].memory for name in names}
+    least = (profile.partitions[name].max_memory_per_cpu_mb for name in names)
+    return Partition(
+        node_types=list(dict.fromkeys(kinds)),
+        select=asked | ways[0],
+        memory=one_memory.pop() if len(one_memory) == 1 else "share",
+        max_memory_per_cpu_mb=min(filter(None, least), default=None),
+        **{key: first[key] for key in ("whole_nodes", "preempt", "allowed_qos")},
+    )
 
 
-def _first_that_fits(
+def _those_that_fit(
     resources: Resources,
     profile: SiteProfile,
     partitions: Mapping[str, Partition],
     chosen: Sequence[str],
     least_s: int,
-) -> str:
-    """Of those chosen. Raises UsageError with what is against each, and what would fit."""
-    ways = {name: (one, _node_type(profile, one)) for name, one in partitions.items()}
+) -> list[str]:
+    """Of those chosen, at least one. Raises UsageError with what is against each, and what would
+    fit."""
+    ways = {name: (one, limits.kinds_of(profile, one)) for name, one in partitions.items()}
     lines = [f"{_shape(resources)} does not fit {profile.title}:"]
+    fitting = []
     for name in chosen:
-        wrong = limits.problems(resources, *ways[name], least_s)
-        if not wrong:
-            return name
-        lines.append(f"  {name} ({_describe(*ways[name])}): {'; '.join(wrong)}")
+        partition, kinds = ways[name]
+        node = limits.among(resources, partition, kinds)
+        if wrong := limits.problems(resources, partition, node, least_s):
+            lines.append(f"  {name} ({_describe(partition, node)}): {'; '.join(wrong)}")
+        else:
+            fitting.append(name)
+    if fitting:
+        return fitting
     if not chosen:
         lines = [
             f"{profile.title} has no partition that is chosen when none is named: name one with "
@@ -178,14 +244,6 @@ def _shape(resources: Resources) -> str:
     return f"{nodes}{spare} x {gpus} for {format_time(resources.time_s)}"
 
 
-def _node_type(profile: SiteProfile, partition: Partition) -> NodeType:
-    if partition.node_type is not None:
-        return profile.node_types[partition.node_type]
-    # A profile without partitions still says what its nodes are when it has but one kind.
-    kinds = list(profile.node_types.values())
-    return kinds[0] if len(kinds) == 1 else NodeType()
-
-
 def _describe(partition: Partition, node: NodeType) -> str:
     facts = [node.gpu or "GPU model unknown"]
     if node.gpus is not None:
@@ -195,21 +253,32 @@ def _describe(partition: Partition, node: NodeType) -> str:
     return ", ".join(facts)
 
 
-def _memory(resources: Resources, node: NodeType) -> tuple[int | None, str]:
-    """As asked, else the GPUs' share of the node, where it is known: without a word about memory
-    many clusters give a job all of a node's, so that no other job gets the GPUs it leaves. Of a job
-    that leaves none nothing is asked: the profile's number may be a little too high."""
+def memory_of_node(
+    resources: Resources, partition: Partition, node: NodeType, cpus: int, form: str
+) -> tuple[int | None, str]:
+    """As asked, else as the partition has it: all of a node that no other job can use, else the
+    GPUs' share, where it is known. Without a word about memory some clusters give a job a little
+    for each core, others all of a node's, so that no other job gets the GPUs it leaves."""
     if resources.memory_mb is not None:
         return resources.memory_mb, "as asked"
-    if not (node.memory_mb and node.gpus) or resources.exclusive or resources.gpus >= node.gpus:
+    how = partition.memory
+    if how == "never" or (how is None and form == "none"):
         return None, ""
-    share = node.memory_mb * resources.gpus // node.gpus
+    whole = resources.exclusive or partition.whole_nodes == "given"
+    whole = whole or (node.gpus is not None and resources.gpus >= node.gpus > 0)
+    if how == "all" or (how is None and whole):
+        return 0, "all of a node" if how == "all" else "all of a node that no other job can use"
+    if not (node.memory_mb and node.gpus):
+        return None, ""
+    share = node.memory_mb * min(resources.gpus, node.gpus) // node.gpus
+    if most := partition.max_memory_per_cpu_mb:
+        share = min(share, most * cpus)
     if share > 1024:  # whole GiB: a megabyte above a site's memory per core would cost a core more
         share -= share % 1024
     return share, f"{resources.gpus} of {node.gpus} GPUs' share of a node"
 
 
-def _cpus_per_task(resources: Resources, node: NodeType) -> tuple[int, str]:
+def cores_of_task(resources: Resources, node: NodeType) -> tuple[int, str]:
     """Cores of a node's one task: as asked, else the GPUs' share of the node, else one a rank."""
     if resources.cpus_per_gpu is not None:
         return resources.cpus_per_gpu * resources.gpus, "cpus_per_gpu x gpus"

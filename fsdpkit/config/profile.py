@@ -141,9 +141,12 @@ class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The one form in which GPUs are asked for, always per node."""
 
     form: Annotated[
-        Literal["gpus-per-node", "gres", "none"],
-        Meta(description="`none`: nodes come whole, or ranks run on CPU cores."),
-    ] = "gpus-per-node"
+        Literal["gpus-per-node", "gres", "none"] | None,
+        Meta(
+            description="`none`: nodes come whole, or ranks run on CPU cores. Unset: as Slurm's "
+            "SelectType has it, where Slurm is asked, else gpus-per-node."
+        ),
+    ] = None
     type: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] | None,
         Meta(description="Typed request, such as a100."),
@@ -304,14 +307,23 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         for name, partition in self.partitions.items():
-            if partition.node_type is not None and partition.node_type not in self.node_types:
-                known = ", ".join(self.node_types) or "none"
-                raise ValueError(
-                    f"partitions: {name} has node_type {partition.node_type!r}."
-                    f"{nearest(partition.node_type, self.node_types)} Known: {known}."
-                )
+            for kind in partition.kinds:
+                if kind not in self.node_types:
+                    known = ", ".join(self.node_types) or "none"
+                    raise ValueError(
+                        f"partitions: {name} has node_type {kind!r}."
+                        f"{nearest(kind, self.node_types)} Known: {known}."
+                    )
         version = self.slurm.version
-        if version and release(version) < (19, 5) and self.gpu_request.form == "gpus-per-node":
+        if (
+            version
+            and release(version) < (19, 5)
+            and self.gpu_request.form
+            in (
+                None,
+                "gpus-per-node",
+            )
+        ):
             raise ValueError(
                 f"gpu_request: Slurm {version} does not know --gpus-per-node, which came with "
                 '19.05; write form = "gres"'

@@ -62,7 +62,8 @@ def _request(profile: SiteProfile) -> str:
         return "nodes only"
     types = {kind.gpu_type or request.type for kind in profile.node_types.values()} or {None}
     shown = "type:" if len(types) > 1 else next((f"{kind}:" for kind in types if kind), "")
-    return f"`--{request.form}={'gpu:' if request.form == 'gres' else ''}{shown}4`"
+    form = request.form or "gpus-per-node"
+    return f"`--{form}={'gpu:' if form == 'gres' else ''}{shown}4`"
 
 
 def _as_of(sources: list[ProfileSource]) -> str:
@@ -84,7 +85,7 @@ def _section(name: str, profile: SiteProfile) -> Iterator[str]:
             yield _cells(
                 f"`{key}`",
                 _requested(partition.directives(key)),
-                partition.node_type or "?",
+                " or ".join(partition.kinds) or "?",
                 "; ".join(limits_of(partition)) or "?",
                 "yes" if partition.automatic else "no",
             )
@@ -128,6 +129,8 @@ def limits_of(partition: Partition) -> Iterator[str]:
         (partition.max_time_multinode, "{} on several nodes"),
         (", ".join(by_nodes), "{}"),
         (partition.max_node_hours, "{:g} node-hours"),
+        (partition.max_gpu_hours, "{:g} GPU-hours"),
+        (partition.max_gpus_per_node, "{} GPUs per node"),
         (partition.min_gpus or None, "at least {} GPUs per node"),
         (partition.min_gpus_per_job, "at least {} GPUs per job"),
         (partition.max_gpus_per_job, "{} GPUs"),

@@ -17,9 +17,11 @@ import msgspec
 
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.units import format_time
-from fsdpkit.publishing.node_kinds import Kind, gpu_kinds
+from fsdpkit.publishing.node_kinds import FEATURE, Kind, gpu_kinds
 from fsdpkit.publishing.profile_text import cut, profile_text
-from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition, LiveQos
+from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
+from fsdpkit.scheduling.live_limits import LiveQos
+from fsdpkit.scheduling.live_placement import gpu_form, max_memory_per_cpu_mb
 from fsdpkit.scheduling.login_node import LoginNode
 
 
@@ -40,14 +42,14 @@ class ProfileDraft:
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", re.ASCII)
-"""Names of partitions, QOS and features that a script may hold."""
+"""Names of partitions and QOS that a script may hold."""
 
 
 def draft(
     live: LiveCluster, login: LoginNode, now_s: float, slurm_cluster: str | None = None
 ) -> ProfileDraft:
     """slurm_cluster: the name by which other clusters' commands reach it (sbatch -M)."""
-    made = Making(live)
+    made = Making(live, login.host)
     date = time.strftime("%Y-%m-%d", time.gmtime(now_s))
     asked = f"Slurm {cut(live.config.get('SLURM_VERSION', ''), 20)} of cluster {cut(live.name, 60)}"
     host = cut(login.host, 80)
@@ -83,7 +85,7 @@ def draft(
         tables["login"] = {"arch": login.arch}
     tables["node_types"] = made.node_types
     tables["partitions"] = made.partitions
-    tables["gpu_request"] = {"form": "gpus-per-node" if made.with_gpus else "none"}
+    tables["gpu_request"] = {"form": gpu_form(live) if made.with_gpus else "none"}
     if "node" in live.refused:
         del tables["gpu_request"]
     if login.fabric:
@@ -155,15 +157,39 @@ def _unknown(live: LiveCluster, login: LoginNode, made: Making) -> Iterator[str]
     yield from made.left_out
 
 
+@dataclass(frozen=True)
+class _Way:
+    """One way to ask a partition: for nodes of which kinds (none: of unknown ones), how many it
+    has, and why it is not chosen by itself."""
+
+    kinds: tuple[Kind, ...]
+    count: int
+    why_not: str = ""
+
+
+_FOR_TESTS = re.compile(r"(?<![a-z])(debug|devel|dev|test|tests|testing)(?![a-z])", re.IGNORECASE)
+_SHORT_S = 4 * 3600
+
+
+def is_for_tests(partition: LivePartition) -> bool:
+    """Whether it is a queue to try things out, which a centre keeps free of other work."""
+    short = partition.max_time_s is not None and partition.max_time_s <= _SHORT_S
+    return short and _FOR_TESTS.search(partition.name) is not None
+
+
 class Making:
     """Node types and partitions of a profile, which name one another."""
 
-    def __init__(self, live: LiveCluster, *, everything: bool = False) -> None:
-        """everything: what a profile would not need to say too, to compare one with."""
+    def __init__(self, live: LiveCluster, host: str = "", *, everything: bool = False) -> None:
+        """host: the login node. everything: what a profile would not need to say too, to compare
+        one with."""
         self.live = live
+        self.host = host
         self.everything = everything
         kinds = gpu_kinds(live)
-        self.with_gpus = any(kind.gpus for kind in kinds)
+        unknown = any(map(live.unknown_nodes, live.partitions))
+        names_gpus = "gpu" in live.config.get("GresTypes", "").split(",")
+        self.with_gpus = any(kind.gpus for kind in kinds) or (unknown and names_gpus)
         self._kinds = [k for k in kinds if k.gpus or everything or not self.with_gpus]
         self.node_types: dict[str, dict[str, Any]] = {}
         self.partitions: dict[str, dict[str, Any]] = {}
@@ -171,17 +197,16 @@ class Making:
         self.left_out: list[str] = []
         order = sorted(live.partitions, key=lambda p: (not p.default, p.name))
         good = [p for p in order if _NAME.fullmatch(p.name)]
-        ways: list[tuple[LivePartition, tuple[Kind | None, int]]]
         ways = [(p, way) for p in good for way in self._ways(p)]
         if "node" in live.refused:
-            ways = [(p, (None, 0)) for p in good]
-        known = {kind.name: kind for _, (kind, _) in ways if kind is not None}
+            ways = [(p, _Way((), 0)) for p in good]
+        known = {kind.name: kind for _, way in ways for kind in way.kinds}
         if "partition" in live.refused:
             known = {kind.name: kind for kind in self._kinds}
         for kind in known.values():
             self._node_type(kind)
-        for partition, (way, count) in ways:
-            self._partition(partition, way, count)
+        for partition, way in ways:
+            self._partition(partition, way)
         self._leave_out([p.name for p in order], {p.name for p, _ in ways})
 
     def _leave_out(self, names: list[str], kept: set[str]) -> None:
@@ -192,15 +217,27 @@ class Making:
             what = "GPUs" if self.with_gpus else "nodes"
             self.left_out.append(cut(f"partitions without {what}: {', '.join(without)}", 2000))
 
-    def _ways(self, partition: LivePartition) -> Iterator[tuple[Kind, int]]:
-        """The kinds of nodes that a partition has and how many of each, the most frequent first."""
+    def _ways(self, partition: LivePartition) -> Iterator[_Way]:
+        """The kinds of nodes that a partition has, the most frequent first, then all together."""
         counts = [
             (sum(partition.name in node.partitions for node in kind.nodes), kind)
             for kind in self._kinds
         ]
-        for count, kind in sorted(counts, key=lambda pair: (-pair[0], pair[1].name)):
-            if count:
-                yield _capped(kind, partition), count
+        found = [
+            (_capped(kind, partition), count)
+            for count, kind in sorted(counts, key=lambda pair: (-pair[0], pair[1].name))
+            if count
+        ]
+        slices = any(kind.slices for kind, _ in found)
+        for kind, count in found:
+            untold = slices and not (kind.slices or kind.must_say_type or kind.constraint)
+            yield _Way((kind,), count, "slices of GPUs may be given as well" if untold else "")
+        whole = [(kind, count) for kind, count in found if kind.gpus and not kind.slices]
+        apart = len({node.name for kind, _ in whole for node in kind.nodes})
+        if len(whole) > 1 and not slices and apart == sum(len(kind.nodes) for kind, _ in whole):
+            yield _Way(tuple(kind for kind, _ in whole), sum(count for _, count in whole))
+        if not found and (hidden := self.live.unknown_nodes(partition)):
+            yield _Way((), hidden)
 
     def _node_type(self, kind: Kind) -> None:
         facts = {
@@ -211,31 +248,37 @@ class Making:
             "nodes": len(kind.nodes),
             "cpus": kind.cpus,
             "memory_mb": kind.memory_mb,
-            "features": [f for f in kind.features if _NAME.fullmatch(f)],
+            "features": [f for f in kind.features if FEATURE.fullmatch(f)],
         }
         self.node_types[kind.name] = {k: v for k, v in facts.items() if v not in (None, [])}
         self.notes[f"node_types.{kind.name}"] = cut("; ".join(kind.remarks), 400)
 
-    def _partition(self, live: LivePartition, kind: Kind | None, count: int) -> None:
-        """kind: None where the nodes are unknown, and how many of them it has."""
+    def _partition(self, live: LivePartition, way: _Way) -> None:
         key = live.name
-        if kind is not None and key in self.partitions:
-            key = f"{live.name}-{kind.name}"
+        if way.kinds and key in self.partitions:
+            key = f"{live.name}-{way.kinds[0].name if len(way.kinds) == 1 else 'any'}"
         while key in self.partitions or (key != live.name and self._is_partition(key)):
             key += "-2"
-        qos = (self.live.qos or {}).get(live.qos or "", LiveQos(""))
-        facts: dict[str, Any] = {} if kind is None else {"node_type": kind.name}
+        qos = LiveQos(name="")
+        if self.live.counts_limits:
+            qos = (self.live.qos or {}).get(live.qos or "", qos)
+        names = [kind.name for kind in way.kinds]
+        one = len(names) == 1
+        facts: dict[str, Any] = {"node_type": names[0]} if one else {"node_types": names or None}
         if key != live.name:
             facts["select"] = {"partition": live.name}
-        remarks = [*live.restricted]
-        if not live.up:
-            remarks.append("not UP when asked")
-        if kind is not None and kind.slices:
-            remarks.append("slices of GPUs, which NCCL does not join to one job")
+        facts |= self._qos_of_jobs(live)
+        if len(way.kinds) == 1 and not way.kinds[0].must_say_type:
+            facts["constraint"] = self._constraint(way.kinds[0], live)
+        remarks = [*self._why_not_automatic(live, way)]
         if remarks:
             facts["automatic"] = False
+            if is_for_tests(live) or any(kind.slices for kind in way.kinds):
+                facts["offered"] = False
         remarks += live.denied
-        facts |= self._limits(live, qos, kind, count)
+        if not way.kinds and way.count:
+            remarks.append(f"{way.count} nodes that Slurm does not show, as of powered-down ones")
+        facts |= self._limits(live, qos, way)
         if live.qos:
             known = self.live.qos is not None and live.qos in self.live.qos
             remarks.append(f"QOS {live.qos}{'' if known else ', whose limits are not known'}")
@@ -246,24 +289,66 @@ class Making:
         self.partitions[key] = {k: v for k, v in facts.items() if v is not None}
         self.notes[f"partitions.{key}"] = cut("; ".join(remarks), 400)
 
+    def _constraint(self, kind: Kind, live: LivePartition) -> str | None:
+        """Where a request without it could get another GPU."""
+        others = (one for one in self._kinds if one.gpus and one.constraint != kind.constraint)
+        mixed = any(live.name in node.partitions for one in others for node in one.nodes)
+        return kind.constraint if mixed else None
+
+    def _qos_of_jobs(self, live: LivePartition) -> dict[str, Any]:
+        """The one that jobs there must have; of several, all, unless a job without a word has one
+        of them."""
+        allowed = [name for name in live.allowed_qos or () if _NAME.fullmatch(name)]
+        if not allowed or not self.live.counts_qos or self._defaults() & {*allowed}:
+            return {}
+        return {"qos": allowed[0]} if len(allowed) == 1 else {"allowed_qos": allowed}
+
+    def _defaults(self) -> set[str]:
+        """QOS that a job gets without a word: of whoever asks, else Slurm's own."""
+        own = {a.default_qos for a in self.live.associations or () if a.user and a.default_qos}
+        return own or {"normal"}
+
+    def _why_not_automatic(self, live: LivePartition, way: _Way) -> Iterator[str]:
+        yield from live.restricted
+        here = {self.host, self.host.partition(".")[0]}
+        if live.login_nodes is not None and not here & {*live.login_nodes}:
+            yield f"AllocNodes={','.join(live.login_nodes)}"
+        if live.allowed_qos is not None and self.live.counts_qos:
+            own = {name for a in self.live.associations or () if a.user for name in a.qos}
+            if not {*live.allowed_qos} & (own or self._defaults()):
+                yield f"AllowQos={','.join(live.allowed_qos)}"
+        if not live.up:
+            yield "not UP when asked"
+        if any(kind.slices for kind in way.kinds):
+            yield "slices of GPUs, which NCCL does not join to one job"
+        if way.why_not:
+            yield way.why_not
+        if is_for_tests(live):
+            yield "for short tests, by its name and its limit of time"
+
     def _is_partition(self, name: str) -> bool:
         return any(p.name == name for p in self.live.partitions)
 
-    def _limits(
-        self, live: LivePartition, qos: LiveQos, kind: Kind | None, count: int
-    ) -> dict[str, Any]:
+    def _limits(self, live: LivePartition, qos: LiveQos, way: _Way) -> dict[str, Any]:
         """The partition's own limits, and those of its QOS, whichever are stricter."""
         times = [t for t in (live.max_time_s, qos.max_time_s) if t is not None]
-        nodes = [n for n in (live.max_nodes, qos.per_job.get("node")) if n is not None]
-        if kind is not None and count < len(kind.nodes):
-            nodes.append(count)
+        bounds = [live.max_nodes, qos.per_job.get("node"), qos.in_all.get("node")]
+        if way.count and way.count < (sum(len(kind.nodes) for kind in way.kinds) or 10**9):
+            bounds.append(way.count)
+        nodes = [n for n in bounds if n is not None]
         least = max(live.min_nodes or 1, qos.least.get("node", 1))
-        gpus = "gres/gpu"
-        most_gpus, least_gpus = qos.per_job.get(gpus), qos.least.get(gpus)
+        gpus, of_node = "gres/gpu", max((kind.gpus for kind in way.kinds), default=64)
+        all_gpus = (qos.per_job.get(gpus), qos.in_all.get(gpus))
+        most_gpus = min((n for n in all_gpus if n is not None), default=None)
+        least_gpus, per_node = qos.least.get(gpus), qos.per_node.get(gpus, 64)
+        minutes = qos.job_minutes
         possible = not nodes or least <= min(nodes)
         return {
             "min_nodes": least if least > 1 and possible else None,
             "max_nodes": min(nodes, default=None),
+            "max_node_hours": minutes["node"] / 60 if minutes.get("node") else None,
+            "max_gpu_hours": minutes[gpus] / 60 if minutes.get(gpus) else None,
+            "max_gpus_per_node": per_node if 0 < per_node < of_node else None,
             "max_time": format_time(min(times)) if times else None,
             "default_time": format_time(live.default_time_s) if live.default_time_s else None,
             "min_gpus_per_job": None if (least_gpus or 0) > (most_gpus or 10**9) else least_gpus,
@@ -271,7 +356,9 @@ class Making:
             "max_gpus_per_user": qos.per_user.get(gpus),
             "max_gpus_per_account": qos.per_account.get(gpus),
             "max_nodes_per_user": qos.per_user.get("node"),
-            "whole_nodes": "given" if live.whole_nodes else None,
+            "max_jobs_per_user": qos.max_jobs,
+            "max_memory_per_cpu_mb": max_memory_per_cpu_mb(live, self.live),
+            "whole_nodes": "given" if self.live.is_whole(live) else None,
             "preempt": preempted(live, self.live),
         }
 
@@ -304,7 +391,8 @@ def preempted(partition: LivePartition, live: LiveCluster) -> str | None:
         if p.priority_tier is not None and p.priority_tier > partition.priority_tier
     }
     shared = any(
-        partition.name in node.partitions and above & set(node.partitions) for node in live.nodes
+        partition.name in node.partitions and above & set(node.partitions)
+        for node in live.all_nodes
     )
     if not shared or mode == "OFF":
         return "none"

@@ -12,19 +12,22 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.config.partition import NodeType, Partition
+from fsdpkit.config.partition import NodeType, Partition, together
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.units import parse_time_s
 from fsdpkit.publishing.draft import Making, slurm_facts
 from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
+from fsdpkit.scheduling.live_placement import gpu_form
 
 NO_LIMIT = "no limit"
 _TIMES = ("max_time", "default_time")
-_OF_PARTITION = (
-    *("min_nodes", "max_nodes", "max_time", "default_time"),
-    *("min_gpus_per_job", "max_gpus_per_job", "max_gpus_per_user", "max_gpus_per_account"),
-    *("max_nodes_per_user", "whole_nodes", "preempt"),
+_LIMITS = (
+    *("min_nodes", "max_nodes", "max_time", "max_node_hours", "max_gpu_hours"),
+    *("min_gpus_per_job", "max_gpus_per_job", "max_gpus_per_node", "max_gpus_per_user"),
+    *("max_gpus_per_account", "max_nodes_per_user", "max_memory_per_cpu_mb", "allowed_qos"),
 )
+"""What a cluster has gained of these refuses jobs that the profile lets pass: a difference."""
+_OF_PARTITION = (*_LIMITS, "default_time", "whole_nodes", "preempt")
 _OF_NODES = ("gpus", "gpu_type", "arch", "nodes", "cpus", "memory_mb", "features")
 _SAYS_NO_LIMIT = ("max_nodes", "max_time")
 """Of these a partition without a value has no limit, unless a QOS has one that was not read."""
@@ -98,6 +101,9 @@ class _Comparing:
         asked, known = self.profile.gpu_request.type, self._types()
         if asked is not None and known and asked not in known:
             self.differ.append(ProfileDifference("gpu_request.type", asked, ", ".join(known)))
+        asked, known_form = self.profile.gpu_request.form, gpu_form(self.live)
+        if (asked or "gpus-per-node") == "gpus-per-node" != known_form and known:
+            self.differ.append(ProfileDifference("gpu_request.form", asked, known_form))
 
     def _types(self) -> list[str]:
         return sorted({kind.gpu_type for kind in self._kinds.values() if kind.gpu_type})
@@ -122,10 +128,14 @@ class _Comparing:
         if ours.automatic and living.restricted:
             restricted = ", ".join(living.restricted)
             self.differ.append(ProfileDifference(f"{key}.automatic", True, restricted))
-        of_ours = self.profile.node_types.get(ours.node_type or "", NodeType())
+        of_ours = together([self.profile.node_types[kind] for kind in ours.kinds])
         theirs = max(ways, key=lambda way: _likeness(of_ours, self._kind(way)))
-        if ours.node_type is not None and theirs.node_type is not None:
-            kinds.setdefault(ours.node_type, []).append(self._kind(theirs))
+        for kind in ours.kinds:
+            found = ways if len(ours.kinds) > 1 else [theirs]
+            kinds.setdefault(kind, []).extend(self._kind(way) for way in found if way.kinds)
+        enforced = "AccountingStorageEnforce" in self.live.config
+        if enforced and "qos" not in asks and theirs.qos is not None and not ours.allowed_qos:
+            self.differ.append(ProfileDifference(f"{key}.qos", None, theirs.qos))
         if "qos" in asks:
             self._qos(f"{key}.qos", asks["qos"])
             self.not_compared.append(f"{key}: its limits are those of QOS {asks['qos']}")
@@ -135,7 +145,7 @@ class _Comparing:
 
     def _kind(self, way: Partition) -> NodeType:
         """What is unknown of it is no difference."""
-        return self._kinds.get(str(way.node_type), NodeType())
+        return together([self._kinds[kind] for kind in way.kinds])
 
     def _qos(self, key: str, name: str) -> None:
         if self.live.qos is not None and name not in self.live.qos:
@@ -155,7 +165,19 @@ class _Comparing:
         unread |= field == "max_nodes" and "node" in self.live.refused  # how many has it?
         if found is None and field in _SAYS_NO_LIMIT and not unread:
             found = NO_LIMIT
-        self._told(key, mine, found)
+        if field == "allowed_qos" and "AccountingStorageEnforce" not in self.live.config:
+            return
+        gained = field in _LIMITS and mine in (None, []) and found not in (None, [], NO_LIMIT)
+        if gained and (field != "max_nodes" or self._limits_nodes(living)):
+            self.differ.append(ProfileDifference(key, NO_LIMIT, found))
+        else:
+            self._told(key, mine, found)
+
+    def _limits_nodes(self, living: LivePartition) -> bool:
+        """Whether it has a limit, and not only so many nodes."""
+        qos = (self.live.qos or {}).get(living.qos or "")
+        of_qos = qos is not None and "node" in {**qos.per_job, **qos.in_all}
+        return living.max_nodes is not None or of_qos
 
     def _node_type(self, name: str, found: list[NodeType]) -> None:
         """Against the kind that is most like it, in whichever partition."""

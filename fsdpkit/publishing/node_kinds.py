@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from fsdpkit.scheduling.live_cluster import LiveCluster, LiveNode
+from fsdpkit.scheduling.live_cluster import LiveCluster, LiveNode, is_slice
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,15 @@ class Kind:
     """Of the one with the least."""
     features: tuple[str, ...]
     """Of all of them."""
+    constraint: str | None
+    """The feature that tells it from other GPUs without a type; None: none does, or need not."""
     nodes: tuple[LiveNode, ...]
     remarks: tuple[str, ...]
 
     @property
     def slices(self) -> bool:
-        """Whether its GPUs are parts of one (MIG), by the names that NVIDIA gives those."""
-        return bool(re.search(r"\d+g\.\d+gb", self.slurm_type or ""))
+        """Whether its GPUs are parts of one (MIG)."""
+        return is_slice(self.slurm_type)
 
 
 _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
@@ -40,19 +43,20 @@ _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
 def gpu_kinds(live: LiveCluster) -> list[Kind]:
     """The kinds of a cluster's nodes, those with most GPUs first; nodes with two types of GPU are
     of two kinds."""
-    groups: dict[tuple[int, str, str, int], list[LiveNode]] = {}
-    for node in live.nodes:
+    groups: dict[_Key, list[LiveNode]] = {}
+    for node in live.all_nodes:
         for kind, count in node.gpus or ((None, 0),):
             if kind is not None and not _TYPE.fullmatch(kind):
                 kind, count = None, 0
-            key = (-count, kind or "", node.arch or "", node.cpus or 0)
+            model = "" if kind or not count else _model(node)
+            key = _Key(-count, kind or "", model, node.arch or "", node.cpus or 0)
             groups.setdefault(key, []).append(node)
     groups = _with_unread_architecture(groups)
-    typed = {kind for (_, kind, _, _) in groups if kind}
+    typed = {key.kind for key in groups if key.kind}
     several = len(typed) > 1
     found, taken = [], set[str]()
-    for (less, kind, arch, cpus), nodes in sorted(groups.items()):
-        stem = f"{kind or 'gpu'}x{-less}" if less else "cpu"
+    for (less, kind, model, arch, cpus), nodes in sorted(groups.items()):
+        stem = f"{kind or model.lower() or 'gpu'}x{-less}" if less else "cpu"
         name = next(n for n in _numbered(stem) if n not in taken)
         taken.add(name)
         ordered = tuple(sorted(nodes, key=lambda node: node.name))
@@ -68,11 +72,58 @@ def gpu_kinds(live: LiveCluster) -> list[Kind]:
                 cpus=cpus or None,
                 memory_mb=min(memory, default=None),
                 features=tuple(sorted(features)),
+                constraint=_constraint(model, features, groups),
                 nodes=ordered,
                 remarks=tuple(_remarks(ordered, kind, memory)),
             )
         )
     return found
+
+
+class _Key(NamedTuple):
+    less: int
+    kind: str
+    model: str
+    arch: str
+    cpus: int
+
+
+_MODEL = re.compile(
+    r"(?<![a-z0-9])(?:[abghlptv]\d{1,4}[a-z]{0,2}|gh\d{3}|mi\d{3}[a-z]?|(?:rtx|gtx|titan)[a-z0-9]*)"
+    r"(?![a-z0-9])"
+)
+"""A GPU's model in a feature, after which nodes are told apart where their GPUs have no type."""
+
+
+def _models(feature: str) -> list[str]:
+    words = feature.lower().replace("_", " ")
+    return [word for word in _MODEL.findall(words) if word not in ("v1", "v2", "v3", "v4")]
+
+
+def _model(node: LiveNode) -> str:
+    found = sorted({word for feature in node.features for word in _models(feature)})
+    return found[0] if len(found) == 1 else ""
+
+
+def _constraint(
+    model: str, features: Set[str], groups: Mapping[_Key, Sequence[LiveNode]]
+) -> str | None:
+    """A feature that names the model and that no other node with GPUs has."""
+    if not model or len({key.model or key.kind for key in groups if key.less}) < 2:
+        return None
+    others = {
+        feature
+        for key, nodes in groups.items()
+        if key.less and key.model != model
+        for node in nodes
+        for feature in node.features
+    }
+    own = [f for f in sorted(features - others) if model in _models(f) and FEATURE.fullmatch(f)]
+    return own[0] if own else None
+
+
+FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+-]{0,127}", re.ASCII)
+"""Features that a script may hold."""
 
 
 def _numbered(stem: str) -> Iterator[str]:
@@ -87,16 +138,14 @@ def _mixed(nodes: tuple[LiveNode, ...]) -> bool:
     return any(len(node.gpus) > 1 for node in nodes)
 
 
-def _with_unread_architecture(
-    groups: dict[tuple[int, str, str, int], list[LiveNode]],
-) -> dict[tuple[int, str, str, int], list[LiveNode]]:
+def _with_unread_architecture(groups: dict[_Key, list[LiveNode]]) -> dict[_Key, list[LiveNode]]:
     """A node that has not registered says no architecture; it is of the one kind like it."""
-    merged: dict[tuple[int, str, str, int], list[LiveNode]] = {}
-    for (less, kind, arch, cpus), nodes in groups.items():
-        if not arch:
-            like = [k for k in groups if (k[0], k[1], k[3]) == (less, kind, cpus) and k[2]]
-            arch = like[0][2] if len(like) == 1 else ""
-        merged.setdefault((less, kind, arch, cpus), []).extend(nodes)
+    merged: dict[_Key, list[LiveNode]] = {}
+    for key, nodes in groups.items():
+        if not key.arch:
+            like = [other for other in groups if other._replace(arch="") == key and other.arch]
+            key = like[0] if len(like) == 1 else key
+        merged.setdefault(key, []).extend(nodes)
     return merged
 
 

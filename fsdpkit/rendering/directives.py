@@ -10,7 +10,7 @@ import msgspec
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement
-from fsdpkit.config.profile import NodeType, SiteProfile
+from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.units import format_time
 
 
@@ -21,14 +21,13 @@ class Directive(msgspec.Struct, frozen=True):
     value: str | None
 
 
-def gpu_directive(profile: SiteProfile, node: NodeType, gpus: int) -> Directive | None:
+def gpu_directive(profile: SiteProfile, placement: Placement, gpus: int) -> Directive | None:
     """The one form in which this site asks for GPUs, per node."""
-    request = profile.gpu_request
-    if request.form == "none":
+    if placement.gpu_form == "none":
         return None
-    kind = node.gpu_type or request.type
+    kind = placement.node_type.gpu_type or profile.gpu_request.type
     count = f"{kind}:{gpus}" if kind else str(gpus)
-    if request.form == "gres":
+    if placement.gpu_form == "gres":
         return Directive("gres", f"gpu:{count}")
     return Directive("gpus-per-node", count)
 
@@ -57,7 +56,7 @@ def resource_directives(
     chosen = {name: value for name, value in pairs if value is not None}
     if (own := resources.constraint) and (selected := placement.select.get("constraint")):
         chosen["constraint"] = f"{selected}&{own}"
-    if gpu := gpu_directive(profile, placement.node_type, resources.gpus):
+    if gpu := gpu_directive(profile, placement, resources.gpus):
         # sbatch keeps only the last --gres, so a partition's own joins the GPUs'.
         others = [chosen[gpu.name]] if gpu.name in chosen else []
         chosen[gpu.name] = ",".join([str(gpu.value), *others])

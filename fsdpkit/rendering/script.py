@@ -185,7 +185,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             args=_entry_args(plan, run_dir),
             array_args=_array_args(plan),
         ),
-        site=msgspec.to_builtins(profile) | {"id": plan.site.id},
+        site=msgspec.to_builtins(profile) | {"id": plan.site.id, "gpu_request": _gpu_request(plan)},
         nodes=resources.nodes,
         spare=resources.spare,
         gpus=resources.gpus,
@@ -220,6 +220,12 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     )
     plain: dict[str, Any] = msgspec.to_builtins(context)
     return plain
+
+
+def _gpu_request(plan: Plan) -> dict[str, Any]:
+    """In the form that was decided."""
+    request = msgspec.to_builtins(plan.site.profile.gpu_request)
+    return {**request, "form": plan.placement.gpu_form}
 
 
 def _device(plan: Plan) -> str:
@@ -278,8 +284,9 @@ def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
         directives.append(Directive("no-requeue", None))
     elif plan.expedite:
         directives.append(Directive("requeue", "expedite"))
-    elif policy.requeue is not None:
-        directives.append(Directive("requeue" if policy.requeue else "no-requeue", None))
+    else:  # a cluster may queue nothing again that does not ask for it (JobRequeue=0)
+        asks = "no-requeue" if policy.requeue is False else "requeue"
+        directives.append(Directive(asks, None))
     directives += _mail(plan.job.spec.notify)
     if plan.array:
         directives.append(Directive("array", plan.array))
@@ -319,7 +326,8 @@ def _origins(plan: Plan) -> list[str]:
     placement = plan.placement
     lines.append(f"cpus-per-task = {placement.cpus_per_task} ({placement.cpus_reason})")
     if placement.memory_mb is not None and plan.job.spec.resources.memory is None:
-        lines.append(f"mem = {placement.memory_mb}M ({placement.memory_reason})")
+        shown = f"{placement.memory_mb}M" if placement.memory_mb else "0"
+        lines.append(f"mem = {shown} ({placement.memory_reason})")
     if placement.select and not plan.job.spec.resources.partition:
         chosen = ", ".join(f"{k} {v}" for k, v in placement.select.items())
         lines.append(f"{chosen} (site: the first that fits)")

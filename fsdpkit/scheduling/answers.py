@@ -1,6 +1,6 @@
 """How Slurm's commands are called, and what one answers to a question on a login node.
 
-The client in slurm.py follows jobs and submits them; here is what else `check` and `init` ask.
+The client in slurm.py follows jobs and submits them; here is what else `check` asks.
 """
 
 from __future__ import annotations
@@ -57,19 +57,3 @@ def answer(*argv: str) -> str:
     if done.returncode != 0:
         raise SchedulerError(done.stderr.strip() or f"{argv[0]}: exit status {done.returncode}")
     return done.stdout
-
-
-def accounts_of(clusters: str | None) -> list[str]:
-    """The accounts that this user may charge, by Slurm's accounting; clusters: of these alone.
-
-    Raises SchedulerError where it does not say.
-    """
-    import pwd  # only Unix has it
-
-    of_cluster = [f"cluster={clusters}"] if clusters else []
-    try:
-        who = f"user={pwd.getpwuid(os.getuid()).pw_name}"
-    except KeyError:
-        raise SchedulerError(f"user {os.getuid()} has no name on this machine") from None
-    rows = answer("sacctmgr", "-nP", "show", "assoc", "format=cluster,account", *of_cluster, who)
-    return sorted({line.split("|")[1] for line in rows.splitlines() if "|" in line})

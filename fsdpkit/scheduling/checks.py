@@ -27,8 +27,9 @@ from fsdpkit.runs import file_system
 from fsdpkit.runs.failures import SHELLS_MARK
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling import submission
-from fsdpkit.scheduling.answers import accounts_of, answer
+from fsdpkit.scheduling.answers import answer
 from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.live_cluster import accounts_of
 from fsdpkit.scheduling.refusals import remedy_for
 
 _IMPORT_S = 300.0

@@ -27,7 +27,7 @@ from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageErr
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import write_new
 from fsdpkit.scheduling import submission
-from fsdpkit.scheduling.answers import accounts_of
+from fsdpkit.scheduling.live_cluster import accounts_of
 from fsdpkit.scheduling.packages import conda_prefix
 
 OWN = "current"

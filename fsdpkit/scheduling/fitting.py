@@ -20,6 +20,7 @@ from fsdpkit.scheduling.job_checks import (
     check_on,
     check_training,
     look_at_files,
+    what_is_handed_on,
 )
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
 from fsdpkit.scheduling.run_dir import check_paths
@@ -40,6 +41,10 @@ def fit(
         check_environment(job, site)
     is_short = resources.time_s <= shortest_s(profile)
     placement = place(resources, site, saves=not is_short or heeds_warnings(job))
+    if here:
+        from fsdpkit.scheduling.live_placement import completed, with_qos
+
+        placement = with_qos(completed(placement, resources, profile), resources, profile)
     cluster = cluster_of(profile.kind, profile.slurm_clusters)
     cluster.check(resources, here=here)
     warnings = [*placement.warnings]
@@ -57,6 +62,7 @@ def fit(
         warnings += not_from_here(job, site, placement.node_type, work_dir)
         warnings += look_at_files(job, runs, work_dir, elsewhere=cluster.elsewhere)
         if cluster.elsewhere:
+            warnings += what_is_handed_on(job, placement.slurm_conf)
             avoided, why_not = nodes_to_leave_out(runs, resources, placement, site)
             warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
     if profile.policy.requeue is False and job.may_requeue and not chained:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,32 @@ def check_environment(job: LoadedJob, site: LoadedSite) -> None:
     """What the shell and its Python must have. Raises ConfigError."""
     _check_passed(job)
     _check_torch(job, site)
+
+
+def what_is_handed_on(job: LoadedJob, conf: Mapping[str, str] | None) -> list[str]:
+    """Limits of this shell that would end the job's processes, where Slurm hands them on.
+
+    conf: the cluster's settings, where they are known (slurm.conf, PropagateResourceLimits).
+    """
+    import resource  # only Unix has it
+
+    handed = (conf or {}).get("PropagateResourceLimits") or "ALL"
+    kept = (conf or {}).get("PropagateResourceLimitsExcept", "").split(",")
+    if "propagate" in job.spec.slurm.directives:
+        return []
+    told = []
+    for name, what, option, limit in (
+        ("CPU", "seconds of CPU time", "-t", resource.RLIMIT_CPU),
+        ("AS", "bytes of address space", "-v", resource.RLIMIT_AS),
+    ):
+        soft = resource.getrlimit(limit)[0]
+        hands_on = name not in kept and (handed == "ALL" or name in handed.split(","))
+        if soft != resource.RLIM_INFINITY and hands_on:
+            told.append(
+                f"this shell allows a process {soft} {what}, and Slurm hands that on to the ranks: "
+                f"ulimit -S {option} unlimited before you submit, or --sbatch-option propagate=NONE"
+            )
+    return told
 
 
 def look_at_files(job: LoadedJob, runs: Path, work_dir: Path, *, elsewhere: bool) -> list[str]:

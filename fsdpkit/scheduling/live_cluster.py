@@ -8,19 +8,32 @@ answer.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from fsdpkit.config.units import parse_time_s
 from fsdpkit.errors import SchedulerError
+from fsdpkit.runs.exclusions import expand
 from fsdpkit.scheduling.answers import call
+from fsdpkit.scheduling.live_limits import (
+    ASSOC_FORMAT,
+    QOS_FORMAT,
+    LiveAssociation,
+    LiveQos,
+    count,
+    parse_associations,
+    parse_qos,
+    time_s,
+)
 from fsdpkit.scheduling.refusals import remedy_for
 
 _LIMIT_S = 60.0
 """For one command; thousands of nodes take slurmctld a second or two, a busy one longer."""
+_ACCOUNTS_S = 20.0
 _MAX_BYTES = 256 * 2**20
 _MAX_LINE = 2**20
 
@@ -39,6 +52,8 @@ class LiveNode:
     partitions: tuple[str, ...]
     usable: bool
     """Neither down nor drained, failed or in maintenance just now."""
+    exists: bool = True
+    """False: named for later (slurm.conf, State=FUTURE)."""
 
 
 @dataclass(frozen=True)
@@ -56,28 +71,29 @@ class LivePartition:
     max_memory_mb: int | None
     """Per node."""
     whole_nodes: bool
+    shares_nodes: bool
+    """Jobs may get the same parts of nodes."""
     restricted: tuple[str, ...]
-    """Why not everybody may use it, or find it."""
+    """Why not everybody may use it, or find it, whoever asks and from where."""
     denied: tuple[str, ...]
     """Who may not, where all others may."""
+    allowed_qos: tuple[str, ...] | None
+    """None: all, as of the next two."""
+    allowed_accounts: tuple[str, ...] | None
+    login_nodes: tuple[str, ...] | None
+    """From which jobs may come."""
+    denied_qos: tuple[str, ...]
+    denied_accounts: tuple[str, ...]
+    nodes: tuple[str, ...]
+    """Names of all, also those that are powered down and not listed; empty where not read."""
+    max_memory_per_cpu_mb: int | None
+    default_memory: Mapping[str, int]
+    """What a job gets that asks for none, in megabytes: by cpu, node or gpu."""
     qos: str | None
     """Of the partition itself, whose limits hold for each job."""
     priority_tier: int | None
     preempt_mode: str
     billing: str | None
-
-
-@dataclass(frozen=True)
-class LiveQos:
-    """The limits of a QOS. None: without one."""
-
-    name: str
-    max_time_s: int | None = None
-    per_job: Mapping[str, int] = field(default_factory=dict)
-    """By Slurm's names of what it counts: node, gres/gpu, …"""
-    per_user: Mapping[str, int] = field(default_factory=dict)
-    per_account: Mapping[str, int] = field(default_factory=dict)
-    least: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,6 +105,8 @@ class LiveCluster:
     nodes: tuple[LiveNode, ...]
     qos: Mapping[str, LiveQos] | None
     """None: accounting did not say."""
+    associations: tuple[LiveAssociation, ...] | None = None
+    """This user's, and those of the accounts above; None: accounting did not say."""
     unread: tuple[str, ...] = ()
     """What else gave no answer, and why."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -99,6 +117,54 @@ class LiveCluster:
     def not_read(self) -> list[str]:
         """Every source that gave no answer, and why."""
         return [*self.refused.values(), *self.unread]
+
+    @cached_property
+    def all_nodes(self) -> tuple[LiveNode, ...]:
+        """Those that exist, with those that a partition lists and Slurm does not show, as of nodes
+        in a cloud that are powered down, where the ones numbered like them are all alike."""
+        shown = {node.name for node in self.nodes}
+        alike: dict[str, dict[tuple[object, ...], LiveNode]] = {}
+        for node in self.nodes:
+            facts = (node.cpus, node.memory_mb, node.gpus, node.features)
+            alike.setdefault(_stem(node.name), {})[facts] = node
+        hidden: dict[str, list[str]] = {}
+        for partition in self.partitions:
+            for name in partition.nodes:
+                if name not in shown:
+                    hidden.setdefault(name, []).append(partition.name)
+        found = (
+            replace(kinds[0], name=name, partitions=tuple(partitions), usable=True)
+            for name, partitions in hidden.items()
+            if len(kinds := [*alike.get(_stem(name), {}).values()]) == 1
+        )
+        return (*(node for node in self.nodes if node.exists), *found)
+
+    def unknown_nodes(self, partition: LivePartition) -> int:
+        """How many nodes it has of which nothing is known."""
+        known = {node.name for node in self.all_nodes if partition.name in node.partitions}
+        return len({*partition.nodes} - known)
+
+    @property
+    def counts_limits(self) -> bool:
+        """Whether limits of QOS and associations hold; where nobody says, they may."""
+        enforced = self.config.get("AccountingStorageEnforce")
+        return enforced is None or bool({"limits", "safe"} & {*enforced.split(",")})
+
+    def is_whole(self, partition: LivePartition) -> bool:
+        """Whether its jobs get whole nodes."""
+        linear = self.config.get("SelectType") == "select/linear"
+        return partition.whole_nodes or (linear and not partition.shares_nodes)
+
+    @property
+    def counts_qos(self) -> bool:
+        """Whether a job must have a QOS of its association."""
+        enforced = self.config.get("AccountingStorageEnforce")
+        return enforced is None or "qos" in enforced.split(",")
+
+    @property
+    def default_memory(self) -> dict[str, int]:
+        """As of a partition, where that has no rule of its own."""
+        return _default_memory(self.config)
 
     @property
     def name(self) -> str:
@@ -111,14 +177,14 @@ class LiveCluster:
         return found[1] if found else None
 
 
-QOS_FORMAT = "Name,MaxWall,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES"
-
-
-def ask(cluster: str | None = None) -> LiveCluster:
+def ask(
+    cluster: str | None = None, *, accounting: bool = True, limit_s: float | None = None
+) -> LiveCluster:
     """The cluster that Slurm's commands on this machine speak to, or another by its name.
 
+    accounting: ask slurmdbd too, which may be silent. limit_s: for each command.
     Raises SchedulerError if slurmctld does not answer, or not to the end, or lets this user see
-    neither partitions nor nodes. Accounting may be silent.
+    neither partitions nor nodes.
     """
     which = ["-M", cluster] if cluster else []
     show = ["scontrol", *which, "--all", "--oneliner", "show"]
@@ -126,7 +192,7 @@ def ask(cluster: str | None = None) -> LiveCluster:
 
     def seen(what: str, argv: Sequence[str]) -> Iterator[str] | None:
         try:
-            return _asked(argv)
+            return _asked(argv, limit_s)
         except RefusedError as error:
             refused[what] = " ".join(str(error).split())
             return None
@@ -136,19 +202,49 @@ def ask(cluster: str | None = None) -> LiveCluster:
     nodes = seen("node", [*show, "node"])
     if partitions is nodes is None:
         raise SchedulerError("\n".join(refused.values()))
-    qos, unread = None, []
-    try:
-        qos = parse_qos(_asked(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FORMAT}"]))
-    except SchedulerError as error:
-        unread.append(str(error).splitlines()[0])
+    settings = {} if config is None else parse_config(config)
+    qos, associations, unread = None, None, []
+    if accounting:
+        try:
+            qos = parse_qos(_asked(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FORMAT}"]))
+            associations = tuple(associations_of(cluster or settings.get("ClusterName", "")))
+        except SchedulerError as error:
+            unread.append(str(error).splitlines()[0])
     return LiveCluster(
-        {} if config is None else parse_config(config),
+        settings,
         () if partitions is None else tuple(parse_partitions(partitions)),
         () if nodes is None else tuple(parse_nodes(nodes)),
         qos,
+        associations,
         tuple(unread),
         refused,
     )
+
+
+def associations_of(
+    cluster: str, *, above: bool = True, limit_s: float | None = None
+) -> list[LiveAssociation]:
+    """This user's; above: and those of all accounts, which are above them. Raises
+    SchedulerError."""
+    import pwd  # only Unix has it
+
+    try:
+        me = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise SchedulerError(f"user {os.getuid()} has no name on this machine") from None
+    where = [f"cluster={cluster}"] if cluster else []
+    asked = ["sacctmgr", "-nP", "show", "assoc", *where, f"format={ASSOC_FORMAT}"]
+    own = parse_associations(_asked([*asked, f"user={me}"], limit_s))
+    return own + (parse_associations(_asked([*asked, "user="])) if own and above else [])
+
+
+def accounts_of(cluster: str | None) -> list[str]:
+    """The accounts that this user may charge, on that cluster alone where it is named.
+
+    Raises SchedulerError where accounting does not say.
+    """
+    found = associations_of(cluster or "", above=False, limit_s=_ACCOUNTS_S)
+    return sorted({one.account for one in found})
 
 
 class RefusedError(SchedulerError):
@@ -158,13 +254,14 @@ class RefusedError(SchedulerError):
 _REFUSALS = re.compile(r"[Aa]ccess/permission denied|[Aa]ccess denied|[Pp]ermission denied")
 
 
-def _asked(argv: Sequence[str]) -> Iterator[str]:
+def _asked(argv: Sequence[str], limit_s: float | None = None) -> Iterator[str]:
     """The lines that a command prints, once it has ended well. Raises SchedulerError."""
+    limit_s = limit_s or _LIMIT_S
     with tempfile.TemporaryFile() as told:
         try:
-            done = call(argv, _LIMIT_S, {"SLURM_TIME_FORMAT": "standard"}, told)
+            done = call(argv, limit_s, {"SLURM_TIME_FORMAT": "standard"}, told)
         except subprocess.TimeoutExpired:
-            raise SchedulerError(f"{argv[0]} has not answered within {_LIMIT_S:.0f} s") from None
+            raise SchedulerError(f"{argv[0]} has not answered within {limit_s:.0f} s") from None
         if done.returncode != 0:
             words = done.stderr.strip()[-2000:]
             what = " ".join([argv[0], *(w for w in argv[1:] if not w.startswith("-"))])
@@ -220,19 +317,30 @@ def parse_partitions(lines: Iterator[str]) -> Iterator[LivePartition]:
             name=told["PartitionName"],
             default=told.get("Default") == "YES",
             up=told["State"] == "UP",
-            max_time_s=_time_s(told["MaxTime"]),
-            default_time_s=_time_s(told.get("DefaultTime")),
-            max_nodes=_count(told["MaxNodes"]),
-            min_nodes=_count(told.get("MinNodes")),
-            max_cpus_per_node=_count(told.get("MaxCPUsPerNode")),
-            max_memory_mb=_count(told.get("MaxMemPerNode")),
+            max_time_s=time_s(told["MaxTime"]),
+            default_time_s=time_s(told.get("DefaultTime")),
+            max_nodes=count(told["MaxNodes"]),
+            min_nodes=count(told.get("MinNodes")),
+            max_cpus_per_node=count(told.get("MaxCPUsPerNode")),
+            max_memory_mb=count(told.get("MaxMemPerNode")),
             # 25.05 and later have no OverSubscribe=EXCLUSIVE any more.
             whole_nodes="EXCLUSIVE" in told.get("OverSubscribe", "")
             or told.get("Exclusive") == "NODE",
+            shares_nodes=told.get("OverSubscribe", "").startswith(("YES", "FORCE")),
             restricted=tuple(_restrictions(told)),
             denied=tuple(f"{key}={told[key]}" for key in told if key.startswith("Deny")),
+            allowed_qos=_only(told.get("AllowQos")),
+            allowed_accounts=_only(told.get("AllowAccounts")),
+            login_nodes=None
+            if told.get("AllocNodes", "ALL") == "ALL"
+            else expand(told["AllocNodes"]),
+            denied_qos=tuple(_listed(told.get("DenyQos"))),
+            denied_accounts=tuple(_listed(told.get("DenyAccounts"))),
+            nodes=expand(_text(told["Nodes"]) or "") or (),
+            max_memory_per_cpu_mb=count(told.get("MaxMemPerCPU")),
+            default_memory=_default_memory(told),
             qos=_text(told.get("QoS")),
-            priority_tier=_count(told.get("PriorityTier")),
+            priority_tier=count(told.get("PriorityTier")),
             preempt_mode=told.get("PreemptMode", ""),
             billing=_text(told.get("TRESBillingWeights")),
         )
@@ -241,7 +349,7 @@ def parse_partitions(lines: Iterator[str]) -> Iterator[LivePartition]:
 
 
 def _restrictions(told: Mapping[str, str]) -> Iterator[str]:
-    for key in ("AllowGroups", "AllowAccounts", "AllowQos", "AllocNodes"):
+    for key in ("AllowGroups", "AllowAccounts"):
         if (value := told.get(key, "ALL")) != "ALL":
             yield f"{key}={value}"
     for key in ("Hidden", "RootOnly", "ReqResv"):
@@ -249,9 +357,19 @@ def _restrictions(told: Mapping[str, str]) -> Iterator[str]:
             yield f"{key}=YES"
 
 
+def _default_memory(told: Mapping[str, str]) -> dict[str, int]:
+    jobs = fields_of(told.get("JobDefaults", "").replace(",", " "))
+    read = {"cpu": told.get("DefMemPerCPU"), "node": told.get("DefMemPerNode")}
+    found = {key: count(text) for key, text in {**read, "gpu": jobs.get("DefMemPerGPU")}.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _only(text: str | None) -> tuple[str, ...] | None:
+    return None if text in (None, "ALL") else tuple(_listed(text))
+
+
 def parse_nodes(lines: Iterator[str]) -> Iterator[LiveNode]:
-    """Output of `scontrol --oneliner show node`, without those that do not exist yet. Raises
-    SchedulerError."""
+    """Output of `scontrol --oneliner show node`. Raises SchedulerError."""
     seen = 0
     for line in lines:
         if not line.strip():
@@ -259,22 +377,30 @@ def parse_nodes(lines: Iterator[str]) -> Iterator[LiveNode]:
         told = _whole(line, "node", ("NodeName", "CPUTot", "RealMemory", "State", "CfgTRES"))
         seen += 1
         states = set(re.split(r"[+*~#!%$@^-]", told["State"]))
-        if "FUTURE" in states:
-            continue
-        memory = _count(told["RealMemory"])
-        kept = _count(told.get("MemSpecLimit")) or 0
+        memory = count(told["RealMemory"])
+        kept = count(told.get("MemSpecLimit")) or 0
         yield LiveNode(
             name=told["NodeName"],
             arch=_text(told.get("Arch")),
-            cpus=_count(told.get("CPUEfctv")) or _count(told["CPUTot"]),
+            cpus=count(told.get("CPUEfctv")) or count(told["CPUTot"]),
             memory_mb=None if memory is None else max(1, memory - kept),
             gpus=gpus_of(told.get("Gres", "")),
             features=tuple(_listed(told.get("AvailableFeatures"))),
             partitions=tuple(_listed(told.get("Partitions"))),
+            exists="FUTURE" not in states,
             usable=not states & {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "MAINTENANCE"},
         )
     if not seen:
         raise SchedulerError("scontrol show node named no node")
+
+
+def _stem(name: str) -> str:
+    return name.rstrip("0123456789")
+
+
+def is_slice(gpu_type: str | None) -> bool:
+    """Whether it is a part of a GPU (MIG), by the names that NVIDIA gives those."""
+    return re.search(r"\d+g\.\d+gb", gpu_type or "") is not None
 
 
 def gpus_of(gres: str) -> tuple[tuple[str | None, int], ...]:
@@ -290,45 +416,12 @@ def gpus_of(gres: str) -> tuple[tuple[str | None, int], ...]:
     return tuple((kind, count) for kind, count in found.items() if count)
 
 
-def parse_qos(lines: Iterator[str]) -> dict[str, LiveQos]:
-    """Output of `sacctmgr -nP show qos format=` QOS_FORMAT."""
-    found = {}
-    for line in lines:
-        cells = line.split("|")
-        if len(cells) == len(QOS_FORMAT.split(",")):
-            name, wall, job, user, account, least = cells
-            limits = [_tres(text) for text in (job, user, account, least)]
-            found[name] = LiveQos(name, _time_s(wall), *limits)
-    return found
-
-
-def _tres(text: str) -> dict[str, int]:
-    pairs = (one.partition("=") for one in text.split(",") if "=" in one)
-    counted = ((name, _count(value)) for name, _, value in pairs)
-    return {name: value for name, value in counted if value is not None}
-
-
 def _whole(line: str, what: str, keys: tuple[str, ...]) -> dict[str, str]:
     told = fields_of(line)
     if lacking := [key for key in keys if key not in told]:
         shown = "".join(c if c.isprintable() else "?" for c in line[:60])
         raise SchedulerError(f"scontrol show {what} broke off: {lacking[0]} is not in {shown!r}")
     return told
-
-
-def _count(text: str | None) -> int | None:
-    """A number above none; UNLIMITED, N/A and what is no number are no limit."""
-    if text is None or not re.fullmatch(r"\d{1,12}", text, re.ASCII):
-        return None
-    return int(text) or None
-
-
-def _time_s(text: str | None) -> int | None:
-    """UNLIMITED, NONE and more than a year are no limit."""
-    try:
-        return parse_time_s(text) if text and ":" in text else None
-    except ValueError:
-        return None
 
 
 def _text(value: str | None) -> str | None:

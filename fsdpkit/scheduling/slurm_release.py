@@ -7,12 +7,12 @@ by version. Where the version cannot be read, the cluster counts as an old one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.surroundings import stood_in
-from fsdpkit.scheduling.cluster import Cluster, cluster_of
+from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.slurm import Round
 
 _LIMIT_S = 5.0
@@ -20,41 +20,22 @@ _LIMIT_S = 5.0
 _EXPEDITES = (25, 11)
 
 
-@dataclass(frozen=True)
-class SlurmConfig:
-    """What of `scontrol show config` matters to a submission. None: not read."""
-
-    version: tuple[int, int] | None = None
-    """Of slurmctld, e.g. (26, 5)."""
-    requeues: bool | None = None
-    """JobRequeue: whether a job that does not say is queued again."""
-    expedites: bool = False
-    """Whether it takes `--requeue=expedite`: 25.11 or later, and the site has switched it on."""
-
-
-def parse_config(text: str) -> SlurmConfig:
-    """Output of `scontrol show config`."""
-    settings = dict(re.findall(r"^(\w+) *= *(.*?) *$", text, re.MULTILINE))
+def expedites(settings: Mapping[str, str]) -> bool:
+    """Whether a cluster with these settings takes `--requeue=expedite`: 25.11 or later, where the
+    site has switched it on."""
     number = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
-    version = (int(number[1]), int(number[2])) if number else None
-    allowed = "enable_expedited_requeue" in settings.get("SlurmctldParameters", "").split(",")
-    return SlurmConfig(
-        version,
-        {"1": True, "0": False}.get(settings.get("JobRequeue", "")),
-        version is not None and version >= _EXPEDITES and allowed,
-    )
+    allowed = settings.get("SlurmctldParameters", "").split(",")
+    is_new = number is not None and (int(number[1]), int(number[2])) >= _EXPEDITES
+    return is_new and "enable_expedited_requeue" in allowed
 
 
-def read_config(client: Cluster) -> SlurmConfig:
-    """The cluster's own answer; never raises."""
-    return parse_config(client.config_text(Round(_LIMIT_S)) or "")
-
-
-def wants_expediting(job: LoadedJob, profile: SiteProfile) -> bool:
+def wants_expediting(
+    job: LoadedJob, profile: SiteProfile, settings: Mapping[str, str] | None = None
+) -> bool:
     """Whether the job is to come back at once, and before others, when Slurm loses its head node.
 
-    Slurm otherwise lets it wait for two minutes and then in the queue, like any other job. Only
-    where it would be queued again anyway.
+    Slurm otherwise lets it wait for two minutes and then in the queue, like any other job.
+    settings: the cluster's, where they are known; else it is asked.
     """
     if profile.policy.requeue is False or not job.may_requeue:
         return False
@@ -62,5 +43,8 @@ def wants_expediting(job: LoadedJob, profile: SiteProfile) -> bool:
         return False
     if (surroundings := stood_in()) is not None:
         return surroundings.expedites
-    config = read_config(cluster_of(profile.kind, profile.slurm_clusters))
-    return config.expedites and (profile.policy.requeue or config.requeues is True)
+    if settings is None:
+        cluster = cluster_of(profile.kind, profile.slurm_clusters)
+        text = cluster.config_text(Round(_LIMIT_S)) or ""
+        settings = dict(re.findall(r"^(\w+) *= *(.*?) *$", text, re.MULTILINE))
+    return expedites(settings)

@@ -26,7 +26,7 @@ from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import Consent, items_of
 from fsdpkit.config.units import parse_array
-from fsdpkit.errors import SubmissionInterrupted, UsageError
+from fsdpkit.errors import SchedulerError, SubmissionInterrupted, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import save_predicted
@@ -152,7 +152,7 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         request.array,
         after,
         avoided=avoided,
-        expedite=wants_expediting(job, site.profile),
+        expedite=wants_expediting(job, site.profile, placement.slurm_conf),
     )
     return decided, why
 
@@ -184,7 +184,8 @@ def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, WorkTreeFiles | N
 
 
 def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
-    """Slurm's own opinion of the script (`sbatch --test-only`). Raises SchedulerError."""
+    """Slurm's own opinion of the script (`sbatch --test-only`), and what that does not look at:
+    limits of memory, QOS and accounts. Raises SchedulerError."""
     import tempfile
 
     from fsdpkit.scheduling.cluster import cluster_of
@@ -192,7 +193,23 @@ def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     with tempfile.TemporaryDirectory(prefix="fsdpkit-check-") as directory:
         path = Path(directory) / "job.sbatch"
         path.write_text(script_of(plan, runs), encoding="utf-8")
-        return cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters).test(path)
+        told = cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters).test(path)
+    if plan.site.profile.kind != "slurm":
+        return told
+    from fsdpkit.scheduling.allowance import objections, remarks, request_of
+    from fsdpkit.scheduling.live_cluster import ask
+
+    try:
+        live = ask(plan.site.profile.slurm_clusters)
+    except SchedulerError as error:
+        return f"{told} (limits were not read: {str(error).splitlines()[0]})"
+    asked = request_of(plan)
+    if wrong := objections(asked, live):
+        raise SchedulerError(
+            "sbatch would take the script, but its job would be refused or never start:\n"
+            + "\n".join(f"  {why}" for why in wrong)
+        )
+    return "\n".join([told, *remarks(asked, live)])
 
 
 def submit_plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fsdpkit.config.job import Resources
@@ -118,9 +119,13 @@ def test_a_slow_partition_is_never_chosen_by_itself() -> None:
     ("changes", "memory_mb"),
     [
         ({"gpus": 1}, 181 * 1024),  # not above the 7,744 MB of each of its 24 cores
-        ({"gpus": 2}, None),  # leaves no GPU to anybody
+        ({"gpus": 2}, 0),  # leaves no GPU to anybody, so all the memory
         ({"gpus": 1, "memory": "64G"}, 65_536),
-        ({"gpus": 1, "exclusive": True}, None),
+        ({"gpus": 1, "exclusive": True}, 0),
+        ({"gpus": 1, "partition": "capped"}, 93 * 1024),  # 24 cores of 4,000 MB
+        ({"gpus": 2, "partition": "capped"}, 187 * 1024),
+        ({"gpus": 1, "partition": "all"}, 0),
+        ({"gpus": 2, "partition": "never"}, None),
         ({"gpus": 1, "partition": "unknown"}, None),
     ],
 )
@@ -135,6 +140,9 @@ def test_a_job_asks_for_its_gpus_share_of_the_memory(
         node_types={"node": node, "unknown": NodeType(gpus=2)},
         partitions={
             "main": Partition(node_type="node"),
+            "capped": Partition(node_type="node", memory="share", max_memory_per_cpu_mb=4000),
+            "all": Partition(node_type="node", memory="all"),
+            "never": Partition(node_type="node", memory="never"),
             "unknown": Partition(node_type="unknown"),
         },
     )
@@ -142,4 +150,69 @@ def test_a_job_asks_for_its_gpus_share_of_the_memory(
     placement = place(resources, LoadedSite("a", profile, ()))
     assert placement.memory_mb == memory_mb
     told = {d.name: d.value for d in resource_directives(resources, placement, profile)}
-    assert told.get("mem") == (None if memory_mb is None else f"{memory_mb}M")
+    assert told.get("mem") == {None: None, 0: "0"}.get(memory_mb, f"{memory_mb}M")
+
+
+UNLIKE = {
+    "a100x4": NodeType(gpus=4, cpus=64, nodes=1, gpu_type="a100"),
+    "v100x4": NodeType(gpus=4, cpus=32, nodes=1, gpu_type="v100"),
+    "v100x2": NodeType(gpus=2, cpus=32, nodes=2, gpu_type="v100"),
+}
+MIXED = SiteProfile(
+    schema="fsdpkit.site/1",
+    title="a department's cluster",
+    node_types=UNLIKE,
+    partitions={
+        "all": Partition(node_types=list(UNLIKE)),
+        "a100": Partition(node_type="a100x4", automatic=False, max_gpus_per_user=2),
+        "v100": Partition(node_type="v100x4", automatic=False),
+        "two": Partition(node_type="v100x2", automatic=False),
+        "few": Partition(node_type="v100x2", automatic=False, max_gpu_hours=1, max_gpus_per_node=1),
+        "debug": Partition(node_type="v100x4", automatic=False, offered=False),
+    },
+)
+
+
+def on_mixed(nodes: int, gpus: int, partition: str | None = None) -> Placement:
+    resources = Resources(nodes=nodes, gpus=gpus, time="1:00:00", partition=partition)
+    return place(resources, LoadedSite("mixed", MIXED, ()))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "cpus", "gpu_type"), [(4, 2, 16, None), (2, 4, 32, None), (4, 1, 8, None)]
+)
+def test_unlike_nodes_count_together_where_each_has_enough(
+    nodes: int, gpus: int, cpus: int, gpu_type: str | None
+) -> None:
+    placement = on_mixed(nodes, gpus)
+    assert (placement.cpus_per_task, placement.node_type.gpu_type) == (cpus, gpu_type)
+    with pytest.raises(UsageError, match="nodes asked, the cluster has"):
+        on_mixed(nodes + 1, gpus)
+
+
+def test_of_several_partitions_those_are_asked_for_that_fit() -> None:
+    assert on_mixed(1, 2, "v100,two").select == {"partition": "v100,two"}
+    fitting = on_mixed(1, 4, "two,v100")
+    assert (fitting.select, fitting.node_type.gpu_type) == ({"partition": "v100"}, "v100")
+    assert "partition two" in fitting.warnings[0]
+    with pytest.raises(UsageError, match="another way"):
+        on_mixed(1, 4, "a100,v100")
+    with pytest.raises(UsageError, match="no partition 'else'"):
+        on_mixed(1, 4, "v100,else")
+
+
+def test_what_a_person_may_never_have_at_a_time_is_chosen_last_and_not_offered() -> None:
+    ways = {"a": Partition(max_gpus_per_user=2), "b": Partition()}
+    profile = msgspec.structs.replace(MIXED, partitions=ways)
+    resources = Resources(nodes=1, gpus=4, time="1:00:00")
+    assert place(resources, LoadedSite("c", profile, ())).partition == "b"
+    with pytest.raises(UsageError) as refused:
+        on_mixed(1, 4, "two")
+    assert "--partition all; --partition v100" in str(refused.value)
+
+
+def test_gpu_hours_and_gpus_of_a_node_are_limits_of_a_job() -> None:
+    with pytest.raises(UsageError) as refused:
+        on_mixed(2, 2, "few")
+    assert "a job may have 1 of each" in str(refused.value)
+    assert "the limit is 00:15:00 for 4 GPUs (1 GPU-hours a job)" in str(refused.value)

@@ -14,8 +14,8 @@ from fsdpkit.scheduling.live_cluster import (
     parse_config,
     parse_nodes,
     parse_partitions,
-    parse_qos,
 )
+from fsdpkit.scheduling.live_limits import QOS_FORMAT, parse_qos
 from fsdpkit.scheduling.login_node import LoginNode
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -55,7 +55,7 @@ def partition(name: str, **changes: str) -> str:
         "MaxTime": "1-00:00:00",
         "MinNodes": "0",
         "MaxCPUsPerNode": "UNLIMITED",
-        "Nodes": "n[1-8]",
+        "Nodes": "(null)",
         "PriorityTier": "1",
         "OverSubscribe": "NO",
         "PreemptMode": "OFF",
@@ -83,9 +83,18 @@ def node(name: str, **changes: str) -> str:
 
 
 def answers(
-    partitions: str, nodes: str, qos: str | None = "normal|||||\n", config: str = CONFIG
+    partitions: str, nodes: str, qos: str | None = "normal\n", config: str = CONFIG
 ) -> dict[str, str | None]:
-    return {"config": config, "partition": partitions, "node": nodes, "qos": qos}
+    if qos is not None:  # an empty column for each limit that a line does not have
+        columns = QOS_FORMAT.count(",")
+        qos = "".join(f"{s}{'|' * (columns - s.count('|'))}\n" for s in qos.splitlines())
+    return {
+        "config": config,
+        "partition": partitions,
+        "node": nodes,
+        "qos": qos,
+        "assoc": None if qos is None else "",
+    }
 
 
 def captured(release: str) -> dict[str, str | None]:
@@ -120,7 +129,9 @@ def slurm_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Says:
         for name, text in told.items():
             if text is not None:
                 (place / name).write_text(text)
-        script = '#!/bin/bash\nquestion="${@: -1}"; case "$*" in *qos*) question=qos ;; esac\n'
+        script = '#!/bin/bash\nquestion="${@: -1}"\n'
+        for asked in ("qos", "assoc"):
+            script += f'[[ $* != *"show {asked}"* ]] || question={asked}\n'
         for question, end in ends.items():
             script += f"if [[ $question == {question} ]]; then {end}; fi\n"
         script += f'exec cat "{place}/$question"\n'

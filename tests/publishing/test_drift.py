@@ -13,6 +13,7 @@ from fsdpkit.publishing.draft import draft
 from fsdpkit.publishing.drift import Drift, drift, lines
 from tests.json_answers import checked
 from tests.publishing.live_answers import (
+    CONFIG,
     LOGIN,
     NOW_S,
     RELEASES,
@@ -122,12 +123,40 @@ def test_limits_that_a_profile_names_are_held_to_slurm_s(
     assert key in differs(compared(PROFILE + facts + "\n", **cluster))
 
 
-def test_what_a_profile_does_not_say_is_no_difference_and_listed_apart() -> None:
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"MaxNodes": "2"}, "max_nodes"),
+        ({"MaxMemPerCPU": "4000"}, "max_memory_per_cpu_mb"),
+        ({"AllowQos": "gold,silver"}, "allowed_qos"),
+        ({"AllowQos": "gold"}, "qos"),
+        ({"QoS": "q"}, "max_gpus_per_node"),
+        ({"QoS": "q"}, "max_gpus_per_job"),
+        ({"QoS": "q"}, "max_gpu_hours"),
+    ],
+)
+def test_a_limit_that_the_cluster_has_gained_is_a_difference(
+    changes: dict[str, str], key: str
+) -> None:
+    qos = "normal\nq||||||gres/gpu=2|gres/gpu=64|gres/gpu=600\n"
+    config = f"{CONFIG}AccountingStorageEnforce = associations,limits,qos\n"
+    answers = {**changed(**changes), "qos": qos, "config": config}
+    assert f"partitions.gpu.{key}" in differs(compared(PROFILE, **answers))
+
+
+def test_nodes_that_are_powered_down_and_not_shown_are_no_difference() -> None:
+    parts = partition("gpu", Default="YES", Nodes="n[1-8]")
+    all_of_them = "".join(node(f"n{i}") for i in range(1, 9))
+    profile = PROFILE.replace("nodes = 2", "nodes = 8")
+    assert "nodes = 8" in profile
+    assert differs(compared(profile, partitions=parts, nodes=all_of_them)) == {}
+    assert differs(compared(profile, partitions=parts, nodes=node("n1") + node("n3"))) == {}
+
+
+def test_what_a_profile_does_not_say_is_listed_apart() -> None:
     bare = 'schema = "fsdpkit.site/1"\ntitle = "t"\n[node_types.a]\n[partitions.gpu]\nnode_type="a"'
     found = compared(bare, partitions=CLUSTER["partitions"] + partition("two"))
-    assert found.differ == ()
     missing = {one.key: one.cluster for one in found.missing}
-    assert missing["partitions.gpu.max_time"] == "1-00:00:00"
     assert missing["node_types.a.gpus"] == 4
     assert missing["slurm.version"] == "24.11"
     assert "Could be filled in:" in list(lines(found))

@@ -85,7 +85,7 @@ def test_a_name_without_a_description_would_be_noticed() -> None:
         ("job.args", "list of text"),
         ("directives", "list of table"),
         ("directives[].value", "text or nothing"),
-        ("site.gpu_request.form", '"gpus-per-node" or "gres" or "none"'),
+        ("site.gpu_request.form", '"gpus-per-node" or "gres" or "none" or nothing'),
         ("site.rendezvous.port_base", "whole number"),
         ("environment.variables", "table of text"),
         ("parameters.omp_threads", "whole number or nothing"),

@@ -83,7 +83,7 @@ def test_a38_a39_gpus_are_asked_for_once_per_node_with_one_task(golden: str) -> 
     assert len(options) == len(read_directives(golden)), "no option twice"
     forms = [name for name in options if name.startswith("gpus") or name == "gres"]
     (site,) = re.findall(r"\), site (\S+) \(", golden.splitlines()[2])
-    form = load_site(site).profile.gpu_request.form
+    form = load_site(site).profile.gpu_request.form or "gpus-per-node"
     assert forms == ([] if form == "none" else [form])
     assert options["ntasks-per-node"] == "1"
     assert int(options["cpus-per-task"] or 0) >= 1

@@ -74,7 +74,7 @@ def test_spare_nodes_are_asked_for_and_a_lost_one_does_not_end_the_job(
 @pytest.mark.parametrize(
     ("options", "policy", "flag"),
     [
-        ({}, None, None),
+        ({}, None, "requeue"),
         ({}, True, "requeue"),
         ({}, False, "no-requeue"),
         (NEVER, None, "no-requeue"),
@@ -84,10 +84,10 @@ def test_spare_nodes_are_asked_for_and_a_lost_one_does_not_end_the_job(
     ],
 )
 def test_slurm_may_queue_the_job_again_if_site_and_job_want_it(
-    script: Callable[..., str], options: dict[str, Any], policy: bool | None, flag: str | None
+    script: Callable[..., str], options: dict[str, Any], policy: bool | None, flag: str
 ) -> None:
     found = {"requeue", "no-requeue"} & asked(script(options, policy=policy)).keys()
-    assert found == ({flag} if flag else set())
+    assert found == {flag}
 
 
 def test_a_chained_job_starts_only_if_those_before_it_failed(script: Callable[..., str]) -> None:

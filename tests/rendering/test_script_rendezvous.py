@@ -18,7 +18,6 @@ BAD_ADDRESSES = {
     "none": ("", "no IPv4 address from interface ib0"),
     "IPv6": ("fe80::1", "is not an IPv4 address"),
     "a name": ("node1-ib", "is not an IPv4 address"),
-    "two": ("10.1.0.1 10.2.0.1", "2 addresses from interface ib0 (10.1.0.1 10.2.0.1)"),
 }
 
 
@@ -33,6 +32,68 @@ def test_a01_a02_a03_a_bad_head_address_fails_closed_naming_the_node(
     assert done.stderr.startswith("fsdpkit: node1: ")
     assert why in done.stderr
     assert not (shell.record / "srun").exists()
+
+
+BY_SLURM = 'case $2 in 10.0.0.*) echo "$2 STREAM";; *) exit 2 ;; esac'
+"""A name service that knows no node."""
+
+
+@pytest.mark.parametrize("address", ["ip", "hostname"])
+def test_nodes_that_only_slurm_can_address_meet_there(
+    address: str, shell: Bash, render_script: RenderScript
+) -> None:
+    shell.stubs["getent"] = BY_SLURM
+    shell.stubs["scontrol"] = (
+        'case "$*" in *node*-o*node*) echo "NodeName=$4 NodeAddr=10.0.0.${4#node} OS=x" ;; esac\n'
+        + shell.stubs["scontrol"]
+    )
+    profile = {"rendezvous": {"address": address}}
+    assert shell.run(render_script(python=shell.python, profile=profile)).returncode == 0
+    assert shell.option(1, "--rdzv-endpoint").startswith("10.0.0.1:")
+    assert [shell.option(n, "--local-addr") for n in (0, 1)] == ["10.0.0.1", "10.0.0.2"]
+
+
+@pytest.mark.parametrize("first", ["10.0.0.2", "169.254.9.9"])
+def test_of_two_addresses_the_first_usable_one_is_taken(
+    first: str, shell: Bash, render_script: RenderScript
+) -> None:
+    shell.stubs["getent"] = f"printf '%s STREAM node2\n' {first} 10.0.0.2 10.9.0.2"
+    shell.stubs["ip"] = shell.stubs["ip"].replace(
+        "    *)",
+        '    *"get 169.254.9.9") echo "src 169.254.9.1 uid 0" ;;\n'
+        '    *"get 10.9.0.2") echo "src 10.9.0.1 uid 0" ;;\n    *)',
+        1,
+    )
+    assert shell.run(render_script(python=shell.python)).returncode == 0
+    assert shell.option(0, "--rdzv-endpoint").startswith("10.0.0.1:")
+
+
+def test_a_node_with_ipv6_alone_is_named_so(shell: Bash, render_script: RenderScript) -> None:
+    shell.stubs["getent"] = '[[ $1 != ahostsv4 ]] && echo "fd00::2 STREAM node2"'
+    done = shell.run(render_script(python=shell.python))
+    assert done.returncode == 78
+    assert "node2 has IPv6 addresses only" in done.stderr
+
+
+@pytest.mark.parametrize(("granted", "used"), [("64(x2),48", "48"), ("8(x2)", "16"), ("", "16")])
+def test_the_task_gets_the_cores_that_each_node_has_of_the_job(
+    granted: str, used: str, shell: Bash, render_script: RenderScript
+) -> None:
+    """Of whole nodes more than were asked for."""
+    shell.environment["SLURM_JOB_CPUS_PER_NODE"] = granted
+    shell.stubs["srun"] = '[[ $* != *" true" ]] || exit 0\n' + shell.stubs["srun"]
+    assert shell.run(render_script(python=shell.python)).returncode == 0
+    assert f"--cpus-per-task={used} " in (shell.record / "srun").read_text()
+    assert f"\nOMP_NUM_THREADS={int(used) // 4}\n" in (shell.record / "env.1").read_text()
+
+
+def test_cores_that_slurm_gives_no_step_stay_unused(
+    shell: Bash, render_script: RenderScript
+) -> None:
+    shell.environment["SLURM_JOB_CPUS_PER_NODE"] = "64(x2)"
+    shell.stubs["srun"] = '[[ $* != *" true" ]] || exit 1\n' + shell.stubs["srun"]
+    assert shell.run(render_script(python=shell.python)).returncode == 0
+    assert "--cpus-per-task=16 " in (shell.record / "srun").read_text()
 
 
 def test_a01_a_name_service_that_answers_loopback_fails_closed(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.scheduling.slurm_release import SlurmConfig, parse_config
 from tests.conftest import Completed
 
 # Lines of `scontrol show config`: 26.05.5 with the parameter, 24.11.5 and 22.05.8 without.
@@ -26,28 +25,16 @@ NOT_SWITCHED_ON = NEW.replace(",enable_expedited_requeue", "")
 
 
 @pytest.mark.parametrize(
-    ("text", "config"),
-    [
-        (NEW, SlurmConfig((26, 5), requeues=True, expedites=True)),
-        (NEW.replace("26.05.5", "25.11.0-0rc1"), SlurmConfig((25, 11), True, True)),
-        (OLD, SlurmConfig((24, 11), True, False)),
-        (NOT_SWITCHED_ON, SlurmConfig((26, 5), True, False)),
-        (NEW.replace("SLURM_VERSION", "X"), SlurmConfig(None, True, False)),
-        ("", SlurmConfig()),
-    ],
-)
-def test_what_the_cluster_says_of_itself_is_read_or_unknown(text: str, config: SlurmConfig) -> None:
-    assert parse_config(text) == config
-
-
-@pytest.mark.parametrize(
     ("answer", "words", "directive"),
     [
         (NEW, (), "--requeue=expedite"),
-        (NEW, ("--set", "retry.on_node_failure=stop"), None),
-        (NEW.replace("JobRequeue              = 1", "JobRequeue = 0"), (), None),
-        (OLD, (), None),
-        (NOT_SWITCHED_ON, (), None),
+        (NEW.replace("26.05.5", "25.11.0-0rc1"), (), "--requeue=expedite"),
+        (NEW.replace("SLURM_VERSION", "X"), (), "--requeue"),
+        ("nothing", (), "--requeue"),
+        (NEW, ("--set", "retry.on_node_failure=stop"), "--requeue"),
+        (NEW.replace("JobRequeue              = 1", "JobRequeue = 0"), (), "--requeue=expedite"),
+        (OLD, (), "--requeue"),
+        (NOT_SWITCHED_ON, (), "--requeue"),
     ],
 )
 def test_a_job_is_expedited_only_where_it_may_come_back_and_the_cluster_does_that(

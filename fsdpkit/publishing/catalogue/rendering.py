@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.config.job_loading import LoadedJob
+from fsdpkit.config.limits import kinds_of
+from fsdpkit.config.partition import together
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
@@ -222,7 +224,7 @@ def _limits(profile: SiteProfile) -> Mapping[str, Any]:
             {
                 "name": name,
                 "automatic": partition.automatic,
-                "gpus": _gpus(profile, partition.node_type),
+                "gpus": together(kinds_of(profile, partition)).gpus,
                 "nodes": partition.max_nodes,
                 "time": partition.max_time,
             }
@@ -230,13 +232,6 @@ def _limits(profile: SiteProfile) -> Mapping[str, Any]:
         ],
         "container": profile.container.engine,
     }
-
-
-def _gpus(profile: SiteProfile, node_type: str | None) -> int | None:
-    kinds: Sequence[Any] = (
-        [profile.node_types[node_type]] if node_type else [*profile.node_types.values()]
-    )
-    return kinds[0].gpus if len(kinds) == 1 else None
 
 
 def _shape(job: LoadedJob) -> Mapping[str, Any]:

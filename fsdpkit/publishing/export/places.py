@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fsdpkit.config.job import JobSpec, Resources
-from fsdpkit.config.limits import problems, shortest_s
-from fsdpkit.config.partition import NodeType, Partition
+from fsdpkit.config.limits import among, kinds_of, problems, shortest_s
+from fsdpkit.config.partition import NodeType, Partition, together
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.units import format_time, parse_time_s
@@ -94,19 +94,17 @@ def places_of(
     """In the profile's order, what may be chosen automatically first; and what is left out, with
     the reason."""
     profile = site.profile
-    kinds = list(profile.node_types.values())
     known = profile.partitions or {"": Partition()}
     found: list[PartitionPlace] = []
     left_out: list[str] = []
     for name in sorted(known, key=lambda name: not known[name].automatic):
         partition = known[name]
-        node = kinds[0] if len(kinds) == 1 else NodeType()
-        if partition.node_type is not None:
-            node = profile.node_types[partition.node_type]
+        kinds = kinds_of(profile, partition)
+        most = together(kinds).gpus
         own: list[PartitionPlace] = []
         why = "no job fits"
-        for gpus in range(1, (MANY_GPUS if node.gpus is None else max(node.gpus, 1)) + 1):
-            made = _place(spec, site, name, partition, node, gpus, unit)
+        for gpus in range(1, (MANY_GPUS if most is None else max(most, 1)) + 1):
+            made = _place(spec, site, name, partition, kinds, gpus, unit)
             if isinstance(made, str):
                 why = made
             else:
@@ -122,7 +120,7 @@ def _place(
     site: LoadedSite,
     name: str,
     partition: Partition,
-    node: NodeType,
+    kinds: Sequence[NodeType],
     gpus: int,
     unit: TimeUnit,
 ) -> PartitionPlace | str:
@@ -133,6 +131,7 @@ def _place(
         time = format_time(least * unit.seconds)
         return msgspec.structs.replace(spec.resources, time=time, **changed)
 
+    node = among(resources(1), partition, kinds)
     tried = sorted(_turning_points(partition, node, gpus, least * unit.seconds))
     why = ""
     fits = []
@@ -148,7 +147,7 @@ def _place(
         placement = place(asked.resources, free_of_account(site))
     except FsdpkitError as error:
         return str(error).splitlines()[0]
-    times = tuple(_times(partition, fits[0], fits[-1], unit))
+    times = tuple(_times(partition, gpus, fits[0], fits[-1], unit))
     default = partition.default_time
     return PartitionPlace(
         name,
@@ -178,15 +177,19 @@ def _turning_points(partition: Partition, node: NodeType, gpus: int, least_s: in
     points |= {bin.nodes for bin in partition.max_time_by_nodes}
     if partition.max_node_hours is not None:
         points |= {int(partition.max_node_hours), int(partition.max_node_hours * 3600 / least_s)}
+    if partition.max_gpu_hours is not None:
+        points.add(int(partition.max_gpu_hours * 3600 / least_s / gpus))
     return {nodes for nodes in points if 1 <= nodes <= high}
 
 
-def _times(partition: Partition, low: int, high: int, unit: TimeUnit) -> list[tuple[int, int]]:
+def _times(
+    partition: Partition, gpus: int, low: int, high: int, unit: TimeUnit
+) -> list[tuple[int, int]]:
     """Between two of the profile's own numbers of nodes, more nodes never get more time, so the
     ends of equal stretches are found by halving."""
 
     def most(nodes: int) -> int:
-        limit_s = partition.max_time_s(nodes)
+        limit_s = partition.max_time_s(nodes, nodes * gpus)
         return (_MANY_S if limit_s is None else limit_s) // unit.seconds
 
     ends = {1, high, *(bin.nodes for bin in partition.max_time_by_nodes)}

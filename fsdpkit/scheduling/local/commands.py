@@ -64,6 +64,7 @@ def _srun_options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--nodes", "-N", type=int, default=int(os.environ["SLURM_JOB_NUM_NODES"]))
     parser.add_argument("--ntasks-per-node", type=int, choices=[1], default=1)
     parser.add_argument("--cpus-per-task", type=int)
+    parser.add_argument("--mpi", choices=["none"])
     parser.add_argument("--kill-on-bad-exit", type=int, choices=[0, 1], default=0)
     parser.add_argument("--no-kill", action="store_true")
     parser.add_argument("--wait", type=float, default=0)

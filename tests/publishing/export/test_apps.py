@@ -128,8 +128,9 @@ def test_what_the_page_of_open_composer_fills_in_is_bash(folder: Path) -> None:
     directives = [line for line in script.split("\n") if line.startswith("#SBATCH")]
     assert directives == [
         *("#SBATCH --job-name=train", "#SBATCH --partition=long", "#SBATCH --ntasks-per-node=1"),
-        *("#SBATCH --cpus-per-task=64", "#SBATCH --gpus-per-node=4", "#SBATCH --open-mode=append"),
-        *("#SBATCH --signal=B:USR1@120", "#SBATCH --nodes=2", "#SBATCH --time=240"),
+        *("#SBATCH --cpus-per-task=64", "#SBATCH --mem=0", "#SBATCH --gpus-per-node=4"),
+        *("#SBATCH --open-mode=append", "#SBATCH --signal=B:USR1@120", "#SBATCH --requeue"),
+        *("#SBATCH --nodes=2", "#SBATCH --time=240"),
     ]
     inputs = script.split("# ---- What the form says")[0]
     values = {field.variable: field for field in app.exports[0].fields}

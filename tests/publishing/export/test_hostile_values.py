@@ -280,8 +280,9 @@ def test_what_slurm_is_told_is_within_the_limits_of_the_place(
         "batch_connect": {"template": "basic"},
         "script": {
             "native": [
-                *("--partition=long", "--ntasks-per-node=1", "--cpus-per-task=64"),
-                *("--gpus-per-node=4", "--open-mode=append", "--signal=B:USR1@120", "--nodes=4"),
+                *("--partition=long", "--ntasks-per-node=1", "--cpus-per-task=64", "--mem=0"),
+                *("--gpus-per-node=4", "--open-mode=append", "--signal=B:USR1@120"),
+                *("--requeue", "--nodes=4"),
             ],
             "wall_time": 12 * 3600,
             "accounting_id": "pas1234",

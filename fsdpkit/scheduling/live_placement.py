@@ -1,0 +1,210 @@
+"""What the live Slurm adds to a placement where the profile does not know the nodes.
+
+A profile's own facts stay as they are. What Slurm does not say stays unknown, and is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+import msgspec
+
+from fsdpkit.config.job import Resources
+from fsdpkit.config.partition import NodeType, together
+from fsdpkit.config.placement import Placement, cores_of_task, memory_of_node
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.errors import SchedulerError, UsageError
+from fsdpkit.listing import first_of
+from fsdpkit.scheduling.live_cluster import (
+    LiveCluster,
+    LiveNode,
+    LivePartition,
+    ask,
+    associations_of,
+    is_slice,
+)
+from fsdpkit.scheduling.live_limits import count
+
+_LIMIT_S = 10.0
+"""For each of three commands; a submission does not wait longer for a busy slurmctld."""
+
+
+def completed(placement: Placement, resources: Resources, profile: SiteProfile) -> Placement:
+    """With cores, memory and the form of the request as Slurm has them, where the profile does not
+    know the nodes' cores. Never raises."""
+    known = placement.node_type.cpus is not None and placement.node_type.gpus is not None
+    if known or profile.kind != "slurm":
+        return placement
+    try:
+        live = ask(profile.slurm_clusters, accounting=False, limit_s=_LIMIT_S)
+    except SchedulerError as error:
+        return _unknown(placement, resources, str(error).splitlines()[0])
+    return completed_by(live, placement, resources, profile)
+
+
+def completed_by(
+    live: LiveCluster, placement: Placement, resources: Resources, profile: SiteProfile
+) -> Placement:
+    """The same, from an answer."""
+    placement = replace(placement, slurm_conf=live.config)
+    partitions = chosen(live, placement.select.get("partition"))
+    names = {partition.name for partition in partitions}
+    nodes = [
+        _facts(node)
+        for node in live.all_nodes
+        if names & {*node.partitions} and _suits(node, placement)
+    ]
+    enough = [node for node in nodes if (node.gpus or 0) >= resources.gpus]
+    if not enough:
+        why = "it shows no node there" if not nodes else f"no node there has {resources.gpus} GPUs"
+        return _unknown(placement, resources, f"Slurm was asked, and {why}")
+    theirs = together(enough)
+    ours = {
+        key: value for key, value in msgspec.structs.asdict(placement.node_type).items() if value
+    }
+    node = msgspec.structs.replace(theirs, **ours)
+    way = placement.way
+    if any(live.is_whole(partition) for partition in partitions) and way.whole_nodes is None:
+        way = msgspec.structs.replace(way, whole_nodes="given")
+    if way.max_memory_per_cpu_mb is None:
+        caps = (max_memory_per_cpu_mb(partition, live) for partition in partitions)
+        most = min(filter(None, caps), default=None)
+        way = msgspec.structs.replace(way, max_memory_per_cpu_mb=most)
+    allowed = {partition.allowed_qos for partition in partitions} if live.counts_qos else set()
+    if not way.allowed_qos and len(allowed) == 1 and (only := allowed.pop()):
+        way = msgspec.structs.replace(way, allowed_qos=[*only])
+    form = profile.gpu_request.form or gpu_form(live)
+    cpus, reason = cores_of_task(resources, node)
+    memory_mb, memory_reason = memory_of_node(resources, way, node, cpus, form)
+    told = [*placement.warnings, *_about_requeueing(live, profile)]
+    default_mb = min(
+        filter(None, (default_memory_mb(p, live, cpus, resources.gpus) for p in partitions)),
+        default=None,
+    )
+    if memory_mb and default_mb and resources.memory is None and not profile.partitions:
+        # The centre gives a job without a word as much as it thinks right, and not all of a node.
+        told += _about_memory(default_mb, memory_mb)
+        memory_mb = None
+    return replace(
+        placement,
+        node_type=node,
+        way=way,
+        cpus_per_task=cpus,
+        cpus_reason=f"{reason}, as Slurm has it" if resources.cpus_per_gpu is None else reason,
+        memory_mb=memory_mb,
+        memory_reason=memory_reason,
+        gpu_form=form,
+        warnings=tuple(told),
+    )
+
+
+def with_qos(placement: Placement, resources: Resources, profile: SiteProfile) -> Placement:
+    """With the QOS that a job must have where only some may be used. Raises UsageError if the job
+    names another, or a person must choose."""
+    allowed = placement.way.allowed_qos
+    if not allowed or "qos" in placement.select or profile.kind != "slurm":
+        return placement
+    name = placement.partition or "the default partition"
+    only = f"{name} takes jobs of QOS {first_of(allowed, 12)}"
+    if resources.qos is not None:
+        if resources.qos not in allowed:
+            raise UsageError(f"QOS {resources.qos}: {only} only")
+        return placement
+    try:
+        conf = placement.slurm_conf or {}
+        cluster = profile.slurm_clusters or conf.get("ClusterName", "")
+        own = associations_of(cluster, above=False, limit_s=_LIMIT_S)
+    except SchedulerError as error:
+        told = f"{only}, and yours are not known: {str(error).splitlines()[0]}"
+        return replace(placement, warnings=(*placement.warnings, told))
+    if resources.account is not None:
+        own = [one for one in own if one.account == resources.account.lower()]
+    if {one.default_qos for one in own} & {*allowed}:
+        return placement
+    usable = [qos for qos in allowed if any(qos in one.qos for one in own)]
+    if len(usable) != 1:
+        choice = (
+            f"you may use {first_of(usable, 12)}: name one"
+            if usable
+            else "you may use none of them"
+        )
+        raise UsageError(f"{only}, and {choice} (--set resources.qos=NAME)")
+    told = f"{only}, of which you may use {usable[0]}: the job asks for it"
+    return replace(
+        placement,
+        select={**placement.select, "qos": usable[0]},
+        warnings=(*placement.warnings, told),
+    )
+
+
+def chosen(live: LiveCluster, names: str | None) -> list[LivePartition]:
+    """The partitions of these names, else the default one; empty if there are none such."""
+    wanted = names.split(",") if names else []
+    return [p for p in live.partitions if (p.name in wanted if wanted else p.default)]
+
+
+def gpu_form(live: LiveCluster) -> str:
+    """In which a job asks for GPUs: only the newest of Slurm's ways to choose nodes knows
+    --gpus-per-node (slurm.conf, SelectType)."""
+    return "gres" if live.config.get("SelectType") in _GRES_ALONE else "gpus-per-node"
+
+
+_GRES_ALONE: Collection[str | None] = ("select/linear", "select/cons_res")
+
+
+def _suits(node: LiveNode, placement: Placement) -> bool:
+    """Whether it has what the profile's request names; slices of GPUs only where they are named."""
+    kind = placement.node_type.gpu_type
+    of_kind = [name for name, _ in node.gpus if (name == kind if kind else not is_slice(name))]
+    features = (placement.select.get("constraint") or "").split("&")
+    simple = all(feature.replace("_", "").isalnum() for feature in features)
+    return bool(of_kind) and (not simple or {*features} <= {*node.features})
+
+
+def _facts(node: LiveNode) -> NodeType:
+    gpus = sum(count for _, count in node.gpus)
+    return NodeType(gpus=min(gpus, 64), cpus=node.cpus, memory_mb=node.memory_mb, nodes=1)
+
+
+def _unknown(placement: Placement, resources: Resources, why: str) -> Placement:
+    if resources.cpus_per_gpu is not None or placement.node_type.cpus is not None:
+        return placement
+    told = (
+        f"how many cores a node has is not known ({why}): one a rank is asked for; say how many "
+        "with --set resources.cpus_per_gpu=N"
+    )
+    return replace(placement, warnings=(*placement.warnings, told))
+
+
+def _about_requeueing(live: LiveCluster, profile: SiteProfile) -> Iterator[str]:
+    if live.config.get("JobRequeue") == "0" and profile.policy.requeue is None:
+        yield (
+            "this cluster queues no job again that does not ask for it (JobRequeue=0): the script "
+            "asks with --requeue where [retry] wants it"
+        )
+
+
+def _about_memory(default_mb: int, share_mb: int) -> Iterator[str]:
+    """If the cluster's default is less than the GPUs' share."""
+    if default_mb < share_mb:
+        yield (
+            f"no memory is asked for, so each node gives the cluster's default, {default_mb} MB; "
+            f"its GPUs' share would be {share_mb} MB: --set resources.memory={share_mb}M"
+        )
+
+
+def max_memory_per_cpu_mb(partition: LivePartition, live: LiveCluster) -> int | None:
+    """The partition's, else the cluster's."""
+    return partition.max_memory_per_cpu_mb or count(live.config.get("MaxMemPerCPU"))
+
+
+def default_memory_mb(
+    partition: LivePartition, live: LiveCluster, cpus: int, gpus: int
+) -> int | None:
+    """What a node gives a job that asks for none, by the partition's rule, else the cluster's."""
+    rule = partition.default_memory or live.default_memory
+    for key, times in (("gpu", gpus), ("cpu", cpus), ("node", 1)):
+        if key in rule:
+            return rule[key] * times
+    return None

@@ -1,0 +1,225 @@
+"""What a job may have of a cluster, by Slurm's own words: filled in before it is queued, or why it
+would never start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fsdpkit.config.job import Resources
+from fsdpkit.config.placement import Placement, place
+from fsdpkit.config.site import LoadedSite, load_site
+from fsdpkit.errors import UsageError
+from fsdpkit.rendering.directives import resource_directives
+from fsdpkit.scheduling import live_placement
+from fsdpkit.scheduling.allowance import Request, objections, remarks
+from fsdpkit.scheduling.live_cluster import LiveCluster
+from fsdpkit.scheduling.live_limits import (
+    ASSOC_FORMAT,
+    QOS_FORMAT,
+    parse_associations,
+    parse_qos,
+)
+from fsdpkit.scheduling.live_placement import completed_by, with_qos
+from tests.publishing.live_answers import CONFIG, answers, node, partition, read
+
+GENERIC = load_site("generic")
+ENFORCED = f"{CONFIG}AccountingStorageEnforce = associations,limits,qos,safe\n"
+
+
+def row(form: str, **cells: str) -> str:
+    return "|".join(cells.get(name, "") for name in form.split(","))
+
+
+def cluster(
+    nodes: str = "", config: str = ENFORCED, associations: Any = (), qos: Any = (), **changes: str
+) -> LiveCluster:
+    parts = partition("gpu", Default="YES", **changes) + partition("other", AllowQos="gold")
+    live = read(answers(parts, nodes or node("n1") + node("n2"), config=config))
+    rows = [row(ASSOC_FORMAT, **one) for one in associations]
+    rules = [row(QOS_FORMAT, **one) for one in qos]
+    own = tuple(parse_associations(rows)) if rows else None
+    return replace(live, associations=own, qos=parse_qos(rules))
+
+
+def asked(**changes: Any) -> Request:
+    return Request(
+        **{
+            "partition": "gpu",
+            "account": "lab",
+            "qos": None,
+            "nodes": 2,
+            "time_s": 3600,
+            "gpus": 4,
+            "cpus": 64,
+            "memory_mb": 0,
+            **changes,
+        }
+    )
+
+
+MINE = {"Account": "lab", "User": "me", "QOS": "normal,gold", "DefaultQOS": "normal"}
+LAB = {"Account": "lab", "ParentName": "root"}
+LIMITS = [
+    ([{**MINE, "MaxTRES": "gres/gpu=4"}], "8 GPUs asked, your association with account lab"),
+    ([MINE, {**LAB, "GrpTRES": "cpu=100"}], "128 cores asked, account lab allows all its jobs"),
+    ([MINE, LAB, {"Account": "root", "GrpTRES": "node=1"}], "2 nodes asked, account root"),
+    ([{**MINE, "MaxTRESPerNode": "gres/gpu=2"}], "4 GPUs asked, your association"),
+    ([{**MINE, "MaxTRESMins": "gres/gpu=240"}], "allows this job 00:30:00"),
+    ([{**MINE, "MaxWall": "00:10:00"}], "allows this job 00:10:00"),
+    ([{**MINE, "MaxJobs": "0"}], "allows no job"),
+]
+
+
+@pytest.mark.parametrize(("associations", "why"), LIMITS)
+def test_a_job_above_a_limit_of_its_account_never_starts(
+    associations: list[dict[str, str]], why: str
+) -> None:
+    (found,) = objections(asked(), cluster(associations=associations))
+    assert why in found
+    unenforced = ENFORCED.replace("limits,", "").replace(",safe", "")
+    assert not objections(asked(), cluster(associations=associations, config=unenforced))
+
+
+def test_one_association_that_allows_it_is_enough_and_what_is_unknown_forbids_nothing() -> None:
+    tight = {**MINE, "Account": "old", "MaxTRES": "gres/gpu=1"}
+    assert not objections(asked(account=None), cluster(associations=[tight, MINE]))
+    assert not objections(asked(), cluster(config=CONFIG))
+    assert not objections(asked(qos="gold"), cluster())
+
+
+QOS = [
+    ({"MaxTRES": "node=1"}, "2 nodes asked, QOS normal allows a job 1"),
+    ({"GrpTRES": "gres/gpu=4"}, "QOS normal allows all its jobs together 4"),
+    ({"MaxTRESPU": "gres/gpu=6"}, "QOS normal allows one person at a time 6"),
+    ({"MaxTRESPerNode": "gres/gpu=2"}, "QOS normal allows of each node 2"),
+    ({"MinTRES": "gres/gpu=16"}, "8 GPUs asked, QOS normal wants 16 or more"),
+    ({"MaxTRESMins": "node=60"}, "QOS normal allows this job 00:30:00"),
+]
+
+
+@pytest.mark.parametrize(("limits", "why"), QOS)
+@pytest.mark.parametrize("of_partition", [False, True])
+def test_a_job_above_a_limit_of_its_qos_or_its_partition_s_never_starts(
+    limits: dict[str, str], why: str, of_partition: bool
+) -> None:
+    own = {**MINE, "DefaultQOS": "gold"} if of_partition else MINE
+    changes = {"QoS": "normal"} if of_partition else {}
+    live = cluster(associations=[own], qos=[{"Name": "normal", **limits}], **changes)
+    assert objections(asked(), live) == [f for f in objections(asked(), live) if why in f] != []
+
+
+def test_qos_and_accounts_of_a_partition_are_compared_with_the_person_s() -> None:
+    live = cluster(associations=[MINE], AllowAccounts="rich", DenyQos="normal")
+    assert [why.split(" is ")[0] for why in objections(asked(), live)] == [
+        "partition gpu",
+        "partition gpu does not take QOS normal",
+    ]
+    (found,) = objections(asked(qos="silver"), cluster(associations=[MINE]))
+    assert "not among yours: gold, normal" in found
+    (found,) = objections(asked(partition="other"), cluster(associations=[MINE]))
+    assert "takes QOS gold only, the job has normal" in found
+
+
+def test_memory_above_what_the_cores_may_have_costs_more_cores() -> None:
+    (found,) = remarks(asked(cpus=4, memory_mb=6144), cluster(MaxMemPerCPU="1000"))
+    assert "charge for, 7 cores" in found
+    assert not remarks(asked(cpus=4, memory_mb=4000), cluster(MaxMemPerCPU="1000"))
+
+
+# What a profile does not know is asked of Slurm
+
+
+def filled(live: LiveCluster, gpus: int, site: LoadedSite = GENERIC, **other: Any) -> Placement:
+    resources = Resources(nodes=2, gpus=gpus, time="1:00:00", **other)
+    placement = place(resources, site)
+    return completed_by(live, placement, resources, site.profile)
+
+
+def directives(placement: Placement, gpus: int) -> dict[str, str | None]:
+    resources = Resources(nodes=2, gpus=gpus, time="1:00:00")
+    return {d.name: d.value for d in resource_directives(resources, placement, GENERIC.profile)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "cpus", "memory"),
+    [
+        ({}, 4, 64, "0"),
+        ({}, 1, 16, "124928M"),
+        ({"MaxMemPerCPU": "1000"}, 1, 16, "15360M"),
+        ({"DefMemPerCPU": "900"}, 1, 16, None),
+        ({"DefMemPerCPU": "900"}, 4, 64, "0"),
+        ({"OverSubscribe": "EXCLUSIVE"}, 1, 16, "0"),
+    ],
+)
+def test_without_a_profile_slurm_says_cores_and_memory(
+    changes: dict[str, str], gpus: int, cpus: int, memory: str | None
+) -> None:
+    placement = filled(cluster(**changes), gpus)
+    assert placement.cpus_per_task == cpus
+    assert directives(placement, gpus).get("mem") == memory
+    assert any("14400 MB" in told for told in placement.warnings) == (
+        memory is None and gpus == 1
+    ), "that less than the share is given is said"
+
+
+def test_nodes_that_cannot_serve_the_request_say_nothing_of_it() -> None:
+    slices = node("m1", Gres="gpu:1g.5gb:7", CPUEfctv="4")
+    few = node("n3", Gres="gpu:a100:2", CPUEfctv="8")
+    placement = filled(cluster(node("n1") + few + slices), 4)
+    assert placement.cpus_per_task == 64
+    placement = filled(cluster(few), 4)
+    assert (placement.cpus_per_task, "no node there has 4 GPUs" in placement.warnings[-1]) == (
+        4,
+        True,
+    )
+
+
+def test_the_form_of_the_request_and_of_requeueing_is_the_cluster_s() -> None:
+    linear = f"{ENFORCED}SelectType = select/linear\nJobRequeue = 0\n"
+    placement = filled(cluster(config=linear), 4)
+    assert directives(placement, 4)["gres"] == "gpu:4"
+    assert "JobRequeue=0" in placement.warnings[-1]
+    assert directives(filled(cluster(), 4), 4)["gpus-per-node"] == "4"
+
+
+def test_a_slurm_that_does_not_answer_is_said_and_what_the_job_says_counts() -> None:
+    resources = Resources(nodes=2, gpus=4, time="1:00:00")
+    placement = place(resources, GENERIC)
+    assert "one a rank" in live_placement._unknown(placement, resources, "why").warnings[-1]
+    told = Resources(nodes=2, gpus=4, time="1:00:00", cpus_per_gpu=8)
+    assert live_placement._unknown(placement, told, "why") is placement
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "outcome"),
+    [
+        ([MINE], None, "gold"),
+        ([{**MINE, "DefaultQOS": "gold"}], None, None),
+        ([{**MINE, "QOS": "gold,silver"}], None, "you may use gold, silver: name one"),
+        ([{**MINE, "QOS": "normal"}], None, "you may use none of them"),
+        ([MINE], "normal", "QOS normal: other takes jobs of QOS gold, silver only"),
+        ([MINE], "silver", None),
+    ],
+)
+def test_the_qos_that_a_partition_wants_is_filled_in_or_listed(
+    monkeypatch: pytest.MonkeyPatch,
+    own: list[dict[str, str]],
+    given: str | None,
+    outcome: str | None,
+) -> None:
+    rows = parse_associations([row(ASSOC_FORMAT, **one) for one in own])
+    monkeypatch.setattr(live_placement, "associations_of", lambda *_, **__: rows)
+    parts = partition("other", AllowQos="gold,silver")
+    live = read(answers(parts, node("n1", Partitions="other") * 2, config=ENFORCED))
+    placement = filled(live, 4, partition="other", qos=given)
+    resources = Resources(nodes=2, gpus=4, time="1:00:00", partition="other", qos=given)
+    if outcome is not None and " " in outcome:
+        with pytest.raises(UsageError) as refused:
+            with_qos(placement, resources, GENERIC.profile)
+        assert outcome in str(refused.value)
+    else:
+        placement = with_qos(placement, resources, GENERIC.profile)
+        assert placement.select.get("qos") == outcome
