@@ -19,13 +19,12 @@ Portal = Literal["ondemand", "open-composer"]
 
 @dataclass(frozen=True)
 class _Target:
-    """One kind of portal. files: what it reads, by path. asked: what its form asks for, with what
-    is allowed. directory: whether the form asks for the job's directory."""
+    """One kind of portal. files: what it reads, by path. directory: whether the form asks for the
+    job's directory."""
 
     program: str
     releases: tuple[str, ...]
     files: Callable[[Sequence[ExportedScript]], dict[str, str | dict[str, Any]]]
-    asked: Callable[[Sequence[ExportedScript]], list[tuple[str, str]]]
     directory: bool
     several_clusters: bool
 
@@ -35,7 +34,6 @@ _TARGETS: dict[Portal, _Target] = {
         "Open OnDemand",
         rules.ONDEMAND,
         ondemand.files,
-        ondemand.asked,
         directory=True,
         several_clusters=True,
     ),
@@ -43,7 +41,6 @@ _TARGETS: dict[Portal, _Target] = {
         "Open Composer",
         rules.OPEN_COMPOSER,
         open_composer.files,
-        open_composer.asked,
         directory=False,
         several_clusters=False,
     ),
@@ -98,7 +95,7 @@ def build(
         exports = exported(MINUTES)  # one field for the time, whichever cluster
     called = f"{target.program} {release}"
     files = target.files(exports)
-    files["README.md"] = texts.readme(exports, portal, called, target.asked(exports))
+    files["README.md"] = texts.readme(exports, portal, called)
     files["CHECKLIST.md"] = texts.checklist(exports, called)
     if problems := rules.problems(portal, release, files):
         listed = "\n".join(f"  {problem}" for problem in problems)

@@ -10,10 +10,10 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from fsdpkit.publishing.export import ruby_checks, texts
+from fsdpkit.publishing.export import ruby_checks
 from fsdpkit.publishing.export.fields import Field
 from fsdpkit.publishing.export.places import HOURS, PartitionPlace, told
-from fsdpkit.publishing.export.script import ExportedScript
+from fsdpkit.publishing.export.script import ExportedScript, shared_fields
 
 _OWN = "fsdpkit_"
 
@@ -66,15 +66,6 @@ def manifest(exported: ExportedScript) -> dict[str, Any]:
 
 def title(exported: ExportedScript) -> str:
     return f"{exported.spec.name} ({exported.template.manifest.name})"
-
-
-def shared_fields(exports: Sequence[ExportedScript]) -> list[Field]:
-    """Fields of any of the scripts, in order; where several have one, the first one's."""
-    found: dict[str, Field] = {}
-    for exported in exports:
-        for field in exported.fields:
-            found.setdefault(field.key, field)
-    return list(found.values())
 
 
 def _account(exports: Sequence[ExportedScript]) -> str:
@@ -264,9 +255,3 @@ _VIEW = """\
 <code>runs/</code> of the directory that the form named, where <code>fsdpkit status</code>,
 <code>fsdpkit logs</code> and <code>fsdpkit report</code> read it.</p>
 """
-
-
-def asked(exports: Sequence[ExportedScript]) -> list[tuple[str, str]]:
-    """What the form asks for, with what is allowed, for the README."""
-    rows = [("Partition and GPUs", "one of the list"), *texts.limits(exports)]
-    return rows + [(f.label, f.allowed) for f in shared_fields(exports) if f.key != "gpus"]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fsdpkit.errors import ConfigError
-from fsdpkit.publishing.export import ruby_checks, texts
+from fsdpkit.publishing.export import ruby_checks
 from fsdpkit.publishing.export.fields import Field
 from fsdpkit.publishing.export.places import HOURS, PartitionPlace, told
 from fsdpkit.publishing.export.script import ExportedScript
@@ -205,10 +205,3 @@ def _check(exported: ExportedScript, asked: Sequence[Field]) -> str:
         "why = refused.call(lambda { |name| params[name] })\n"
         "oc_assert(why.nil?, why)\n"
     )
-
-
-def asked(exports: Sequence[ExportedScript]) -> list[tuple[str, str]]:
-    """What the form asks for, with what is allowed, for the README."""
-    (exported,) = exports
-    rows = [("Partition and GPUs", "one of the list"), *texts.limits([exported])]
-    return rows + [(f.label, f.allowed) for f in exported.fields if f.key != "gpus"]

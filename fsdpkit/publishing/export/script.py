@@ -122,6 +122,15 @@ class ExportedScript:
         return f"{head}\n{inputs}{self.checks}{self.body}"
 
 
+def shared_fields(exports: Sequence[ExportedScript]) -> list[Field]:
+    """Fields of any of the scripts, in order; where several have one, the first one's."""
+    found: dict[str, Field] = {}
+    for exported in exports:
+        for field in exported.fields:
+            found.setdefault(field.key, field)
+    return list(found.values())
+
+
 def export_script(
     template: Template,
     site: LoadedSite,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import fsdpkit
 from fsdpkit.publishing.export.places import told
-from fsdpkit.publishing.export.script import ExportedScript
+from fsdpkit.publishing.export.script import ExportedScript, shared_fields
 from fsdpkit.publishing.export.shared_job import SHARED
 
 _README = """\
@@ -92,10 +92,8 @@ TO_KNOW = {
   the message show it.""",
 }
 
-Rows = Sequence[tuple[str, str]]
 
-
-def readme(exports: Sequence[ExportedScript], to: str, release: str, rows: Rows) -> str:
+def readme(exports: Sequence[ExportedScript], to: str, release: str) -> str:
     first = exports[0]
     manifest = first.template.manifest
     python = {field.label for exported in exports for field in exported.fields}
@@ -121,7 +119,9 @@ def readme(exports: Sequence[ExportedScript], to: str, release: str, rows: Rows)
         to_know=TO_KNOW[to],
         python=found[0] if found else "the job's container",
         clusters="\n".join(map(_cluster, exports)),
-        rows="".join(f"| {_cell(name)} | {_cell(allowed)} |\n" for name, allowed in rows),
+        rows="".join(
+            f"| {_cell(name)} | {_cell(allowed)} |\n" for name, allowed in _asked(exports)
+        ),
         fixed=fixed,
     )
 
@@ -167,12 +167,14 @@ _JOBS_PATHS = (
 )
 
 
-def limits(exports: Sequence[ExportedScript]) -> list[tuple[str, str]]:
-    """Rows of what every portal asks for."""
+def _asked(exports: Sequence[ExportedScript]) -> list[tuple[str, str]]:
+    """What the form asks for, with what is allowed."""
     nodes = max(exported.most_nodes for exported in exports)
     needed = any(exported.site.profile.account.required for exported in exports)
-    rows = [("Nodes", f"1 to {nodes}, as the cluster's list says")]
+    rows = [("Partition and GPUs", "one of the list")]
+    rows.append(("Nodes", f"1 to {nodes}, as the cluster's list says"))
     most = max(exported.most_time for exported in exports)
     least = min(exported.place.least_time for exported in exports)
     rows.append((exports[0].unit.label, f"{least} to {most}, as the cluster's list says"))
-    return [*rows, ("Account", "one of your own" if needed else "one of your own, or nothing")]
+    rows.append(("Account", "one of your own" if needed else "one of your own, or nothing"))
+    return rows + [(f.label, f.allowed) for f in shared_fields(exports) if f.key != "gpus"]
