@@ -63,9 +63,10 @@ def surroundings(place: Path, request: Drawn, patch: pytest.MonkeyPatch) -> dict
 
 
 def seen_from_anywhere(answered: Answered) -> Answered:
-    """Without what a page cannot see: how much room a file system has."""
+    """Without what a page cannot see: how much room a file system has, and what Slurm knows."""
     lines = answered.err.splitlines(keepends=True)
-    kept = [line for line in lines if not line.startswith("fsdpkit: the file system of ")]
+    unseen = ("fsdpkit: the file system of ", "fsdpkit: how many cores a node has is not known")
+    kept = [line for line in lines if not line.startswith(unseen)]
     return Answered(answered.status, answered.out, "".join(kept))
 
 
