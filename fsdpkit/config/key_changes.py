@@ -42,6 +42,9 @@ _TRAINING = {
     ),
     "eval_batches": KeyChange("0.1.0", "evaluation.batches"),
     "log_every": KeyChange("0.1.0", "metrics.every_steps"),
+    "metrics.tensorboard": KeyChange(
+        "0.1.0", instead="fsdpkit track RUN --to tensorboard writes the events"
+    ),
 }
 
 CHANGED_KEYS: Mapping[str, Mapping[str, KeyChange]] = {

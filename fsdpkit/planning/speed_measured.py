@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.config.key_changes import with_new_names, without_unknown
 from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
@@ -193,9 +194,10 @@ def _of(paths: RunPaths, record: RunRecord) -> MeasuredSpeed | None:
     )
     if (newest.dir / node_report.FILE).exists():
         return _of_check(plain, node_report.load(newest.dir))
-    job = parsed(read_bytes(paths.job))
+    job, _ = with_new_names("JobSpec", parsed(read_bytes(paths.job)), "job.json")
     if not isinstance(table := job.get("training"), dict):
         return None
+    table, _ = without_unknown(TrainingSettings, table)  # of another release
     training = _with_whole_paths(msgspec.convert(table, TrainingSettings), Path(record.work_dir))
     began_s = min((a.began_s for a in attempts if a.began_s is not None), default=0.0)
     lines = [line for line in _lines(paths.task().metrics) if line.get("time_s", 0) >= began_s]

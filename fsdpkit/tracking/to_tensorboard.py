@@ -1,8 +1,4 @@
-"""A training as TensorBoard's event file, made anew from metrics.jsonl each time, at once.
-
-For scripts that only log: fsdpkit's own trainer writes events itself where it is told to
-(`training.metrics.tensorboard`), and then nothing is written here.
-"""
+"""A training as TensorBoard's event file, made anew from metrics.jsonl each time, at once."""
 
 from __future__ import annotations
 

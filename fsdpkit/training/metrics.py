@@ -48,7 +48,6 @@ from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.compilation import COMPILED, CompiledBlocks
 from fsdpkit.training.distributed import Ranks, sum_over_ranks
 from fsdpkit.training.stragglers import SLOW, Stopwatch, slowest
-from fsdpkit.training.tensorboard import TensorBoard, require_tensorboard
 
 
 class Metrics:
@@ -69,7 +68,6 @@ class Metrics:
 
     Raises:
         StorageError: Rank 0 cannot write the file.
-        ConfigError: TensorBoard is wanted but not installed.
     """
 
     def __init__(
@@ -88,11 +86,6 @@ class Metrics:
         self.ranks, self.tokens, self.skipped = ranks, tokens, skipped
         self._peak = peak_tflops
         self._planned = {"planned_steps": planned_steps} if planned_steps else {}
-        if settings.tensorboard:
-            require_tensorboard()
-        self._board = (
-            TensorBoard(paths.tensorboard) if settings.tensorboard and ranks.is_first else None
-        )
         try:
             self.file = JsonLines(paths.metrics) if ranks.is_first else None
         except OSError as error:
@@ -258,15 +251,11 @@ class Metrics:
         """
         if self.file:
             self.file.write(**finite(fields))
-        if self._board:
-            self._board.write(**fields)
 
     def close(self) -> None:
         """Close the file."""
         if self.file:
             self.file.close()
-        if self._board:
-            self._board.close()
 
 
 def memory(device: torch.device) -> dict[str, int]:

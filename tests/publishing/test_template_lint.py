@@ -126,6 +126,15 @@ def test_a_sound_template_has_no_problem_but_its_missing_goldens(small: Small) -
     assert problems(small()) == {"golden": ("it has no golden scripts", "golden/")}
 
 
+def test_a_check_that_found_a_problem_is_not_also_ok(small: Small) -> None:
+    script = TEMPLATE.replace("status=0", "# /home/jdoe/env and PAS2136\nstatus=0")
+    outcomes: dict[str, set[str]] = {}
+    for point in checklist(str(small(script=script))):
+        outcomes.setdefault(point.check, set()).add(point.outcome)
+    assert outcomes["personal data"] == {"problem"}
+    assert all(len(found) == 1 for found in outcomes.values())
+
+
 def test_what_cannot_be_looked_at_is_said_and_is_not_ok(small: Small) -> None:
     found = list(checklist(str(small(manifest="["))))
     assert [f.check for f in found if f.outcome == "problem"] == ["manifest"]

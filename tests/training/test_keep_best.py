@@ -16,6 +16,7 @@ from fsdpkit.config.training import CheckpointSettings, load_settings, problems
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.best_checkpoint import BestSoFar
 from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.progress import Progress
@@ -39,6 +40,17 @@ def checkpointer(folder: Path, settings: CheckpointSettings = KEEP) -> Checkpoin
 
 def steps_in(folder: Path) -> list[int | None]:
     return [step_of(path) for path in checkpoints_in(TaskPaths(folder).checkpoints)]
+
+
+@pytest.mark.torch
+def test_numbers_of_the_same_step_are_noted_together_and_what_is_none_is_not():
+    best = BestSoFar(KEEP)
+    best.measured(3, {"step": 3, "loss": 2, "lr": math.inf, "slowest": "n1"})
+    best.measured(3, {"eval_loss": 1.5})
+    assert best.measured_at(3) == {"loss": 2.0, "eval_loss": 1.5}
+    assert best.measured_at(2) == {}
+    best.measured(4, {"loss": 1.0})
+    assert best.measured_at(4) == {"loss": 1.0}
 
 
 @pytest.mark.torch

@@ -34,7 +34,6 @@ def eval_losses(found: dict, name: str) -> list[float]:
         "math",
         "deterministic",
         "exported",
-        "tensorboard",
         "chunked",
         "by the clock",
     ],
@@ -106,10 +105,6 @@ def test_training_goes_on_with_other_data_or_another_seed_only_if_that_is_meant(
     assert printed.count("the epoch begins anew") == 2
     assert found["both, as meant"]["status"] == 0
     assert "training.batch_size = 4 would keep it" in found["other batch"]["printed"]
-
-
-def test_tensorboard_events_lie_in_the_run_directory(found):
-    assert any(f.startswith("tensorboard/events") for f in found["tensorboard"]["files"])
 
 
 def test_no_host_waits_between_logged_steps(found):

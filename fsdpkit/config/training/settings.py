@@ -100,9 +100,6 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """`[training.metrics]`: what a run writes down about itself, and shows."""
 
     every_steps: Annotated[int, Meta(description="Steps between two lines of metrics.", ge=1)] = 5
-    tensorboard: Annotated[
-        bool, Meta(description="Also write TensorBoard events; needs the extra `tensorboard`.")
-    ] = False
     progress: Annotated[
         Literal["auto", "bar", "lines"],
         Meta(description="A progress bar or plain lines; auto: a bar on a terminal."),

@@ -62,7 +62,6 @@ SCENARIOS = {
         "checkpoint.at_end=true", "checkpoint.export=true", "checkpoint.every_steps=1",
     ],
     "exported": ["checkpoint.export=true"],
-    "tensorboard": ["metrics.tensorboard=true"],
     "chunked": ["loss=chunked"],
     "by the clock": ["checkpoint.every_minutes=0.000001", "checkpoint.keep_last=9"],
 }  # fmt: skip

@@ -58,7 +58,7 @@ with process_group(240, startup_timeout_s=120) as ranks:
         ranks,
         tokens=1000,
         skipped=2,
-        settings=MetricsSettings(stragglers_every=0, tensorboard=True),
+        settings=MetricsSettings(stragglers_every=0),
         peak_tflops=4.0,
     )
     for loss in (6.0, 2.0):
