@@ -137,7 +137,7 @@ test-quick: env
 	    -m 'not slurm and not newest_slurm and not torch and not local' $(PYTEST_ARGS)
 
 # What whoever only submits needs, in an environment for each Python; uv brings those that lack, and
-# pyenv has some that are not on PATH. Benchmarks and wheels are made where torch is.
+# pyenv has some that are not on PATH. Benchmarks, trackers and wheels are tried where torch is.
 PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
 PYTHONS_AT = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fsdpkit-pythons
 test-pythons: WORKERS = $(shell echo $$(($$(nproc) + 1)))
@@ -158,9 +158,11 @@ test-pythons:
 	        continue
 	    fi
 	    "$$home/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[unit]'
+	    "$$home/bin/python" -m tests.packaging.without_extras
 	    echo "make test-pythons: Python $$version"
 	    PATH="$$home/bin:$$PATH" "$$home/bin/python" -m pytest -p tests.packaging.without_extras $(IN_LANES) \
-	        --ignore tests/benchmarks --ignore tests/packaging/test_wheel.py \
+	        --ignore tests/benchmarks --ignore tests/sweeps/test_study_pictures.py \
+	        --ignore tests/tracking --ignore tests/packaging/test_wheel.py \
 	        -m 'not slurm and not newest_slurm and not torch and not local and not packages' $(PYTEST_ARGS) || status=1
 	done
 	exit $$status

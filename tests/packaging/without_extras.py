@@ -4,15 +4,14 @@ For the unit tests on each Python (`make test-pythons`): whoever only submits ne
 nor another extra, and torch for each of five Pythons takes gigabytes. A file of tests that imports
 an extra which is not installed is skipped, as is a test that calls what imports it, or asks whether
 it is there. Whatever no extra brings has to be imported, or fails. Submitting asks whether jobs
-will find torch, without importing it: it finds a stand-in.
+will find torch, without importing it: `python -m tests.packaging.without_extras` puts a stand-in
+into the environment.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-import tempfile
+import sysconfig
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -27,9 +26,6 @@ EXTRAS = {
 }
 """What `.[dev]` brings and `.[unit]` does not, by the names in an import."""
 
-STAND_IN = "fsdpkit-no-torch-"
-"""How the folder's name begins that has it."""
-
 
 class Absent:
     """Finds no module; skips the test that asks for an extra that is not installed."""
@@ -39,18 +35,25 @@ class Absent:
     ) -> None:
         if name in EXTRAS:
             spec = PathFinder.find_spec(name)
-            if spec is None or STAND_IN in str(spec.origin):
+            if spec is None or (name == "torch" and _is_stand_in(Path(str(spec.origin)))):
                 raise pytest.skip.Exception(f"{name} is not installed", allow_module_level=True)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if PathFinder.find_spec("torch") is None:
-        folder = Path(tempfile.mkdtemp(prefix=STAND_IN))
-        config.add_cleanup(lambda: shutil.rmtree(folder))
-        (folder / "torch").mkdir()
-        (folder / "torch" / "__init__.py").write_text("raise ImportError('a stand-in')\n")
-        (folder / "torch" / "version.py").write_text("__version__ = '2.13.0'\n")
-        sys.path.append(str(folder))
-        found = [os.environ.get("PYTHONPATH", ""), str(folder)]
-        os.environ["PYTHONPATH"] = ":".join(filter(None, found))  # of workers and of commands
+def _is_stand_in(file: Path) -> bool:
+    return not (file.parent / "nn").is_dir()
+
+
+def pytest_configure() -> None:
     sys.meta_path.insert(0, Absent())
+
+
+def put_stand_in(folder: Path) -> None:
+    """What is taken for torch by whoever does not import it."""
+    (folder / "torch").mkdir(exist_ok=True)
+    (folder / "torch" / "__init__.py").write_text("raise ImportError('a stand-in')\n")
+    (folder / "torch" / "version.py").write_text("__version__ = '2.13.0'\n")
+
+
+if __name__ == "__main__":
+    if PathFinder.find_spec("torch") is None:
+        put_stand_in(Path(sysconfig.get_path("purelib")))

@@ -144,6 +144,7 @@ def _part_of(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="this laptop has click alone, no tomli")
 def test_a_default_host_and_its_settings_stand_in_a_file(
     node: LoginNode, there: Callable[[str], str]
 ) -> None:
@@ -304,6 +305,7 @@ def test_a_cut_connection_is_said_and_what_it_means(
 # What is sent and brought back
 
 
+@pytest.mark.local
 def test_a_script_of_the_laptop_trains_there_and_its_report_comes_back(node: LoginNode) -> None:
     """Its tree has links, a file without a name for shells, and one that git ignores; what is sent
     once is not sent again, and no later edit changes what runs."""
@@ -349,6 +351,7 @@ def test_a_script_of_the_laptop_trains_there_and_its_report_comes_back(node: Log
     assert not (node.laptop / "mine.html").exists()
 
 
+@pytest.mark.local
 def test_a_shell_in_a_running_job_there_has_this_terminal(node: LoginNode) -> None:
     (node.laptop / "waits.py").write_text("import time\ntime.sleep(600)\n")
     words = ("--host", "bash", "submit", "waits.py", "--cluster", "local", "--gpus", "1")

@@ -103,6 +103,7 @@ def test_a_repository_says_neither_what_is_run_nor_what_the_work_tree_is(
         git_in(tree)
 
 
+@pytest.mark.local
 def test_status_and_report_say_which_code_ran(
     fsdpkit: Callable[..., Completed], tree: Path
 ) -> None:

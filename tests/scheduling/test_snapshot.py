@@ -129,6 +129,7 @@ def test_only_what_pip_left_in_its_place_is_imported_from_there(
     assert found == ([tmp_path / "mine"] if counts else [])
 
 
+@pytest.mark.local
 def test_the_job_runs_in_the_copy_and_is_resumed_there(
     fsdpkit: Callable[..., Completed], tree: Path
 ) -> None:

@@ -55,6 +55,7 @@ def is_up(run: Run, nodes: int, task: int | None = None) -> bool:
     return len(files) == nodes and all("ranks-started" in file.read_text() for file in files)
 
 
+@pytest.mark.local
 def test_a_foreign_script_on_the_local_cluster(
     fsdpkit: Callable[..., Completed], submitted: Callable[..., Any]
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_foreign_script_on_the_local_cluster(
         assert (done.returncode, "has ended" in done.stderr) == (2, True)
 
 
+@pytest.mark.local
 def test_a_node_whose_agent_is_silent_is_named(submitted: Callable[..., Any]) -> None:
     with submitted("--nodes", "1", "--gpus", "2") as run:
         until(lambda: is_up(run, 1), "the ranks")

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from xml.etree import ElementTree
 
 import pytest
+import tomllib
 
 from benchmarks.study_pictures import PICTURES, RESULTS, SWEEP, sweep_picture
 from tests.contrast import contrast
 from tests.packaging.installation import ROOT
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MEASURED = json.loads(RESULTS.read_text(encoding="utf-8"))
 
