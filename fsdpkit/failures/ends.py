@@ -106,7 +106,6 @@ def explain(end: ProcessEnd) -> Explanation | None:
         _refused(end)
         or _hydra(end)
         or _child_killed(end)
-        or _not_run(end)
         or _last_words(end)
         or _logged(end)
         or _last_line(end)
@@ -316,13 +315,6 @@ def _is_own_status(end: ProcessEnd) -> bool:
 
 def _texts(end: ProcessEnd) -> tuple[tuple[Where, str], ...]:
     return ("err", end.err), ("out", end.out)
-
-
-def _not_run(end: ProcessEnd) -> Explanation | None:
-    shown = refusals.of_a_shell(end.status, end.err)
-    if shown is None or next(exceptions.said(end.err[shown.begin : shown.end]), None):
-        return None
-    return Explanation(shown, "err")
 
 
 def _last_words(end: ProcessEnd) -> Explanation | None:

@@ -7,7 +7,6 @@ import re
 import msgspec
 
 from fsdpkit.failures import exceptions
-from fsdpkit.failures.advice.table import knows
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.tracebacks import (
     PrintedException,
@@ -39,14 +38,14 @@ def last_words(text: str, left: Pattern) -> Shown | None:
     said = [line for line in reversed(lines) if not is_by_the_way(line.text)]
     newest = next((line for line in said if tells_an_end(line.text)), None)
     for line in said:
-        if (found := _shown(line, newest=line is said[0], last=line is lines[-1])) is not None:
+        if (found := _shown(line, last=line is lines[-1])) is not None:
             return found.moved(offset)
     if said and newest is said[0]:
         return Shown("exception", left, newest.begin, newest.end, sure=False).moved(offset)
     return None
 
 
-def _shown(line: TracebackLine, *, newest: bool, last: bool) -> Shown | None:
+def _shown(line: TracebackLine, *, last: bool) -> Shown | None:
     ends = tells_an_end(line.text)
     if not (ends or last):
         return None
@@ -54,8 +53,7 @@ def _shown(line: TracebackLine, *, newest: bool, last: bool) -> Shown | None:
     found = exceptions.shown(raised)
     if found.cause == "nan-loss" and not ends:
         return None
-    named = found.cause not in ("exception", "hang", "connection-reset")
-    if named or (newest and knows(line.text)):
+    if found.cause not in ("exception", "hang", "connection-reset"):
         return msgspec.structs.replace(found, raised=None, sure=False)
     return None
 

@@ -48,10 +48,11 @@ _CAUSES: tuple[tuple[str, Pattern, str], ...] = (
         "collective mismatch | mismatched collective | message truncated | size mismatch | "
         "sizes differ | type mismatch | types differ | count mismatch | counts differ",
     ),
+    ("settings", _OWN, "duplicate gpu"),
     (
         "network-setup",
         _OWN,
-        "duplicate gpu | ibv_…memory | memlock | max locked memory | memory lock | ibv_reg_mr | "
+        "ibv_…memory | memlock | max locked memory | memory lock | ibv_reg_mr | "
         "ibv_create_cq | ibv_create_qp | ibv_alloc_pd | neither af_inet | no ip interface | "
         "no usable …interface | no socket interface | no interface | interface …not found | "
         "interface …does not exist | peer access | no device found | no such device | "

@@ -1,5 +1,5 @@
-"""Programs that left because of how they were called: arguments that they do not know, a program
-that a shell could not run. They print no traceback, and most say by their status what it was.
+"""Programs that left because of arguments that they do not know. They print no traceback, and most
+say by their status what it was.
 """
 
 from __future__ import annotations
@@ -23,11 +23,6 @@ _BY_CONVENTION = 2
 _NEAR_THE_END, _AT_THE_END = 15, 6
 """Lines in which the refusal must stand, of that status and of 1."""
 _PARSER = Pattern((), "argparse, click and their like")
-_NOT_RUN = (126, 127)
-"""A shell's statuses of a program that it may not run or does not find."""
-_OF_A_SHELL = re.compile(r"^\S+: .+: \S")
-"""Its name, what it could not run, and why: `bash: python: command not found`."""
-_SHELL = Pattern((), "the shell in which a rank was started, by its status")
 
 
 def of_arguments(status: int | None, err: str) -> Shown | None:
@@ -47,15 +42,6 @@ def of_arguments(status: int | None, err: str) -> Shown | None:
         if (used and _REFUSED.match(words)) or _OF_ARGUMENTS.search(words):
             return Shown("settings", _PARSER, line.begin, line.end, words=words, sure=meant)
     return None
-
-
-def of_a_shell(status: int | None, err: str) -> Shown | None:
-    """The last line of a shell that could not run what it was to run; it says so in the language
-    of the account."""
-    lines = [line for line in lines_of(err) if line.text.strip()]
-    if status not in _NOT_RUN or not lines or not _OF_A_SHELL.match(lines[-1].text):
-        return None
-    return Shown("environment-missing", _SHELL, lines[-1].begin, lines[-1].end)
 
 
 def unframed(text: str) -> str:

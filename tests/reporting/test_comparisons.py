@@ -236,19 +236,6 @@ def test_flight_recorders_tell_a_mismatch_from_a_hang() -> None:
     assert found(*waits, flight=record).cause == "collective-mismatch"
 
 
-def test_whose_last_collective_was_behind_is_named() -> None:
-    def gave_up(number: int, sequence: int) -> Voice:
-        log = (
-            f"[rank{number}]:[E602 ProcessGroupNCCL.cpp:632] [Rank {number}] Watchdog caught "
-            f"collective operation timeout: WorkNCCL(SeqNum={sequence}, OpType=ALLREDUCE, "
-            "NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600020 milliseconds.\n"
-        )
-        return rank(number, "ended by signal 6 (SIGABRT)", status=134, log=log)
-
-    diagnosis = found(*(gave_up(n, 40 if n == 3 else 41) for n in range(6)))
-    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("hang", 3, "node2")
-
-
 # A rank that leaves in order while the others go on
 
 

@@ -13,7 +13,8 @@ written after mending, 47 of 53, and of threads of issue trackers 25 of 30. Of t
 researchers meet most often, with the ordinary noise of their logs and 84 of it from threads, 219 of
 228 before its writer read the rules; of its `forms`, thought of after reading them, 46 of 59; of
 its `kin`, written before the rules that they try, 24 of 62 before and 60 at once after them. Of the
-ninth, recalled by another one before reading the rules, 29 of 30 (the miss was the case's own).
+ninth, recalled by another one before reading the rules, 29 of 30 (the miss was the case's own); of
+the tenth, recalled like that, 25 of 26, whose advice helped in 18 and misled in one.
 """
 
 from __future__ import annotations

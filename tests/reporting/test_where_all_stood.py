@@ -32,13 +32,6 @@ def test_the_last_line_of_all_is_quoted_where_no_step_was_made(log: str, quoted:
     assert ("torch_extensions" in told.sentence) == quoted
 
 
-def test_the_only_rank_that_says_nothing_while_others_lost_a_peer_is_named_perhaps() -> None:
-    silent = rank(3, None, status=None, time_s=None, log="no files for me\n")
-    told = found(*(rank(n, RESET) for n in range(3)), silent, ranks=4)
-    assert (told.rank, "no files for me" in told.sentence) == (3, True)
-    assert told.sentence.startswith("Perhaps")
-
-
 def test_what_others_printed_and_got_over_is_not_why_one_left() -> None:
     common = "plugin.so: cannot open shared object file: No such file or directory\n"
     peers = [

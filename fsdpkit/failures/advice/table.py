@@ -67,12 +67,6 @@ def advise(facts: Facts) -> str | None:
     return told
 
 
-def knows(said: str) -> bool:
-    """Whether there is something particular to be said of a line that shows no cause by itself."""
-    facts = Facts(cause="exception", run="", said=said)
-    return any(one.words for one in entries_for(facts))
-
-
 def entries_for(facts: Facts) -> Iterator[Advice]:
     said, around = facts.said.lower(), facts.around.lower()
     for one in table():

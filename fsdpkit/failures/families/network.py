@@ -74,8 +74,7 @@ NETWORK_SETUP = Cause(
         pattern(
             "Unable to find address for:  | unable to find interface | ifa != nullptr | "
             "no usable transports | UCX ERROR | UCX  ERROR | UCX  WARN…not available | "
-            "fi_getinfo | OFI fi_ | OFI …failed | OFI …Error:  | Error: ucp_ep_create | "
-            "Duplicate GPU detected",
+            "fi_getinfo | OFI fi_ | OFI …failed | OFI …Error:  | Error: ucp_ep_create",
             "gloo, of GLOO_SOCKET_IFNAME; UCX and libfabric; NCCL",
         ),
         pattern(

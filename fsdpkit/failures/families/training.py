@@ -44,6 +44,7 @@ SETTINGS = Cause(
             "our trainer",
             line=r"^(?:fsdpkit\.errors\.)?(?:ConfigError|UsageError|NotFoundError): ",
         ),
+        pattern("Duplicate GPU detected", "NCCL, of two ranks that chose one GPU"),
     ),
 )
 

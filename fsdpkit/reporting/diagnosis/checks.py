@@ -211,12 +211,8 @@ def _stacks_differ(attempt: AttemptEvidence) -> Iterator[Observation]:
 
 _WATCHDOG = re.compile(
     r"Rank (\d+)\] Watchdog caught collective operation timeout: "
-    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?"
+    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
 )
-_SAME_SIZE = re.compile(r"^(?:ALLREDUCE|BROADCAST|_?ALLGATHER\w*|_?REDUCE\w*)$")
-"""Collectives in which all ranks give as many numbers."""
-_OF_A_SUBGROUP = re.compile(r"\[PG (?:ID [1-9]|(?!ID )\S*[1-9]\d* )")
-_ENQUEUED = re.compile(r"Rank (\d+)\] .*?last enqueued (?:NCCL )?work: (\d+)")
 
 
 def _watchdog_texts(attempt: AttemptEvidence) -> Iterator[str]:
@@ -226,23 +222,14 @@ def _watchdog_texts(attempt: AttemptEvidence) -> Iterator[str]:
 
 
 def _watchdogs_differ(attempt: AttemptEvidence) -> Iterator[Observation]:
-    """NCCL's watchdogs gave up on different collectives with the same number; on different sizes of
-    one, where there is no group but that of all ranks."""
-    seen: dict[str, dict[tuple[str, str], set[int]]] = {}
-    of_all = True
+    """NCCL's watchdogs gave up on different collectives with the same number."""
+    seen: dict[str, dict[str, set[int]]] = {}
     for text in _watchdog_texts(attempt):
-        of_all = of_all and not _OF_A_SUBGROUP.search(text)
-        for rank, number, kind, size in _WATCHDOG.findall(text):
-            seen.setdefault(number, {}).setdefault((kind, size), set()).add(int(rank))
+        for rank, number, kind in _WATCHDOG.findall(text):
+            seen.setdefault(number, {}).setdefault(kind, set()).add(int(rank))
     for number, kinds in seen.items():
-        names = {kind for kind, _ in kinds}
-        sizes = len(kinds) > 1 and of_all and all(map(_SAME_SIZE.match, names))
-        if len(names) > 1 or sizes:
-            of_size = "" if len(names) > 1 else " of {} numbers"
-            told = (
-                f"rank {min(ranks)} {kind}{of_size.format(size)}"
-                for (kind, size), ranks in sorted(kinds.items())
-            )
+        if len(kinds) > 1:
+            told = (f"rank {min(ranks)} {kind}" for kind, ranks in sorted(kinds.items()))
             odd = _odd_one(kinds.values())
             node = None if odd is None else attempt.node_of(odd)
             words = f"collective {number} is not the same everywhere: {', '.join(told)}"
@@ -254,30 +241,6 @@ def _odd_one(groups: Collection[set[int]]) -> int | None:
     """The only rank that differs from several others."""
     alone = [ranks for ranks in groups if len(ranks) == 1]
     return min(alone[0]) if len(groups) == 2 and len(alone) == 1 else None
-
-
-def left_behind(attempt: AttemptEvidence) -> Iterator[Observation]:
-    """The rank, or few, that had not come to the collective in which NCCL's watchdogs of the others
-    gave up: it had enqueued less than they."""
-    waited: dict[int, int] = {}
-    enqueued: dict[int, int] = {}
-    for text in _watchdog_texts(attempt):
-        for rank, number, *_ in _WATCHDOG.findall(text):
-            waited.setdefault(int(rank), int(number))
-        for rank, number in _ENQUEUED.findall(text):
-            enqueued[int(rank)] = int(number)
-    for rank, number in waited.items():
-        enqueued.setdefault(rank, number)
-    if len(enqueued) < 2:
-        return
-    furthest = max(enqueued.values())
-    wanted = max(waited.values(), default=furthest)
-    behind = sorted(rank for rank, number in enqueued.items() if number < min(wanted, furthest))
-    if behind and 2 * len(behind) < len(enqueued):
-        first, more = behind[0], len(behind) - 1
-        words = f"its last collective was {enqueued[first]}, the others waited in {wanted}"
-        words += f" (as of {more} other ranks)" if more else ""
-        yield Observation(words, Level.OWN, first, attempt.node_of(first))
 
 
 _POLL_S = 2.0
@@ -311,7 +274,7 @@ def log_not_opened(attempt: AttemptEvidence) -> Iterator[Observation]:
 
 
 def _hung_or_behind(attempt: AttemptEvidence) -> Iterator[Observation]:
-    for check in (missing_in_flight, hung, left_behind):
+    for check in (missing_in_flight, hung):
         found = list(check(attempt))
         yield from found
         if found:

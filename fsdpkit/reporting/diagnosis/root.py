@@ -151,8 +151,6 @@ def _waited_for(
     silent = sorted(ranks - {finding.rank for finding in findings})
     if not silent or 2 * len(silent) > len(ranks) or first.level > Level.WAITED:
         return None
-    if first.cause == "connection-reset":
-        return _lost_by_all(silent, first, attempt)
     waited = {f.rank for f in findings if (f.cause, f.level) == ("hang", Level.WAITED)}
     if first.cause != "hang" or not waited >= ranks - set(silent):
         return None
@@ -170,20 +168,6 @@ def _waited_for(
         )
     rank = silent[0] if one else None
     return msgspec.structs.replace(first, level=Level.OWN, rank=rank, node=node, words=words)
-
-
-def _lost_by_all(silent: Sequence[int], first: Finding, attempt: AttemptEvidence) -> Finding | None:
-    """The only rank that said nothing, while all others lost a peer: perhaps it left."""
-    if len(silent) > 1 or attempt.ranks <= _FEW:
-        return None
-    rank = silent[0]
-    words = f"it printed no error, and all other ranks lost a peer{_last(silent, attempt)}"
-    node = attempt.node_of(rank) or None
-    told = msgspec.structs.replace(first, cause="exception", level=Level.OWN, words=words)
-    return msgspec.structs.replace(told, rank=rank, node=node, said="", raised=None, sure=False)
-
-
-_FEW = 2
 
 
 def _last(silent: Sequence[int], attempt: AttemptEvidence) -> str:
