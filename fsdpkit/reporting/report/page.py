@@ -88,7 +88,7 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
 _NO_DETAILS: dict[str, Any] = {
     "timeline": None,
     "training": [],
-    "ranks": [],
+    "ranks": None,
     "machines": [],
     "stragglers": [],
 }
@@ -153,9 +153,9 @@ def _details(one: Training, now_s: float) -> dict[str, Any]:
             *(figures.speed_figures(metrics, steps) if steps else []),
             *(figures.own_figures(read_own_numbers(history.paths.metrics), steps) if steps else []),
         ],
-        "ranks": figures_by_rank.rank_figures(metrics, history, steps, per_node, slow)
+        "ranks": figures_by_rank.rank_figure(metrics, history, steps, per_node, slow)
         if steps
-        else [],
+        else None,
         "stragglers": slow,
         "machines": figures_by_node.machine_figures(history, one.bounds, now_s),
     }
