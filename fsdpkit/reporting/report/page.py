@@ -49,10 +49,16 @@ _MOST_BLOCKS = 400
 
 def page(run: Run, array_task: int | None = None, now_s: float | None = None) -> str:
     """The report as HTML. Raises NotFoundError or UsageError for a task that the run has not."""
-    now_s = time.time() if now_s is None else now_s
     tasks = run.record.tasks_of(array_task)
-    states = run.job_states()
-    trainings = trainings_of(run, tasks, states)
+    return page_of(trainings_of(run, tasks, run.job_states()), array_task, now_s)
+
+
+def page_of(
+    trainings: Sequence[Training], array_task: int | None = None, now_s: float | None = None
+) -> str:
+    """The report of these trainings of a run. array_task: the one that is shown in full."""
+    now_s = time.time() if now_s is None else now_s
+    run, states = trainings[0].run, trainings[0].states
     detailed = trainings[0] if run.record.array is None or array_task is not None else None
     job = table_in(run.paths.job)
     made_from = about.provenance_of(run)
