@@ -132,7 +132,7 @@ def _whole_checkpoint(run: str, places: Sequence[CheckpointPlace], step: int | N
     require_some(run, places)
     first = [place for place in places if place.checkpoints][:1]
     for name, path in reversed(of_step(run, first, step)):
-        problems = every_problem(name, path)
+        problems = every_problem(path)
         if not problems:
             return path
         click.echo(f"fsdpkit: {name} is refused: {'; '.join(problems)}", err=True)

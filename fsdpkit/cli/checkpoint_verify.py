@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import click
 from fsdpkit.cli.checkpoint_places import find_checkpoints, of_step, run_argument, without
 from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import json_option
+from fsdpkit.cli.terminal import reading_bar
 from fsdpkit.config.units import format_bytes
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _verified(name: str, path: Path) -> json_answers.Verified:
     from fsdpkit.runs.checkpoints import describe
 
     try:
-        problems = every_problem(name, path)
+        problems = every_problem(path)
     except ConfigError as error:  # of another format
         problems = [without(path, str(error))]
     removed = bool(problems) and not path.exists()
@@ -82,31 +82,13 @@ def _tell_verified(one: json_answers.Verified) -> None:
         click.echo(f"{one.name}: {problem}")
 
 
-def every_problem(name: str, path: Path) -> list[str]:
+def every_problem(path: Path) -> list[str]:
     """What is wrong with a checkpoint, by every byte; a bar if a person looks at standard error."""
     from fsdpkit.runs.checkpoints import problems_of
 
-    with _bar(name, path) as report:
+    with reading_bar() as read:
+        report = None if read is None else partial(read, path)
         return [without(path, problem) for problem in problems_of(path, report)]
-
-
-@contextmanager
-def _bar(name: str, path: Path) -> Iterator[Callable[[int], object] | None]:
-    """A bar that is told of bytes read, if a person looks at standard error."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from fsdpkit.cli.terminal import console
-
-    name_column = TextColumn("{task.description}", markup=False)
-    columns = name_column, BarColumn(None), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console(err=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        with suppress(OSError):  # it may be on its way out
-            bar.update(task, total=sum(file.stat().st_size for file in path.glob("*")))
-        yield lambda count: bar.advance(task, count)
 
 
 def counted(things: Sequence[object], name: str) -> str:

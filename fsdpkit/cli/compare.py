@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import complete_run, hanging, runs_option
+from fsdpkit.cli.options import complete_run, hanging, runs_option, write_page
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.comparison.compared import Comparison, RunDifference, Side
@@ -50,29 +49,16 @@ def command(run: tuple[str, ...], runs: str | None, html: str | None, as_json: b
     }
     told, sides = compare(list(opened.values()))
     if html is not None:
-        _write_page(told, sides, html)
+        from fsdpkit.reporting.comparison.page import page
+
+        if path := write_page(page(told, sides), html):
+            click.echo(path)
     elif as_json:
         print_answer(told)
     else:
         for line in _described(told, sides):
             click.echo(line)
     return 0
-
-
-def _write_page(told: Comparison, sides: Sequence[Side], output: str) -> None:
-    from fsdpkit.errors import StorageError
-    from fsdpkit.reporting.comparison.page import page
-    from fsdpkit.runs.layout import write_atomically
-
-    text = page(told, sides)
-    if output == "-":
-        click.echo(text, nl=False)
-        return
-    try:
-        write_atomically(Path(output), text, by_umask=True)
-    except OSError as error:
-        raise StorageError(f"{output} cannot be written: {error.strerror}") from error
-    click.echo(output)
 
 
 def _described(told: Comparison, sides: Sequence[Side]) -> list[str]:

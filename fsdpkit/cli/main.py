@@ -152,20 +152,14 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt) as error:
         cause = error.__cause__  # click's Abort has the KeyboardInterrupt as its cause
         told = str(cause) if isinstance(cause, SubmissionInterrupted) else "interrupted"
-        click.echo(f"fsdpkit: {told}", err=True)
-        status = 130
-        print_error("interrupted", told, status)
+        status = _failed("interrupted", told, 130)
     except FsdpkitError as error:
-        click.echo(f"fsdpkit: {error}", err=True)
-        status = error.exit_code
-        print_error(kind_of(error), str(error), status)
+        status = _failed(kind_of(error), str(error), error.exit_code)
     except ModuleNotFoundError as error:
         message = _without(error)
         if message is None:
             raise
-        click.echo(f"fsdpkit: {message}", err=True)
-        status = 69
-        print_error("missing_dependency", message, status)
+        status = _failed("missing_dependency", message, 69)
     except BrokenPipeError:
         let_go()
         status = 141
@@ -174,7 +168,11 @@ def main() -> None:
         told = f"{where}{error.strerror or error}"
         if isinstance(error, FileNotFoundError) and not where:  # os.getcwd names no path
             told = "the current directory does not exist any more: change to another one"
-        click.echo(f"fsdpkit: {told}", err=True)
-        status = 74
-        print_error("storage", told, status)
+        status = _failed("storage", told, 74)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _failed(kind: str, message: str, status: int) -> int:
+    click.echo(f"fsdpkit: {message}", err=True)
+    print_error(kind, message, status)
+    return status

@@ -298,6 +298,22 @@ def table(columns: list[str], rows: list[list[str]]) -> None:
     screen.print(made)
 
 
+def write_page(text: str, output: str) -> Path | None:
+    """Write a page to a file, which is returned; `-`: print it. Raises StorageError."""
+    from fsdpkit.errors import StorageError
+    from fsdpkit.runs.layout import write_atomically
+
+    if output == "-":
+        click.echo(text, nl=False)
+        return None
+    path = Path(output)
+    try:
+        write_atomically(path, text, by_umask=True)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
 @contextlib.contextmanager
 def going_on(run: str) -> Iterator[None]:
     """Around waiting for a run: Ctrl-C ends the waiting, and says that the run goes on."""

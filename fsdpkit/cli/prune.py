@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fsdpkit.cli.json_output import print_answer
 from fsdpkit.cli.options import complete_run, runs_option, table
+from fsdpkit.cli.terminal import reading_bar
 from fsdpkit.config.units import format_bytes
 from fsdpkit.reporting.words import roughly
 
@@ -123,22 +124,8 @@ def _asked(chosen: Sequence[Holding], as_json: bool) -> bool:
 def _delete(chosen: Sequence[Holding]) -> list[PrunedRun]:
     from fsdpkit.scheduling.pruning import prune
 
-    if not sys.stderr.isatty():
-        return [prune(one) for one in chosen]
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    from fsdpkit.cli.terminal import console
-
-    columns = TextColumn("reading {task.description}", markup=False), BarColumn(), DownloadColumn()
-    with Progress(*columns, console=console(err=True), transient=True) as bar:
-        tasks: dict[Path, Any] = {}
-
-        def tell(path: Path, count: int) -> None:
-            if path not in tasks:
-                tasks[path] = bar.add_task(f"{path.parent.parent.name}/{path.name}", total=None)
-            bar.advance(tasks[path], count)
-
-        return [prune(one, tell) for one in chosen]
+    with reading_bar() as read:
+        return [prune(one, read) for one in chosen]
 
 
 def _answer(

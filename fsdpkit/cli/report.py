@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import json_option, on_run
+from fsdpkit.cli.options import json_option, on_run, write_page
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
@@ -34,28 +33,20 @@ def command(run: Run, output: str | None, task: int | None, as_json: bool) -> in
     It shows what ran, where and with which settings; why it failed; loss, speed, slow ranks and
     nodes; a timeline; and where the GPU-hours went. An active run is shown as of now.
     """
-    from fsdpkit.errors import StorageError
-    from fsdpkit.reporting.report.page import page
-    from fsdpkit.runs.layout import write_atomically
+    from fsdpkit.reporting.report.page import page_of
+    from fsdpkit.reporting.training import trainings_of
 
     if output == "-" and as_json:
         raise click.UsageError("-o - prints the report, --json where it is: choose one.")
-    html = page(run, task)
-    if output == "-":
-        click.echo(html, nl=False)
-        return 0
+    trainings = trainings_of(run, run.record.tasks_of(task), run.job_states())
     suffix = "" if task is None else f"-task-{task}"
-    path = Path(output or f"{run.id}{suffix}.html")
-    try:
-        write_atomically(path, html, by_umask=True)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-    if as_json:
+    path = write_page(page_of(trainings, task), output or f"{run.id}{suffix}.html")
+    if as_json and path is not None:
         from fsdpkit.cli.json_reports import Written
         from fsdpkit.reporting.report.predicted import predictions
 
-        found = predictions(run, task)
+        found = predictions(trainings)
         print_answer(Written(run=run.id, path=str(path.absolute()), predictions=found))
-    else:
+    elif path is not None:
         click.echo(path)
     return 0

@@ -8,10 +8,12 @@ ourselves, colours and a screen drawn anew, is made here, around text that was m
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fsdpkit.reporting.printable import printable
@@ -94,6 +96,31 @@ def console(*, err: bool = False) -> Console:
 
     beneath = _beneath(sys.stderr if err else sys.stdout)
     return Printable(file=beneath, highlight=False, markup=False, emoji=False)
+
+
+@contextlib.contextmanager
+def reading_bar() -> Iterator[Callable[[Path, int], object] | None]:
+    """Takes how many bytes of a checkpoint were read, and draws them on standard error; None where
+    that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    name = TextColumn("reading {task.description}", markup=False)
+    columns = name, BarColumn(None), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console(err=True), transient=True) as bar:
+        tasks: dict[Path, Any] = {}
+
+        def read(path: Path, count: int) -> None:
+            if path not in tasks:
+                tasks[path] = bar.add_task(f"{path.parent.parent.name}/{path.name}", total=None)
+                with contextlib.suppress(OSError):  # it may be on its way out
+                    total = sum(file.stat().st_size for file in path.glob("*"))
+                    bar.update(tasks[path], total=total)
+            bar.advance(tasks[path], count)
+
+        yield read
 
 
 def redraw(text: str) -> None:

@@ -92,6 +92,11 @@ class MetricsTable:
         """[steps]: whether the step was done again later."""
         return superseded(self.steps["step"])
 
+    def counted(self, name: str) -> Floats:
+        """The finite values of a step's column, of repeated steps the later ones."""
+        values = self.steps[name][~self.superseded]
+        return values[np.isfinite(values)]
+
     def last(self, name: str) -> float | None:
         """The newest value of a step's column; None if there is none."""
         values = self.steps[name]

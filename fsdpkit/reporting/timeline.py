@@ -17,14 +17,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 import numpy as np
 
+from fsdpkit.bounded import read_end
 from fsdpkit.reporting.series import Floats, MetricsTable
 from fsdpkit.runs.history import Attempt, History, NodeStory
 from fsdpkit.runs.job_ids import id_of
-from fsdpkit.runs.reading import open_regular, parsed
-from fsdpkit.runs.record import JobRecord, RunRecord, Time
+from fsdpkit.runs.record import JobRecord, RunRecord
+from fsdpkit.runs.samples import decoded
 from fsdpkit.scheduling.run_states import States
 
 Kind = Literal["queue", "attempt", "launch", "fault", "stop", "checkpoint"]
@@ -162,18 +162,9 @@ def last_sign_s(attempt: Attempt, begin_s: float, next_s: float | None, logged_s
 
 
 def last_time_s(path: Path) -> float | None:
-    """`time_s` of a file's last complete line; reads only the file's end."""
-    try:
-        with open_regular(path) as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            lines = file.read(_TAIL_BYTES).splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        try:
-            return msgspec.convert(parsed(line)["time_s"], Time)
-        except (ValueError, KeyError, TypeError):
-            continue
+    """Of a node's newest sample; reads only the file's end."""
+    with contextlib.suppress(OSError):
+        return max((one.time_s for one in decoded(read_end(path, _TAIL_BYTES))), default=None)
     return None
 
 

@@ -102,7 +102,7 @@ def test_the_report_shows_them_and_json_has_them(tmp_path):
 def test_a_run_that_nobody_planned_says_how_to_and_invents_nothing(tmp_path):
     run = trained(tmp_path / "run")
     assert found(run) == []
-    assert predictions(run) == {}
+    assert predictions(trainings_of(run, [None], {})) == {}
     html = page(run)
     assert "Nothing was predicted" in html
     assert "fsdpkit plan" in html
@@ -244,13 +244,13 @@ def test_tasks_of_an_array_are_compared_each_by_itself(tmp_path):
         starts(run.paths.task(task), 0, T0)
         trains(run.paths.task(task), 1, 12, T0, tokens_per_s=rate)
     save_predicted(run.paths, plan())
-    each = predictions(run)
+    each = predictions(trainings_of(run, run.record.tasks_of(), {}))
     assert {k: figure(v[0], "tokens_per_s").measured for k, v in each.items()} == {
         "0": 100.0,
         "1": 50.0,
     }
     assert "Task 1" in page(run)
-    assert list(predictions(run, 1)) == ["1"]
+    assert list(predictions(trainings_of(run, [1], {}))) == ["1"]
 
 
 def test_compare_and_status_show_the_newest_prediction(tmp_path):

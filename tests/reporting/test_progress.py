@@ -132,7 +132,7 @@ def test_only_the_end_of_a_long_file_is_read(
     written: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a line in between that alone is longer than what is read first."""
-    monkeypatch.setattr(progress, "_TAIL_BYTES", 512)
+    monkeypatch.setattr(progress, "_TAILS_BYTES", (512, 4096, 1 << 14))
     long = step(30, 3.0, rank_compute_s=[0.1] * 200)
     history = written(["x" * 100_000, step(10, 1.0), step(20, 2.0), long])
     assert progress_of(history, JOB).step == 30

@@ -156,7 +156,7 @@ def _row(side: Side, now_s: float) -> Compared:
     one, made_from = side.training, side.made_from
     run, metrics, losses = one.run, one.metrics, one.eval_losses
     spent = efficiency_of(run, [one], now_s)
-    step, planned = metrics.last("step"), one.planned_steps
+    step, planned, memory = metrics.last("step"), one.planned_steps, metrics.counted("memory_bytes")
     return Compared(
         label=side.label,
         run=run.id,
@@ -171,7 +171,7 @@ def _row(side: Side, now_s: float) -> Compared:
         tokens_per_s=_median(metrics, "tokens_per_s"),
         step_time_s=_median(metrics, "step_time_s"),
         mfu=_median(metrics, "mfu"),
-        memory_bytes=_largest(metrics, "memory_bytes"),
+        memory_bytes=float(memory.max()) if len(memory) else None,
         predictions=comparisons(one),
         granted_h=spent.granted_h or None,
         trained_share=spent.trained_share,
@@ -180,19 +180,9 @@ def _row(side: Side, now_s: float) -> Compared:
     )
 
 
-def _known(metrics: MetricsTable, name: str) -> Floats:
-    values = metrics.steps[name][~metrics.superseded]
-    return values[np.isfinite(values)]
-
-
 def _median(metrics: MetricsTable, name: str) -> float | None:
-    values = _known(metrics, name)
+    values = metrics.counted(name)
     return float(np.median(values)) if len(values) else None
-
-
-def _largest(metrics: MetricsTable, name: str) -> float | None:
-    values = _known(metrics, name)
-    return float(values.max()) if len(values) else None
 
 
 # ---- What differs

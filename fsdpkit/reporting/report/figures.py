@@ -221,10 +221,9 @@ def own_figures(own: Mapping[str, tuple[Floats, Floats]], steps: Steps) -> list[
     figures = []
     for place, (name, (step, values)) in enumerate(own.items()):
         shown = "".join(c if c.isprintable() else "?" for c in name[:60])
-        x, y = thin(step, values, _POINTS)
         axis = linear(min(0.0, float(values.min())), float(values.max()))
         told = [("a", f"{number(float(values[-1]))} at step {step[-1]:,.0f}")]
-        lines = [PlotLine(name=shown, x=x, y=y)]
+        lines = [thinned(shown, step, values, most=_POINTS)]
         figures.append(over_steps(f"own-{place}", shown, lines, steps, axis, told, []))
     return figures
 
@@ -240,8 +239,7 @@ def printed_figures(points: Sequence[PrintedNumbers]) -> list[DrawnFigure]:
     y = linear(min(0.0, float(loss.min())), float(loss.max()))
     told = [("a", f"{number(float(loss[-1]), 4)} at {unit} {number(float(x[-1]), 4)}")]
     remarks = [f"read from its output, over {unit}s"]
-    kept_x, kept_y = thin(x, loss, _POINTS)
-    lines = [PlotLine(name="loss", x=kept_x, y=kept_y)]
+    lines = [thinned("loss", x, loss, most=_POINTS)]
     return [over_steps("printed", "Loss", lines, Steps(axis, ()), y, told, remarks)]
 
 
@@ -324,6 +322,6 @@ def _bytes_unit(peak: float) -> tuple[float, str]:
     return (2**30, "GiB") if peak >= 2**30 else (2**20, "MiB")
 
 
-def thinned(name: str, x: Floats, y: Floats, tone: str) -> PlotLine:
-    kept_x, kept_y = thin(x, y, COLUMNS)
+def thinned(name: str, x: Floats, y: Floats, tone: str = "a", most: int = COLUMNS) -> PlotLine:
+    kept_x, kept_y = thin(x, y, most)
     return PlotLine(name=name, x=kept_x, y=kept_y, tone=tone)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fsdpkit.reporting.report.figures import COLUMNS, DrawnFigure, Steps, over_steps, thinned
 from fsdpkit.reporting.report.plots import TONES, Band, PlotLine
 from fsdpkit.reporting.scales import Axis, linear
-from fsdpkit.reporting.series import Floats, MetricsTable
+from fsdpkit.reporting.series import Floats, MetricsTable, on_grid
 from fsdpkit.runs.history import Attempt, History
 from fsdpkit.runs.samples import read_samples, throttling_in_words
 
@@ -102,18 +102,18 @@ def node_at(history: History, rank: int, ranks_per_node: int, time_s: float) -> 
     return found[0].node_of_rank(rank, ranks_per_node, found[1]) if found else None
 
 
-def rank_figures(
+def rank_figure(
     metrics: MetricsTable,
     history: History,
     steps: Steps,
     ranks_per_node: int,
     slow: Sequence[Straggler],
-) -> list[DrawnFigure]:
-    """Each rank's own computing; of many ranks their spread."""
+) -> DrawnFigure | None:
+    """Each rank's own computing; of many ranks their spread. None: they were not compared."""
     times, step = metrics.rank_step_s, metrics.compared["step"]
     compared, ranks = times.shape
     if compared < _ENOUGH or ranks < 2:
-        return []
+        return None
     scale, unit, word = (
         (1000, "ms", "milliseconds") if np.median(times) < 1 else (1, "s", "seconds")
     )
@@ -131,7 +131,7 @@ def rank_figures(
     lines += named
     # One slow first step must not hide all others.
     top = max(float(np.percentile(scaled, 99.5)), *(float(np.nanmax(line.y)) for line in lines))
-    figure = over_steps(
+    return over_steps(
         "ranks",
         "Computing time by rank",
         lines,
@@ -142,7 +142,6 @@ def rank_figures(
         bands=bands,
         wide=True,
     )
-    return [figure]
 
 
 Drawn = tuple[list[PlotLine], list[Band], tuple[str, str]]
@@ -157,26 +156,14 @@ def _each_rank(step: Floats, times: Floats, named: set[int]) -> Drawn:
 
 
 def _spread(step: Floats, times: Floats, axis: Axis) -> Drawn:
-    x, columns = _by_columns(step, times, axis)
-    known = ~np.isnan(columns[:, 0])
-    x, columns = x[known], columns[known]
-    tenth, ninth = np.percentile(columns, [10, 90], axis=1)
-    bands = [
-        Band(x=x, low=columns.min(axis=1), high=columns.max(axis=1)),
-        Band(x=x, low=tenth, high=ninth),
-    ]
-    line = PlotLine(name="median rank", x=x, y=np.median(columns, axis=1))
-    words = f"median of {times.shape[1]:,} ranks; bands: 10 to 90 %, and all"
+    """Over intervals of equally many steps, of each rank its mean."""
+    edges = np.linspace(axis.low, axis.high, min(COLUMNS, max(1, len(step) // 2)) + 1)
+    ranks = np.array([on_grid(step, rank, edges) for rank in times.T])
+    known = ~np.isnan(ranks[0])
+    x, ranks = ((edges[:-1] + edges[1:]) / 2)[known], ranks[:, known]
+    tenth, ninth = np.percentile(ranks, [10, 90], axis=0)
+    bands = [Band(x=x, low=ranks.min(axis=0), high=ranks.max(axis=0))]
+    bands.append(Band(x=x, low=tenth, high=ninth))
+    line = PlotLine(name="median rank", x=x, y=np.median(ranks, axis=0))
+    words = f"median of {len(ranks):,} ranks; bands: 10 to 90 %, and all"
     return [line], bands, ("a", words)
-
-
-def _by_columns(step: Floats, values: Floats, axis: Axis) -> tuple[Floats, Floats]:
-    """[columns], [columns, ranks]: at most COLUMNS intervals of equally many steps, the middle
-    step of each, and each rank's mean in it; NaN where nothing was compared."""
-    count = min(COLUMNS, max(1, len(step) // 2))
-    edges = np.linspace(axis.low, axis.high, count + 1)
-    place = np.clip(np.searchsorted(edges, step, side="right") - 1, 0, count - 1)
-    means = np.full((count, values.shape[1]), np.nan)
-    for column in np.unique(place):
-        means[column] = values[place == column].mean(axis=0)
-    return (edges[:-1] + edges[1:]) / 2, means

@@ -49,10 +49,16 @@ _MOST_BLOCKS = 400
 
 def page(run: Run, array_task: int | None = None, now_s: float | None = None) -> str:
     """The report as HTML. Raises NotFoundError or UsageError for a task that the run has not."""
-    now_s = time.time() if now_s is None else now_s
     tasks = run.record.tasks_of(array_task)
-    states = run.job_states()
-    trainings = trainings_of(run, tasks, states)
+    return page_of(trainings_of(run, tasks, run.job_states()), array_task, now_s)
+
+
+def page_of(
+    trainings: Sequence[Training], array_task: int | None = None, now_s: float | None = None
+) -> str:
+    """The report of these trainings of a run. array_task: the one that is shown in full."""
+    now_s = time.time() if now_s is None else now_s
+    run, states = trainings[0].run, trainings[0].states
     detailed = trainings[0] if run.record.array is None or array_task is not None else None
     job = table_in(run.paths.job)
     made_from = about.provenance_of(run)
@@ -88,7 +94,7 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
 _NO_DETAILS: dict[str, Any] = {
     "timeline": None,
     "training": [],
-    "ranks": [],
+    "ranks": None,
     "machines": [],
     "stragglers": [],
 }
@@ -153,9 +159,9 @@ def _details(one: Training, now_s: float) -> dict[str, Any]:
             *(figures.speed_figures(metrics, steps) if steps else []),
             *(figures.own_figures(read_own_numbers(history.paths.metrics), steps) if steps else []),
         ],
-        "ranks": figures_by_rank.rank_figures(metrics, history, steps, per_node, slow)
+        "ranks": figures_by_rank.rank_figure(metrics, history, steps, per_node, slow)
         if steps
-        else [],
+        else None,
         "stragglers": slow,
         "machines": figures_by_node.machine_figures(history, one.bounds, now_s),
     }

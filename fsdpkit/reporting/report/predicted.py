@@ -7,26 +7,23 @@ of jobs, are one comparison.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fsdpkit.reporting.predictions import PredictedFigure, Prediction, What
 from fsdpkit.reporting.series import Flags, Floats, MetricsTable
-from fsdpkit.reporting.training import Training, trainings_of
+from fsdpkit.reporting.training import Training
 from fsdpkit.runs.history import History
 from fsdpkit.runs.predicted import Predicted, Span, predicted_of
 from fsdpkit.runs.record import RunRecord, jobs_of_attempts
-from fsdpkit.scheduling.run import Run
 
 FEWEST_LINES = 3
 
 
-def predictions(run: Run, array_task: int | None = None) -> dict[str, list[Prediction]]:
-    """Of the run, or of each task of an array, or of one; what has none is left out."""
-    tasks = run.record.tasks_of(array_task)
-    found = {
-        "" if one.task is None else str(one.task): comparisons(one)
-        for one in trainings_of(run, tasks, {})
-    }
+def predictions(trainings: Sequence[Training]) -> dict[str, list[Prediction]]:
+    """By array task, of a run that is none by ""; what has none is left out."""
+    found = {"" if one.task is None else str(one.task): comparisons(one) for one in trainings}
     return {task: each for task, each in found.items() if each}
 
 

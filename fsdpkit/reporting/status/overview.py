@@ -147,10 +147,12 @@ def _predictions(paths: RunPaths, record: RunRecord) -> list[Prediction]:
     """Its metrics are read only where there is a plan to compare them with."""
     if record.array is not None or not any(paths.dir.glob("plan*.json")):
         return []
-    from fsdpkit.reporting.report.predicted import predictions
+    from fsdpkit.reporting.report.predicted import comparisons
+    from fsdpkit.reporting.training import trainings_of
     from fsdpkit.scheduling.run import Run
 
-    return predictions(Run(paths.dir, record)).get("", [])
+    (training,) = trainings_of(Run(paths.dir, record), [None], {})
+    return comparisons(training)
 
 
 def _with_task(status: Status, task: Task) -> Status:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from fsdpkit.bounded import read_end
 from fsdpkit.reporting.printable import one_line
 from fsdpkit.reporting.status.printed_lines import (
     OF_TORCH,
@@ -80,10 +81,11 @@ def _optimizer_steps(history: History) -> int | None:
         return None
     attempt = history.attempts[-1]
     for node in attempt.nodes[:_MOST_NODES]:
-        tail = _tail(attempt.paths.node_samples(node.number), TAIL_BYTES)
-        for sample in reversed([*decoded(tail.data)] if tail else []):
-            if sample.optimizer_steps is not None:
-                return sample.optimizer_steps
+        with contextlib.suppress(OSError):
+            samples = decoded(read_end(attempt.paths.node_samples(node.number), TAIL_BYTES))
+            steps = [one.optimizer_steps for one in samples if one.optimizer_steps is not None]
+            if steps:
+                return steps[-1]
     return None
 
 

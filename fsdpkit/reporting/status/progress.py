@@ -6,7 +6,7 @@ last lines are read. What another framework's trainer does not write is None.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.bounded import read_end
 from fsdpkit.config.training.settings import DEFAULT_STEPS
 from fsdpkit.runs.history import History
-from fsdpkit.runs.reading import LARGEST, open_regular, parsed
+from fsdpkit.runs.reading import LARGEST, parsed
 from fsdpkit.runs.saved_steps import newest_saved
 
-_TAIL_BYTES = 1 << 16
 _MOST_STEPS = 1 << 53
-_MOST_BYTES = 1 << 24
-"""A line holds a number for each rank now and then, so that its length is not known."""
+_TAILS_BYTES = (1 << 16, 1 << 20, 1 << 24)
+"""A line may hold a number for each rank, so its length is not known: more is read if needed."""
 
 
 class TrainingProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,42 +97,28 @@ def _planned(line: Line, job: Mapping[str, Any]) -> int | None:
 def _newest_lines(metrics: Path) -> list[Line]:
     """Lines about training steps at the end of the file, oldest first; at least one if there is
     any within the last 16 MiB. A file that cannot be read has none."""
+    with contextlib.suppress(OSError):
+        for most in _TAILS_BYTES:
+            lines = map(_step_line, read_end(metrics, most).split(b"\n"))
+            if found := [line for line in lines if line is not None]:
+                return found
+    return []
+
+
+def _step_line(text: bytes) -> Line | None:
     try:
-        with open_regular(metrics) as file:
-            size = os.fstat(file.fileno()).st_size
-            wanted = _TAIL_BYTES
-            while True:
-                file.seek(max(0, size - wanted))
-                tail = file.read(wanted)
-                found = _step_lines(tail, whole=wanted >= size)
-                if found or wanted >= min(size, _MOST_BYTES):
-                    return found
-                wanted *= 4
-    except OSError:
-        return []
-
-
-def _step_lines(tail: bytes, *, whole: bool) -> list[Line]:
-    lines = tail.split(b"\n")
-    found = []
-    for text in lines if whole else lines[1:]:  # the first is incomplete where the file was cut
-        try:
-            line = parsed(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and _is_step(line):
-            found.append(line)
-    return found
-
-
-def _is_step(line: Line) -> bool:
-    return (
-        isinstance(line.get("step"), int)
+        line = parsed(text)
+    except ValueError:
+        return None
+    fine = (
+        isinstance(line, dict)
+        and isinstance(line.get("step"), int)
         and 0 <= line["step"] <= _MOST_STEPS
         and isinstance(line.get("time_s"), int | float)
         and 0 <= line["time_s"] <= 1e11
         and "step_time_s" in line
     )
+    return line if fine else None
 
 
 def _latest(lines: Sequence[Line], name: str) -> float | None:
