@@ -102,9 +102,15 @@ class MarkedJob:
 
     def differences(self, traits: JobTraits) -> str:
         """How the job of this number differs from the marked one, for a person."""
-        words = f"its comment is {(traits.comment or '')[:200]!r} and its owner user {traits.owner}"
-        words += f", instead of {self.mark.comment!r} and user {self.mark.owner}"
-        return f"{words}; {belongs}" if (belongs := self.belongs()) else words
+        told = []
+        if traits.comment != self.mark.comment:
+            its = (traits.comment or "")[:200]
+            told.append(f"its comment is {its!r}, not {self.mark.comment!r}")
+        if traits.owner is not None and traits.owner != self.mark.owner:
+            told.append(f"its owner is user {traits.owner}, not user {self.mark.owner}")
+        if not told:
+            told.append("whose it is was not said")
+        return "; ".join([*told, *filter(None, [self.belongs()])])
 
     def belongs(self) -> str | None:
         """Where and when the marked job was submitted, as far as that is on record."""

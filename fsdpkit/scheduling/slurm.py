@@ -207,7 +207,7 @@ class SlurmClient:
             if self._means(job, seen := traits.get(job.id, JobTraits()), asked):
                 found[job] = decided(found.get(job), states[job.id])
             else:
-                asked.strangers[job] = seen
+                asked.strangers.setdefault(job, seen)
 
     def _means(self, job: MarkedJob, traits: JobTraits, asked: Round) -> bool:
         return job.mark.fits(self._placed(job, traits, asked))

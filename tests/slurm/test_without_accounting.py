@@ -43,7 +43,7 @@ def test_states_come_from_the_controller(
     assert job.done(force_check=True)
 
 
-def test_a_job_nobody_knows_is_unknown_and_never_done(
+def test_of_a_job_nobody_knows_its_own_files_say_how_it_ended_or_nobody_does(
     on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
 ) -> None:
     words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
@@ -51,6 +51,11 @@ def test_a_job_nobody_knows_is_unknown_and_never_done(
     run = Run.open(answer["dir"])
     run.wait(poll_s=0.2)
     record.save(run.paths, msgspec.structs.replace(run.record, job_id="99999"))
+    ended = Run.open(answer["dir"]).state()
+    assert ended is not None
+    assert (ended.source, ended.succeeded) == ("files", True)
+    record.save(run.paths, msgspec.structs.replace(run.record, job_id="99999"))
+    run.paths.task().attempt(0).ending.unlink()
     assert Run.open(answer["dir"]).state() is None
     assert "unknown" in fsdpkit("status", answer["dir"]).stdout
 
