@@ -21,7 +21,7 @@ from fsdpkit.scheduling.live_placement import chosen, max_memory_per_cpu_mb
 
 @dataclass(frozen=True)
 class Request:
-    """What a script asks of Slurm; the last four are of one node. None: it does not say."""
+    """What a script asks of Slurm; the last are of one node. None: it does not say."""
 
     partition: str | None
     account: str | None
@@ -31,13 +31,15 @@ class Request:
     gpus: int
     cpus: int
     memory_mb: int | None
+    gpu_type: str | None = None
 
     @property
     def amounts(self) -> dict[str, int]:
         """In all, by Slurm's names of what it counts."""
         memory = {"mem": self.nodes * self.memory_mb} if self.memory_mb else {}
         gpus, cpus = self.nodes * self.gpus, self.nodes * self.cpus
-        return {"node": self.nodes, "gres/gpu": gpus, "cpu": cpus, **memory}
+        typed = {f"gres/gpu:{self.gpu_type}": gpus} if self.gpu_type else {}
+        return {"node": self.nodes, "gres/gpu": gpus, "cpu": cpus, **memory, **typed}
 
 
 def request_of(plan: Plan) -> Request:
@@ -51,6 +53,7 @@ def request_of(plan: Plan) -> Request:
         gpus=0 if placement.gpu_form == "none" else resources.gpus,
         cpus=placement.cpus_per_task,
         memory_mb=placement.memory_mb,
+        gpu_type=placement.node_type.gpu_type or plan.site.profile.gpu_request.type,
     )
 
 

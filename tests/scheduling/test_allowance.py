@@ -55,6 +55,7 @@ def asked(**changes: Any) -> Request:
             "gpus": 4,
             "cpus": 64,
             "memory_mb": 0,
+            "gpu_type": "a100",
             **changes,
         }
     )
@@ -70,6 +71,7 @@ LIMITS = [
     ([{**MINE, "MaxTRESMins": "gres/gpu=240"}], "allows this job 00:30:00"),
     ([{**MINE, "MaxWall": "00:10:00"}], "allows this job 00:10:00"),
     ([{**MINE, "MaxJobs": "0"}], "allows no job"),
+    ([{**MINE, "MaxTRES": "gres/gpu:a100=4,gres/gpu:v100=4"}], "8 gres/gpu:a100 asked"),
 ]
 
 
