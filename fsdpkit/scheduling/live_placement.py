@@ -14,6 +14,7 @@ from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import NodeType, together
 from fsdpkit.config.placement import Placement, cores_of_task, memory_of_node
 from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.site import may_be_here
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.listing import first_of
 from fsdpkit.scheduling.live_cluster import (
@@ -36,6 +37,8 @@ def completed(placement: Placement, resources: Resources, profile: SiteProfile) 
     known = placement.node_type.cpus is not None and placement.node_type.gpus is not None
     if known or profile.kind != "slurm":
         return placement
+    if profile.slurm_clusters is None and not may_be_here(profile):
+        return _unknown(placement, resources, f"this is no login node of {profile.title}")
     try:
         live = ask(profile.slurm_clusters, accounting=False, limit_s=_LIMIT_S)
     except SchedulerError as error:
@@ -118,6 +121,8 @@ def with_qos(placement: Placement, resources: Resources, profile: SiteProfile) -
     names another, or a person must choose."""
     allowed = placement.way.allowed_qos
     if not allowed or "qos" in placement.select or profile.kind != "slurm":
+        return placement
+    if profile.slurm_clusters is None and not may_be_here(profile):
         return placement
     name = placement.partition or "the default partition"
     only = f"{name} takes jobs of QOS {first_of(allowed, 12)}"

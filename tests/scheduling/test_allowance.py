@@ -6,10 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement, place
+from fsdpkit.config.profile import Identify
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.errors import UsageError
 from fsdpkit.rendering.directives import resource_directives
@@ -236,3 +238,16 @@ def test_the_qos_that_a_partition_wants_is_filled_in_or_listed(
     else:
         placement = with_qos(placement, resources, GENERIC.profile)
         assert placement.select.get("qos") == outcome
+
+
+def test_the_slurm_of_another_cluster_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> LiveCluster:
+        raise AssertionError("asked the wrong cluster")
+
+    monkeypatch.setattr(live_placement, "ask", never)
+    elsewhere = msgspec.structs.replace(
+        GENERIC.profile, title="Far", identify=Identify(hostname=r"login\d+\.far\.example")
+    )
+    resources = Resources(nodes=2, gpus=4, time="1:00:00")
+    placement = live_placement.completed(place(resources, GENERIC), resources, elsewhere)
+    assert "no login node of Far" in placement.warnings[-1]
