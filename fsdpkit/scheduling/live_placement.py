@@ -34,7 +34,8 @@ _LIMIT_S = 10.0
 def completed(placement: Placement, resources: Resources, profile: SiteProfile) -> Placement:
     """With cores, memory and the form of the request as Slurm has them, where the profile does not
     know the nodes' cores. Never raises."""
-    known = placement.node_type.cpus is not None and placement.node_type.gpus is not None
+    node, no_gpus = placement.node_type, profile.gpu_request.form == "none"
+    known = node.cpus is not None and (no_gpus or node.gpus is not None)
     if known or profile.kind != "slurm":
         return placement
     if profile.slurm_clusters is None and not may_be_here(profile):
@@ -57,15 +58,13 @@ def completed_by(
         others = [one for one in live.partitions if _has(live, [one], resources.gpus)]
         partitions = others or partitions
     names = {partition.name for partition in partitions}
-    nodes = [
-        _facts(node)
-        for node in live.all_nodes
-        if names & {*node.partitions} and _suits(node, placement)
-    ]
-    enough = [node for node in nodes if (node.gpus or 0) >= resources.gpus]
+    nodes = (node for node in live.all_nodes if names & {*node.partitions})
+    kinds = (_as_asked(node, placement, resources, profile) for node in nodes)
+    enough = [kind for kind in kinds if kind is not None]
     if not enough:
-        why = "it shows no node there" if not nodes else f"no node there has {resources.gpus} GPUs"
-        return _unknown(placement, resources, f"Slurm was asked, and {why}")
+        return _unknown(
+            placement, resources, f"Slurm shows no node there with {resources.gpus} such GPUs"
+        )
     theirs = together(enough)
     ours = {
         key: value for key, value in msgspec.structs.asdict(placement.node_type).items() if value
@@ -172,18 +171,21 @@ def gpu_form(live: LiveCluster) -> str:
 _GRES_ALONE: Collection[str | None] = ("select/linear", "select/cons_res")
 
 
-def _suits(node: LiveNode, placement: Placement) -> bool:
-    """Whether it has what the profile's request names; slices of GPUs only where they are named."""
-    kind = placement.node_type.gpu_type
-    of_kind = [name for name, _ in node.gpus if (name == kind if kind else not is_slice(name))]
-    features = (placement.select.get("constraint") or "").split("&")
-    simple = all(feature.replace("_", "").isalnum() for feature in features)
-    return bool(of_kind) and (not simple or {*features} <= {*node.features})
-
-
-def _facts(node: LiveNode) -> NodeType:
-    gpus = sum(count for _, count in node.gpus)
-    return NodeType(gpus=min(gpus, 64), cpus=node.cpus, memory_mb=node.memory_mb, nodes=1)
+def _as_asked(
+    node: LiveNode, placement: Placement, resources: Resources, profile: SiteProfile
+) -> NodeType | None:
+    """The node as the request would get it, slices of GPUs only where it names them; None: it has
+    not what the request names."""
+    kind = placement.node_type.gpu_type or profile.gpu_request.type
+    gpus = sum(n for name, n in node.gpus if (name == kind if kind else not is_slice(name)))
+    asked = filter(None, (placement.select.get("constraint"), resources.constraint))
+    features = {feature for text in asked for feature in text.split("&")}
+    plain = not any(sign in feature for feature in features for sign in "|[]()*!,")
+    if profile.gpu_request.form != "none" and gpus < resources.gpus:
+        return None
+    if plain and not features <= {*node.features}:
+        return None
+    return NodeType(gpus=min(gpus, 64) or None, cpus=node.cpus, memory_mb=node.memory_mb, nodes=1)
 
 
 def _unknown(placement: Placement, resources: Resources, why: str) -> Placement:

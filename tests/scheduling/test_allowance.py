@@ -185,8 +185,13 @@ def test_nodes_that_cannot_serve_the_request_say_nothing_of_it() -> None:
     few = node("n3", Gres="gpu:a100:2", CPUEfctv="8")
     placement = filled(cluster(node("n1") + few + slices), 4)
     assert placement.cpus_per_task == 64
+    featured = node("n4", AvailableFeatures="big", CPUEfctv="96")
+    assert filled(cluster(node("n1") + featured), 4, constraint="big").cpus_per_task == 96
     placement = filled(cluster(few), 4)
-    assert (placement.cpus_per_task, "no node there has 4 GPUs" in placement.warnings[-1]) == (
+    assert (
+        placement.cpus_per_task,
+        "no node there with 4 such GPUs" in placement.warnings[-1],
+    ) == (
         4,
         True,
     )
