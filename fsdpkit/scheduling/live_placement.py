@@ -84,6 +84,8 @@ def completed_by(
     cpus, reason = cores_of_task(resources, node)
     memory_mb, memory_reason = memory_of_node(resources, way, node, cpus, form)
     told = [*placement.warnings, *_about_requeueing(live, profile)]
+    if not (node.gpu_type or profile.gpu_request.type or placement.select.get("constraint")):
+        told += _about_slices(live, names, resources.gpus)
     default_mb = min(
         filter(None, (default_memory_mb(p, live, cpus, resources.gpus) for p in partitions)),
         default=None,
@@ -196,6 +198,23 @@ def _unknown(placement: Placement, resources: Resources, why: str) -> Placement:
         "with --set resources.cpus_per_gpu=N"
     )
     return replace(placement, warnings=(*placement.warnings, told))
+
+
+def _about_slices(live: LiveCluster, names: Collection[str], gpus: int) -> Iterator[str]:
+    """If a request without a type may get slices of GPUs, and where it does not."""
+    sliced = {
+        name
+        for node in live.all_nodes
+        if any(is_slice(kind) and count >= gpus for kind, count in node.gpus)
+        for name in node.partitions
+    }
+    if found := sorted(sliced & {*names}):
+        others = (one for one in live.partitions if one.up and one.name not in sliced)
+        better = [one.name for one in others if _has(live, [one], gpus)]
+        yield (
+            f"partition {found[0]} also has slices of GPUs (MIG), which such a job may get, and "
+            f"which NCCL does not join: name another{f', as --partition {better[0]}' if better else ''}"
+        )
 
 
 def _about_requeueing(live: LiveCluster, profile: SiteProfile) -> Iterator[str]:

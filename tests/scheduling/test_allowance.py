@@ -197,6 +197,15 @@ def test_nodes_that_cannot_serve_the_request_say_nothing_of_it() -> None:
     )
 
 
+def test_a_job_that_may_get_slices_of_gpus_is_told_where_it_does_not() -> None:
+    parts = partition("all", Default="YES") + partition("gpu")
+    nodes = node("n1", Gres="gpu:4", Partitions="all,gpu") * 2
+    slices = node("m1", Gres="gpu:1g.5gb:7", Partitions="all")
+    live = read(answers(parts, nodes + slices, config=ENFORCED))
+    assert "--partition gpu" in filled(live, 4).warnings[-1]
+    assert not filled(live, 4, partition="gpu").warnings
+
+
 def test_the_form_of_the_request_and_of_requeueing_is_the_cluster_s() -> None:
     linear = f"{ENFORCED}SelectType = select/linear\nJobRequeue = 0\n"
     placement = filled(cluster(config=linear), 4)
