@@ -17,8 +17,8 @@ def command(name: str, as_json: bool) -> int:
       fsdpkit site diff osc-ascend
       fsdpkit site diff ./ours.toml --json
 
-    Exit status: 0 if they agree, 1 if a fact differs, 69 if Slurm does not answer. What the
-    profile does not say is listed separately and is not a difference.
+    Exit status: 0 if they agree, 1 if a fact differs, 69 if Slurm does not answer. A limit
+    that the profile does not have is a difference; what else it does not say is listed separately.
     """
     from fsdpkit.config.site import load_site
     from fsdpkit.errors import UsageError

@@ -154,6 +154,18 @@ def _refuse_if_nobodys(broken: list[BrokenSite]) -> None:
         )
 
 
+def may_be_here(profile: SiteProfile) -> bool:
+    """Whether this machine may be one of its login nodes: the profile does not say which are, or
+    recognises this one."""
+    import socket
+
+    known = profile.identify
+    if not known.env and known.hostname is None:
+        return True
+    names = (socket.gethostname, socket.getfqdn)
+    return _env_matches(known) or any(_host_matches(known, name()) for name in names)
+
+
 def _env_matches(identify: Identify) -> bool:
     return any(os.environ.get(k) == v for k, v in identify.env.items())
 

@@ -167,7 +167,7 @@ class _Way:
     why_not: str = ""
 
 
-_FOR_TESTS = re.compile(r"(?<![a-z])(debug|devel|dev|test|tests|testing)(?![a-z])", re.IGNORECASE)
+_FOR_TESTS = re.compile(r"debug|dbg|devel|test|interactive|(?<![a-z])dev(?![a-z])", re.IGNORECASE)
 _SHORT_S = 4 * 3600
 
 
@@ -195,7 +195,7 @@ class Making:
         self.partitions: dict[str, dict[str, Any]] = {}
         self.notes: dict[str, str] = {}
         self.left_out: list[str] = []
-        order = sorted(live.partitions, key=lambda p: (not p.default, p.name))
+        order = sorted(live.partitions, key=lambda p: (not p.default, _makes_way(p, live), p.name))
         good = [p for p in order if _NAME.fullmatch(p.name)]
         ways = [(p, way) for p in good for way in self._ways(p)]
         if "node" in live.refused:
@@ -374,6 +374,10 @@ def _capped(kind: Kind, partition: LivePartition) -> Kind:
     remarks = (*kind.remarks, f"as partition {partition.name} gives them")
     name = f"{kind.name}-in-{partition.name}"
     return replace(kind, name=name, cpus=cpus, memory_mb=memory_mb, remarks=remarks)
+
+
+def _makes_way(partition: LivePartition, live: LiveCluster) -> bool:
+    return preempted(partition, live) in ("cancel", "requeue")
 
 
 def preempted(partition: LivePartition, live: LiveCluster) -> str | None:

@@ -6,7 +6,8 @@ forbids nothing. Of people and accounts only the limits count, never what else t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdpkit.config.units import format_time
@@ -20,7 +21,7 @@ from fsdpkit.scheduling.live_placement import chosen, max_memory_per_cpu_mb
 
 @dataclass(frozen=True)
 class Request:
-    """What a script asks of Slurm; the last four are of one node. None: it does not say."""
+    """What a script asks of Slurm; the last are of one node. None: it does not say."""
 
     partition: str | None
     account: str | None
@@ -30,13 +31,15 @@ class Request:
     gpus: int
     cpus: int
     memory_mb: int | None
+    gpu_type: str | None = None
 
     @property
     def amounts(self) -> dict[str, int]:
         """In all, by Slurm's names of what it counts."""
         memory = {"mem": self.nodes * self.memory_mb} if self.memory_mb else {}
         gpus, cpus = self.nodes * self.gpus, self.nodes * self.cpus
-        return {"node": self.nodes, "gres/gpu": gpus, "cpu": cpus, **memory}
+        typed = {f"gres/gpu:{self.gpu_type}": gpus} if self.gpu_type else {}
+        return {"node": self.nodes, "gres/gpu": gpus, "cpu": cpus, **memory, **typed}
 
 
 def request_of(plan: Plan) -> Request:
@@ -50,23 +53,45 @@ def request_of(plan: Plan) -> Request:
         gpus=0 if placement.gpu_form == "none" else resources.gpus,
         cpus=placement.cpus_per_task,
         memory_mb=placement.memory_mb,
+        gpu_type=placement.node_type.gpu_type or plan.site.profile.gpu_request.type,
     )
 
 
-def judged(plan: Plan, told: str) -> str:
-    """What sbatch said of a script that it would take, and what Slurm would do otherwise than
-    asked. Raises SchedulerError if its job would be refused all the same, or wait for ever."""
+def judged(plan: Plan, test: Callable[[], str]) -> str:
+    """What sbatch says of a script that it would take (`test`), and what Slurm would do otherwise
+    than asked. Raises SchedulerError if it would not, or its job would wait for ever."""
+    refused: SchedulerError | None = None
+    try:
+        told = test()
+    except SchedulerError as error:
+        if "Access/permission denied" not in str(error):
+            raise
+        told, refused = "", error
     try:
         live = ask(plan.site.profile.slurm_clusters)
     except SchedulerError as error:
+        if refused is not None:
+            raise refused from None
         return f"{told} (limits were not read: {str(error).splitlines()[0]})"
     asked = request_of(plan)
+    if refused is not None:
+        if not _names_this_host(chosen(live, asked.partition)):
+            raise refused
+        told = "sbatch --test-only cannot judge a partition that lists login nodes, as here"
     if wrong := objections(asked, live):
         listed = "".join(f"\n  {why}" for why in wrong)
         raise SchedulerError(
             f"sbatch would take the script, but its job would be refused or never start:{listed}"
         )
     return "\n".join([told, *remarks(asked, live)])
+
+
+def _names_this_host(partitions: Sequence[LivePartition]) -> bool:
+    """Whether jobs may come from here where a list says from where (AllocNodes): sbatch
+    --test-only says of no job where it comes from, so Slurm refuses it there."""
+    here = {socket.gethostname(), socket.gethostname().partition(".")[0]}
+    lists = [one.login_nodes for one in partitions if one.login_nodes is not None]
+    return bool(lists) and all(here & {*names} for names in lists)
 
 
 def objections(asked: Request, live: LiveCluster) -> list[str]:

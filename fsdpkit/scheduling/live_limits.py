@@ -46,6 +46,7 @@ class LiveAssociation:
     parent: str = ""
     qos: tuple[str, ...] = ()
     default_qos: str = ""
+    """Of a job that names none: `normal` where the association does not say."""
     max_time_s: int | None = None
     per_job: Counted = field(default_factory=dict)
     per_node: Counted = field(default_factory=dict)
@@ -94,7 +95,8 @@ def parse_associations(lines: Iterable[str]) -> list[LiveAssociation]:
             partition=row["Partition"],
             parent=row["ParentName"],
             qos=tuple(filter(None, row["QOS"].split(","))),
-            default_qos=row["DefaultQOS"],
+            default_qos=row["DefaultQOS"]
+            or ("normal" if "normal" in row["QOS"].split(",") else ""),
             max_time_s=time_s(row["MaxWall"]),
             per_job=_tres(row["MaxTRES"]),
             per_node=_tres(row["MaxTRESPerNode"]),

@@ -14,6 +14,7 @@ from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import NodeType, together
 from fsdpkit.config.placement import Placement, cores_of_task, memory_of_node
 from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.site import may_be_here
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.listing import first_of
 from fsdpkit.scheduling.live_cluster import (
@@ -33,9 +34,12 @@ _LIMIT_S = 10.0
 def completed(placement: Placement, resources: Resources, profile: SiteProfile) -> Placement:
     """With cores, memory and the form of the request as Slurm has them, where the profile does not
     know the nodes' cores. Never raises."""
-    known = placement.node_type.cpus is not None and placement.node_type.gpus is not None
+    node, no_gpus = placement.node_type, profile.gpu_request.form == "none"
+    known = node.cpus is not None and (no_gpus or node.gpus is not None)
     if known or profile.kind != "slurm":
         return placement
+    if profile.slurm_clusters is None and not may_be_here(profile):
+        return _unknown(placement, resources, f"this is no login node of {profile.title}")
     try:
         live = ask(profile.slurm_clusters, accounting=False, limit_s=_LIMIT_S)
     except SchedulerError as error:
@@ -54,15 +58,13 @@ def completed_by(
         others = [one for one in live.partitions if _has(live, [one], resources.gpus)]
         partitions = others or partitions
     names = {partition.name for partition in partitions}
-    nodes = [
-        _facts(node)
-        for node in live.all_nodes
-        if names & {*node.partitions} and _suits(node, placement)
-    ]
-    enough = [node for node in nodes if (node.gpus or 0) >= resources.gpus]
+    nodes = (node for node in live.all_nodes if names & {*node.partitions})
+    kinds = (_as_asked(node, placement, resources, profile) for node in nodes)
+    enough = [kind for kind in kinds if kind is not None]
     if not enough:
-        why = "it shows no node there" if not nodes else f"no node there has {resources.gpus} GPUs"
-        return _unknown(placement, resources, f"Slurm was asked, and {why}")
+        return _unknown(
+            placement, resources, f"Slurm shows no node there with {resources.gpus} such GPUs"
+        )
     theirs = together(enough)
     ours = {
         key: value for key, value in msgspec.structs.asdict(placement.node_type).items() if value
@@ -82,6 +84,8 @@ def completed_by(
     cpus, reason = cores_of_task(resources, node)
     memory_mb, memory_reason = memory_of_node(resources, way, node, cpus, form)
     told = [*placement.warnings, *_about_requeueing(live, profile)]
+    if not (node.gpu_type or profile.gpu_request.type or placement.select.get("constraint")):
+        told += _about_slices(live, names, resources.gpus)
     default_mb = min(
         filter(None, (default_memory_mb(p, live, cpus, resources.gpus) for p in partitions)),
         default=None,
@@ -118,6 +122,8 @@ def with_qos(placement: Placement, resources: Resources, profile: SiteProfile) -
     names another, or a person must choose."""
     allowed = placement.way.allowed_qos
     if not allowed or "qos" in placement.select or profile.kind != "slurm":
+        return placement
+    if profile.slurm_clusters is None and not may_be_here(profile):
         return placement
     name = placement.partition or "the default partition"
     only = f"{name} takes jobs of QOS {first_of(allowed, 12)}"
@@ -167,18 +173,21 @@ def gpu_form(live: LiveCluster) -> str:
 _GRES_ALONE: Collection[str | None] = ("select/linear", "select/cons_res")
 
 
-def _suits(node: LiveNode, placement: Placement) -> bool:
-    """Whether it has what the profile's request names; slices of GPUs only where they are named."""
-    kind = placement.node_type.gpu_type
-    of_kind = [name for name, _ in node.gpus if (name == kind if kind else not is_slice(name))]
-    features = (placement.select.get("constraint") or "").split("&")
-    simple = all(feature.replace("_", "").isalnum() for feature in features)
-    return bool(of_kind) and (not simple or {*features} <= {*node.features})
-
-
-def _facts(node: LiveNode) -> NodeType:
-    gpus = sum(count for _, count in node.gpus)
-    return NodeType(gpus=min(gpus, 64), cpus=node.cpus, memory_mb=node.memory_mb, nodes=1)
+def _as_asked(
+    node: LiveNode, placement: Placement, resources: Resources, profile: SiteProfile
+) -> NodeType | None:
+    """The node as the request would get it, slices of GPUs only where it names them; None: it has
+    not what the request names."""
+    kind = placement.node_type.gpu_type or profile.gpu_request.type
+    gpus = sum(n for name, n in node.gpus if (name == kind if kind else not is_slice(name)))
+    asked = filter(None, (placement.select.get("constraint"), resources.constraint))
+    features = {feature for text in asked for feature in text.split("&")}
+    plain = not any(sign in feature for feature in features for sign in "|[]()*!,")
+    if profile.gpu_request.form != "none" and gpus < resources.gpus:
+        return None
+    if plain and not features <= {*node.features}:
+        return None
+    return NodeType(gpus=min(gpus, 64) or None, cpus=node.cpus, memory_mb=node.memory_mb, nodes=1)
 
 
 def _unknown(placement: Placement, resources: Resources, why: str) -> Placement:
@@ -189,6 +198,23 @@ def _unknown(placement: Placement, resources: Resources, why: str) -> Placement:
         "with --set resources.cpus_per_gpu=N"
     )
     return replace(placement, warnings=(*placement.warnings, told))
+
+
+def _about_slices(live: LiveCluster, names: Collection[str], gpus: int) -> Iterator[str]:
+    """If a request without a type may get slices of GPUs, and where it does not."""
+    sliced = {
+        name
+        for node in live.all_nodes
+        if any(is_slice(kind) and count >= gpus for kind, count in node.gpus)
+        for name in node.partitions
+    }
+    if found := sorted(sliced & {*names}):
+        others = (one for one in live.partitions if one.up and one.name not in sliced)
+        better = [one.name for one in others if _has(live, [one], gpus)]
+        yield (
+            f"partition {found[0]} also has slices of GPUs (MIG), which such a job may get, and "
+            f"which NCCL does not join: name another{f', as --partition {better[0]}' if better else ''}"
+        )
 
 
 def _about_requeueing(live: LiveCluster, profile: SiteProfile) -> Iterator[str]:

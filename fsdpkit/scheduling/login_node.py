@@ -51,7 +51,7 @@ def see(sys: Path = Path("/sys"), environ: Mapping[str, str] = os.environ) -> Lo
     ]
     engines = (name for name in ("apptainer", "singularity") if shutil.which(name))
     return LoginNode(
-        host=socket.getfqdn(),
+        host=_host(),
         arch=platform.machine(),
         interfaces=tuple(name for name in interfaces if name != "lo"),
         adapters=tuple(adapters),
@@ -60,6 +60,12 @@ def see(sys: Path = Path("/sys"), environ: Mapping[str, str] = os.environ) -> Lo
         loaded_modules=tuple(m for m in environ.get("LOADEDMODULES", "").split(":") if m),
         container=next(engines, None),
     )
+
+
+def _host() -> str:
+    """With its domain; the short name where the name service calls it localhost."""
+    name = socket.getfqdn()
+    return socket.gethostname() if name.startswith("localhost") else name
 
 
 def _module_system(environ: Mapping[str, str]) -> str | None:

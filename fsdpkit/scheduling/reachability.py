@@ -12,7 +12,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -114,9 +114,18 @@ def _from_another_node(plan: Plan, nodes: Sequence[str], port: RankPort, most: i
     resources = msgspec.structs.replace(
         own, nodes=1, gpus=1, spare=0, time="1", nodelist=None, exclude=exclude
     )
-    asked = resource_directives(resources, plan.placement, plan.site.profile)
+    little = replace(plan.placement, cpus_per_task=1, memory_mb=None)  # a busy node has it, too
+    asked = resource_directives(resources, little, plan.site.profile)
     words = [f"--{d.name}" if d.value is None else f"--{d.name}={d.value}" for d in asked]
-    argv = ["srun", *words, f"--immediate={_NODE_S}", "--ntasks=1", "--chdir=/", "--quiet"]
+    argv = [
+        "srun",
+        "--mpi=none",
+        *words,
+        f"--immediate={_NODE_S}",
+        "--ntasks=1",
+        "--chdir=/",
+        "--quiet",
+    ]
     argv += ["bash", "-p", "-c", _KNOCK, "-", port.host, str(port.port), str(most)]
     try:
         done = call(argv, 3 * _NODE_S)

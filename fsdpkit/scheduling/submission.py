@@ -185,12 +185,12 @@ def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     with tempfile.TemporaryDirectory(prefix="fsdpkit-check-") as directory:
         path = Path(directory) / "job.sbatch"
         path.write_text(script_of(plan, runs), encoding="utf-8")
-        told = cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters).test(path)
-    if plan.site.profile.kind != "slurm":
-        return told
-    from fsdpkit.scheduling.allowance import judged
+        cluster = cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters)
+        if plan.site.profile.kind != "slurm":
+            return cluster.test(path)
+        from fsdpkit.scheduling.allowance import judged
 
-    return judged(plan, told)
+        return judged(plan, lambda: cluster.test(path))
 
 
 def submit_plan(

@@ -161,11 +161,21 @@ def test_nodes_of_one_model_in_several_racks_are_of_one_kind() -> None:
 
 def test_slices_and_queues_for_tests_are_neither_chosen_nor_offered() -> None:
     parts = partition("all") + partition("devel", MaxTime="01:00:00") + partition("gpu")
-    nodes = node("n1", Gres="gpu:4", Partitions="all,gpu,devel")
+    parts += partition("gputest", MaxTime="00:15:00")
+    nodes = node("n1", Gres="gpu:4", Partitions="all,gpu,devel,gputest")
     nodes += node("m1", Gres="gpu:1g.5gb:7", Partitions="all")
     ways = drafted(parts, nodes).profile.partitions
     assert [key for key, way in ways.items() if way.automatic] == ["gpu"]
     assert [key for key, way in ways.items() if way.offered] == ["all", "gpu"]
+
+
+def test_partitions_whose_jobs_make_way_come_last_but_for_the_default() -> None:
+    config = CONFIG.replace("preempt/none", "preempt/partition_prio")
+    tiers = {"PreemptMode": "REQUEUE", "PriorityTier": "1"}
+    parts = partition("a", **tiers) + partition("b", PriorityTier="9")
+    parts += partition("c", Default="YES", **tiers)
+    made = drafted(parts, node("n1", Partitions="a,b,c"), config=config)
+    assert [*made.profile.partitions] == ["c", "b", "a"]
 
 
 def test_a_qos_is_filled_in_where_one_is_allowed_and_lists_that_restrict_nobody_do_not() -> None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement, place
+from fsdpkit.config.profile import Identify
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.errors import UsageError
 from fsdpkit.rendering.directives import resource_directives
@@ -55,6 +57,7 @@ def asked(**changes: Any) -> Request:
             "gpus": 4,
             "cpus": 64,
             "memory_mb": 0,
+            "gpu_type": "a100",
             **changes,
         }
     )
@@ -70,6 +73,7 @@ LIMITS = [
     ([{**MINE, "MaxTRESMins": "gres/gpu=240"}], "allows this job 00:30:00"),
     ([{**MINE, "MaxWall": "00:10:00"}], "allows this job 00:10:00"),
     ([{**MINE, "MaxJobs": "0"}], "allows no job"),
+    ([{**MINE, "MaxTRES": "gres/gpu:a100=4,gres/gpu:v100=4"}], "8 gres/gpu:a100 asked"),
 ]
 
 
@@ -181,11 +185,25 @@ def test_nodes_that_cannot_serve_the_request_say_nothing_of_it() -> None:
     few = node("n3", Gres="gpu:a100:2", CPUEfctv="8")
     placement = filled(cluster(node("n1") + few + slices), 4)
     assert placement.cpus_per_task == 64
+    featured = node("n4", AvailableFeatures="big", CPUEfctv="96")
+    assert filled(cluster(node("n1") + featured), 4, constraint="big").cpus_per_task == 96
     placement = filled(cluster(few), 4)
-    assert (placement.cpus_per_task, "no node there has 4 GPUs" in placement.warnings[-1]) == (
+    assert (
+        placement.cpus_per_task,
+        "no node there with 4 such GPUs" in placement.warnings[-1],
+    ) == (
         4,
         True,
     )
+
+
+def test_a_job_that_may_get_slices_of_gpus_is_told_where_it_does_not() -> None:
+    parts = partition("all", Default="YES") + partition("gpu")
+    nodes = node("n1", Gres="gpu:4", Partitions="all,gpu") * 2
+    slices = node("m1", Gres="gpu:1g.5gb:7", Partitions="all")
+    live = read(answers(parts, nodes + slices, config=ENFORCED))
+    assert "--partition gpu" in filled(live, 4).warnings[-1]
+    assert not filled(live, 4, partition="gpu").warnings
 
 
 def test_the_form_of_the_request_and_of_requeueing_is_the_cluster_s() -> None:
@@ -234,3 +252,16 @@ def test_the_qos_that_a_partition_wants_is_filled_in_or_listed(
     else:
         placement = with_qos(placement, resources, GENERIC.profile)
         assert placement.select.get("qos") == outcome
+
+
+def test_the_slurm_of_another_cluster_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> LiveCluster:
+        raise AssertionError("asked the wrong cluster")
+
+    monkeypatch.setattr(live_placement, "ask", never)
+    elsewhere = msgspec.structs.replace(
+        GENERIC.profile, title="Far", identify=Identify(hostname=r"login\d+\.far\.example")
+    )
+    resources = Resources(nodes=2, gpus=4, time="1:00:00")
+    placement = live_placement.completed(place(resources, GENERIC), resources, elsewhere)
+    assert "no login node of Far" in placement.warnings[-1]

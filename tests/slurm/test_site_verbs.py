@@ -84,10 +84,9 @@ def test_what_changed_since_is_a_line_with_both_values(
     done = fsdpkit("site", "diff", "./ours.toml")
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
+        "partitions.main.max_nodes: the profile has no limit, the cluster 2",
         "partitions.high.automatic: the profile has True, the cluster AllowAccounts=pas1234",
         "partitions.short.max_time: the profile has 00:10:00, the cluster 00:20:00",
-        "Could be filled in:",
-        "  partitions.main.max_nodes: the cluster has 2",
     ]
 
 
