@@ -13,9 +13,9 @@ import pytest
 from tests.packaging.installation import ROOT
 
 CEILINGS: Mapping[str, tuple[tuple[str, ...], int]] = {
-    "fsdpkit": ((".py", ".j2", ".js"), 94_200),
+    "fsdpkit": ((".py", ".j2", ".js"), 95_000),
     "tests": ((".py",), 73_500),
-    "benchmarks": ((".py",), 9_000),
+    "benchmarks": ((".py",), 6_700),
 }
 """By folder: the kinds of files that count, and how many lines they may have in all."""
 
