@@ -15,7 +15,7 @@ from fsdpkit.cli.options import going_on, on_run
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.looking import Watcher
-    from fsdpkit.reporting.status.watching import Happening, View
+    from fsdpkit.reporting.status.watching import RunEvent, View
     from fsdpkit.scheduling.run import Run
 
 
@@ -79,7 +79,7 @@ def _pause_s(view: View, every_s: float) -> float:
     return min(every_s, 0.5) if view.state == ASKING else every_s
 
 
-def _printed(watcher: Watcher, every_s: float, tell: Callable[[View, Happening], None]) -> View:
+def _printed(watcher: Watcher, every_s: float, tell: Callable[[View, RunEvent], None]) -> View:
     """A line a change, for a pipe, a program, a file or a terminal that cannot draw."""
     from fsdpkit.reporting.status.watching import changes
 
@@ -94,13 +94,13 @@ def _printed(watcher: Watcher, every_s: float, tell: Callable[[View, Happening],
         time.sleep(_pause_s(view, every_s))
 
 
-def _print_line(_: View, one: Happening) -> None:
+def _print_line(_: View, one: RunEvent) -> None:
     from fsdpkit.cli.watch_frame import line_of
 
     click.echo(line_of(one))
 
 
-def _print_json(view: View, one: Happening) -> None:
+def _print_json(view: View, one: RunEvent) -> None:
     from fsdpkit.cli.json_output import print_item
     from fsdpkit.cli.json_reports import Change
 

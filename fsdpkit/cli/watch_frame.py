@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fsdpkit.reporting.printable import one_line, printable
 from fsdpkit.reporting.status.watching import (
-    Happening,
+    RunEvent,
     View,
     printed_line,
     progress_line,
@@ -36,7 +36,7 @@ def frame(view: View, width: int, height: int, now_s: float | None = None) -> li
     now_s = time.time() if now_s is None else now_s
     lines = [*_head(view, width), *_progress(view, width, now_s)]
     left = height - len(lines)
-    for draw, share in ((_curves, 3), (_nodes, 4), (_happened, 3), (_log, 1)):
+    for draw, share in ((_curves, 3), (_nodes, 4), (_events, 3), (_log, 1)):
         part = draw(view, width, max(0, left // share))
         lines += part
         left -= len(part)
@@ -224,14 +224,14 @@ def _spread(loads: Sequence[NodeUsage]) -> str:
     return f", CPU {min(known):.0f} to {max(known):.0f} %" if known else ""
 
 
-def _happened(view: View, width: int, height: int) -> list[Text]:
-    if height < 2 or not view.happened:
+def _events(view: View, width: int, height: int) -> list[Text]:
+    if height < 2 or not view.events:
         return []
     lines = [Text("what happened", "bold")]
-    return [*lines, *(Text(line_of(one)) for one in view.happened[-(height - 1) :])]
+    return [*lines, *(Text(line_of(one)) for one in view.events[-(height - 1) :])]
 
 
-def line_of(one: Happening) -> str:
+def line_of(one: RunEvent) -> str:
     """`00:14:02  rank 1 on node2: …`, in one line."""
     return f"{datetime.fromtimestamp(one.time_s):%H:%M:%S}  {' '.join(one.words.split())}"
 

@@ -24,7 +24,7 @@ from rich.cells import cell_len
 
 from fsdpkit.cli.watch_frame import frame
 from fsdpkit.reporting.status.progress import TrainingProgress
-from fsdpkit.reporting.status.watching import Happening, View
+from fsdpkit.reporting.status.watching import RunEvent, View
 from fsdpkit.reporting.usage import NodeUsage
 from tests.json_answers import checked
 from tests.reporting.watched_run import RUN_ID, WatchedRun
@@ -57,7 +57,7 @@ FULL = View(
         NodeUsage(number=n, name=f"node{n}", time_s=990.0, cpu_percent=5.0 * n, gpu_percent=97.0)
         for n in range(1, 9)
     ),
-    happened=tuple(Happening(time_s=60.0 * n, words=f"happening {n}") for n in range(9)),
+    events=tuple(RunEvent(time_s=60.0 * n, words=f"happening {n}") for n in range(9)),
     lines=tuple(f"line {n} " + "x" * 200 for n in range(50)),
 )
 

@@ -20,10 +20,10 @@ from fsdpkit.reporting.status.looking import Watcher
 from fsdpkit.reporting.status.progress import TrainingProgress
 from fsdpkit.reporting.status.watching import (
     Curves,
-    Happening,
+    RunEvent,
     View,
     changes,
-    happenings,
+    events_of,
     progress_line,
     view_of,
 )
@@ -99,13 +99,13 @@ def test_a_run_is_seen_from_the_queue_to_its_end(run: WatchedRun, watch: Watch) 
     assert (load.name, load.cpu_percent, load.memory_bytes) == ("node2", 40.0, 2e9)
     assert view.lines[0] == "step 1"
     assert "\x1b[2J" not in view.lines[1]
-    assert [one.words for one in view.happened] == ["attempt 0 began"]
+    assert [one.words for one in view.events] == ["attempt 0 began"]
 
     run.ends()
     run.slurm_remembers("COMPLETED")
     view = seen(watcher, lambda v: v.over)
     assert view.state == "COMPLETED"
-    assert "all ranks are done" in view.happened[-1].words
+    assert "all ranks are done" in view.events[-1].words
 
 
 def test_of_an_array_one_task_is_watched(run: WatchedRun, watch: Watch) -> None:
@@ -181,12 +181,12 @@ def test_no_end_is_told_before_anybody_knows_of_one(run: WatchedRun, watch: Watc
     run.begins()
     run.trains(1, 2)
     watcher = watch()
-    assert not [one for one in watcher.look().happened if one.words.startswith("over")]
+    assert not [one for one in watcher.look().events if one.words.startswith("over")]
     view = seen(watcher, lambda v: v.state == "unknown to the scheduler")
-    assert not [one for one in view.happened if one.words.startswith("over")]
+    assert not [one for one in view.events if one.words.startswith("over")]
     run.slurm_remembers("TIMEOUT")
     view = seen(watcher, lambda v: v.over)
-    assert [one.words for one in view.happened if one.words.startswith("over")] == [
+    assert [one.words for one in view.events if one.words.startswith("over")] == [
         "over: attempt 0 (job 7)"
     ]
 
@@ -314,7 +314,7 @@ def test_a_timeline_is_told_in_words_in_order_with_the_newest_checkpoint_alone()
         TimelineSpan("launch", 35, None, "launch 1 on 2 nodes", 0),
         TimelineSpan("checkpoint", 40, 40, "checkpoint of step 9"),
     ]
-    assert [(one.time_s, one.words) for one in happenings(spans)] == [
+    assert [(one.time_s, one.words) for one in events_of(spans)] == [
         (10, "attempt 0 began"),
         (30, "rank 1 on node2: gone"),
         (35, "ranks started again, launch 1 on 2 nodes"),
@@ -336,13 +336,13 @@ def test_each_change_is_told_once() -> None:
     )
     assert [one.words for one in changes(None, first, 5.0)] == ["RUNNING, job 7", "step 1"]
     assert changes(first, first, 6.0) == []
-    fault = Happening(time_s=3.0, words="rank 1: gone")
+    fault = RunEvent(time_s=3.0, words="rank 1: gone")
     second = View(
         run="r",
         state="RUNNING",
         job_id="7",
         progress=TrainingProgress(step=2, steps=10, loss=1.5, eta_s=80.0, updated_s=2.0),
-        happened=(fault,),
+        events=(fault,),
         unread=("squeue has not answered",),
     )
     told = changes(first, second, 7.0)
@@ -355,11 +355,11 @@ def test_each_change_is_told_once() -> None:
     assert progress_line(TrainingProgress()) == "no step yet"
 
 
-def test_a_happening_whose_time_becomes_exact_is_told_once() -> None:
-    begun, exact = (Happening(time_s=t, words="attempt 0 began") for t in (5.0, 4.0))
-    boom, again = (Happening(time_s=t, words="rank 1: boom") for t in (6.0, 9.0))
-    first = View(run="r", state="RUNNING", happened=(begun, boom))
-    second = View(run="r", state="RUNNING", happened=(exact, boom, again))
+def test_an_event_whose_time_becomes_exact_is_told_once() -> None:
+    begun, exact = (RunEvent(time_s=t, words="attempt 0 began") for t in (5.0, 4.0))
+    boom, again = (RunEvent(time_s=t, words="rank 1: boom") for t in (6.0, 9.0))
+    first = View(run="r", state="RUNNING", events=(begun, boom))
+    second = View(run="r", state="RUNNING", events=(exact, boom, again))
     assert changes(first, second, 10.0) == [again]
 
 

@@ -23,7 +23,7 @@ from fsdpkit.reporting.status.watching import (
     Curves,
     View,
     ended_on_record,
-    happenings,
+    events_of,
     view_of,
 )
 from fsdpkit.reporting.timeline import TimelineSpan, timeline_of
@@ -90,7 +90,7 @@ class Watcher:
             memory_bytes=self._curves.memory_bytes,
             straggler=self._curves.straggler,
             used=self._read_samples(),
-            happened=tuple(happenings(self._spans)),
+            events=tuple(events_of(self._spans)),
             lines=self._log.read(),
             over=self._is_over(state, standing),
         )

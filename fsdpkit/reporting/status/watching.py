@@ -33,7 +33,7 @@ ASKING = "asking the scheduler"
 """The state before its first answer."""
 
 
-class Happening(msgspec.Struct, frozen=True, kw_only=True):
+class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event that is reported once: an attempt, a fault, a restart, a checkpoint."""
 
     time_s: float
@@ -62,7 +62,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Peak of rank 0."""
     straggler: str | None = None
     used: tuple[NodeUsage, ...] = ()
-    happened: tuple[Happening, ...] = ()
+    events: tuple[RunEvent, ...] = ()
     lines: tuple[str, ...] = ()
     """The newest of rank 0, or before it began of the batch shell; escape sequences but colours
     taken out."""
@@ -145,23 +145,23 @@ def _straggler(line: _Line) -> str | None:
     return f"rank {line.slowest_rank}{where} computes {ratio}"
 
 
-def happenings(spans: Iterable[TimelineSpan]) -> list[Happening]:
+def events_of(spans: Iterable[TimelineSpan]) -> list[RunEvent]:
     """The events of a timeline that matter to a person, in order; of checkpoints only the
     newest."""
-    told: list[Happening] = []
-    saved: Happening | None = None
+    found: list[RunEvent] = []
+    saved: RunEvent | None = None
     for span in spans:
         if span.kind == "attempt":
-            told.append(Happening(time_s=span.begin_s, words=f"attempt {span.attempt} began"))
+            found.append(RunEvent(time_s=span.begin_s, words=f"attempt {span.attempt} began"))
             if span.end_s is not None and not span.guessed:
-                told.append(Happening(time_s=span.end_s, words=f"over: {span.label}"))
+                found.append(RunEvent(time_s=span.end_s, words=f"over: {span.label}"))
         elif span.kind == "launch" and not span.label.startswith("launch 0 "):
-            told.append(Happening(time_s=span.begin_s, words=f"ranks started again, {span.label}"))
+            found.append(RunEvent(time_s=span.begin_s, words=f"ranks started again, {span.label}"))
         elif span.kind in ("fault", "stop"):
-            told.append(Happening(time_s=span.begin_s, words=span.label))
+            found.append(RunEvent(time_s=span.begin_s, words=span.label))
         elif span.kind == "checkpoint":
-            saved = Happening(time_s=span.begin_s, words=span.label)
-    return sorted([*told, *([saved] if saved else [])], key=lambda one: one.time_s)
+            saved = RunEvent(time_s=span.begin_s, words=span.label)
+    return sorted([*found, *([saved] if saved else [])], key=lambda one: one.time_s)
 
 
 def view_of(
@@ -224,31 +224,30 @@ def ended_on_record(history: History) -> bool:
     return ending is not None and ending.action == "end"
 
 
-def changes(before: View | None, now: View, now_s: float) -> list[Happening]:
+def changes(before: View | None, now: View, now_s: float) -> list[RunEvent]:
     """What is new in a look compared with the previous one: for line output."""
-    told: list[str] = []
+    found: list[str] = []
     same = before is not None and (before.state, before.why) == (now.state, now.why)
     if not same and now.state != ASKING:
         job = f"job {now.job_id}" if now.job_id else None
-        told.append(", ".join(filter(None, [now.state, job, now.nodes, now.why, now.action])))
-    new = _new(before.happened if before else (), now.happened)
+        found.append(", ".join(filter(None, [now.state, job, now.nodes, now.why, now.action])))
+    new = _new(before.events if before else (), now.events)
     if now.straggler and (before is None or before.straggler != now.straggler):
-        told.append(now.straggler)
+        found.append(now.straggler)
     newer = before is None or before.progress.updated_s != now.progress.updated_s
     if now.progress.step is not None and newer:
-        told.append(progress_line(now.progress))
+        found.append(progress_line(now.progress))
     elif now.printed is not None and now.progress.step is None:
         words = printed_line(now.printed)
-        same = before is not None and before.printed is not None
-        if not same or (before and before.printed and printed_line(before.printed) != words):
-            told.append(words)
-    told += [one for one in now.unread if before is None or one not in before.unread]
-    return [*new, *(Happening(time_s=now_s, words=words) for words in told)]
+        if before is None or before.printed is None or printed_line(before.printed) != words:
+            found.append(words)
+    found += [one for one in now.unread if before is None or one not in before.unread]
+    return [*new, *(RunEvent(time_s=now_s, words=words) for words in found)]
 
 
-def _new(before: Iterable[Happening], now: Iterable[Happening]) -> list[Happening]:
+def _new(before: Iterable[RunEvent], now: Iterable[RunEvent]) -> list[RunEvent]:
     """Events that are new: a time becomes more exact while files come in, so that the
-    same words at another time are the same happening, as often as they were there before."""
+    same words at another time are the same event, as often as they were there before."""
     left = Counter(one.words for one in before)
     found = []
     for one in now:
