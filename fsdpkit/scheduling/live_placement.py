@@ -211,10 +211,10 @@ def _about_slices(live: LiveCluster, names: Collection[str], gpus: int) -> Itera
     if found := sorted(sliced & {*names}):
         others = (one for one in live.partitions if one.up and one.name not in sliced)
         better = [one.name for one in others if _has(live, [one], gpus)]
-        where = f", as --partition {better[0]}" if better else ""
+        such = f", as --partition {better[0]}" if better else ""
         yield (
             f"partition {found[0]} also has slices of GPUs (MIG), which such a job may get, and "
-            f"which NCCL does not join: name another{where}"
+            f"which NCCL does not join: name another{such}"
         )
 
 
