@@ -55,7 +55,7 @@ def draft(
     host = cut(login.host, 80)
     seen = [what for what in ("config", "partition", "node") if what not in live.refused]
     commands = f"scontrol show {' and '.join(filter(None, (', '.join(seen[:-1]), seen[-1])))}"
-    commands += "" if live.qos is None else ", sacctmgr show qos"
+    commands += "" if live.qos is None else ", sacctmgr show qos and assoc"
     sources = [
         {
             "what": f"{asked}: {commands}; asked on {host}",

@@ -56,6 +56,8 @@ def login_checks(
     """All checks for a submission like `request`, each as soon as it is done."""
     plan, told = _planned(request)
     yield told
+    for warning in plan.placement.warnings if plan is not None else ():
+        yield CheckResult("request", "warning", warning)
     slurm = plan is None or plan.site.profile.kind == "slurm"
     answers = slurm
     if slurm:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -58,6 +58,13 @@ def test_nothing_that_could_not_be_read_is_called_ok(fsdpkit: Fsdpkit, tmp_path:
         "unknown"
     }
     assert found["disk speed"] != "unknown"
+
+
+def test_what_a_submission_would_say_of_the_request_is_said() -> None:
+    request = submission.SubmitRequest("check", cluster="generic")
+    first, second = islice(checks.login_checks(request), 2)
+    assert (first.check, second.check, second.outcome) == ("site and job", "request", "warning")
+    assert "cores" in second.told
 
 
 def test_a_directory_that_cannot_be_written_fails_and_so_does_the_command() -> None:

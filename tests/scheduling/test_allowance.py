@@ -3,6 +3,7 @@ would never start."""
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from fsdpkit.errors import UsageError
 from fsdpkit.rendering.directives import resource_directives
 from fsdpkit.scheduling import live_placement
 from fsdpkit.scheduling.allowance import Request, objections, remarks
+from fsdpkit.scheduling.job_checks import what_is_handed_on
 from fsdpkit.scheduling.live_cluster import LiveCluster
 from fsdpkit.scheduling.live_limits import (
     ASSOC_FORMAT,
@@ -25,6 +27,7 @@ from fsdpkit.scheduling.live_limits import (
     parse_qos,
 )
 from fsdpkit.scheduling.live_placement import completed_by, with_qos
+from fsdpkit.scheduling.submission import SubmitRequest, asked_for
 from tests.publishing.live_answers import CONFIG, answers, node, partition, read
 
 GENERIC = load_site("generic")
@@ -265,3 +268,26 @@ def test_the_slurm_of_another_cluster_is_not_asked(monkeypatch: pytest.MonkeyPat
     resources = Resources(nodes=2, gpus=4, time="1:00:00")
     placement = live_placement.completed(place(resources, GENERIC), resources, elsewhere)
     assert "no login node of Far" in placement.warnings[-1]
+
+
+@pytest.mark.parametrize(
+    ("conf", "options", "said"),
+    [
+        (None, (), ["-t"]),
+        ({"PropagateResourceLimits": "NONE"}, (), []),
+        ({"PropagateResourceLimits": "ALL", "PropagateResourceLimitsExcept": "CPU"}, (), []),
+        ({"PropagateResourceLimits": "CPU,AS"}, (), ["-t"]),
+        (None, ("propagate=NONE",), []),
+    ],
+)
+def test_a_limit_of_this_shell_that_would_end_ranks_is_said(
+    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str] | None, options: Any, said: list[str]
+) -> None:
+    def limit(which: int) -> tuple[int, int]:
+        soft = 1200 if which == resource.RLIMIT_CPU else resource.RLIM_INFINITY
+        return soft, resource.RLIM_INFINITY
+
+    monkeypatch.setattr(resource, "getrlimit", limit)
+    request = SubmitRequest("check", cluster="generic", sbatch_options=options)
+    told = "".join(what_is_handed_on(asked_for(request)[2], conf))
+    assert [option for option in ("-t", "-v") if f"ulimit -S {option}" in told] == said
