@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,50 +26,15 @@ PACKAGE = ROOT / "fsdpkit"
 
 # What each room may import. `errors`, `bounded`, `listing`, `process_limits` and the package
 # itself are open to all.
-MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {
-        *("publishing", "planning", "remote", "tracking", "sweeps", "reporting", "scheduling"),
-        "data",
-        *("runs", "rendering", "config"),
-        "training.export",
-    },
-    "reference": {"failures", "config"},
-    "publishing": {
-        *("planning.remembered", "launching.torch_release", "scheduling", "rendering", "config"),
-        "runs",
-    },
-    "interactive": {"scheduling", "reporting.printable", "runs"},
-    "remote": {
-        *("config.assets", "config.ownership", "config.spelling"),
-        *("runs.layout", "worktree"),
-    },
-    "worktree": set(),
-    "planning": {"training", "launching.torch_release", "runs", "rendering", "config"},
-    "tracking": {"reporting", "scheduling", "runs", "config"},
-    "sweeps": {"reporting", "scheduling", "runs", "rendering", "config"},
-    "reporting": {"scheduling", "failures", "runs", "config"},
-    "scheduling": {
-        *("planning.cards", "planning.remembered", "launching"),
-        *("runs", "rendering", "config", "worktree"),
-    },
-    "rendering": {"config"},
-    "failures": {"runs"},
-    "runs": {
-        *("config.assets", "config.key_changes", "config.ownership", "config.private_files"),
-        "config.spelling",
-    },
-    "config": set(),
-    "launching": {
-        *("failures", "runs"),
-        *("config.gpu", "config.launch", "config.retry", "config.notify"),
-    },
-    "script": {"runs"},
-    "data": {"config.training", "runs.layout"},
-    "training": {
-        *("config.gpu", "config.gpu_models", "config.key_changes", "config.partition"),
-        *("config.trainer", "config.training", "data.inputs", "runs"),
-    },
-}
+def _told_by_the_map() -> dict[str, set[str]]:
+    """What each room may use, by the second column of the map's table."""
+    text = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    table = text.partition("## Who may know whom")[2].partition("\n## ")[0]
+    rows = [row.split(" | ") for row in table.splitlines() if row.startswith("| `")]
+    return {row[0].strip("| `"): set(re.findall(r"`([\w.]+)`", row[1])) for row in rows}
+
+
+MAY_IMPORT = _told_by_the_map()
 MAY_IMPORT_TORCH_AT_ONCE = ("training", "planning")
 # Run in the job's own process tree only, and are imported there inside a function.
 ALSO_TORCH = ("launching/ranks.py", "launching/rank_files.py", "launching/rendezvous.py")
