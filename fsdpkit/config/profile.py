@@ -178,7 +178,13 @@ class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         20000
     )
     read_timeout_s: Annotated[
-        int, Meta(ge=1, le=86400, description="How long a node waits for the head's store.")
+        int,
+        Meta(
+            ge=1,
+            le=86400,
+            description="How long a node waits for the head's store, where plain torchrun runs "
+            "in the agents' place.",
+        ),
     ] = 300
     join_timeout_s: Annotated[
         int, Meta(ge=1, le=86400, description="How long all nodes may take to arrive.")
