@@ -33,7 +33,8 @@ from fsdpkit.launching.signing import GREETING_BYTES, MAGIC, AgentHandshake, Fra
 TIMEOUT_S = 3
 FLOOD_KEYS, FLOOD_VALUE = 2000, b"x" * 50_000
 HELLO = bytes([0]) + (0x3C85F7CE).to_bytes(4, "little")  # torch's own, checked first
-EPHEMERAL = range(32768, 61000)
+PORTS = range(10_000, 30_000)
+"""Of which agents and the ranks' store take theirs, as the profile without a word about it says."""
 AT_A_TIME = 400
 PING, ANSWER_S = (7).to_bytes(4, "little"), 1.0
 C10D_KEYS = ("torch.rendezvous", "rdzv/torch.rendezvous.1_0", "torch.rendezvous.1_0_0")
@@ -180,7 +181,7 @@ def find_stores(host: str, port: int) -> list[int]:
     """Ports of this host where a TCPStore answers, but for the one that is known already."""
     with contextlib.ExitStack() as opened:
         asked = {}
-        for number in _open_ports(host, EPHEMERAL):
+        for number in _open_ports(host, PORTS):
             with contextlib.suppress(OSError):
                 probe = opened.enter_context(_open(host, number))
                 probe.sendall(HELLO + bytes([13]) + PING)
