@@ -201,6 +201,20 @@ def test_of_several_partitions_those_are_asked_for_that_fit() -> None:
         on_mixed(1, 4, "v100,else")
 
 
+def test_a_partition_s_name_stands_for_all_ways_to_ask_for_it() -> None:
+    ways = {
+        "main": Partition(node_type="a100x4"),
+        "main-any": Partition(node_types=list(UNLIKE), select={"partition": "main"}),
+        "main-mig": Partition(node_type="v100x2", select={"partition": "main"}, offered=False),
+    }
+    site = LoadedSite("c", msgspec.structs.replace(MIXED, partitions=ways), ())
+    resources = Resources(nodes=2, gpus=4, time="1:00:00", partition="main")
+    placement = place(resources, site)
+    assert (placement.select, placement.node_type.gpu_type) == ({"partition": "main"}, None)
+    one = place(msgspec.structs.replace(resources, nodes=1), site)
+    assert one.node_type.gpu_type == "a100"
+
+
 def test_what_a_person_may_never_have_at_a_time_is_chosen_last_and_not_offered() -> None:
     ways = {"a": Partition(max_gpus_per_user=2), "b": Partition()}
     profile = msgspec.structs.replace(MIXED, partitions=ways)
