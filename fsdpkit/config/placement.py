@@ -205,8 +205,7 @@ def _joined(profile: SiteProfile, names: Sequence[str]) -> Partition:
     ways = [profile.partitions[name].directives(name) for name in names]
     asked = {"partition": ",".join(dict.fromkeys(way.pop("partition", "") for way in ways))}
     kinds = [kind for name in names for kind in profile.partitions[name].kinds]
-    types = {profile.node_types[kind].gpu_type for kind in kinds}
-    if "" in asked["partition"].split(",") or len(types) > 1 or any(way != ways[0] for way in ways):
+    if "" in asked["partition"].split(",") or any(way != ways[0] for way in ways):
         raise UsageError(
             f"--partition {','.join(names)}: {profile.title} asks for each of these in another "
             "way: name one of them"

@@ -169,6 +169,7 @@ MIXED = SiteProfile(
         "two": Partition(node_type="v100x2", automatic=False),
         "few": Partition(node_type="v100x2", automatic=False, max_gpu_hours=1, max_gpus_per_node=1),
         "debug": Partition(node_type="v100x4", automatic=False, offered=False),
+        "gold": Partition(node_type="v100x4", automatic=False, offered=False, qos="gold"),
     },
 )
 
@@ -195,8 +196,9 @@ def test_of_several_partitions_those_are_asked_for_that_fit() -> None:
     fitting = on_mixed(1, 4, "two,v100")
     assert (fitting.select, fitting.node_type.gpu_type) == ({"partition": "v100"}, "v100")
     assert "partition two" in fitting.warnings[0]
+    assert on_mixed(1, 4, "a100,v100").node_type.gpu_type is None, "a type would rule one out"
     with pytest.raises(UsageError, match="another way"):
-        on_mixed(1, 4, "a100,v100")
+        on_mixed(1, 4, "v100,gold")
     with pytest.raises(UsageError, match="no partition 'else'"):
         on_mixed(1, 4, "v100,else")
 
