@@ -177,11 +177,26 @@ def _choose_named(
                 "the cluster has it, describe it in a profile of your own, in "
                 f"{assets.user_dir()}/site/profiles."
             )
-    fitting = _those_that_fit(resources, profile, profile.partitions, names, least_s)
-    left_out = [f"partition {n}: the job does not fit there" for n in names if n not in fitting]
+    ways = {name: _ways_of(profile, name) for name in names}
+    every = [way for name in names for way in ways[name]]
+    known = _those_that_fit(resources, profile, profile.partitions, every, least_s)
+    first = {name: [way for way in ways[name] if way in known][:1] for name in names}
+    fitting = list(dict.fromkeys(way for found in first.values() for way in found))
+    left_out = [f"partition {n}: the job does not fit there" for n in names if not first[n]]
     if len(fitting) == 1:
         return fitting[0], profile.partitions[fitting[0]], left_out
     return ",".join(fitting), _joined(profile, fitting), left_out
+
+
+def _ways_of(profile: SiteProfile, name: str) -> list[str]:
+    """The profile's ways to ask for what --partition names, its own first: the same partition and
+    QOS of Slurm's may have nodes of several kinds, each with a way."""
+    qos = profile.partitions[name].qos
+    return [name] + [
+        other
+        for other, way in profile.partitions.items()
+        if other != name and way.offered and (way.qos, way.select) == (qos, {"partition": name})
+    ]
 
 
 def _joined(profile: SiteProfile, names: Sequence[str]) -> Partition:
@@ -190,8 +205,7 @@ def _joined(profile: SiteProfile, names: Sequence[str]) -> Partition:
     ways = [profile.partitions[name].directives(name) for name in names]
     asked = {"partition": ",".join(dict.fromkeys(way.pop("partition", "") for way in ways))}
     kinds = [kind for name in names for kind in profile.partitions[name].kinds]
-    types = {profile.node_types[kind].gpu_type for kind in kinds}
-    if "" in asked["partition"].split(",") or len(types) > 1 or any(way != ways[0] for way in ways):
+    if "" in asked["partition"].split(",") or any(way != ways[0] for way in ways):
         raise UsageError(
             f"--partition {','.join(names)}: {profile.title} asks for each of these in another "
             "way: name one of them"

@@ -169,6 +169,7 @@ MIXED = SiteProfile(
         "two": Partition(node_type="v100x2", automatic=False),
         "few": Partition(node_type="v100x2", automatic=False, max_gpu_hours=1, max_gpus_per_node=1),
         "debug": Partition(node_type="v100x4", automatic=False, offered=False),
+        "gold": Partition(node_type="v100x4", automatic=False, offered=False, qos="gold"),
     },
 )
 
@@ -195,10 +196,25 @@ def test_of_several_partitions_those_are_asked_for_that_fit() -> None:
     fitting = on_mixed(1, 4, "two,v100")
     assert (fitting.select, fitting.node_type.gpu_type) == ({"partition": "v100"}, "v100")
     assert "partition two" in fitting.warnings[0]
+    assert on_mixed(1, 4, "a100,v100").node_type.gpu_type is None, "a type would rule one out"
     with pytest.raises(UsageError, match="another way"):
-        on_mixed(1, 4, "a100,v100")
+        on_mixed(1, 4, "v100,gold")
     with pytest.raises(UsageError, match="no partition 'else'"):
         on_mixed(1, 4, "v100,else")
+
+
+def test_a_partition_s_name_stands_for_all_ways_to_ask_for_it() -> None:
+    ways = {
+        "main": Partition(node_type="a100x4"),
+        "main-any": Partition(node_types=list(UNLIKE), select={"partition": "main"}),
+        "main-mig": Partition(node_type="v100x2", select={"partition": "main"}, offered=False),
+    }
+    site = LoadedSite("c", msgspec.structs.replace(MIXED, partitions=ways), ())
+    resources = Resources(nodes=2, gpus=4, time="1:00:00", partition="main")
+    placement = place(resources, site)
+    assert (placement.select, placement.node_type.gpu_type) == ({"partition": "main"}, None)
+    one = place(msgspec.structs.replace(resources, nodes=1), site)
+    assert one.node_type.gpu_type == "a100"
 
 
 def test_what_a_person_may_never_have_at_a_time_is_chosen_last_and_not_offered() -> None:
