@@ -64,6 +64,8 @@ class NodeStory(msgspec.Struct, frozen=True, kw_only=True):
     made_group: bool | None = None
     """Whether one of its ranks, which all ended well, had made a process group; None: not known, or
     there is only one rank."""
+    unreached: str = ""
+    """Where the head node's agent did not answer it, and why not, if that has lasted."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,6 +285,7 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
         looked = passed_on.get("looked")
         _, done = events.get("ranks-done", (None, {}))
         made = done.get("process_group")
+        _, unreached = events.get("head-unreached", (None, {}))
         name = next((event.node for event in (ready, ended) if event), "")
         known = {"time_s", "event", "node", "pid"}
         found.append(
@@ -295,6 +298,7 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
                 findings={k: v for k, v in raw.items() if k not in known},
                 stop_looked=looked if isinstance(looked, bool) else None,
                 made_group=made if isinstance(made, bool) else None,
+                unreached=str(unreached.get("why", ""))[:200],
             )
         )
     return sorted(found, key=lambda node: node.number)

@@ -1,4 +1,4 @@
-"""What `status` says of a request to stop that no rank looks for."""
+"""What `status` says of a training besides its steps."""
 
 from __future__ import annotations
 
@@ -46,3 +46,28 @@ def test_a_request_to_stop_that_no_rank_looks_for_is_told(
     )
     over = replace(history, attempts=(replace(found, ending=ENDED),))
     assert not remarks(over, {}, running=True)
+
+
+def test_nodes_that_reach_no_head_are_named_until_ranks_start(tmp_path: Path) -> None:
+    paths = AttemptPaths(tmp_path / "attempt-0")
+    for number in range(3):
+        events = JsonLines(paths.node_events(number))
+        events.write(event="node-ready", node=f"n{number}")
+        if number:
+            events.write(event="head-unreached", node=f"n{number}", why="10.0.0.1:12345: timed out")
+
+    def told() -> list[str]:
+        history = History(
+            run=tmp_path,
+            array_task=None,
+            dir=tmp_path,
+            attempts=(attempt_of(paths),),
+            checkpoints=(),
+        )
+        return remarks(history, {}, running=True)
+
+    (one,) = told()
+    assert "n[1-2]" in one
+    assert "10.0.0.1:12345" in one
+    JsonLines(paths.orders).write(event="launch", nodes=["n0"], launch=0)
+    assert told() == []

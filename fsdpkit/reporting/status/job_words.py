@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fsdpkit.listing import node_list
 from fsdpkit.reporting.status.status_record import Phase
 from fsdpkit.reporting.words import moment
 from fsdpkit.runs.record import JobRecord, RunRecord
@@ -93,8 +94,11 @@ def remarks(history: History, job: Mapping[str, Any], *, running: bool) -> list[
     from fsdpkit.runs.began_again import began_again
 
     newest = history.attempts[-1] if history.attempts else None
-    stop = newest if running and newest and newest.ending is None else None
-    found = [unheeded(stop) if stop and stop.stop_unheeded else None]
+    now = newest if running and newest and newest.ending is None else None
+    found = [
+        unheeded(now) if now and now.stop_unheeded else None,
+        apart(now) if now and not now.launches else None,
+    ]
     return list(filter(None, [*found, began_again(history, job), without_a_group(history)]))
 
 
@@ -105,6 +109,17 @@ def unheeded(attempt: Attempt) -> str:
         f"asked to stop at {moment(attempt.stop_requested_s)}, but its script has not checked: "
         f"it does not call fsdpkit.stop_requested(), or has not got there yet, and runs until it "
         f"ends or is cancelled without --save"
+    )
+
+
+def apart(attempt: Attempt) -> str | None:
+    """That ranks have not started, because nodes do not reach the head node's agent."""
+    apart = [node for node in attempt.nodes if node.unreached]
+    if not apart:
+        return None
+    return (
+        f"{node_list([node.name for node in apart])}: nothing has reached the head node's agent "
+        f"as yet, at {apart[0].unreached}"
     )
 
 
