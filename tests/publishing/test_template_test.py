@@ -42,7 +42,7 @@ def test_what_bash_does_not_read_fails_with_the_case_and_the_line(
     lines = done.stdout.splitlines()
     (at,) = (number for number, line in enumerate(lines) if " bash -n " in line)
     assert lines[at].startswith("failed")
-    assert "generic, one rank (1 x 1): line 22: " in lines[at + 1]
+    assert "generic, one rank (1 x 1): line 23: " in lines[at + 1]
     assert "syntax error" in lines[at + 1]
 
 
