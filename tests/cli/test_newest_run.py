@@ -25,7 +25,9 @@ def runs(tmp_path: Path) -> Path:
         launches(run.paths.task(), 0, T0 + 20)
         ends(run.paths.task(), 0, trains(run.paths.task(), 1, 3, T0 + 30), "crash", "boom")
         run.paths.task().attempt(0).rank_file(0, "out", 0).write_text(f"rank 0 of {name}\n")
-        trouble = {"cause": "crash", "status": 1, "message": f"rank 0 on node1: ValueError: {name}"}
+        told = {"by": "rank", "name": "node1", "rank": 0, "cause": "exception", "status": 1}
+        failure = {**told, "words": f"ValueError: {name}"}
+        trouble = {"cause": "crash", "status": 1, "message": "", "failure": failure}
         run.paths.task().attempt(0).verdict.write_text(json.dumps({"trouble": trouble}))
     (tmp_path / "runs" / "avoided-20270101-000000-0000").mkdir()
     return tmp_path / "runs"

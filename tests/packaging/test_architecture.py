@@ -24,10 +24,10 @@ from tests.packaging.installation import ROOT
 
 PACKAGE = ROOT / "fsdpkit"
 
-# What each room may import. `errors`, `bounded`, `listing`, `process_limits` and the package
-# itself are open to all.
+
 def _told_by_the_map() -> dict[str, set[str]]:
-    """What each room may use, by the second column of the map's table."""
+    """What each room may use, by the second column of the map's table. `errors`, `bounded`,
+    `listing`, `process_limits` and the package itself are open to all."""
     text = (PACKAGE / "README.md").read_text(encoding="utf-8")
     table = text.partition("## Who may know whom")[2].partition("\n## ")[0]
     rows = [row.split(" | ") for row in table.splitlines() if row.startswith("| `")]

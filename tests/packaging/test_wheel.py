@@ -79,6 +79,7 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
         "wandb",
         "tokenizers",
         "torch",
+        "unit",
     }
     required = metadata.get_all("Requires-Dist", [])
     torch = [r for r in required if r.startswith("torch<2.16,>=2.13")]

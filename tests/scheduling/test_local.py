@@ -129,7 +129,7 @@ def test_a_run_of_the_same_name_that_somebody_else_made_or_linked_ends_nothing(
         made_run(tmp_path / "sam" / "mine", state=None, job_id=job.id)
     os.chown(tmp_path / "sam" / "mine", 12002, 12002, follow_symlinks=False)
     theirs = Run.open(tmp_path / "sam" / "mine")
-    with pytest.raises(SchedulerError, match="link" if link else "owner user 0"):
+    with pytest.raises(SchedulerError, match="link" if link else "owner is user 0"):
         theirs.cancel()
     for act in (theirs.save_checkpoint, lambda: theirs.cancel(save=True)):
         with pytest.raises(UsageError, match="user 12002"):
