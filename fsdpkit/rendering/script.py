@@ -16,6 +16,7 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.config.job_loading import LoadedJob
+from fsdpkit.config.key_changes import with_old_names
 from fsdpkit.config.limits import warning_s
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
@@ -235,7 +236,10 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         parameters=parameters,
     )
     plain: dict[str, Any] = msgspec.to_builtins(context)
-    return plain
+    plain["site"] = with_old_names("SiteProfile", plain["site"])
+    return plain | {
+        table: with_old_names("JobSpec", plain[table], table) for table in ("retry", "notify")
+    }
 
 
 def _gpu_request(plan: Plan) -> dict[str, Any]:
