@@ -98,12 +98,11 @@ def _study(directory: str, mode: Mode, local: Sequence[str]) -> list[Any]:
         "training.batch_size=8",
     )
     given = [word for each in sets for word in ("--set", each)]
-    first, *others = map(str, NODES)
-    fsdpkit(directory, "scale", "t5", "--nodes", first, f"--{mode}", *local, "--name", mode, *given)
-    for nodes in others:
-        _until_over(directory, "scale", mode, "sizes")
-        fsdpkit(directory, "scale", "extend", mode, "--nodes", nodes)
-    return list(_until_over(directory, "scale", mode, "sizes"))
+    study = ("scale", "t5", f"--{mode}", *local, "--name", mode, *given, "--nodes")
+    for nodes in map(str, NODES):
+        fsdpkit(directory, *study, nodes)
+        found = list(_until_over(directory, "scale", mode, "sizes"))
+    return found
 
 
 def _until_over(directory: str, kind: str, name: str, rows: str = "trials") -> Any:

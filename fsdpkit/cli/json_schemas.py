@@ -42,8 +42,6 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "scale": (scale_answers.ScaleStarted,),
     "scale status": (scale_answers.ScaleStatus,),
     "scale write": (scale_answers.ScaleWritten,),
-    "scale extend": (scale_answers.ScaleExtended,),
-    "scale cancel": (scale_answers.ScaleCancelled,),
     "status": (Status, json_reports.Statuses),
     "watch": (json_reports.Change, json_reports.WatchEnded),
     "diagnose": (Diagnosis,),

@@ -183,14 +183,14 @@ def fsdpkit_as_typed() -> str:
 
 
 def as_typed(directory: Path) -> str:
-    """How to name a run, sweep or study here: by its name if it is in the directory where commands
+    """How to name a run or sweep here: by its name if it is in the directory where commands
     look for it, else by its path."""
     import shlex
 
     from fsdpkit.runs.store import runs_dir
 
     top = runs_dir()
-    usual = directory.parent in (top, top / "sweeps", top / "studies")
+    usual = directory.parent in (top, top / "sweeps")
     return shlex.quote(directory.name if usual else str(directory))
 
 

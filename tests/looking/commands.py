@@ -91,8 +91,6 @@ COMMANDS: dict[Command, list[Line]] = {
     ],
     ("scale", "status"): [looks(f"scale-quiet {RUNS}")],
     ("scale", "write"): [looks(f"scale-quiet {RUNS} --output {{alex}}/out/study")],
-    ("scale", "extend"): [refused(f"scale-quiet --nodes 2 {RUNS}")],
-    ("scale", "cancel"): [looks(f"scale-quiet {RUNS}")],
     ("resume",): [
         looks("{bad} --set args=['x'] --dry-run"),
         asks("{bad} --set args=['x']"),
