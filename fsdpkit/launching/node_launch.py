@@ -30,6 +30,7 @@ from fsdpkit.launching.node_failure import (
 from fsdpkit.launching.policy import Outcome, Report
 from fsdpkit.launching.pulse import Pulse
 from fsdpkit.launching.reach import Interfaces
+from fsdpkit.launching.sampling import PrintedSoFar
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stop_relay import ENDED_IN_TIME, StopRelay
@@ -58,6 +59,7 @@ class AgentNode:
     task: TaskPaths
     events: JsonLines
     forks: RankForks
+    printed: PrintedSoFar
     launch: LaunchSettings
     gpus: int
     own_variables: Mapping[str, str]
@@ -194,6 +196,7 @@ class NodeLaunch:
 
     def started(self, ranks: Sequence[RankProcess]) -> None:
         self.pulse.started(ranks)
+        self.node.printed.follow(self.order.launch, ranks)
         self.relay.started(ranks)
         self.node.events.write(
             event="ranks-started",
