@@ -32,7 +32,7 @@ from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.gate import Gate
 from fsdpkit.launching.line import HeadLine, PeerConnection
 from fsdpkit.launching.link import HeadLostError, Link, pace_s, patience_s
-from fsdpkit.launching.node_failure import TrainingEnded, own_failure, record_failure
+from fsdpkit.launching.node_failure import TrainingEnded, keep_room, own_failure, record_failure
 from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, heartbeats
@@ -92,7 +92,10 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     started = time.monotonic()
     try:
         printed, sample_s = PrintedSoFar(), float(environ.get("FSDPKIT_SAMPLE_S", "10"))
-        with sampling(attempt.node_samples(node), sample_s, printed):
+        with (
+            keep_room(attempt.node_room(node)),
+            sampling(attempt.node_samples(node), sample_s, printed),
+        ):
             here = AgentNode(node, name, attempt, task, events, forks, printed, *_settings(environ))
             order = _follow_orders(here, arguments, environ, signals)
     except BaseException as error:

@@ -122,7 +122,7 @@ class NodeLaunch:
             if found := worlds.wrong_world(self.pulse.node, self.pulse.ranks):
                 return self._report("failed", self._wrong_world(*found))
             ranks = [rank.rank for rank in self.pulse.ranks]
-            first = first_failure(error, node.attempt, order.launch, ranks)
+            first = first_failure(error, node.attempt, order.launch, self.pulse.dir, ranks)
             killed = (cgroup.sample().get("oom_kills") or 0) - kills_before
             return self._report("failed", with_kernels_word(first, killed))
         except InterruptedLaunch as error:
