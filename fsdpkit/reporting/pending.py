@@ -86,6 +86,7 @@ class _Reason(msgspec.Struct, forbid_unknown_fields=True):
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
     names: dict[str, str]
     reasons: dict[str, _Reason]
+    sentences: dict[str, _Reason]
 
 
 @lru_cache
@@ -113,18 +114,19 @@ def why(evidence: PendingEvidence) -> PendingReason:
 
 def _known(text: str, state: str | None) -> tuple[_Reason | None, _Blanks]:
     """What the text means, and what it names."""
-    reasons, head = _table().reasons, text.partition(",")[0].strip()
+    reasons, sentences = _table().reasons, _table().sentences
+    head = text.partition(",")[0].strip()
     if state in HELD_STATES:
         marked = ", marked as a special exit" if state == "SPECIAL_EXIT" else ""
-        return reasons["held"], {"marked": marked}
-    for reason in reasons.values():
+        return sentences["held"], {"marked": marked}
+    for reason in (*reasons.values(), *sentences.values()):
         for sentence in reason.says:
             if match := re.fullmatch(sentence, text):
                 return _with_names(reason, text), {"marked": "", **match.groupdict()}
     if HELD_AFTER_REQUEUE.search(text) and head not in reasons:
         failed = text.lower().partition("requeue")[0].strip(" ,;:{}")
         because = f" because of this: {failed}" if failed else ""
-        return reasons["held_after_failure"], {"because": because}
+        return sentences["held_after_failure"], {"because": because}
     return reasons.get(head) or _limit(head), {}
 
 
