@@ -408,7 +408,7 @@ def _not_vouched_for(status: Status) -> bool:
 
 def _failure_lines(status: Status) -> list[str]:
     """The first failure on record, else what the script itself complained of; where to look."""
-    from fsdpkit.reporting.logs.errors import end_of
+    from fsdpkit.reporting.logs.errors import last_lines
     from fsdpkit.reporting.printable import one_line
 
     told_last = {"COMPLETED": 3, "STOPPED": 2, "UNKNOWN": 1, None: 1}
@@ -419,7 +419,7 @@ def _failure_lines(status: Status) -> list[str]:
     lines = [f"first failure: {words} (status {failure.status})"] if failure else []
     log = Path(status.dir) / f"slurm-{job_id}.log"
     if log.exists():
-        lines += [] if lines else end_of(log, 3)
+        lines += [] if lines else last_lines(log, 3)
         lines.append(f"start-up log: {log}")
     return [*lines, f"why, and what to do: fsdpkit diagnose {status.run} --page"]
 

@@ -268,7 +268,7 @@ def _never_starts(run: Run, state: JobState) -> list[str]:
 def failure_lines(run: Run) -> list[str]:
     """The first failure on record of the job, or array task, that says how the run ended, else what
     its script complained of, and where to look."""
-    from fsdpkit.reporting.logs.errors import end_of
+    from fsdpkit.reporting.logs.errors import last_lines
     from fsdpkit.reporting.printable import one_line
     from fsdpkit.runs.job_ids import task_of
     from fsdpkit.scheduling.run import Run
@@ -281,6 +281,6 @@ def failure_lines(run: Run) -> list[str]:
     lines = [f"first failure: {one_line(failure)}"] if failure else []
     log = newest.batch_log(job_id)
     if log.exists():
-        lines += [] if lines else end_of(log, 3)
+        lines += [] if lines else last_lines(log, 3)
         lines.append(f"start-up log: {log}")
     return lines

@@ -22,6 +22,7 @@
         attempt-<n>/                one start of the job by Slurm (SLURM_RESTART_COUNT = n)
             node-<i>.events.jsonl   what the agent on node i saw and did
             node-<i>.samples.jsonl  the machine, every few seconds
+            node-<i>.room           room for the record of a failure, in case the disk gets full
             node-<i>.stacks.json    where its ranks were when somebody last asked
             node-<i>.still.json     where they are, while they do nothing (runs/standing.py)
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
@@ -90,6 +91,9 @@ class AttemptPaths:
 
     def node_samples(self, node: int) -> Path:
         return self.dir / f"node-{node}.samples.jsonl"
+
+    def node_room(self, node: int) -> Path:
+        return self.dir / f"node-{node}.room"
 
     def node_stacks(self, node: int) -> Path:
         return self.dir / f"node-{node}.stacks.json"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from fsdpkit.errors import STOPPED_EARLY
+from fsdpkit.failures.ends import ProcessEnd, explain
 from fsdpkit.runs.layout import raised_beside
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 from tests.launching.forking import Ended, Forking, started_anew
@@ -186,6 +187,25 @@ def test_a_forked_rank_records_where_it_left(forked: Rank, code: str, status: in
     assert (record.status, newest.type) == (status, "SystemExit")
     assert newest.message == ("no data" if status == 1 and code != "True" else "")
     assert newest.own == (str(forked.dir / "train.py"), 2, "<module>")
+
+
+LEAVES = {
+    "sys.exit('no data')": (1, "no data"),
+    "argparse.ArgumentParser().parse_args(['--lr'])": (2, "unrecognized arguments: --lr"),
+    "print('shard 3 is torn', file=sys.stderr); sys.exit(3)": (3, "shard 3 is torn"),
+}
+
+
+@pytest.mark.parametrize("leaves", LEAVES)
+def test_who_leaves_with_words_is_told_with_them_recorded_or_not(rank: Rank, leaves: str) -> None:
+    status, words = LEAVES[leaves]
+    ended = rank.run(f"import argparse, sys\n{leaves}")
+    end = ProcessEnd(status=ended.status, raised=read_raised(rank.file), err=ended.err)
+    found = explain(end)
+    assert ended.status == status
+    assert found is not None
+    told = found.shown.words or str(found.shown.raised or ended.err[: found.shown.end])
+    assert words in told
 
 
 def test_leaving_in_a_handler_records_what_was_handled(forked: Rank) -> None:

@@ -8,7 +8,8 @@ prints, its exit status and the order in which it ends remain as they are.
 A script that is forked from the fork server is called by program.py, which passes its last
 exception to `record`. One that is started anew is called by the interpreter: it gets a hook, and if
 the script replaces that, the exception which the interpreter keeps is recorded at exit. SystemExit
-passes both, so of such a rank only its words and its status tell.
+passes both, and nothing that could see it would leave tracebacks as they are: of such a rank its
+status and its last lines tell (failures/ends.py).
 
 Runs in whatever Python the rank has (3.7 or later), and imports little before something fails.
 """

@@ -22,6 +22,7 @@ from fsdpkit.runs.failures import SHELLS_MARK, FailureRecord, read_record
 from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.log_ends import LogText, end_of, newest_part, part_from, without
+from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 from fsdpkit.runs.rank_ends import RankEnd, read_rank_ends
 from fsdpkit.runs.reading import parsed
@@ -56,6 +57,8 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     logs: tuple[LogText, ...] = ()
     stacks: LogText | None = None
     """Where its threads were when it made no step any more."""
+    when: PrintedWhen | None = None
+    """When it printed what."""
 
     def log(self, kind: Literal["err", "out"]) -> LogText | None:
         """Its standard error or output, as far as read."""
