@@ -23,12 +23,12 @@ def command(name: str, as_json: bool) -> int:
     from fsdpkit.config.site import load_site
     from fsdpkit.errors import UsageError
     from fsdpkit.publishing.drift import drift, lines
-    from fsdpkit.scheduling import live_cluster
+    from fsdpkit.scheduling.slurm_answers import SlurmAnswers
 
     site = load_site(name)
     if site.profile.kind == "local":
         raise UsageError(f"{site.id} is this machine, not a cluster of Slurm's")
-    live = live_cluster.ask(site.profile.slurm_clusters)
+    live = SlurmAnswers(site.profile.slurm_clusters).live()
     found = drift(site.profile, live)
     if as_json:
         from fsdpkit.cli.json_output import print_answer

@@ -31,14 +31,15 @@ def command(output: str | None, force: bool, slurm_cluster: str | None, as_json:
 
     from fsdpkit.errors import UsageError
     from fsdpkit.publishing.draft import draft
-    from fsdpkit.scheduling import live_cluster, login_node
+    from fsdpkit.scheduling import login_node
+    from fsdpkit.scheduling.slurm_answers import SlurmAnswers
 
     if slurm_cluster is not None and not re.fullmatch(r"\w[\w.-]*", slurm_cluster, re.ASCII):
         raise UsageError(f"--slurm-cluster {slurm_cluster[:60]!r} is not a cluster name")
     path = Path(output) if output is not None else None
     if path is not None:
         _refuse(path, force)
-    live = live_cluster.ask(slurm_cluster)
+    live = SlurmAnswers(slurm_cluster).live()
     made = draft(live, login_node.see(), time.time(), slurm_cluster)
     if path is not None:
         _write(path, made.text, force)

@@ -12,6 +12,7 @@ import re
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,10 +28,13 @@ from fsdpkit.runs import file_system
 from fsdpkit.runs.failures import SHELLS_MARK
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling import submission
+from fsdpkit.scheduling.allowance import delays, request_of
 from fsdpkit.scheduling.answers import answer
 from fsdpkit.scheduling.environment import scrubbed
-from fsdpkit.scheduling.live_cluster import accounts_of
+from fsdpkit.scheduling.live_cluster import AS_OF
+from fsdpkit.scheduling.live_placement import chosen
 from fsdpkit.scheduling.refusals import remedy_for
+from fsdpkit.scheduling.slurm_answers import SlurmAnswers, answers_of
 
 _IMPORT_S = 300.0
 """Conda and torch from a busy file system; longer than any rank would be waited for."""
@@ -79,13 +83,17 @@ def login_checks(
     yield _guarded("disk speed", lambda: _check_speed(place))
     yield _guarded("disk space", lambda: _check_space(place))
     if answers:
-        yield _guarded("clock", _check_clock)
+        cluster = plan.site.profile.slurm_clusters if plan else None
+        yield _guarded("clock", lambda: _check_clock(answers_of(cluster)))
 
 
 def _guarded(name: str, check: Callable[[], CheckResult]) -> CheckResult:
-    """The check's finding; what it did not foresee is unknown and ends no other check."""
+    """The check's finding; what it could not ask, or did not foresee, is unknown, and ends no
+    other check."""
     try:
         return check()
+    except SchedulerError as error:
+        return CheckResult(name, "unknown", str(error).splitlines()[0])
     except Exception as error:
         return CheckResult(
             name, "unknown", f"could not be checked: {type(error).__name__}: {error}"
@@ -166,7 +174,7 @@ def _check_account(plan: Plan | None, script: CheckResult) -> CheckResult:
     if script.outcome == "failed" and re.search("account", script.told, re.IGNORECASE):
         return replace(script, check="account", told=f"{shown}: {script.told}")
     try:
-        accounts = accounts_of(plan.site.profile.slurm_clusters)
+        accounts = answers_of(plan.site.profile.slurm_clusters).accounts()
     except SchedulerError as error:
         return _without_list(by_slurm, shown, str(error).splitlines()[0])
     if not accounts:
@@ -184,41 +192,27 @@ def _without_list(by_slurm: CheckResult, shown: str, why: str) -> CheckResult:
     return CheckResult("account", "unknown", f"{shown}: {why}, and Slurm did not take the script")
 
 
-# sinfo(1), NODE STATE CODES: `*` does not answer, `$` is reserved for maintenance.
-_UNUSABLE = re.compile(r"down|drain|drng|fail|maint|unk|inval|[*$]$")
-
-
 def _check_partition(plan: Plan | None) -> CheckResult:
     if plan is None:
         return CheckResult("partition", "unknown", "not known which")
     name = plan.placement.select.get("partition")
-    where = ["-p", name] if name else []
-    cluster = ["-M", plan.site.profile.slurm_clusters] if plan.site.profile.slurm_clusters else []
-    try:
-        listed = answer("sinfo", *cluster, "-h", "-o", "%P|%a|%D|%t", *where)
-    except SchedulerError as error:
-        return CheckResult("partition", "unknown", str(error))
-    rows = [line.split("|") for line in listed.splitlines() if line.count("|") == 3]
-    if name is None:
-        rows = [row for row in rows if row[0].endswith("*")]
-    if not rows:
+    live = answers_of(plan.site.profile.slurm_clusters).live(accounting=False)
+    partitions = chosen(live, name)
+    if not partitions:
         shown = f"there is no partition {name}" if name else "there is no default partition"
         return CheckResult("partition", "failed", shown, "list them with sinfo -s; use --partition")
-    shown = rows[0][0].rstrip("*")
-    if rows[0][1] != "up":
+    shown = partitions[0].name
+    if not any(one.up for one in partitions):
         remedy = "choose another with --partition, or ask the centre when it comes back"
-        return CheckResult("partition", "failed", f"{shown} is {rows[0][1]}", remedy)
-    states = ", ".join(f"{count} {state}" for _, _, count, state in rows)
-    usable = sum(int(count) for _, _, count, state in rows if not _UNUSABLE.search(state))
-    if usable < plan.job.spec.resources.nodes:
-        return CheckResult(
-            "partition",
-            "warning",
-            f"{shown} is up, but {plan.job.spec.resources.nodes} nodes are wanted and few work: "
-            f"{states}",
-            "the job will wait; see why with sinfo -R",
-        )
-    return CheckResult("partition", "ok", f"{shown} is up: {states}")
+        return CheckResult("partition", "failed", f"{shown} is {partitions[0].state}", remedy)
+    counted = Counter(node.state for node in live.nodes_of(partitions[0]))
+    counted["not listed"] = live.unknown_nodes(partitions[0])
+    states = ", ".join(f"{number} {state}" for state, number in counted.items() if number)
+    waits = delays(request_of(plan), live, partitions)
+    if waits:
+        remedy = "the job will wait; see why with sinfo -R"
+        return CheckResult("partition", "warning", f"{'; '.join(waits)} ({states})", remedy)
+    return CheckResult("partition", "ok", f"{shown} is up: {states or 'its nodes are not listed'}")
 
 
 _SECTION = re.compile(r"^# ---- .*$", re.MULTILINE)
@@ -349,20 +343,14 @@ def _check_space(place: Path) -> CheckResult:
     return CheckResult("disk space", "ok", told)
 
 
-def _check_clock() -> CheckResult:
+def _check_clock(answers: SlurmAnswers) -> CheckResult:
     """This node's clock against slurmctld's, which stands over its configuration."""
-    before_s = time.time()
-    try:
-        text = answer("scontrol", "show", "config")
-    except SchedulerError as error:
-        return CheckResult("clock", "unknown", str(error).splitlines()[0])
-    after_s = time.time()
     told_s = None
-    if match := re.search(r"Configuration data as of (\S+)", text):
-        with suppress(ValueError):  # SLURM_TIME_FORMAT may ask for another form
-            told_s = time.mktime(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S"))
+    with suppress(ValueError):
+        told_s = time.mktime(time.strptime(answers.config()[AS_OF], "%Y-%m-%dT%H:%M:%S"))
     if told_s is None:
         return CheckResult("clock", "unknown", "slurmctld's time could not be read")
+    before_s, after_s = answers.asked_s["config"]
     # It tells whole seconds, cut off.
     offset_s = max(before_s - told_s - 1, 0.0) + min(after_s - told_s, 0.0)
     if abs(offset_s) > _CLOCK_S:

@@ -43,6 +43,7 @@ def fit(
     placement = place(resources, site, saves=not is_short or heeds_warnings(job))
     if here:
         from fsdpkit.scheduling.live_placement import completed, with_qos
+        from fsdpkit.scheduling.slurm_answers import answers_for
 
         placement = with_qos(completed(placement, resources, profile), resources, profile)
     cluster = cluster_of(profile.kind, profile.slurm_clusters)
@@ -62,7 +63,8 @@ def fit(
         warnings += not_from_here(job, site, placement.node_type, work_dir)
         warnings += look_at_files(job, runs, work_dir, elsewhere=cluster.elsewhere)
         if cluster.elsewhere:
-            warnings += what_is_handed_on(job, placement.slurm_conf)
+            answers = answers_for(profile)
+            warnings += what_is_handed_on(job, answers.settings() if answers else {})
             avoided, why_not = nodes_to_leave_out(runs, resources, placement, site)
             warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
     if profile.policy.requeue is False and job.may_requeue and not chained:

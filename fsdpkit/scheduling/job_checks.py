@@ -39,15 +39,15 @@ def check_environment(job: LoadedJob, site: LoadedSite) -> None:
     _check_torch(job, site)
 
 
-def what_is_handed_on(job: LoadedJob, conf: Mapping[str, str] | None) -> list[str]:
+def what_is_handed_on(job: LoadedJob, conf: Mapping[str, str]) -> list[str]:
     """Limits of this shell that would end the job's processes, where Slurm hands them on.
 
-    conf: the cluster's settings, where they are known (slurm.conf, PropagateResourceLimits).
+    conf: the cluster's settings, as far as they are known (slurm.conf, PropagateResourceLimits).
     """
     import resource  # only Unix has it
 
-    handed = (conf or {}).get("PropagateResourceLimits") or "ALL"
-    kept = (conf or {}).get("PropagateResourceLimitsExcept", "").split(",")
+    handed = conf.get("PropagateResourceLimits") or "ALL"
+    kept = conf.get("PropagateResourceLimitsExcept", "").split(",")
     if "propagate" in job.spec.slurm.directives:
         return []
     told = []

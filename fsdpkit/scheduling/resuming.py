@@ -42,6 +42,7 @@ from fsdpkit.runs.predicted import predicted_of, save_predicted
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
 from fsdpkit.scheduling.ahead import jobs_ahead
+from fsdpkit.scheduling.allowance import refuse_what_never_starts, with_remarks
 from fsdpkit.scheduling.elsewhere import refuse_from_here
 from fsdpkit.scheduling.fitting import fit
 from fsdpkit.scheduling.handing_over import call_scheduler, write_job
@@ -55,7 +56,7 @@ from fsdpkit.scheduling.run_dir import refuse_if_open
 from fsdpkit.scheduling.run_states import Standing, States, decisive
 from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
-from fsdpkit.scheduling.slurm_release import wants_expediting
+from fsdpkit.scheduling.slurm_answers import wants_expediting
 from fsdpkit.scheduling.wanted import Wanted
 
 _IN_FLIGHT_S = 150.0
@@ -107,7 +108,7 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
     check_array(job, array, chosen=True)
     work_dir = Path(record.work_dir)
     placement, avoided = fit(job, site, run.dir.parent, work_dir, chained=changes.chained)
-    return Plan(
+    planned = Plan(
         job,
         site,
         load_template(job.spec.template),
@@ -119,6 +120,7 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
         first_attempt=_first_attempt(run, site, ahead),
         expedite=wants_expediting(job, site.profile),
     )
+    return with_remarks(planned)
 
 
 def _refuse_while_in_flight(record: RunRecord) -> None:
@@ -252,6 +254,7 @@ def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> An
 
     (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
     refuse_from_here(plan)
+    refuse_what_never_starts(plan)
     refuse_if_open(run.dir.parent)
     refuse_without_room(plan.job, run.dir.parent, training_of(plan.job, plan.work_dir))
     script = render(plan, run.dir, compiled_templates())

@@ -132,7 +132,8 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         from fsdpkit.scheduling.dependencies import dependencies
 
         after = dependencies(request.after, site, request.runs, request.array)
-    from fsdpkit.scheduling.slurm_release import wants_expediting
+    from fsdpkit.scheduling.allowance import with_remarks
+    from fsdpkit.scheduling.slurm_answers import wants_expediting
 
     check_array(job, request.array)
     decided = Plan(
@@ -144,9 +145,9 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         request.array,
         after,
         avoided=avoided,
-        expedite=wants_expediting(job, site.profile, placement.slurm_conf),
+        expedite=wants_expediting(job, site.profile),
     )
-    return decided, why
+    return with_remarks(decided), why
 
 
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
@@ -177,7 +178,7 @@ def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, WorkTreeFiles | N
 
 def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     """Slurm's own opinion of the script (`sbatch --test-only`), and what that does not look at:
-    limits of memory, QOS and accounts. Raises SchedulerError."""
+    limits of partitions, QOS and accounts. Raises SchedulerError."""
     import tempfile
 
     from fsdpkit.scheduling.cluster import cluster_of
@@ -210,6 +211,7 @@ def submit_plan(
     """
     import shutil
 
+    from fsdpkit.scheduling.allowance import refuse_what_never_starts
     from fsdpkit.scheduling.cluster import cluster_of
     from fsdpkit.scheduling.compiled_templates import compiled_templates
     from fsdpkit.scheduling.dependencies import confirm
@@ -221,6 +223,7 @@ def submit_plan(
 
     (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
     refuse_from_here(plan)
+    refuse_what_never_starts(plan)
     confirm(plan.after, cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters))
     refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)

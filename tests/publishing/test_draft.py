@@ -19,7 +19,7 @@ from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.errors import FsdpkitError, SchedulerError
 from fsdpkit.listing import node_list
 from fsdpkit.publishing.draft import ProfileDraft, draft
-from fsdpkit.scheduling import live_cluster
+from fsdpkit.scheduling import slurm_answers
 from fsdpkit.scheduling.login_node import see
 from tests.json_answers import checked
 from tests.publishing.live_answers import (
@@ -415,7 +415,7 @@ def test_a_slurm_that_does_not_answer_to_the_end_leaves_no_file(
 
 def test_a_silent_slurm_is_given_up(slurm_says: Says, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm_says(captured("24.11"), node="exec sleep 60")
-    monkeypatch.setattr(live_cluster, "_LIMIT_S", 0.5)
+    monkeypatch.setattr(slurm_answers, "_LIMIT_S", 0.5)
     status, printed, told = run("draft")
     assert (status, printed) == (69, "")
     assert "scontrol has not answered within" in told
@@ -437,8 +437,8 @@ def test_an_answer_without_end_is_refused(
     slurm_says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_says(captured("24.11"), node="head -c 3000000 /dev/zero | tr '\\\\0' a; exit 0")
-    with pytest.raises(SchedulerError, match="a line of 3000000 bytes"):
-        live_cluster.ask()
+    with pytest.raises(SchedulerError, match="a line of 3000000 char"):
+        slurm_answers.SlurmAnswers().live()
 
 
 @pytest.mark.parametrize("name", ["ours", "no/such/dir/ours.toml"])
