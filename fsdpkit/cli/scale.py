@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
     as_typed,
     complete,
     fsdpkit_as_typed,
-    json_option,
     runs_option,
     table,
     wanted,
@@ -23,6 +23,34 @@ from fsdpkit.cli.trusting import consent, trust_option
 if TYPE_CHECKING:
     from fsdpkit.sweeps.scaling import Mode, Size
     from fsdpkit.sweeps.scaling_record import Study, StudyPaths
+
+
+@answer("fsdpkit.scale-start/1")
+def _started(name: str, dir: Path, runs: dict[str, str]) -> None:
+    """A scaling study that was started. runs: by mode and nodes (`weak 2`)."""
+
+
+@answer("fsdpkit.scale-status/2")
+def _study(name: str, dir: Path, sizes: Sequence[Size], knee: dict[str, int | None]) -> None:
+    """A scaling study as it was measured so far; with --dry-run, as it would be.
+
+    knee: by mode, the last number of nodes before a step up that does not pay; null: none so far.
+    """
+
+
+@answer("fsdpkit.scale-extend/1")
+def _extended(name: str, dir: Path, runs: dict[str, str]) -> None:
+    """Sizes that were added to a study. runs: by mode and nodes, all that were submitted so far."""
+
+
+@answer("fsdpkit.scale-write/1")
+def _written(name: str, files: Sequence[Path]) -> None:
+    """Files that `scale write` made."""
+
+
+@answer("fsdpkit.scale-cancel/1")
+def _cancelled(name: str, runs: Sequence[str]) -> None:
+    """A study that was asked to end."""
 
 
 class _Numbers(click.ParamType[Any]):
@@ -83,7 +111,7 @@ def command() -> None:
 @wanted("runs")
 @trust_option
 @click.option("--dry-run", is_flag=True, help="Print the prediction for each size; submit nothing.")
-@json_option
+@json_option(_started, _study)
 def start(
     job: str,
     nodes: list[int],
@@ -115,11 +143,7 @@ def start(
         return _show(prepared.paths, prepared.study, as_json)
     paths, study = scaling_study.start(prepared, asked)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleStarted
-
-        print_answer(ScaleStarted(name=study.name, dir=str(paths.dir), runs=_submitted(study)))
-        return 0
+        return _started(study.name, paths.dir, _submitted(study))
     click.echo(study.name)
     _print_runs(study, study.nodes)
     typed, where = fsdpkit_as_typed(), as_typed(paths.dir)
@@ -154,7 +178,7 @@ def _measured(paths: StudyPaths, study: Study) -> dict[Mode, list[Size]]:
 @command.command("status")
 @click.argument("name")
 @runs_option
-@json_option
+@json_option(_study)
 def status(name: str, runs: str | None, as_json: bool) -> int:
     """Show what was measured so far, and where more nodes stop paying off."""
     return _show(*_open(name, runs), as_json)
@@ -167,17 +191,9 @@ def _show(paths: StudyPaths, study: Study, as_json: bool) -> int:
 
     found = _measured(paths, study)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleStatus
-
-        answer = ScaleStatus(
-            name=study.name,
-            dir=str(paths.dir),
-            sizes=[one for sizes in found.values() for one in sizes],
-            knee={mode: knee(sizes) for mode, sizes in found.items()},
-        )
-        print_answer(answer)
-        return 0
+        everything = [one for sizes in found.values() for one in sizes]
+        knees: dict[str, int | None] = {mode: knee(sizes) for mode, sizes in found.items()}
+        return _study(study.name, paths.dir, everything, knees)
     table([*HEAD], [row for sizes in found.values() for row in rows(sizes)])
     for mode, sizes in found.items():
         if (where := knee(sizes)) is not None:
@@ -203,7 +219,7 @@ def _show(paths: StudyPaths, study: Study, as_json: bool) -> int:
 )
 @click.option("--tables", is_flag=True, help="Write no figures, which need matplotlib.")
 @runs_option
-@json_option
+@json_option(_written)
 def write(name: str, output: str | None, tables: bool, runs: str | None, as_json: bool) -> int:
     """Write the results of NAME for a proposal: scaling.csv, scaling.tex, scaling.svg and
     scaling.png."""
@@ -230,14 +246,9 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
             write_atomically(directory / file, content, by_umask=True)
     except OSError as error:
         raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
-    written = [str((directory / file).absolute()) for file in files]
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleWritten
-
-        print_answer(ScaleWritten(name=study.name, files=written))
-    else:
-        click.echo("\n".join(str(directory / file) for file in files))
+        return _written(study.name, [(directory / file).absolute() for file in files])
+    click.echo("\n".join(str(directory / file) for file in files))
     return 0
 
 
@@ -247,7 +258,7 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
     "--nodes", type=_Numbers(), required=True, metavar="N,N…", help="Numbers of nodes to add."
 )
 @runs_option
-@json_option
+@json_option(_extended)
 def extend_command(name: str, nodes: list[int], runs: str | None, as_json: bool) -> int:
     """Add numbers of nodes to NAME, and submit them."""
     from fsdpkit.sweeps.scaling_study import extend
@@ -255,19 +266,15 @@ def extend_command(name: str, nodes: list[int], runs: str | None, as_json: bool)
     paths, _ = _open(name, runs)
     study = extend(paths, nodes, consent())
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleExtended
-
-        print_answer(ScaleExtended(name=study.name, dir=str(paths.dir), runs=_submitted(study)))
-    else:
-        _print_runs(study, nodes)
+        return _extended(study.name, paths.dir, _submitted(study))
+    _print_runs(study, nodes)
     return 0
 
 
 @command.command("cancel")
 @click.argument("name")
 @runs_option
-@json_option
+@json_option(_cancelled)
 def cancel_command(name: str, runs: str | None, as_json: bool) -> int:
     """End the runs of NAME."""
     from fsdpkit.sweeps.scaling_study import cancel
@@ -275,11 +282,7 @@ def cancel_command(name: str, runs: str | None, as_json: bool) -> int:
     paths, study = _open(name, runs)
     asked = cancel(paths)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleCancelled
-
-        print_answer(ScaleCancelled(name=study.name, runs=asked))
-    else:
-        what = f"asked to end {', '.join(asked)}" if asked else "all its runs have ended already"
-        click.echo(f"{study.name}: {what}")
+        return _cancelled(study.name, asked)
+    what = f"asked to end {', '.join(asked)}" if asked else "all its runs have ended already"
+    click.echo(f"{study.name}: {what}")
     return 0

@@ -6,13 +6,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete, hanging, json_option
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete, hanging
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 FAILED = 65
 JOB = "canary"
+
+
+@answer("fsdpkit.template-test/1")
+def _tried(ok: bool, name: str, version: str, sha256: str, steps: Sequence[TrialStep]) -> None:
+    """A template as it was tested."""
 
 
 @click.command("test")
@@ -45,7 +51,7 @@ JOB = "canary"
 @click.option("--partition", help="Partition of the canary.")
 @click.option("--runs", metavar="DIR", help="Directory of the canary's run, which nodes must see.")
 @trust_option
-@json_option
+@json_option(_tried)
 def command(
     template: str,
     asked: tuple[str, ...],
@@ -101,7 +107,7 @@ def command(
             add(step)
     ok = not any(step.failures for step in steps)
     if as_json:
-        _print_json(found, steps, ok)
+        _tried(ok, found.manifest.name, found.manifest.version, found.sha256, steps)
     return 0 if ok else FAILED
 
 
@@ -124,14 +130,6 @@ def _without_jobs(template: Template, asked: tuple[str, ...], update: bool) -> I
         yield TrialStep("golden", written)
     else:
         yield try_goldens(template)
-
-
-def _print_json(template: Template, steps: list[TrialStep], ok: bool) -> None:
-    from fsdpkit.cli.json_output import print_answer
-    from fsdpkit.cli.template_answers import Tried
-
-    name, version = template.manifest.name, template.manifest.version
-    print_answer(Tried(ok=ok, name=name, version=version, sha256=template.sha256, steps=steps))
 
 
 def _tell(text: str) -> None:
