@@ -271,10 +271,6 @@ def waiting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
-
-
 def table(columns: list[str], rows: list[list[str]]) -> None:
     """A table for a person; plain columns where standard output is no terminal."""
     from rich.table import Table

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.json_output import json_option
 from fsdpkit.cli.options import AFTERWARDS, WHAT, WithTrainerArgs, complete, grouped, wanted
+from fsdpkit.cli.plan_answer import planned, print_plans
+from fsdpkit.cli.plan_calibration import calibrated, show
+from fsdpkit.cli.plan_tune import places, search, tuned
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.config.trust import Consent
     from fsdpkit.planning.asked import AskedStep
-    from fsdpkit.planning.forecast import By, Forecast
+    from fsdpkit.planning.forecast import By
     from fsdpkit.planning.plans import Ask
-    from fsdpkit.planning.verdict import MemoryVerdict
 
 
 def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
@@ -132,7 +135,7 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     metavar="FILE.svg",
     help="Draw memory over one step.",
 )
-@grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option(planned, tuned, calibrated, group=AFTERWARDS)
 def command(
     args: tuple[str, ...],
     job: str | None,
@@ -192,16 +195,12 @@ def command(
     site, network_gb_s = _site_and_network(cluster)
     by = By(speed_file, not published, runs_dir(runs), site, network_gb_s)
     if calibration:
-        from fsdpkit.cli.plan_calibration import show
-
         context.with_resource(one_child())
         return show(ask().card, by, forget, save_to, as_json)
     context.with_resource(one_child())
     if tune:
-        from fsdpkit.cli.plan_tune import answer, places
-
         where, refused = places(job, cluster, gpu, nodes, options)
-        return answer(ask(), where, refused, aim, by, as_json)
+        return search(ask(), where, refused, aim, by, as_json)
     if tried:
         return _compare(ask, tried, as_json)
     if most:
@@ -242,7 +241,7 @@ def _compare(ask: Ask, tried: Sequence[str], as_json: bool) -> int:
 
     compared = list(plans.tried(ask, tried))
     if as_json:
-        _answer(compared)
+        print_plans(compared)
     else:
         _print(words.rows(compared))
     return 0
@@ -259,7 +258,7 @@ def _largest(ask: Ask, most: str, as_json: bool) -> int:
         click.echo(f"{most}: not even {values[0]} fits")
         return 1
     if as_json:
-        _answer([((f"{most}={found.number}",), found.plan)])
+        print_plans([((f"{most}={found.number}",), found.plan)])
     else:
         beyond = "" if found.beyond is None else f", {found.beyond} does not"
         click.echo(f"{most} = {found.number} fits{beyond}")
@@ -292,7 +291,7 @@ def _one(
 
         write_atomically(picture, draw(one))
     if as_json:
-        _answer([((), one), *better], expected)
+        print_plans([((), one), *better], expected)
     else:
         _print(words.table(one))
         if expected is not None:
@@ -404,12 +403,3 @@ def _start(asked: AskedStep, key: str) -> int:
 def _print(lines: Any) -> None:
     for line in lines:
         click.echo(line)
-
-
-def _answer(
-    found: Sequence[tuple[tuple[str, ...], MemoryVerdict | str]], expected: Forecast | None = None
-) -> None:
-    from fsdpkit.cli.json_output import print_answer
-    from fsdpkit.cli.json_plans import planned
-
-    print_answer(planned(found, expected))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.json_output import answer
 from fsdpkit.cli.options import table
 
 if TYPE_CHECKING:
@@ -16,6 +18,36 @@ if TYPE_CHECKING:
     from fsdpkit.planning.forecast import By
     from fsdpkit.planning.speed_learned import Basis
     from fsdpkit.planning.speed_measured import MeasuredSpeed
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What one run, or one `fsdpkit check --nodes`, has measured; null: not measured. used: whether
+    plans for the GPU that was asked about go by it."""
+
+    run: str
+    made_s: float
+    site: str
+    gpu: str
+    torch: str
+    nodes: int
+    gpus: int
+    step_s: float | None
+    in_node_gb_s: float | None
+    between_gb_s: float | None
+    tflop_s: float | None
+    used: bool
+
+
+@answer("fsdpkit.plan-calibration/1")
+def calibrated(
+    gpu: str,
+    site: str | None,
+    rests_on: str,
+    left_out: Sequence[str],
+    runs: Sequence[MeasuredRun],
+) -> None:
+    """What `--calibration` shows."""
 
 
 def show(card: Card, by: By, forget: Sequence[str], save_to: Path | None, as_json: bool) -> int:
@@ -31,14 +63,13 @@ def show(card: Card, by: By, forget: Sequence[str], save_to: Path | None, as_jso
     basis = basis_of(records, machine, lambda run: work_of_run(run, card))
     if save_to is not None:
         _save(basis, save_to, machine.torch)
+    counted, used = [one for one in records if not one.forgotten], {*basis.used}
     if as_json:
-        _print_json(gpu, by, records, basis)
-        return 0
+        runs = [_measured(one, one.run in used) for one in counted]
+        return calibrated(gpu, by.site, basis.words, basis.left_out, runs)
     for run in gone:
         click.echo(f"forgotten: {run}")
-    counted = [one for one in records if not one.forgotten]
     if counted:
-        used = {*basis.used}
         head = ["RUN", "OF", "SITE", "GPU", "TORCH", "SHAPE", "S/STEP", "USED"]
         table(head, [_row(one, one.run in used) for one in counted])
     click.echo(f"speed on {gpu}: {basis.words}")
@@ -84,34 +115,18 @@ def _save(basis: Basis, path: Path, torch: str | None) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _print_json(gpu: str, by: By, records: Sequence[MeasuredSpeed], basis: Basis) -> None:
-    from fsdpkit.cli.json_output import print_answer
-    from fsdpkit.cli.json_plans import Calibrated, MeasuredRun
-
-    used = {*basis.used}
-    print_answer(
-        Calibrated(
-            gpu=gpu,
-            site=by.site,
-            rests_on=basis.words,
-            left_out=list(basis.left_out),
-            runs=[
-                MeasuredRun(
-                    run=one.run,
-                    made_s=one.made_s,
-                    site=one.site,
-                    gpu=one.gpu,
-                    torch=one.torch,
-                    nodes=one.nodes,
-                    gpus=one.gpus,
-                    step_s=one.step_s,
-                    in_node_gb_s=one.in_node_gb_s,
-                    between_gb_s=one.between_gb_s,
-                    tflop_s=one.tflop_s,
-                    used=one.run in used,
-                )
-                for one in records
-                if not one.forgotten
-            ],
-        )
+def _measured(one: MeasuredSpeed, used: bool) -> MeasuredRun:
+    return MeasuredRun(
+        run=one.run,
+        made_s=one.made_s,
+        site=one.site,
+        gpu=one.gpu,
+        torch=one.torch,
+        nodes=one.nodes,
+        gpus=one.gpus,
+        step_s=one.step_s,
+        in_node_gb_s=one.in_node_gb_s,
+        between_gb_s=one.between_gb_s,
+        tflop_s=one.tflop_s,
+        used=used,
     )

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.json_output import answer
+
 if TYPE_CHECKING:
     from fsdpkit.config.job import Resources
     from fsdpkit.config.site import LoadedSite
     from fsdpkit.planning.asked import AskedStep
     from fsdpkit.planning.forecast import By
+    from fsdpkit.planning.tune import Tuned
+
+
+@answer("fsdpkit.plan-tune/1")
+def tuned(tuned: Tuned) -> None:
+    """What `--tune` found."""
 
 
 def places(
@@ -59,7 +67,7 @@ def places_of(
     return fit, refused
 
 
-def answer(
+def search(
     base: AskedStep,
     nodes: Sequence[int],
     refused: dict[int, str],
@@ -84,10 +92,7 @@ def answer(
             found, notes=(*found.notes, f"the site has no place for {numbers} nodes; {why}")
         )
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.json_plans import TunedPlan
-
-        print_answer(TunedPlan(tuned=found))
+        tuned(found)
     else:
         for line in speed_words.tuned_lines(found):
             click.echo(line)

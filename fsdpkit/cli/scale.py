@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
     complete,
     fsdpkit_as_typed,
-    json_option,
     runs_option,
     table,
     wanted,
@@ -20,6 +20,24 @@ from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.sweeps.scaling import Mode, Size
+
+
+@answer("fsdpkit.scale-start/2")
+def _started(name: str, runs: dict[str, str]) -> None:
+    """Sizes of a scaling study that were submitted. runs: by mode and nodes (`weak 2`)."""
+
+
+@answer("fsdpkit.scale-status/3")
+def _study(name: str, sizes: Sequence[Size], knee: dict[str, int | None]) -> None:
+    """A scaling study as it was measured so far; with --dry-run, as it would be.
+
+    knee: by mode, the last number of nodes before a step up that does not pay; null: none so far.
+    """
+
+
+@answer("fsdpkit.scale-write/1")
+def _written(name: str, files: Sequence[Path]) -> None:
+    """Files that `scale write` made."""
 
 
 class _Numbers(click.ParamType[Any]):
@@ -80,7 +98,7 @@ def command() -> None:
 @wanted("runs")
 @trust_option
 @click.option("--dry-run", is_flag=True, help="Print the prediction for each size; submit nothing.")
-@json_option
+@json_option(_started, _study)
 def start(
     job: str,
     nodes: list[int],
@@ -115,13 +133,9 @@ def start(
         submitted[size] = run
         click.echo(f"{size} nodes: {run}", err=as_json)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleStarted
-
-        print_answer(ScaleStarted(name=prepared.name, runs=submitted))
-    else:
-        typed, name = fsdpkit_as_typed(), prepared.name
-        click.echo(f"  {typed} scale status {name}\n  {typed} scale write {name}")
+        return _started(prepared.name, submitted)
+    typed, name = fsdpkit_as_typed(), prepared.name
+    click.echo(f"  {typed} scale status {name}\n  {typed} scale write {name}")
     return 0
 
 
@@ -135,7 +149,7 @@ def _measured(name: str, runs: str | None) -> dict[Mode, list[Size]]:
 @command.command("status")
 @click.argument("name")
 @runs_option
-@json_option
+@json_option(_study)
 def status(name: str, runs: str | None, as_json: bool) -> int:
     """Show what was measured so far, and where more nodes stop paying off."""
     return _show(name, _measured(name, runs), as_json)
@@ -147,16 +161,8 @@ def _show(name: str, found: dict[Mode, list[Size]], as_json: bool) -> int:
     from fsdpkit.sweeps.scaling_tables import HEAD, rows
 
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleStatus
-
-        answer = ScaleStatus(
-            name=name,
-            sizes=[one for sizes in found.values() for one in sizes],
-            knee={mode: knee(sizes) for mode, sizes in found.items()},
-        )
-        print_answer(answer)
-        return 0
+        everything = [one for sizes in found.values() for one in sizes]
+        return _study(name, everything, {mode: knee(sizes) for mode, sizes in found.items()})
     table([*HEAD], [row for sizes in found.values() for row in rows(sizes)])
     for mode, sizes in found.items():
         if (where := knee(sizes)) is not None:
@@ -182,7 +188,7 @@ def _show(name: str, found: dict[Mode, list[Size]], as_json: bool) -> int:
 )
 @click.option("--tables", is_flag=True, help="Write no figures, which need matplotlib.")
 @runs_option
-@json_option
+@json_option(_written)
 def write(name: str, output: str | None, tables: bool, runs: str | None, as_json: bool) -> int:
     """Write the results of NAME for a proposal: scaling.csv, scaling.tex, scaling.svg and
     scaling.png."""
@@ -208,12 +214,7 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
             write_atomically(directory / file, content, by_umask=True)
     except OSError as error:
         raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
-    written = [str((directory / file).absolute()) for file in files]
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleWritten
-
-        print_answer(ScaleWritten(name=name, files=written))
-    else:
-        click.echo("\n".join(str(directory / file) for file in files))
+        return _written(name, [(directory / file).absolute() for file in files])
+    click.echo("\n".join(str(directory / file) for file in files))
     return 0

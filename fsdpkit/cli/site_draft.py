@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from fsdpkit.cli.options import json_option
+from fsdpkit.cli.json_output import answer, json_option
+
+
+@answer("fsdpkit.site-draft/1")
+def _drafted(cluster: str, file: Path | None, text: str, unknown: Sequence[str]) -> None:
+    """A profile that was drafted from the live cluster.
+
+    cluster: as Slurm calls it. file: where it was written; null: nowhere. text: the profile, as
+    TOML with comments. unknown: what remains to be found out, in words.
+    """
 
 
 @click.command("draft")
@@ -15,7 +25,7 @@ from fsdpkit.cli.options import json_option
 @click.option(
     "--slurm-cluster", metavar="NAME", help="A cluster other than this login node's (scontrol -M)."
 )
-@json_option
+@json_option(_drafted)
 def command(output: str | None, force: bool, slurm_cluster: str | None, as_json: bool) -> int:
     """Draft a profile of the cluster that this login node belongs to.
 
@@ -44,14 +54,9 @@ def command(output: str | None, force: bool, slurm_cluster: str | None, as_json:
     if path is not None:
         _write(path, made.text, force)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.site_answers import SiteDraft
-
-        file = str(path.absolute()) if path is not None else None
         unknown = list(made.tables.get("unknown", []))
-        name = made.profile.title
-        print_answer(SiteDraft(cluster=name, file=file, text=made.text, unknown=unknown))
-    elif path is None:
+        return _drafted(made.profile.title, path and path.absolute(), made.text, unknown)
+    if path is None:
         click.echo(made.text, nl=False)
     else:
         click.echo(f"{path}: {len(made.tables['unknown'])} facts remain unknown; they are listed")
