@@ -86,30 +86,6 @@ def peaks(how: str, cases: list[list[str]], world: int = 4) -> list[int]:
     return found
 
 
-def test_what_a_late_thread_of_gloo_still_holds_is_not_the_ranks():
-    """A thread of Gloo holds the work, and with it the message, until it gets to let go."""
-    from torch import distributed as dist
-    from torch import empty, ones
-
-    from tests.planning.ranks.peaks import Held
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with Held() as held:
-            gathered, message = empty(1000), ones(1000)
-            works = [dist.all_gather([gathered], message, async_op=True)]
-            works.append(dist.all_reduce(message, async_op=True))
-            assert held.at_most == 8000
-            del message
-            assert held.at_most == 4000
-            assert gathered.sum() == 1000
-            del gathered
-        assert len(works) == 2
-        assert held.at_most == 0
-    finally:
-        dist.destroy_process_group()
-
-
 def test_what_real_ranks_hold(tmp_path: Path):
     config = {
         "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "vocab_size": 264,

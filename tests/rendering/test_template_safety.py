@@ -219,19 +219,6 @@ def test_what_is_rendered_is_what_the_checksum_was_made_of(write_template: Write
     assert load_template(str(template.dir)).sha256 != checksum
 
 
-@pytest.mark.parametrize("link", ["/dev/zero", "/dev/stdin", "/nowhere"])
-def test_a_device_is_no_template(link: str, write_template: WriteTemplate) -> None:
-    template = write_template("true\n")
-    (template.dir / "link.j2").symlink_to(link)
-    with pytest.raises(ConfigError, match=r"link\.j2: a template's file is a plain file"):
-        write_template("true\n")
-
-
-def test_a_template_of_5_mb_is_refused_unread(write_template: WriteTemplate) -> None:
-    with pytest.raises(ConfigError, match="at most 128000 bytes"):
-        write_template("x" * 5_000_000)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -271,11 +258,6 @@ def test_a_template_may_refuse_values_in_its_own_words(write_template: WriteTemp
     template = write_template("{% if number > 2 %}{{ refuse('at most 2') }}{% endif %}")
     with pytest.raises(RenderError, match="refuses: at most 2"):
         render_template(template, VALUES)
-
-
-def test_raw_text_is_the_authors_own(write_template: WriteTemplate) -> None:
-    template = write_template("#!/bin/bash\n{% raw %}echo ${x:-{{ }}}{% endraw %}\n")
-    assert "echo ${x:-{{ }}}" in render_template(template, VALUES)
 
 
 def test_what_templates_need_is_there(write_template: WriteTemplate) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,11 +17,11 @@ from fsdpkit.planning.remembered import Remembered, name_of, remember
 from fsdpkit.rendering.script import Plan
 from fsdpkit.reporting.series import read_metrics
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.predicted import Predicted, Span, save_predicted
+from fsdpkit.runs.predicted import Predicted, Span
 from fsdpkit.scheduling.job_checks import training_of
 from fsdpkit.sweeps import scaling_study
 from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, knee, speed_of
-from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, load
+from fsdpkit.sweeps.scaling_record import StudyPaths, load
 from fsdpkit.sweeps.scaling_study import CheckedStudy, StudyRequest, extend, prepare, start
 from fsdpkit.sweeps.scaling_tables import as_csv, as_latex, rows
 from tests.conftest import Completed, answer_of
@@ -94,41 +93,6 @@ def test_a_prediction_stands_beside_the_speed_of_its_own_size() -> None:
     assert as_csv(found).splitlines()[2].split(",")[8] == "1900.0"
     assert "1\\,000 & 1\\,900 &" in as_latex(found)
     assert [row[6] for row in rows(found)] == ["–", "1,900"]
-
-
-def test_a_size_is_predicted_by_the_plan_in_its_own_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def opened(where: Path) -> SimpleNamespace:
-        return SimpleNamespace(paths=RunPaths(where), state=lambda: None)
-
-    monkeypatch.setattr(scaling_study, "Run", SimpleNamespace(open=opened))
-    points = [Point(mode="weak", nodes=n, run=f"job-20260101-00000{n}-aaaa") for n in (1, 2)]
-    study = Study(
-        name="s",
-        created_s=1.0,
-        modes=["weak"],
-        nodes=[1, 2, 4],
-        gpus=4,
-        work_dir=str(tmp_path),
-        points=points,
-    )
-    directory = tmp_path / points[1].run
-    directory.mkdir()
-    plan = Predicted(
-        name="a" * 64,
-        made_s=1.0,
-        nodes=2,
-        gpus=4,
-        card="H100",
-        allocated_bytes=1,
-        reserved_bytes=1,
-        tokens_per_s=Span(1.0, 2.0, 3.0),
-    )
-    save_predicted(RunPaths(directory), plan)
-    paths = StudyPaths(tmp_path / "studies" / "s")
-    found = scaling_study.measured(paths, study, "weak")
-    assert [one.predicted_tokens_per_s for one in found] == [None, 2.0, None]
 
 
 def test_tables_leave_empty_what_nobody_measured() -> None:
@@ -275,13 +239,6 @@ def test_sizes_are_added_to_a_study_as_it_was_started(
     ]  # fmt: skip
     assert submitted[2].job.spec.resources.time == submitted[0].job.spec.resources.time
     assert [one.nodes for one in scaling_study.measured(paths, study, "strong")] == [2, 4, 8]
-
-
-def test_a_size_that_cannot_be_submitted_is_not_on_record(submitted: list[Plan]) -> None:
-    paths = started("mine", batch="args.bs=8")
-    with pytest.raises(SchedulerError, match="too many"):
-        extend(paths, [8, 16], Consent())
-    assert [point.nodes for point in load(paths).points] == [2, 4, 8]
 
 
 @pytest.mark.parametrize(("nodes", "why"), [([4], "has 4 nodes already"), ([1], "fewer")])
