@@ -36,7 +36,6 @@ def sharding(**values: str) -> list[str]:
 
 # Each value of each setting at least once, and those together that share code.
 CASES = {
-    "full_shard": sharding(strategy="full_shard"),
     "hybrid, recomputed, accumulated": [
         *sharding(strategy="hybrid_shard", activation_checkpointing="full"),
         "micro_batch=2",
@@ -51,12 +50,14 @@ CASES = {
     ],
     "resharded to a node, prefetched": [*sharding(reshard_to="node", prefetch="2"), *DEEPER],
     "fsdp1, replicated": sharding(engine="fsdp1", strategy="no_shard"),
-    "fsdp1, fused sgd": [*sharding(engine="fsdp1"), "optimizer.name=sgd"],
     "fsdp1, gathered, recomputed, accumulated": [
         *sharding(engine="fsdp1", strategy="shard_grad_op", activation_checkpointing="full"),
         "micro_batch=2",
     ],
-    "fsdp1, hybrid": sharding(engine="fsdp1", strategy="hybrid_shard"),
+    "fsdp1, hybrid, fused sgd": [
+        *sharding(engine="fsdp1", strategy="hybrid_shard"),
+        "optimizer.name=sgd",
+    ],
     "zero2 in groups, accumulated, adamw-scaled": [
         *sharding(strategy="hybrid_shard_zero2"),
         *("micro_batch=1", "optimizer.name=adamw-scaled"),

@@ -251,13 +251,6 @@ def test_files_that_are_torn_or_missing_leave_a_page_with_the_rest(run: Run) -> 
     assert "Loss" in told
 
 
-@pytest.mark.parametrize("job", ["[]", '{"resources": 3, "training": [], "args": 1}', "{"])
-def test_nothing_but_the_record_is_a_page(tmp_path: Path, job: str) -> None:
-    run = made_run(tmp_path / "made-20260101-000000-0000")
-    run.paths.job.write_text(job)
-    assert "Finished" in text(page(run))
-
-
 def test_the_slow_rank_is_named_with_the_node_it_was_on(tmp_path: Path) -> None:
     """A spare took node2's place in the launch in which rank 3 was slow, and its GPU was hot."""
     run = made_run(tmp_path / "made-20260101-000000-0000")
@@ -449,16 +442,6 @@ def test_a_loss_that_explodes_is_drawn_with_gaps_and_named(tmp_path: Path) -> No
     assert html.count("NaN at step 8") == 1
     assert ">NaN</text>" in html
     assert ">inf</text>" in html
-
-
-def test_a_run_that_logs_no_steps_is_not_called_idle(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "made-20260101-000000-0000")
-    starts(run.paths.task(), 0, T0 + 60)
-    launches(run.paths.task(), 0, T0 + 70)
-    ends(run.paths.task(), 0, T0 + 1000)
-    told = text(page(run))
-    assert "0% trained" not in told
-    assert "it is unknown how much trained" in told
 
 
 MANY = 301
