@@ -205,50 +205,6 @@ def test_these_alone_import_by_a_name_put_together_at_run_time() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "back",
-    [
-        "import p.a",
-        "from p import a",
-        "from p.a import thing",
-        "def f():\n    from p.a import thing",
-        "if TYPE_CHECKING:\n    from p.a import thing",
-        "from importlib import import_module\nimport_module('p.a')",
-        "__import__('p.a')",
-        "from p import thing",
-        "import p\np.thing()",
-        "import sys\nsys.modules['p.a']",
-        "def __getattr__(name):\n    pass\nif TYPE_CHECKING:\n    from p.a import thing",
-    ],
-)
-def test_a_circle_is_found_wherever_it_hides(back: str, tmp_path: Path) -> None:
-    package = tmp_path / "p"
-    package.mkdir()
-    lazy = "if TYPE_CHECKING:\n    from p.a import thing\ndef __getattr__(name):\n    pass\n"
-    (package / "__init__.py").write_text(lazy)
-    (package / "a.py").write_text("import p\nimport p.b\np.version\n")
-    (package / "b.py").write_text("import p\np.version\n")
-    assert circle_in(graph_of(package)) == []
-    (package / "b.py").write_text(back)
-    assert set(circle_in(graph_of(package))) == {"p.a", "p.b"}
-
-
-@pytest.mark.parametrize(
-    "hidden",
-    [
-        "from importlib import import_module\nimport_module(name)",
-        "from importlib import import_module\nimport_module('.a', 'p')",
-        "from importlib import import_module as load\nload('p.a')",
-        "import importlib\nload = importlib.import_module",
-    ],
-)
-def test_what_no_string_spells_is_said(hidden: str, tmp_path: Path) -> None:
-    package = tmp_path / "p"
-    package.mkdir()
-    (package / "b.py").write_text(hidden)
-    assert named_at_run_time(package) == {"b.py"}
-
-
 def test_only_training_and_planning_import_torch_when_they_are_imported() -> None:
     wrong = [
         str(found)

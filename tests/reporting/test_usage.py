@@ -100,10 +100,3 @@ def test_64_nodes_fit_a_terminal_of_80_by_24() -> None:
     assert lines[4].startswith("gpu-node-062")
     assert "2 " in lines[4]
     assert lines[-1].startswith("and 44 more")
-
-
-def test_a_long_name_keeps_the_end_that_tells_it_apart() -> None:
-    long = usage_of(0, "a-centre-with-a-very-long-name-node-0042", samples(5, 50.0), NOW_S)
-    row = frame("run", [long], 80, 24)[3]
-    assert "0042 " in row
-    assert len(row) <= 80
