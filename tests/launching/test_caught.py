@@ -93,6 +93,7 @@ def test_what_led_to_it_is_recorded_whatever_the_script_s_hook_prints(
     assert (record.status, newest.type, newest.meant) == (1, "ValueError", True)
     assert (oldest.type, oldest.errno) == ("OSError", 28)
     assert newest.own == (str(rank.dir / "train.py"), 7, "save")
+    assert newest.source == 'raise ValueError("not saved") from error'
     assert [function for *_, function in newest.frames] == ["<module>", "save"]
 
 
