@@ -402,19 +402,14 @@ def _not_vouched_for(status: Status) -> bool:
 
 def _failure_lines(status: Status) -> list[str]:
     """The first failure on record, else what the script itself complained of; where to look."""
-    from fsdpkit.reporting.logs.errors import last_lines
-    from fsdpkit.reporting.printable import one_line
+    from fsdpkit.reporting.logs.errors import first_words
 
     told_last = {"COMPLETED": 3, "STOPPED": 2, "UNKNOWN": 1, None: 1}
     job_id = min(status.states, key=lambda i: told_last.get(status.states[i], 0), default=None)
     tasks = [task for task in status.tasks if task.job_id == job_id]
     failure = tasks[0].failure if tasks else status.failure
-    words = one_line(failure.message) if failure else ""
-    lines = [f"first failure: {words} (status {failure.status})"] if failure else []
-    log = Path(status.dir) / f"slurm-{job_id}.log"
-    if log.exists():
-        lines += [] if lines else last_lines(log, 3)
-        lines.append(f"start-up log: {log}")
+    words = f"{failure.message} (status {failure.status})" if failure else None
+    lines = first_words(words, Path(status.dir) / f"slurm-{job_id}.log")
     return [*lines, f"why, and what to do: fsdpkit diagnose {status.run} --page"]
 
 

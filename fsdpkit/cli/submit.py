@@ -275,8 +275,7 @@ def _never_starts(run: Run, state: JobState) -> list[str]:
 def failure_lines(run: Run) -> list[str]:
     """The first failure on record of the job, or array task, that says how the run ended, else what
     its script complained of, and where to look."""
-    from fsdpkit.reporting.logs.errors import last_lines
-    from fsdpkit.reporting.printable import one_line
+    from fsdpkit.reporting.logs.errors import first_words
     from fsdpkit.runs.job_ids import task_of
     from fsdpkit.scheduling.run import Run
 
@@ -284,10 +283,4 @@ def failure_lines(run: Run) -> list[str]:
     job_id, state = newest.decisive_job()
     if job_id is None or (state is not None and state.outcome == "stopped"):
         return [f"to go on: fsdpkit resume {run.id}"]
-    failure = newest.first_failure(task_of(job_id))
-    lines = [f"first failure: {one_line(failure)}"] if failure else []
-    log = newest.batch_log(job_id)
-    if log.exists():
-        lines += [] if lines else last_lines(log, 3)
-        lines.append(f"start-up log: {log}")
-    return lines
+    return first_words(newest.first_failure(task_of(job_id)), newest.batch_log(job_id))

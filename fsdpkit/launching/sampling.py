@@ -26,20 +26,19 @@ class PrintedSoFar:
     """How much the ranks of this node have printed in the newest launch."""
 
     def __init__(self) -> None:
-        self._launch: int | None = None
-        self._ranks: Sequence[RankProcess] = ()
-        self._bytes: dict[int, list[int]] = {}
+        self._followed: tuple[int, Sequence[RankProcess], dict[int, list[int]]] = (0, (), {})
 
     def follow(self, launch: int, ranks: Sequence[RankProcess]) -> None:
         """The launch has begun."""
-        self._launch, self._ranks, self._bytes = launch, ranks, {}
+        self._followed = (launch, ranks, {})
 
     def sample(self) -> dict[str, Any]:
         """Bytes of standard output and error by global rank, as far as they ever were known."""
-        for rank in self._ranks:
+        launch, ranks, known = self._followed
+        for rank in ranks:
             with contextlib.suppress(OSError, ValueError):
-                self._bytes[rank.rank] = rank.printed_bytes()
-        return {"launch": self._launch, "printed": dict(self._bytes)} if self._bytes else {}
+                known[rank.rank] = rank.printed_bytes()
+        return {"launch": launch, "printed": dict(known)} if known else {}
 
 
 @contextlib.contextmanager

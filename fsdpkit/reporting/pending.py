@@ -72,6 +72,8 @@ class PendingReason(msgspec.Struct, frozen=True, kw_only=True):
     """What to do, where that is known."""
     never: bool = False
     """Whether this will not clear by itself."""
+    refused: bool = False
+    """Whether Slurm does not allow such a job: an account, a QOS, a group, too much memory."""
 
 
 class _Reason(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,6 +82,7 @@ class _Reason(msgspec.Struct, forbid_unknown_fields=True):
     words: str
     action: str | None = None
     never: bool = False
+    refused: bool = False
     says: tuple[str, ...] = ()
 
 
@@ -109,6 +112,7 @@ def why(evidence: PendingEvidence) -> PendingReason:
         words=_filled(known.words, blanks),
         action=known.action and _filled(known.action, blanks),
         never=known.never,
+        refused=known.refused,
     )
 
 
@@ -157,7 +161,7 @@ def _limit(reason: str) -> _Reason | None:
     else:
         ask = limit.ask_for()
         todo = f"{{cancel}} and ask for {ask}" if ask else "{again}"
-    return _Reason(words, f"{todo}; limits: {limit.show()}", True)
+    return _Reason(words, f"{todo}; limits: {limit.show()}", never=True)
 
 
 def _blanks(evidence: PendingEvidence) -> _Blanks:

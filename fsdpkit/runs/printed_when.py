@@ -7,12 +7,12 @@ what was printed after the last sample nothing is known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from fsdpkit.runs.samples import Sample
 
-Stream = Literal["out", "err"]
-_STREAMS: tuple[Stream, Stream] = ("out", "err")
+_STREAMS = {".out": 0, ".err": 1}
 _LONG_AGO_S, _SOME_STEPS = 60.0, 3
 """What a rank said so long before the end of its launch, and made steps after, it got over."""
 
@@ -41,13 +41,10 @@ class PrintedWhen:
         """How much of the launch the samples cover."""
         return self._samples[0][0].seconds if self._samples else 0.0
 
-    def ago(self, rank: int, stream: Stream, size: int) -> Ago | None:
-        """Since when so much has been printed; None if that is not known."""
-        place = _STREAMS.index(stream)
-        for ago, printed in self._samples:
-            if rank in printed and printed[rank][place] >= size:
-                return ago
-        return None
+    def ago(self, rank: int, file: Path, size: int) -> Ago | None:
+        """Since when so much stands in the rank's file; None if that is not known."""
+        place = _STREAMS[file.suffix]
+        return next((a for a, p in self._samples if rank in p and p[rank][place] >= size), None)
 
     def last(self, rank: int) -> Ago | None:
         """When it printed anything for the last time."""
@@ -55,9 +52,9 @@ class PrintedWhen:
         same = (ago for ago, printed in self._samples if printed.get(rank) == newest)
         return None if newest is None else next(same)
 
-    def got_over(self, rank: int, stream: Stream) -> int:
-        """How many of the first bytes are older than what can have ended the rank."""
-        place = _STREAMS.index(stream)
+    def got_over(self, rank: int, file: Path) -> int:
+        """How many of the first bytes of its file are older than what can have ended the rank."""
+        place = _STREAMS[file.suffix]
         old = (
             printed[rank][place]
             for ago, printed in self._samples

@@ -15,6 +15,7 @@ from fsdpkit.errors import STOPPED_EARLY, NodeError
 from fsdpkit.launching.node import torchrun_arguments
 from fsdpkit.launching.node_failure import first_failure, judged, keep_room, record_failure
 from fsdpkit.launching.policy import cause_of
+from fsdpkit.launching.rank_files import RunDirectoryLogs
 from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.history import failures_in
 from fsdpkit.runs.layout import AttemptPaths, raised_beside
@@ -121,6 +122,28 @@ def test_a_rank_s_own_record_in_memory_tells_what_ended_it_and_when(tmp_path: Pa
     found = first((4, failed(0, 1, None)), (5, failed(1, 1, None)), memory=tmp_path)
     assert (found.rank, found.time_ns) == (4, int((NOW_S - 9) * 1e9))
     assert "voll" in found.message
+
+
+def test_what_ranks_tell_of_exceptions_is_kept_as_far_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, memory = AttemptPaths(tmp_path / "attempt-0"), tmp_path / "memory"
+    memory.mkdir()
+    attempt.dir.mkdir()
+    logs = RunDirectoryLogs(attempt, 1, memory, lambda _: {})
+    environ = {"RANK": "6"}
+    logs.reify({0: environ})
+    raised_beside(environ["TORCHELASTIC_ERROR_FILE"]).write_text("{}\n")
+    logs.keep_errors()
+    assert [*attempt.dir.iterdir()] == [attempt.rank_file(6, "raised.json", 1)]
+
+    def full(_: str, kept: Path) -> None:
+        kept.write_text("{")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    logs.keep_errors()
+    assert [*attempt.dir.iterdir()] == []
 
 
 def test_on_a_full_disk_the_record_goes_where_room_was_kept(

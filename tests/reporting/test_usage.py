@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdpkit.launching.sampling import sampling
+from fsdpkit.launching.sampling import PrintedSoFar, sampling
 from fsdpkit.reporting.usage import NodeUsage, SampleReader, frame, usage_of, worst_first
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.samples import Sample
@@ -36,7 +36,7 @@ def node(number: int, age_s: float = 5, *busy: float) -> NodeUsage:
 
 def test_what_the_real_sampler_writes_is_shown(tmp_path: Path) -> None:
     path = AttemptPaths(tmp_path).node_samples(0)
-    with sampling(path, 0.1):
+    with sampling(path, 0.1, PrintedSoFar()):
         time.sleep(0.5)
     found = SampleReader().read(path)
     assert len(found) == 2

@@ -177,8 +177,18 @@ def _described(error: BaseException, trace: Any) -> dict[str, Any]:
     if isinstance(error, SyntaxError) and isinstance(place, str) and place[:1] != "<":
         own = [_clean(place, 1000), error.lineno or 0, "<module>"]
         frames.append(own)
-    described.update(frames=frames, own=own)
+    described.update(frames=frames, own=own, source=_source(own))
     return described
+
+
+def _source(call: Any) -> str:
+    """The line of code; empty where it cannot be read."""
+    try:
+        import linecache
+
+        return _clean(linecache.getline(call[0], call[1]).strip(), 200)
+    except Exception:
+        return ""
 
 
 def _message(error: BaseException) -> str:

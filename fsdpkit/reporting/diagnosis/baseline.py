@@ -18,7 +18,7 @@ from fsdpkit.failures.tracebacks import TracebackLine, lines_of, without_numbers
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.reporting.words import duration
 from fsdpkit.runs.log_ends import LogText
-from fsdpkit.runs.printed_when import Ago, Stream
+from fsdpkit.runs.printed_when import Ago
 
 _SILENT = (None, TERM, STOPPED)
 
@@ -79,36 +79,32 @@ def _blanked(log: LogText, baseline: frozenset[str]) -> str:
 
 def of_late(voice: Voice) -> Voice:
     """The same rank with blanks in place of what it said long before its end, many steps ago."""
-    logs = tuple(_of_late(voice, log) for log in voice.logs)
+    logs = tuple(_of_late(log, _old_bytes(voice, log)) for log in voice.logs)
     return voice if logs == voice.logs else msgspec.structs.replace(voice, logs=logs)
 
 
-def _of_late(voice: Voice, log: LogText) -> LogText:
-    stream = _stream(log)
-    if voice.when is None or voice.rank is None or stream is None:
-        return log
-    old = max(0, voice.when.got_over(voice.rank, stream) - log.begin)
-    kept = log.text.encode(errors="replace")[:old].decode(errors="ignore")
-    cut = kept.rfind("\n") + 1
-    text = re.sub(r"[^\n]", " ", log.text[:cut]) + log.text[cut:]
-    return msgspec.structs.replace(log, text=text)
+def _of_late(log: LogText, old_bytes: int) -> LogText:
+    old = log.text.encode(errors="replace")[: max(0, old_bytes - log.begin)]
+    cut = old.decode(errors="ignore").rfind("\n") + 1
+    blank = re.sub(r"[^\n]", " ", log.text[:cut])
+    return msgspec.structs.replace(log, text=blank + log.text[cut:])
 
 
-def _stream(log: LogText) -> Stream | None:
-    kind = log.file.suffix if log.file is not None else ""
-    return "err" if kind == ".err" else "out" if kind == ".out" else None
+def _old_bytes(voice: Voice, log: LogText) -> int:
+    if voice.when is None or voice.rank is None or log.file is None:
+        return 0
+    return voice.when.got_over(voice.rank, log.file)
 
 
 def ago_in_words(voice: Voice, log: LogText | None, position: int) -> str | None:
     """How long before its end the rank had said that; None if it may have been the last it said, or
     that is not known."""
-    stream = _stream(log) if log is not None else None
-    if log is None or stream is None or voice.when is None or voice.rank is None:
+    if log is None or log not in voice.logs or voice.when is None or voice.rank is None:
         return None
     size = log.begin + log.size(position)
-    if size > voice.when.got_over(voice.rank, stream):
+    if log.file is None or size > voice.when.got_over(voice.rank, log.file):
         return None
-    ago = voice.when.ago(voice.rank, stream, size)
+    ago = voice.when.ago(voice.rank, log.file, size)
     return before_the_end(ago) if ago is not None else None
 
 

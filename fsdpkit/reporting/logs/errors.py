@@ -21,6 +21,7 @@ from fsdpkit.failures.ends import follows, in_words_of
 from fsdpkit.failures.tracebacks import without_numbers
 from fsdpkit.reporting.diagnosis.sources import Voice, voices_of
 from fsdpkit.reporting.logs.lines import text
+from fsdpkit.reporting.printable import one_line
 from fsdpkit.runs.failures import Level
 from fsdpkit.runs.history import Attempt
 from fsdpkit.runs.layout import RunPaths
@@ -169,9 +170,12 @@ def _ordered(broken: list[LoggedFailure], verdict: str) -> list[LoggedFailure]:
     return found
 
 
-def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a log, without empty ones; none if it cannot be read."""
-    return _lines(path, LINE_BYTES)[-count:]
+def first_words(failure: str | None, log: Path) -> list[str]:
+    """The first failure, else the last lines of the batch shell's log; and where that is."""
+    if not log.exists():
+        return [f"first failure: {one_line(failure)}"] if failure else []
+    said = [f"first failure: {one_line(failure)}"] if failure else _lines(log, LINE_BYTES)[-3:]
+    return [*said, f"start-up log: {log}"]
 
 
 # What the batch shell and the nodes said outside of ranks

@@ -229,24 +229,20 @@ def position_of_last(path: Path, count: int) -> int:
     nor do many of them have that.
     """
     with open_regular(path) as file:
-        size = place = file.seek(0, os.SEEK_END)
-        if count <= 0 or not size:
-            return size
-        left = count + 1
+        size = start = file.seek(0, os.SEEK_END)
         farthest = min(count * LINE_BYTES, max(TAIL_BYTES, count * _LONG))
-        lowest = max(0, size - farthest)
-        while place > lowest:
-            start = max(lowest, place - _CHUNK)
+        lowest = max(0, size - farthest) if count > 0 else size
+        while start > lowest:
+            start = max(lowest, 2 * start - size - _CHUNK)
             file.seek(start)
-            block = file.read(place - start)
-            if place == size and not block.endswith(b"\n"):
-                left -= 1
-            at = len(block)
-            while (at := block.rfind(b"\n", 0, at)) >= 0:
-                left -= 1
-                if not left:
-                    return start + at + 1
-            place = start
+            block = file.read(size - start)
+            at = len(block) - block.endswith(b"\n")
+            for _ in range(count):
+                at = block.rfind(b"\n", 0, at)
+                if at < 0:
+                    break
+            else:
+                return start + at + 1
     return lowest
 
 
