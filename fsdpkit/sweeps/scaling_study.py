@@ -30,8 +30,7 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import predicted_of
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.store import runs_dir
-from fsdpkit.scheduling.job_checks import training_of
-from fsdpkit.scheduling.prediction import prediction_of
+from fsdpkit.scheduling.job_checks import prediction_of, training_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
