@@ -86,8 +86,7 @@ def command(
     from fsdpkit.config.trust import items_of
     from fsdpkit.rendering.script import render
     from fsdpkit.scheduling.compiled_templates import compiled_templates
-    from fsdpkit.scheduling.releasing import release_held
-    from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
+    from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, release_held, submit_resume
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.submission import leaked_variables
 

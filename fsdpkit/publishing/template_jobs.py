@@ -20,9 +20,8 @@ from fsdpkit.publishing.template_tested import Canary, keep
 from fsdpkit.publishing.template_trials import Tell, TrialStep
 from fsdpkit.runs.reading import read_text
 from fsdpkit.scheduling import submission
-from fsdpkit.scheduling.answers import answer
-from fsdpkit.scheduling.refusals import remedy_for
 from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.slurm_answers import answers_of
 
 JOB = "canary"
 """The packaged job: ranks that add their numbers up."""
@@ -145,11 +144,9 @@ def _no_answer() -> str:
     """Why no cluster can be asked, such as on a machine that only has Slurm's commands; empty: one
     can."""
     try:
-        answer("scontrol", "ping")
+        answers_of(None).config()
     except SchedulerError as error:
-        refusal = str(error).splitlines()[-1].strip()
-        words = ". ".join(filter(None, (refusal, remedy_for(str(error)))))
-        return f"Slurm does not answer here: {words}"
+        return f"Slurm does not answer here: {'. '.join(str(error).splitlines())}"
     return ""
 
 
@@ -179,9 +176,5 @@ def _shown(path: Path) -> str:
 
 
 def _slurm_version() -> str:
-    """Slurm's release, as its client says it."""
-    try:
-        said = answer("sbatch", "--version")
-    except SchedulerError:
-        return "unknown"
-    return said.strip().removeprefix("slurm-wlm ").removeprefix("slurm ")
+    """Slurm's release, as it says itself."""
+    return answers_of(None).settings().get("SLURM_VERSION", "unknown")

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.runs.job_ids import job_of
-from fsdpkit.scheduling.named_limits import named_limit
+from fsdpkit.scheduling.refusals import named_limit
 from fsdpkit.scheduling.states import HELD_AFTER_REQUEUE, HELD_STATES, JobState
 
 

@@ -29,12 +29,11 @@ from fsdpkit.runs.failures import SHELLS_MARK
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling import submission
 from fsdpkit.scheduling.allowance import delays, request_of
-from fsdpkit.scheduling.answers import answer
 from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.live_cluster import AS_OF
 from fsdpkit.scheduling.live_placement import chosen
 from fsdpkit.scheduling.refusals import remedy_for
-from fsdpkit.scheduling.slurm_answers import SlurmAnswers, answers_of
+from fsdpkit.scheduling.slurm_answers import RefusedError, SlurmAnswers, answers_of
 
 _IMPORT_S = 300.0
 """Conda and torch from a busy file system; longer than any rank would be waited for."""
@@ -63,28 +62,28 @@ def login_checks(
     for warning in plan.placement.warnings if plan is not None else ():
         yield CheckResult("request", "warning", warning)
     slurm = plan is None or plan.site.profile.kind == "slurm"
-    answers = slurm
+    answers = answers_of(plan.site.profile.slurm_clusters if plan else None)
+    answered = slurm
     if slurm:
-        yield (client := _guarded("slurm", _check_slurm))
-        answers = client.outcome != "failed"
-    if slurm and not answers:
+        yield (found := _guarded("slurm", lambda: _check_slurm(answers)))
+        answered = found.outcome != "failed"
+    if slurm and not answered:
         for check in ("account", "partition", "script", "clock"):
             yield CheckResult(check, "unknown", "Slurm does not answer")
     else:
         submitted = plan if told.outcome != "failed" else None
         script = _guarded("script", lambda: _check_script(submitted, runs))
         if slurm:
-            yield _guarded("account", lambda: _check_account(submitted, script))
-            yield _guarded("partition", lambda: _check_partition(plan))
+            yield _guarded("account", lambda: _check_account(submitted, script, answers))
+            yield _guarded("partition", lambda: _check_partition(plan, answers))
         yield script
     yield _guarded("environment", lambda: _check_environment(plan, runs))
     place = _existing(runs_dir(runs))
     yield _guarded("file system", lambda: _check_file_system(place, shared=slurm))
     yield _guarded("disk speed", lambda: _check_speed(place))
     yield _guarded("disk space", lambda: _check_space(place))
-    if answers:
-        cluster = plan.site.profile.slurm_clusters if plan else None
-        yield _guarded("clock", lambda: _check_clock(answers_of(cluster)))
+    if answered:
+        yield _guarded("clock", lambda: _check_clock(answers))
 
 
 def _guarded(name: str, check: Callable[[], CheckResult]) -> CheckResult:
@@ -135,21 +134,17 @@ def _with_example_account(request: submission.SubmitRequest) -> Plan | None:
     return None
 
 
-def _check_slurm() -> CheckResult:
+def _check_slurm(answers: SlurmAnswers) -> CheckResult:
     try:
-        version = answer("sbatch", "--version").strip()
-        ping = answer("scontrol", "ping")
+        found = answers.config()
+    except RefusedError as error:
+        return CheckResult("slurm", "ok", f"Slurm answers; {error}")
     except SchedulerError as error:
         remedy = "is this a login node? Without Slurm, use --cluster local"
-        return CheckResult("slurm", "failed", str(error), remedy)
-    if " UP" not in ping.upper():
-        return CheckResult(
-            "slurm",
-            "failed",
-            f"slurmctld does not answer: {ping.strip()}",
-            "try again in a minute, or ask the centre",
-        )
-    return CheckResult("slurm", "ok", f"{version}; {ping.strip().splitlines()[0]}")
+        told, _, ours = str(error).partition("\n")
+        return CheckResult("slurm", "failed", told, ours or remedy)
+    told = f"Slurm {found['SLURM_VERSION']} of cluster {found['ClusterName']} answers"
+    return CheckResult("slurm", "ok", told)
 
 
 def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> CheckResult:
@@ -164,7 +159,7 @@ def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Che
         return _refusal("script", error)
 
 
-def _check_account(plan: Plan | None, script: CheckResult) -> CheckResult:
+def _check_account(plan: Plan | None, script: CheckResult, answers: SlurmAnswers) -> CheckResult:
     """By the accounting's own list; where that cannot be read, by Slurm's word on the script."""
     if plan is None:
         return CheckResult("account", "unknown", "not known which")
@@ -174,7 +169,7 @@ def _check_account(plan: Plan | None, script: CheckResult) -> CheckResult:
     if script.outcome == "failed" and re.search("account", script.told, re.IGNORECASE):
         return replace(script, check="account", told=f"{shown}: {script.told}")
     try:
-        accounts = answers_of(plan.site.profile.slurm_clusters).accounts()
+        accounts = answers.accounts()
     except SchedulerError as error:
         return _without_list(by_slurm, shown, str(error).splitlines()[0])
     if not accounts:
@@ -192,11 +187,11 @@ def _without_list(by_slurm: CheckResult, shown: str, why: str) -> CheckResult:
     return CheckResult("account", "unknown", f"{shown}: {why}, and Slurm did not take the script")
 
 
-def _check_partition(plan: Plan | None) -> CheckResult:
+def _check_partition(plan: Plan | None, answers: SlurmAnswers) -> CheckResult:
     if plan is None:
         return CheckResult("partition", "unknown", "not known which")
     name = plan.placement.select.get("partition")
-    live = answers_of(plan.site.profile.slurm_clusters).live(accounting=False)
+    live = answers.live(accounting=False)
     partitions = chosen(live, name)
     if not partitions:
         shown = f"there is no partition {name}" if name else "there is no default partition"

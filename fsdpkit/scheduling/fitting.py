@@ -1,19 +1,24 @@
-"""Whether a job fits its site: everything that is checked of both before a job is submitted, or a
-run resumed. Nothing is written."""
+"""Whether a job fits its site, and may be submitted from where this process stands: everything
+that is checked before a job is submitted, or a run resumed. Nothing is written."""
 
 from __future__ import annotations
 
+import os
+import platform
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from fsdpkit.config.accelerate_file import unused_of
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.limits import shortest_s, warning_s
 from fsdpkit.config.placement import Placement, place
+from fsdpkit.config.profile import NodeType
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.submit_place import Here, reasons_against
 from fsdpkit.config.surroundings import stood_in
+from fsdpkit.errors import UsageError
+from fsdpkit.rendering.script import Plan
 from fsdpkit.scheduling.cluster import cluster_of
-from fsdpkit.scheduling.elsewhere import not_from_here
 from fsdpkit.scheduling.entry import heeds_warnings
 from fsdpkit.scheduling.job_checks import (
     check_environment,
@@ -73,3 +78,25 @@ def fit(
             f"it: fsdpkit resume RUN --chained queues the next one behind it"
         )
     return replace(placement, warnings=tuple(warnings)), avoided
+
+
+def not_from_here(job: LoadedJob, site: LoadedSite, node: NodeType, work_dir: Path) -> list[str]:
+    """Why the job is not to be submitted from here; empty if nothing known speaks against it."""
+    profile = site.profile
+    if not cluster_of(profile.kind, profile.slurm_clusters).elsewhere:
+        return []
+    names = [os.uname().nodename]
+    if profile.login.hosts:
+        import socket  # only here: the full name may need an answer from the name service
+
+        names.append(socket.getfqdn())
+    here = Here(PurePosixPath(work_dir.resolve()), os.environ, tuple(names), platform.machine())
+    environment = job.spec.environment
+    own = not (environment.conda or environment.venv or environment.container)
+    return list(reasons_against(profile, node, here, own_python=own))
+
+
+def refuse_from_here(plan: Plan) -> None:
+    """Raises UsageError."""
+    if why := not_from_here(plan.job, plan.site, plan.placement.node_type, plan.work_dir):
+        raise UsageError("; ".join(why))

@@ -22,8 +22,7 @@ from fsdpkit.rendering.script import Plan
 from fsdpkit.reporting.series import read_metrics
 from fsdpkit.runs.predicted import predicted_of
 from fsdpkit.runs.store import all_runs, runs_dir
-from fsdpkit.scheduling.job_checks import training_of
-from fsdpkit.scheduling.prediction import prediction_of
+from fsdpkit.scheduling.job_checks import prediction_of, training_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 from fsdpkit.sweeps.scaling import MODES, Measured, Mode, RunSpeed, Size, compared, speed_of

@@ -19,6 +19,7 @@ from fsdpkit.runs import file_system
 from fsdpkit.runs.failures import CHECK
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling import checks, submission
+from fsdpkit.scheduling.slurm_answers import SlurmAnswers
 from tests.conftest import Completed
 from tests.json_answers import checked
 from tests.launching.made_reports import record
@@ -99,7 +100,7 @@ def test_a_partition_is_up_when_slurm_says_so_and_enough_nodes_work(
     listed = f"n[0-{(len(shown) or 9) - 1}]"
     rest = node("x1", Partitions="other")
     slurm_says(answers(partition("gpu", State=state, Nodes=listed), "".join([rest, *shown])))
-    found = checks._check_partition(plan)
+    found = checks._check_partition(plan, SlurmAnswers())
     assert (found.outcome, told in found.told) == (outcome, True), found
 
 
@@ -107,7 +108,7 @@ def test_a_partition_that_is_not_there_or_cannot_be_read_is_not_ok(
     slurm_says: Says, plan: Plan
 ) -> None:
     slurm_says(answers(partition("other"), node("n1")))
-    found = checks._check_partition(plan)
+    found = checks._check_partition(plan, SlurmAnswers())
     assert (found.outcome, "no partition gpu" in found.told) == ("failed", True)
 
 
@@ -133,7 +134,7 @@ def test_an_account_is_valid_by_the_list_else_by_slurm_s_word_on_the_script(
     command: Slurm, plan: Plan, list_: str, script: checks.CheckResult, outcome: str
 ) -> None:
     command("sacctmgr", list_)
-    assert checks._check_account(plan, script).outcome == outcome
+    assert checks._check_account(plan, script, SlurmAnswers()).outcome == outcome
 
 
 def test_a_check_that_breaks_is_unknown_and_ends_no_other() -> None:

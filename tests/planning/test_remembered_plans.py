@@ -13,8 +13,7 @@ from fsdpkit.errors import ConfigError
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.remembered import Remembered, name_of, recall, remember
 from fsdpkit.runs.predicted import Predicted, Span
-from fsdpkit.scheduling.job_checks import check_settings, training_of
-from fsdpkit.scheduling.prediction import prediction_of
+from fsdpkit.scheduling.job_checks import check_settings, prediction_of, training_of
 from fsdpkit.scheduling.submission import SubmitRequest, plan
 
 GIB = 2**30

@@ -16,7 +16,7 @@ from fsdpkit.config.loading import tomllib
 from fsdpkit.config.placement import place
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite, load_site
-from fsdpkit.errors import FsdpkitError, SchedulerError
+from fsdpkit.errors import FsdpkitError
 from fsdpkit.listing import node_list
 from fsdpkit.publishing.draft import ProfileDraft, draft
 from fsdpkit.scheduling import slurm_answers
@@ -431,14 +431,6 @@ def test_without_accounting_the_limits_of_qos_stay_unknown(slurm_says: Says) -> 
         for one in profile["unknown"]
     )
     assert "account" not in profile
-
-
-def test_an_answer_without_end_is_refused(
-    slurm_says: Says, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm_says(captured("24.11"), node="head -c 3000000 /dev/zero | tr '\\\\0' a; exit 0")
-    with pytest.raises(SchedulerError, match="a line of 3000000 char"):
-        slurm_answers.SlurmAnswers().live()
 
 
 @pytest.mark.parametrize("name", ["ours", "no/such/dir/ours.toml"])

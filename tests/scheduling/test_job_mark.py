@@ -14,7 +14,6 @@ from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord, save
 from fsdpkit.scheduling import slurm_answers
-from fsdpkit.scheduling.ahead import jobs_ahead
 from fsdpkit.scheduling.job_mark import (
     JobMark,
     JobTraits,
@@ -23,6 +22,7 @@ from fsdpkit.scheduling.job_mark import (
     scontrol_traits,
     squeue_traits,
 )
+from fsdpkit.scheduling.resuming import jobs_ahead
 from fsdpkit.scheduling.run import Run
 from tests.scheduling.records import job, run_of
 
