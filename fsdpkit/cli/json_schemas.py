@@ -106,7 +106,8 @@ def schema_of(answer: Answer[Any]) -> str:
     # A record's own `schema` has a default, and is always printed.
     own["required"] = ["schema", *(name for name in own.get("required", []) if name != "schema")]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name_of(answer)}
-    return json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"
+    return text.replace(r'\\Z"', '$"')  # the end of a pattern, as JSON Schema spells it
 
 
 def _path(kind: type) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,26 +16,7 @@ if TYPE_CHECKING:
     from fsdpkit.planning.cards import Card
     from fsdpkit.planning.forecast import By
     from fsdpkit.planning.speed_learned import Basis
-    from fsdpkit.planning.speed_measured import MeasuredSpeed
-
-
-@dataclass(frozen=True)
-class MeasuredRun:
-    """What one run, or one `fsdpkit check --nodes`, has measured; null: not measured. used: whether
-    plans for the GPU that was asked about go by it."""
-
-    run: str
-    made_s: float
-    site: str
-    gpu: str
-    torch: str
-    nodes: int
-    gpus: int
-    step_s: float | None
-    in_node_gb_s: float | None
-    between_gb_s: float | None
-    tflop_s: float | None
-    used: bool
+    from fsdpkit.planning.speed_measured import MeasuredSpeed, UsedSpeed
 
 
 @answer("fsdpkit.plan-calibration/1")
@@ -45,15 +25,18 @@ def calibrated(
     site: str | None,
     rests_on: str,
     left_out: Sequence[str],
-    runs: Sequence[MeasuredRun],
+    runs: Sequence[UsedSpeed],
 ) -> None:
     """What `--calibration` shows."""
 
 
 def show(card: Card, by: By, forget: Sequence[str], save_to: Path | None, as_json: bool) -> int:
     """What was measured, and what of it counts for `card`. Raises FsdpkitError."""
+    from msgspec.structs import asdict
+
     from fsdpkit.planning.forecast import work_of_run
     from fsdpkit.planning.speed_learned import basis_of
+    from fsdpkit.planning.speed_measured import UsedSpeed
 
     gpu = card.name
     records = by.records()
@@ -63,15 +46,16 @@ def show(card: Card, by: By, forget: Sequence[str], save_to: Path | None, as_jso
     basis = basis_of(records, machine, lambda run: work_of_run(run, card))
     if save_to is not None:
         _save(basis, save_to, machine.torch)
-    counted, used = [one for one in records if not one.forgotten], {*basis.used}
+    counted = [
+        UsedSpeed(used=one.run in basis.used, **asdict(one)) for one in records if not one.forgotten
+    ]
     if as_json:
-        runs = [_measured(one, one.run in used) for one in counted]
-        return calibrated(gpu, by.site, basis.words, basis.left_out, runs)
+        return calibrated(gpu, by.site, basis.words, basis.left_out, counted)
     for run in gone:
         click.echo(f"forgotten: {run}")
     if counted:
         head = ["RUN", "OF", "SITE", "GPU", "TORCH", "SHAPE", "S/STEP", "USED"]
-        table(head, [_row(one, one.run in used) for one in counted])
+        table(head, [_row(one) for one in counted])
     click.echo(f"speed on {gpu}: {basis.words}")
     for sentence in basis.left_out:
         click.echo(f"left out: {sentence}")
@@ -91,7 +75,7 @@ def _forgotten(records: Sequence[MeasuredSpeed], wanted: Sequence[str]) -> list[
     return list(dict.fromkeys(gone))
 
 
-def _row(one: MeasuredSpeed, used: bool) -> list[str]:
+def _row(one: UsedSpeed) -> list[str]:
     day = time.strftime("%Y-%m-%d", time.localtime(one.made_s))
     return [
         one.run,
@@ -101,7 +85,7 @@ def _row(one: MeasuredSpeed, used: bool) -> list[str]:
         one.torch.partition("+")[0] or "?",
         f"{one.nodes} x {one.gpus}",
         f"{one.step_s:.3g}" if one.step_s else "check" if one.training is None else "-",
-        "yes" if used else "no",
+        "yes" if one.used else "no",
     ]
 
 
@@ -113,20 +97,3 @@ def _save(basis: Basis, path: Path, torch: str | None) -> None:
         save(basis.calibration, path, torch if basis.used else None)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _measured(one: MeasuredSpeed, used: bool) -> MeasuredRun:
-    return MeasuredRun(
-        run=one.run,
-        made_s=one.made_s,
-        site=one.site,
-        gpu=one.gpu,
-        torch=one.torch,
-        nodes=one.nodes,
-        gpus=one.gpus,
-        step_s=one.step_s,
-        in_node_gb_s=one.in_node_gb_s,
-        between_gb_s=one.between_gb_s,
-        tflop_s=one.tflop_s,
-        used=used,
-    )

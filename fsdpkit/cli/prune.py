@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,29 +17,15 @@ from fsdpkit.config.units import format_bytes
 from fsdpkit.reporting.words import roughly
 
 if TYPE_CHECKING:
-    from fsdpkit.scheduling.pruning import Holding, PrunedRun, SpareCheckpoint
+    from fsdpkit.scheduling.pruning import Holding, PrunedRun
 
 _SHOWN = 20
 _DAYS = 7.0
 _DAY_S = 86400
 
 
-@dataclass(frozen=True)
-class Held:
-    """What a run holds. chosen: --yes deletes its spare ones. why_not: why it is left alone."""
-
-    run: str
-    chosen: bool
-    dir: Path
-    bytes: int
-    ended_s: float | None
-    kept: Sequence[Path]
-    spare: Sequence[SpareCheckpoint]
-    why_not: str | None
-
-
 @answer("fsdpkit.prune/1")
-def _pruned(runs: Sequence[Held], deleted: Sequence[Path], problems: Sequence[str]) -> None:
+def _pruned(runs: Sequence[Holding], deleted: Sequence[Path], problems: Sequence[str]) -> None:
     """What ended runs hold, and what `prune` deleted."""
 
 
@@ -85,8 +71,8 @@ def command(
     done = _delete(chosen) if agreed else []
     problems = [f"{each.dir.name}: {each.problem}" for each in done if each.problem]
     if as_json:
-        held = [Held(one.dir.name, one in chosen, **vars(one)) for one in found]
-        _pruned(held, [one.path for each in done for one in each.deleted], problems)
+        runs_held = [replace(one, chosen=one in chosen) for one in found]
+        _pruned(runs_held, [one.path for each in done for one in each.deleted], problems)
     elif done:
         freed = sum(one.bytes for each in done for one in each.deleted)
         click.echo(
@@ -123,7 +109,7 @@ def _row(one: Holding) -> list[str]:
     what = one.why_not or ""
     if one.spare:
         what = f"{len(one.spare)} of {len(one.spare) + len(one.kept)} checkpoints"
-    return [one.dir.name, format_bytes(one.bytes), ended, spare, what]
+    return [one.run, format_bytes(one.bytes), ended, spare, what]
 
 
 def _asked(chosen: Sequence[Holding], as_json: bool) -> bool:
@@ -136,7 +122,7 @@ def _asked(chosen: Sequence[Holding], as_json: bool) -> bool:
     for one in chosen:
         steps = ", ".join(str(each.path.relative_to(one.dir)) for each in one.spare)
         stays = ", ".join(str(path.relative_to(one.dir)) for path in one.kept)
-        click.echo(f"{one.dir.name}: delete {steps}; keep {stays}")
+        click.echo(f"{one.run}: delete {steps}; keep {stays}")
     return click.confirm(f"Delete {what}? This cannot be undone", default=False)
 
 

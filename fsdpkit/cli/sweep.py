@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,23 +38,6 @@ def _started(
     """
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One trial as of now. value: the last of the sweep's metric."""
-
-    trial: int
-    run: str
-    job_id: str | None
-    """Slurm's, of the array task that says how it stands."""
-    state: str
-    """In a word; DROPPED: others were better at the end of a rung."""
-    rung: int
-    step: int | None
-    value: float | None
-    problem: str
-    settings: dict[str, bool | int | float | str]
-
-
 @answer("fsdpkit.sweep-status/1")
 def _sweep(
     name: str,
@@ -64,13 +46,13 @@ def _sweep(
     best_is: str,
     rungs: int,
     best: int | None,
-    trials: Sequence[Trial],
+    trials: Sequence[Result],
 ) -> None:
     """A sweep, its trials, and the number of the best so far."""
 
 
 @answer("fsdpkit.sweep-best/1")
-def _best(name: str, metric: str, trial: Trial, job: Path, command: Sequence[str]) -> None:
+def _best(name: str, metric: str, trial: Result, job: Path, command: Sequence[str]) -> None:
     """The best trial of a sweep so far, its job file, and words that train it alone."""
 
 
@@ -210,20 +192,6 @@ def _open(name: str, runs: str | None) -> tuple[SweepPaths, SweepRecord]:
     return paths, load(paths)
 
 
-def _trial(one: Result) -> Trial:
-    return Trial(
-        trial=one.trial,
-        run=one.run,
-        job_id=one.job,
-        state=one.word,
-        rung=one.rung,
-        step=one.step,
-        value=one.value,
-        problem=one.problem,
-        settings=one.settings,
-    )
-
-
 @command.command("status")
 @click.argument("name")
 @runs_option
@@ -244,7 +212,7 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
             best_is=record.file.best,
             rungs=record.file.rungs,
             best=None if top is None else top.trial,
-            trials=[_trial(one) for one in found],
+            trials=found,
         )
     from fsdpkit.sweeps.table import in_a_line, rows
 
@@ -280,12 +248,12 @@ def best_command(name: str, runs: str | None, as_json: bool) -> int:
     job = paths.trial(found.trial)
     words = ["fsdpkit", "submit", str(job)]
     if as_json:
-        return _best(record.name, record.file.metric, _trial(found), job, words)
+        return _best(record.name, record.file.metric, found, job, words)
     click.echo(f"trial {found.trial}: {record.file.metric} {found.value:g}")
     for key, value in found.settings.items():
         click.echo(f"  {key} = {text(value)}")
     click.echo(f"  {shlex.join(words)}")
-    if going_on := sum(one.state is not None and not one.state.over for one in trials):
+    if going_on := sum(one.state != "UNKNOWN" and not one.over for one in trials):
         click.echo(f"so far: {going_on} of {len(trials)} trials are not over")
     return 0
 

@@ -71,7 +71,7 @@ def command(run: Run, task: int | None, every: float, as_json: bool) -> int:
     status: the job's own, as with --wait; 75 if it stopped on request with its work saved, 70 if
     it is unknown whether it did any work.
     """
-    from fsdpkit.cli.watch_frame import summary
+    from fsdpkit.reporting.status.frame import summary
     from fsdpkit.reporting.status.looking import Watcher, diagnosis_of
 
     task = run.record.tasks_of(task)[0]
@@ -116,7 +116,7 @@ def _printed(watcher: Watcher, every_s: float, tell: Callable[[View, RunEvent], 
 
 
 def _print_line(_: View, one: RunEvent) -> None:
-    from fsdpkit.cli.watch_frame import line_of
+    from fsdpkit.reporting.status.frame import line_of
 
     click.echo(line_of(one))
 
@@ -128,7 +128,7 @@ def _print_json(view: View, one: RunEvent) -> None:
 
 def _frames(watcher: Watcher, every_s: float) -> Iterator[Frame]:
     """Until the run is over."""
-    from fsdpkit.cli.watch_frame import frame
+    from fsdpkit.reporting.status.frame import frame
 
     while not (view := watcher.look()).over:
         yield partial(frame, view), _pause_s(view, every_s)

@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from fsdpkit.cli.plan_tune import places_of
+from fsdpkit.cli.plan_question import places_of
 from fsdpkit.config.job import Resources
 from fsdpkit.config.site import load_site
 from fsdpkit.config.training import TrainingSettings
