@@ -149,7 +149,6 @@ COMMANDS: dict[Command, list[Line]] = {
     ("template", "context"): [looks("{sam}/template --site generic")],
     ("template", "lint"): [looks("{sam}/template", 65), looks("{sam}/jinja", 65)],
     ("template", "test"): [
-        looks("{sam}/template --site local --no-run"),
         asks("{sam}/template --site local"),
         refused("{sam}/linked --site local --no-run --update"),
     ],

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.import_circles import circle_in, graph_of, named_at_run_time
+from tests.packaging.import_circles import circle_in, graph_of
 from tests.packaging.installation import ROOT
 
 PACKAGE = ROOT / "fsdpkit"
@@ -193,16 +193,6 @@ def test_the_launcher_knows_trainers_by_their_door_alone() -> None:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Nor inside functions, nor for types only: whoever reads one would have to read them all."""
     assert circle_in(graph_of(PACKAGE)) == []
-
-
-def test_these_alone_import_by_a_name_put_together_at_run_time() -> None:
-    """Where a circle could hide: commands and a package's names, and what is not ours at all."""
-    assert named_at_run_time(PACKAGE) == {
-        *("__init__.py", "training/__init__.py", "cli/groups.py", "cli/json_schemas.py"),
-        *("launching/set_aside.py", "launching/without_shapes.py", "planning/subjects.py"),
-        *("publishing/template_pattern.py", "script/lightning.py"),
-        "publishing/catalogue/compiling.py",
-    }
 
 
 def test_only_training_and_planning_import_torch_when_they_are_imported() -> None:

@@ -156,9 +156,6 @@ def test_packed_rows_hold_every_sample_once_and_fit(count, monkeypatch):
     assert rows == rows_of(Packed(pairs(*given), LENGTHS)), "a function of the data"
 
 
-# What a batch is made of
-
-
 # Opening what a job names
 
 
