@@ -24,6 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 
 import fsdpkit
 from fsdpkit.errors import FsdpkitError, StorageError, UsageError
+from fsdpkit.listing import spans
 from fsdpkit.training.device_code import require_code_for
 
 T = TypeVar("T")
@@ -173,10 +174,9 @@ def check_same_everywhere(what: str, value: str, remedy: str = "") -> None:
     dist.broadcast_object_list(told)
     if on_any(told[0] != value):
         values = gather(value)
+        ranks = {v: [r for r, own in enumerate(values) if own == v] for v in values}
         shown = "; ".join(
-            f"{v} on rank{'s' if values.count(v) > 1 else ''} "
-            + ", ".join(str(r) for r, other in enumerate(values) if other == v)
-            for v in dict.fromkeys(values)
+            f"{v} on rank{'s' * (len(own) > 1)} {spans(own, ', ')}" for v, own in ranks.items()
         )
         raise FsdpkitError(f"The ranks differ in their {what}: {shown}. {remedy}".rstrip())
 
