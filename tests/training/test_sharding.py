@@ -275,5 +275,5 @@ def test_units_too_small_for_a_message_are_pointed_out_once(found):
 
 def test_ranks_with_other_data_are_named(found):
     assert found["other data"] == (
-        "The ranks differ in their training data: a on ranks 0, 1, 2; b on rank 3."
+        "The ranks differ in their training data: a on ranks 0-2; b on rank 3."
     )
