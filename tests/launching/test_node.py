@@ -120,7 +120,7 @@ def test_a_rank_s_own_record_in_memory_tells_what_ended_it_and_when(tmp_path: Pa
     for local, message in enumerate(("[Errno 28] voll", "broken")):
         chain = [{"type": "OSError", "message": message, "errno": 28 - 20 * local}]
         at_ns = int((NOW_S - 9 + local) * 1e9)
-        text = json.dumps({"ended": True, "status": 1, "time_ns": at_ns, "chain": chain})
+        text = json.dumps({"status": 1, "time_ns": at_ns, "chain": chain})
         raised_beside(str(tmp_path / f"rank-{4 + local}.error.json")).write_text(text)
     found = first((4, failed(0, 1, None)), (5, failed(1, 1, None)), memory=tmp_path)
     assert (found.rank, found.time_ns) == (4, int((NOW_S - 9) * 1e9))
