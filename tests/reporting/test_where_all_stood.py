@@ -69,7 +69,8 @@ def test_an_old_error_that_was_survived_counts_only_if_nothing_came_later(
     later: str, steps: int, words: str
 ) -> None:
     voice, size = rank(0, None, log=BROKE + later), len(BROKE)
-    samples = ((0.0, size, 0), (1800.0, size, steps * 99 // 100), (1860.0, size + len(later), steps))
+    long_ago, end = (1800.0, size, steps - steps // 9), (1860.0, size + len(later), steps)
+    samples = ((0.0, size, 0), long_ago, end)
     told = found(_timed(voice, *samples), ranks=1)
     assert words in told.sentence
     assert told.cause == ("exception" if steps else "disk-full")
