@@ -58,12 +58,6 @@ class PrintedWhen:
         place = _STREAMS[file.suffix]
         return next((a for a, p in self._samples if rank in p and p[rank][place] >= size), None)
 
-    def last(self, rank: int) -> Ago | None:
-        """When it printed anything for the last time."""
-        newest = self._samples[-1][1].get(rank) if self._samples else None
-        same = (ago for ago, printed in self._samples if printed.get(rank) == newest)
-        return None if newest is None else next(same)
-
     def of_late(self, rank: int, log: LogText) -> LogText:
         """The rank's log with blanks in place of what it said long ago and got over."""
         if log.file is None:

@@ -80,6 +80,7 @@ def test_an_old_error_that_was_survived_counts_only_if_nothing_came_later(
 @pytest.mark.parametrize(("last_s", "told"), [(600.0, True), (1700.0, False)])
 def test_ranks_that_had_long_been_silent_are_told_of(last_s: float, told: bool) -> None:
     log = "step 1 loss 2.5\nsaving #\n"
-    samples = ((0.0, 5, 0), (last_s, len(log), 1), (1800.0, len(log), 1))
+    samples = ((0.0, 5, 0), (last_s, len(log), 1), (1800.0, len(log) + 19, 1))
+    log += "Received signal 15\n"
     of_all = found(*(_timed(voice, *samples) for voice in _ranks(log)), state=OVER, ranks=4)
     assert ("20 min before the end" in of_all.sentence) == told

@@ -17,6 +17,7 @@ from fsdpkit.reporting.diagnosis.findings import Finding, Quote, in_words
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.reporting.words import duration
 from fsdpkit.runs.log_ends import LogText
+from fsdpkit.runs.printed_when import Ago
 
 _SAY_LITTLE = frozenset({"hang", "time-limit", "cancelled"})
 """Causes that say nothing of what the ranks did."""
@@ -60,12 +61,16 @@ _STATUS_ALONE = re.compile(r"(?:exit status|ended by signal) \d+")
 _SOME_TIME_S = 60.0
 
 
+def _ago(voice: Voice, line: LogText) -> Ago | None:
+    if voice.when is None or voice.rank is None or line.file is None:
+        return None
+    return voice.when.ago(voice.rank, line.file, line.begin + 1)
+
+
 def _long_ago(voice: Voice, line: LogText) -> str:
     """How long before the end it was written, between commas; empty if that is not known, or was of
     late."""
-    if voice.when is None or voice.rank is None or line.file is None:
-        return ""
-    ago = voice.when.ago(voice.rank, line.file, line.begin + 1)
+    ago = _ago(voice, line)
     if ago is None or ago.seconds < _SOME_TIME_S:
         return ""
     steps = f" and {ago.steps:,} step{'s' * (ago.steps > 1)}" if ago.steps else ""
@@ -73,14 +78,13 @@ def _long_ago(voice: Voice, line: LogText) -> str:
 
 
 def _long_silent(attempt: AttemptEvidence) -> bool:
-    """Whether no rank has printed a line or made a step for half of the time."""
+    """Whether no rank has said anything or made a step for half of the time."""
     ranks = [voice for voice in attempt.voices if voice.kind == "rank"]
-    seen_s = [voice.when.seen_s for voice in ranks if voice.when is not None]
-    last = [voice.when and voice.when.last(voice.rank or 0) for voice in ranks]
-    return bool(last) and all(
-        ago is not None and not ago.steps and 2 * ago.seconds >= max(_SOME_TIME_S, max(seen_s))
-        for ago in last
-    )
+    seen_s = max((voice.when.seen_s for voice in ranks if voice.when is not None), default=0.0)
+    last = [(voice, _last_of(log)) for voice in ranks for log in voice.logs]
+    agos = [_ago(voice, line) for voice, line in last if line is not None]
+    long_s = max(_SOME_TIME_S, seen_s)
+    return bool(agos) and all(a and not a.steps and 2 * a.seconds >= long_s for a in agos)
 
 
 def _stepped(attempt: AttemptEvidence) -> bool:
