@@ -17,6 +17,7 @@ from fsdpkit.launching.saying import say
 from fsdpkit.runs import log_ends
 from fsdpkit.runs.failures import HUNG, FailureRecord, Level, bounded, in_a_line
 from fsdpkit.runs.layout import AttemptPaths, raised_beside
+from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def first_failure(
     launch: int,
     memory: Path,
     ranks: Iterable[int] = (),
+    when: PrintedWhen | None = None,
 ) -> FailureRecord:
     """The failure that explains the others among this node's ranks; of several, the first.
 
@@ -105,7 +107,8 @@ def first_failure(
     rank that ended without either did so at most one look before now.
 
     memory: where ranks record their exceptions, for the disk may have been too full for a copy.
-    ranks: all of this node, for one that takes long to end may have failed first.
+    ranks: all of this node, for one that takes long to end may have failed first. when: how much
+    they had printed at which time, for what they got over did not end them.
     """
     from fsdpkit.failures.ends import explain, told  # many regular expressions: only on failure
 
@@ -113,6 +116,8 @@ def first_failure(
         error_file = memory / attempt.rank_file(rank, "error.json", launch).name
         raised = read_raised(raised_beside(str(error_file)))
         text = log_ends.end_of(attempt.rank_file(rank, "err", launch), _LAST_BYTES)
+        if text is not None and when is not None:
+            text = when.of_late(rank, text)
         return _end_of_rank(failure, raised, text.text if text else "")
 
     now_ns = time.time_ns()

@@ -39,6 +39,7 @@ from fsdpkit.runs import stacks
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
+from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.rank_ends import RankEnd, event_of
 from fsdpkit.runs.stacks import Why
 
@@ -122,7 +123,8 @@ class NodeLaunch:
             if found := worlds.wrong_world(self.pulse.node, self.pulse.ranks):
                 return self._report("failed", self._wrong_world(*found))
             ranks = [rank.rank for rank in self.pulse.ranks]
-            first = first_failure(error, node.attempt, order.launch, self.pulse.dir, ranks)
+            when = PrintedWhen.of(node.attempt.node_samples(node.number), order.launch)
+            first = first_failure(error, node.attempt, order.launch, self.pulse.dir, ranks, when)
             killed = (cgroup.sample().get("oom_kills") or 0) - kills_before
             return self._report("failed", with_kernels_word(first, killed))
         except InterruptedLaunch as error:

@@ -6,11 +6,15 @@ what was printed after the last sample nothing is known.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fsdpkit.runs.samples import Sample
+import msgspec
+
+from fsdpkit.runs.log_ends import LogText
+from fsdpkit.runs.samples import Sample, read_samples
 
 _STREAMS = {".out": 0, ".err": 1}
 _LONG_AGO_S, _SOME_STEPS = 60.0, 3
@@ -36,6 +40,14 @@ class PrintedWhen:
             for sample in own
         ]
 
+    @classmethod
+    def of(cls, file: Path, launch: int) -> PrintedWhen:
+        """From a file of samples, as far as it can be read."""
+        try:
+            return cls(read_samples(file), launch)
+        except OSError:
+            return cls((), launch)
+
     @property
     def seen_s(self) -> float:
         """How much of the launch the samples cover."""
@@ -46,11 +58,14 @@ class PrintedWhen:
         place = _STREAMS[file.suffix]
         return next((a for a, p in self._samples if rank in p and p[rank][place] >= size), None)
 
-    def last(self, rank: int) -> Ago | None:
-        """When it printed anything for the last time."""
-        newest = self._samples[-1][1].get(rank) if self._samples else None
-        same = (ago for ago, printed in self._samples if printed.get(rank) == newest)
-        return None if newest is None else next(same)
+    def of_late(self, rank: int, log: LogText) -> LogText:
+        """The rank's log with blanks in place of what it said long ago and got over."""
+        if log.file is None:
+            return log
+        old = log.text.encode(errors="replace")[: max(0, self.got_over(rank, log.file) - log.begin)]
+        cut = old.decode(errors="ignore").rfind("\n") + 1
+        blank = re.sub(r"[^\n]", " ", log.text[:cut])
+        return msgspec.structs.replace(log, text=blank + log.text[cut:])
 
     def got_over(self, rank: int, file: Path) -> int:
         """How many of the first bytes of its file are older than what can have ended the rank."""

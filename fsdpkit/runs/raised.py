@@ -45,8 +45,6 @@ class RaisedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     chain: Annotated[tuple[RaisedException, ...], Meta(min_length=1)]
     """The exception and those that led to it, the newest first."""
-    ended: bool = True
-    """False: of a thread, which older releases recorded as well."""
     status: _Number | None = None
     """Exit status; 128 + signal."""
     time_ns: _Number = 0
@@ -61,9 +59,7 @@ def read_raised(file: Path) -> RaisedRecord | None:
         return None
     for line in reversed(lines):
         try:
-            record = msgspec.json.decode(line, type=RaisedRecord)
+            return msgspec.json.decode(line, type=RaisedRecord)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
-        if record.ended:
-            return record
     return None

@@ -203,6 +203,7 @@ def test_leaving_is_told_with_status_and_words_and_by_a_forked_rank_its_place(
         newest = rank.record().chain[0]
         assert (rank.record().status, newest.type) == (status, "SystemExit")
         assert newest.own == (str(rank.dir / "train.py"), 2, "<module>")
+        assert words[:4] != "exit" or "train.py:2" in (found.shown.words or "")
 
 
 def test_leaving_in_a_handler_records_what_was_handled(forked: Rank) -> None:

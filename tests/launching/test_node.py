@@ -19,6 +19,8 @@ from fsdpkit.launching.rank_files import RunDirectoryLogs
 from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.history import failures_in
 from fsdpkit.runs.layout import AttemptPaths, raised_beside
+from fsdpkit.runs.printed_when import PrintedWhen
+from fsdpkit.runs.samples import Sample
 from tests.launching.made_reports import record
 
 pytestmark = pytest.mark.torch
@@ -43,11 +45,12 @@ def first(
     attempt: Path = Path("/nowhere"),
     memory: Path = Path("/nowhere"),
     ranks: Sequence[int] = (),
+    when: PrintedWhen | None = None,
 ) -> FailureRecord:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     error = ChildFailedError("train.py", dict(failures))
-    return first_failure(error, AttemptPaths(attempt), 0, memory, ranks)
+    return first_failure(error, AttemptPaths(attempt), 0, memory, ranks, when)
 
 
 def test_the_older_error_file_is_the_cause_not_the_lower_rank(tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_a_rank_s_own_record_in_memory_tells_what_ended_it_and_when(tmp_path: Pa
     for local, message in enumerate(("[Errno 28] voll", "broken")):
         chain = [{"type": "OSError", "message": message, "errno": 28 - 20 * local}]
         at_ns = int((NOW_S - 9 + local) * 1e9)
-        text = json.dumps({"ended": True, "status": 1, "time_ns": at_ns, "chain": chain})
+        text = json.dumps({"status": 1, "time_ns": at_ns, "chain": chain})
         raised_beside(str(tmp_path / f"rank-{4 + local}.error.json")).write_text(text)
     found = first((4, failed(0, 1, None)), (5, failed(1, 1, None)), memory=tmp_path)
     assert (found.rank, found.time_ns) == (4, int((NOW_S - 9) * 1e9))
@@ -163,6 +166,20 @@ def test_on_a_full_disk_the_record_goes_where_room_was_kept(
         record_failure(judged("", "disk-full", 1, "full"), attempt, 3, "n4")
     (file,) = attempt.failures.iterdir()
     assert "disk-full" in file.read_text()
+
+
+@pytest.mark.parametrize(("steps", "cause"), [(400, "exception"), (0, "disk-full")])
+def test_what_a_rank_survived_by_many_steps_did_not_end_it(
+    tmp_path: Path, steps: int, cause: str
+) -> None:
+    (tmp_path / "rank-4.err").write_text("error: No space left on device, keeping the old cache\n")
+    printed = {4: (0, 99)}
+    samples = [
+        Sample(time_s=at_s, launch=0, printed=printed, optimizer_steps=steps * int(at_s > 99))
+        for at_s in (1.0, 1900.0)
+    ]
+    when = PrintedWhen(samples, 0)
+    assert first((4, failed(0, 1, None)), attempt=tmp_path, when=when).cause == cause
 
 
 def test_a_rank_that_takes_long_to_end_may_have_failed_first(tmp_path: Path) -> None:

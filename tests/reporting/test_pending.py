@@ -76,11 +76,8 @@ SENTENCES = {
     "Reservation r was deleted": "reservation",
     "Reservation r, which this job was running under, has ended": "reservation",
     "Reservation r is invalid": "reservation",
-    "Problem using reservation": "reservation",
     "Required nodes outside of the reservation": "reservation",
     "CPU count per node can not be satisfied": "no node",
-    "Memory specification can not be satisfied": "no node",
-    "Node feature requirements can not be satisfied": "no node",
     "Socket, core and/or thread specification can not be satisfied": "no node",
 }
 

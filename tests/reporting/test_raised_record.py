@@ -21,7 +21,7 @@ OWN = ("/home/ada/train.py", 9, "save")
 
 def record(*chain: dict[str, Any], **fields: Any) -> RaisedRecord:
     links = [{"frames": [OWN], "own": OWN, **link} for link in chain]
-    return msgspec.convert({"ended": True, "status": 1, "chain": links, **fields}, RaisedRecord)
+    return msgspec.convert({"status": 1, "chain": links, **fields}, RaisedRecord)
 
 
 def line(*chain: dict[str, Any], **fields: Any) -> bytes:
@@ -43,14 +43,12 @@ FULL = {"type": "OSError", "message": "[Errno 28] voll: '/data/x'", "errno": 28}
     ("content", "message"),
     [
         (line(BROKEN), "broken"),
-        (line(BROKEN) + line({"type": "KeyError"}, ended=False), "broken"),
-        (line({"type": "KeyError"}, ended=False), None),
         (line(BROKEN) + line({"type": "OSError"})[:-9], "broken"),
         (line(BROKEN)[:-2] + b',"since_1.9":{"any":[1]}}\n', "broken"),
         (line(BROKEN).replace(b'"status":1', b'"status":"one"'), None),
         (line(BROKEN) + b"[" * 100_000 + b"\n", "broken"),
         (line(BROKEN) + b"\xff\xfe\n", "broken"),
-        (b'{"ended":true,"chain":[]}\n', None),
+        (b'{"chain":[]}\n', None),
         (line({"type": "ValueError", "message": "x" * LINE_BYTES}), None),
         (b"x" * (3 * LINE_BYTES) + b"\n" + line(BROKEN), "broken"),
         (b"", None),
@@ -111,15 +109,6 @@ def test_members_of_a_group_explain_it() -> None:
 def test_leaving_while_an_exception_is_handled_is_ended_by_that_exception() -> None:
     found = explained(record({"type": "SystemExit"}, BROKEN))
     assert str(found.shown.raised) == "ValueError: broken"
-
-
-def test_leaving_with_a_number_is_told_with_its_place() -> None:
-    left = {"type": "SystemExit"}
-    found = explained(record(left, left, status=3), status=3)
-    assert (found.where, found.shown.words) == (
-        "status",
-        "exit status 3, left by /home/ada/train.py:9 in save",
-    )
 
 
 def test_an_exception_before_a_crash_in_the_interpreter_s_end_is_the_cause() -> None:

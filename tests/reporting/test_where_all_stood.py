@@ -54,30 +54,33 @@ def _timed(voice: Voice, *samples: tuple[float, int, int]) -> Voice:
     return msgspec.structs.replace(voice, when=PrintedWhen(made, 0))
 
 
-BROKE = "error: the archive is broken\n"
+BROKE = "error: No space left on device: cache off\n"
 
 
 @pytest.mark.parametrize(
     ("later", "steps", "words"),
     [
-        ("", 400, "the archive is broken (31 min and 400 steps before the end)"),
+        ("", 400, "exit status 1; the last it had said, 31 min and 400 steps before the end,"),
         ("error: no such table\n", 400, "no such table"),
-        ("", 0, "the archive is broken"),
+        ("", 0, "No space left"),
     ],
 )
 def test_an_old_error_that_was_survived_counts_only_if_nothing_came_later(
     later: str, steps: int, words: str
 ) -> None:
     voice, size = rank(0, None, log=BROKE + later), len(BROKE)
-    samples = ((0.0, size, 0), (1800.0, size, steps - 3), (1860.0, size + len(later), steps))
+    long_ago, end = (1800.0, size, steps - steps // 9), (1860.0, size + len(later), steps)
+    samples = ((0.0, size, 0), long_ago, end)
     told = found(_timed(voice, *samples), ranks=1)
     assert words in told.sentence
-    assert ("broken" in told.sentence) == ("broken" in words)
+    assert told.cause == ("exception" if steps else "disk-full")
+    assert steps == 0 or "Make room" not in (told.action or "")
 
 
 @pytest.mark.parametrize(("last_s", "told"), [(600.0, True), (1700.0, False)])
 def test_ranks_that_had_long_been_silent_are_told_of(last_s: float, told: bool) -> None:
     log = "step 1 loss 2.5\nsaving #\n"
-    samples = ((0.0, 5, 0), (last_s, len(log), 1), (1800.0, len(log), 1))
+    samples = ((0.0, 5, 0), (last_s, len(log), 1), (1800.0, len(log) + 19, 1))
+    log += "Received signal 15\n"
     of_all = found(*(_timed(voice, *samples) for voice in _ranks(log)), state=OVER, ranks=4)
     assert ("20 min before the end" in of_all.sentence) == told

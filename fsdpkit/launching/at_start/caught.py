@@ -123,7 +123,7 @@ def record(error: BaseException, trace: Any) -> None:
         import time
 
         chain = _chain(error, trace, set())
-        line = {"ended": True, "status": status, "time_ns": time.time_ns(), "chain": chain}
+        line = {"status": status, "time_ns": time.time_ns(), "chain": chain}
         rank.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
     except BaseException:
         return

@@ -29,7 +29,7 @@ from fsdpkit.reporting.diagnosis.evidence import (
     TaskEvidence,
 )
 from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
-from fsdpkit.reporting.diagnosis.last_lines import where_all_stood
+from fsdpkit.reporting.diagnosis.last_lines import what_it_got_over, where_all_stood
 from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.standing import standing_ranks
 from fsdpkit.runs.failures import Level
@@ -214,7 +214,8 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
         return _unknown(task, evidence)
     also, follow_on = _others(first, findings)
     sentence, quotes = _told(first), [*_quotes(first, findings)]
-    if first.rank is None and (stood := where_all_stood(attempt, first.cause)) is not None:
+    whole = where_all_stood(attempt, first.cause) if first.rank is None else None
+    if (stood := whole or what_it_got_over(attempt, first)) is not None:
         sentence = f"{sentence.rstrip('.')}; {stood[0].rstrip(' .')}."
         quotes.append(stood[1])
     return Diagnosis(

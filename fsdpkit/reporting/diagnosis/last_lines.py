@@ -12,10 +12,10 @@ from typing import Literal
 
 from fsdpkit.failures.last_words import is_noise
 from fsdpkit.failures.tracebacks import counts_a_step, is_by_the_way, lines_of, without_numbers
-from fsdpkit.reporting.diagnosis.baseline import before_the_end
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
-from fsdpkit.reporting.diagnosis.findings import Quote, in_words
+from fsdpkit.reporting.diagnosis.findings import Finding, Quote, in_words
 from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.reporting.words import duration
 from fsdpkit.runs.log_ends import LogText
 from fsdpkit.runs.printed_when import Ago
 
@@ -40,31 +40,51 @@ def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] |
     if stepped and not silent and (not all_alike or counts_a_step(line.text)):
         return None
     whose = "every rank's" if all_alike else f"rank {voice.rank}'s"
-    ago = _last_printed(voice)
-    when = f", {before_the_end(ago)}," if ago is not None and ago.seconds >= _SOME_TIME_S else ""
-    told = f"{whose} last line{when} was: {in_words(line.text)}"
+    told = f"{whose} last line{_long_ago(voice, line)} was: {in_words(line.text)}"
     quote = Quote(line.file, line.line, in_words(line.text))
     return (told if stepped else f"no rank logged a step, and {told}"), quote
 
 
+def what_it_got_over(attempt: AttemptEvidence, first: Finding) -> tuple[str, Quote] | None:
+    """Of a rank that left with a status alone: the last line that it wrote, long before. It may
+    have nothing to do with the end."""
+    voice = next((v for v in attempt.voices if v.kind == "rank" and v.rank == first.rank), None)
+    alone = voice is not None and _STATUS_ALONE.match(first.words)
+    line = last_line_of(voice, "err") if voice is not None and alone else None
+    if voice is None or line is None or not (when := _long_ago(voice, line)):
+        return None
+    words = in_words(line.text)
+    return f"the last it had said{when} was: {words}", Quote(line.file, line.line, words)
+
+
+_STATUS_ALONE = re.compile(r"(?:exit status|ended by signal) \d+")
 _SOME_TIME_S = 60.0
 
 
-def _last_printed(voice: Voice) -> Ago | None:
-    if voice.when is None or voice.rank is None:
+def _ago(voice: Voice, line: LogText) -> Ago | None:
+    if voice.when is None or voice.rank is None or line.file is None:
         return None
-    return voice.when.last(voice.rank)
+    return voice.when.ago(voice.rank, line.file, line.begin + 1)
+
+
+def _long_ago(voice: Voice, line: LogText) -> str:
+    """How long before the end it was written, between commas; empty if that is not known, or was of
+    late."""
+    ago = _ago(voice, line)
+    if ago is None or ago.seconds < _SOME_TIME_S:
+        return ""
+    steps = f" and {ago.steps:,} step{'s' * (ago.steps > 1)}" if ago.steps else ""
+    return f", {duration(ago.seconds)}{steps} before the end,"
 
 
 def _long_silent(attempt: AttemptEvidence) -> bool:
-    """Whether no rank has printed a line or made a step for half of the time."""
+    """Whether no rank has said anything or made a step for half of the time."""
     ranks = [voice for voice in attempt.voices if voice.kind == "rank"]
-    seen_s = [voice.when.seen_s for voice in ranks if voice.when is not None]
-    last = [_last_printed(voice) for voice in ranks]
-    return bool(last) and all(
-        ago is not None and not ago.steps and 2 * ago.seconds >= max(_SOME_TIME_S, max(seen_s))
-        for ago in last
-    )
+    seen_s = max((voice.when.seen_s for voice in ranks if voice.when is not None), default=0.0)
+    last = [(voice, _last_of(log)) for voice in ranks for log in voice.logs]
+    agos = [_ago(voice, line) for voice, line in last if line is not None]
+    long_s = max(_SOME_TIME_S, seen_s)
+    return bool(agos) and all(a and not a.steps and 2 * a.seconds >= long_s for a in agos)
 
 
 def _stepped(attempt: AttemptEvidence) -> bool:
@@ -101,5 +121,6 @@ def _last_of(log: LogText) -> LogText | None:
     of_the_end = [place for place in ended if place > max(went_on, default=-1)]
     for line in reversed(lines[: of_the_end[0]] if of_the_end else lines):
         if "%|" in line.text or not is_noise(line.text):
-            return LogText(line.text.strip(), log.file, log.line_at(line.begin))
+            begin = log.begin + log.size(line.begin)
+            return LogText(line.text.strip(), log.file, log.line_at(line.begin), begin)
     return None
