@@ -140,11 +140,6 @@ def test_an_attempt_that_never_trained_is_lost_and_one_that_is_about_to_is_start
     assert seconds(efficiency(run)) == {"granted": 30, "lost": 30}
 
 
-def test_a_run_that_never_started_was_granted_nothing(run: Run) -> None:
-    found = efficiency(run)
-    assert (found.granted_h, found.parts, found.trained_share) == (0, (), None)
-
-
 def test_a_program_that_logs_no_steps_is_not_said_to_have_lost_them(run: Run) -> None:
     task = run.paths.task()
     starts(task, 0, T0)
@@ -167,19 +162,6 @@ def test_the_steps_of_an_earlier_run_are_no_training_of_this_one(run: Run) -> No
         write_lines(task.metrics, {"time_s": at_s, "step": step, "step_time_s": 1.0})
     ends(task, 0, T0 + 110)
     assert seconds(efficiency(run)) == {"granted": 110, "training": 15, "startup": 95}
-
-
-def test_a_clock_that_was_set_back_counts_no_second_twice(run: Run) -> None:
-    task = run.paths.task()
-    starts(task, 0, T0)
-    launches(task, 0, T0 + 10)
-    trains(task, 1, 5, T0 + 10)
-    breaks(task, 0, T0 + 50, 5)
-    launches(task, 0, T0 + 20, 1)  # half a minute before the trouble that it follows
-    trains(task, 6, 45, T0 + 20)
-    ends(task, 0, T0 + 70)
-    found = efficiency(run)
-    assert sum(part.hours for part in found.parts) == pytest.approx(found.granted_h)
 
 
 @st.composite

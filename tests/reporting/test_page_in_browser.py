@@ -208,13 +208,6 @@ def test_every_plot_is_there_and_not_empty(show: Any, width: int) -> None:
             assert plot["length"] > 50, title
 
 
-def test_each_of_a_few_nodes_has_a_line_of_its_own_colour(show: Any) -> None:
-    plots = {plot["title"]: plot for plot in show("failed").page.evaluate(DRAWN)}
-    colours = plots["CPU by node over time"]["strokes"]
-    assert "none" not in colours
-    assert len(set(colours)) == 4
-
-
 CUT_OFF = """
 [...document.querySelectorAll("svg.chart text")].map((text) => [text, text.getBoundingClientRect()])
   .filter(([, box]) => box.width && (box.left < 0 || box.right > innerWidth))

@@ -377,11 +377,3 @@ def test_a_step_is_found_before_much_else_that_was_printed(tmp_path: Path) -> No
     found = printed_by(history(tmp_path, r0_out=f"step 5 loss 2\n{noise}"), {}, ranks=1)
     assert found is not None
     assert (found.words, found.line) == ("step 5, loss 2.000", f"a detail {'x' * 90} 4999")
-
-
-def test_a_bar_far_back_is_over_too(tmp_path: Path) -> None:
-    bar = "100%|##| 40/40 [00:01<00:00, 9.0it/s]\n"
-    noise = "".join(f"a detail {'x' * 90} {n}\n" for n in range(2000))
-    found = printed_by(history(tmp_path, r0_out=bar + noise), {}, ranks=1)
-    assert found is not None
-    assert found.words == ""
