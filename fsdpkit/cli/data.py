@@ -98,7 +98,7 @@ def command() -> None:
 @command.command("prepare")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option(
-    "--output", required=True, type=click.Path(file_okay=False), help="Directory to create."
+    "-o", "--output", required=True, type=click.Path(file_okay=False), help="Directory to create."
 )
 @click.option(
     "--tokenizer",

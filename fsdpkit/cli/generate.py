@@ -27,7 +27,7 @@ SCRIPT = Path("examples", "T5-fsdp", "generate.py")
     "--bad-rows", type=click.Choice(["fail", "skip"]), help="Stop at an unusable row, or skip it."
 )
 @click.option("--rouge", is_flag=True, help="Compare with the targets; needs fsdpkit[rouge].")
-@click.option("--output", metavar="FILE", help="Write .jsonl there instead of printing.")
+@click.option("-o", "--output", metavar="FILE", help="Write .jsonl there instead of printing.")
 @click.option("--tokenizer", metavar="NAME", help="bytes, a tokenizer.json or a .model.")
 @click.option("--beams", type=click.IntRange(1), help="Beam width (default 1: greedy).")
 @click.option("--length-penalty", type=float, help="Above 1 prefers longer texts (default 1).")

@@ -10,6 +10,7 @@ import click
 @click.command("build")
 @click.argument("centres", nargs=-1, type=click.Path(file_okay=False, path_type=Path))
 @click.option(
+    "-o",
     "--output",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),

@@ -20,7 +20,7 @@ def _drafted(cluster: str, file: Path | None, text: str, unknown: Sequence[str])
 
 
 @click.command("draft")
-@click.option("--output", type=click.Path(dir_okay=False), help="Write to this file.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
     "--slurm-cluster", metavar="NAME", help="A cluster other than this login node's (scontrol -M)."

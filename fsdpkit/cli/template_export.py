@@ -62,6 +62,7 @@ def _exported(
     help="Whose app: Batch Connect of Open OnDemand, or Open Composer.",
 )
 @click.option(
+    "-o",
     "--output",
     required=True,
     type=click.Path(path_type=Path),

@@ -67,7 +67,7 @@ def place_to_plan(resources: Resources, site: LoadedSite, *, saves: bool = True)
     told += [
         *limits.warnings(resources, str(name), partition, node_type),
         *_about_slurm(profile),
-        *_about_architecture(profile, node_type),
+        *_about_nodes(profile, node_type),
     ]
     if profile.partitions:
         select = partition.directives(str(name))
@@ -119,7 +119,9 @@ def _about_slurm(profile: SiteProfile) -> Iterator[str]:
         )
 
 
-def _about_architecture(profile: SiteProfile, node: NodeType) -> Iterator[str]:
+def _about_nodes(profile: SiteProfile, node: NodeType) -> Iterator[str]:
+    if profile.kind == "slurm" and node.vendor == "none":
+        yield f"these nodes of {profile.title} have no GPUs: ranks run on CPU cores"
     login = profile.login.arch
     if login and node.arch and login != node.arch:
         yield (

@@ -136,6 +136,10 @@ def _unknown(live: LiveCluster, login: LoginNode, made: Making) -> Iterator[str]
     yield "whether a job without an account is refused, and the form of an account"
     if made.with_gpus:
         yield "model, memory and maker of the GPUs: Slurm's name says no more than its words"
+    elif devices := {one.partition(":")[0] for n in live.nodes for one in n.gres.split(",") if one}:
+        yield cut(
+            f"what fsdpkit could do with {', '.join(sorted(devices))}: these are no GPUs", 300
+        )
     shown = ", ".join(login.interfaces)
     yield cut(f"interfaces of compute nodes; this login node has {shown or 'none'}", 300)
     if login.modules:

@@ -199,7 +199,8 @@ def test_one_type_of_gpu_needs_no_type_in_the_request() -> None:
 
 
 def test_a_cluster_without_gpus_runs_ranks_on_cores() -> None:
-    profile = drafted(GPU, node("n1", Gres="(null)") + node("n2", Gres="nvme:2")).profile
+    profile = drafted(GPU, node("n1", Gres="(null)") + node("n2", Gres="npu:Other:8")).profile
+    assert any("npu" in one for one in profile.unknown)
     assert profile.gpu_request.form == "none"
     (kind,) = profile.node_types.values()
     assert (kind.vendor, kind.gpus, kind.nodes) == ("none", None, 2)
