@@ -29,6 +29,9 @@ from fsdpkit.cli.trusting import consent, trust_option
 from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
     from fsdpkit.rendering.script import Plan
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.states import JobState
@@ -73,6 +76,12 @@ _BEHIND = "Arguments of the program go after --"
 )
 @wanted("after", "runs")
 @trust_option
+@grouped(
+    HOW,
+    "--here",
+    is_flag=True,
+    help="Run in the allocation that this shell is in, queue nothing; implies --wait.",
+)
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @grouped(
     HOW,
@@ -143,16 +152,37 @@ def command(
         else:
             click.echo(answer)
         return 0
-    say_what_is_left_out(submission.leaked_variables())
+    if not request.here:
+        say_what_is_left_out(submission.leaked_variables())
     run = submission.submit_plan(plan, request.runs, agreed)
     report(run, as_json)
     say_what_the_copy_lacks(run)
-    if wait or follow:
-        with going_on(run.id):
+    if wait or follow or request.here:
+        with ending(run) if request.here else going_on(run.id):
             if follow:
                 print_output(run)
             return outcome(run)
     return 0
+
+
+@contextlib.contextmanager
+def ending(run: Run) -> Iterator[None]:
+    """Around waiting for a run in this shell's own allocation: Ctrl-C, or the end of the shell,
+    ends the run, and the allocation stays."""
+    import signal
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"\nfsdpkit: ending {run.id}; the allocation stays", err=True)
+        run.cancel()
+        click.echo(f"fsdpkit: {run.id}: {run.wait(poll_s=1.0).describe()}", err=True)
+        raise
 
 
 def print_script(script: str, as_json: bool) -> None:

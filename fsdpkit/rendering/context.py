@@ -131,6 +131,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         list[DirectiveNames], Meta(description="The #SBATCH options, in order, each once.")
     ]
     environment: Annotated[EnvironmentNames, Meta(description="Modules, Python and variables.")]
+    srun: Annotated[
+        list[str], Meta(description="Options of each srun in an allocation that exists; or none.")
+    ]
     container: Annotated[
         list[str], Meta(description="Words before the command that run it in a container; or none.")
     ]

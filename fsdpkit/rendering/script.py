@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.allocation import Allocation
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.limits import warning_s
 from fsdpkit.config.notify import Notify
@@ -87,6 +88,8 @@ class Plan:
     of the batch script."""
     first_attempt: int = 0
     """The number of the job's first attempt; a resumed run counts on from its earlier ones."""
+    allocation: Allocation | None = None
+    """Where the script runs at once, in place of being queued."""
 
     @property
     def digests(self) -> dict[str, str]:
@@ -148,6 +151,7 @@ def trace(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> Trac
 def _check_handed_on(plan: Plan) -> None:
     """A template that does not hand these on would run the job, or each task, as if it had none."""
     for name, given in (
+        ("srun", plan.allocation),
         ("array_args", _array_args(plan)),
         ("array_variables", _array_variables(plan)),
         ("environment.prepend", plan.job.spec.environment.prepend),
@@ -223,6 +227,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             unset=site.unset,
             passed=job.passed,
         ),
+        srun=_srun(plan, run_dir),
         container=_container(plan, run_dir),
         steps=StepNames(
             before=[*plan.job.steps.get("before", ())],
@@ -236,6 +241,12 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     )
     plain: dict[str, Any] = msgspec.to_builtins(context)
     return plain
+
+
+def _srun(plan: Plan, run_dir: Path) -> list[str]:
+    if plan.allocation is None:
+        return []
+    return plan.allocation.srun_words(plan.job.spec.resources.nodes, run_dir.name)
 
 
 def _gpu_request(plan: Plan) -> dict[str, Any]:
@@ -296,7 +307,7 @@ def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
         Directive("open-mode", "append"),
         Directive("signal", f"B:USR1@{warning_s(resources, plan.site.profile)}"),
     ]
-    if not plan.job.may_requeue:
+    if not plan.job.may_requeue or plan.allocation is not None:
         directives.append(Directive("no-requeue", None))
     elif plan.expedite:
         directives.append(Directive("requeue", "expedite"))
@@ -368,6 +379,8 @@ _RETURNS = {
 def requeue_note(plan: Plan) -> str:
     """Whether the script queues its own job again, and after what, for whoever reads its header."""
     retry = plan.job.spec.retry
+    if plan.allocation is not None:
+        return f"requeue: never (--here: in the allocation {plan.allocation.job_id})"
     if plan.site.profile.policy.requeue is False:
         return "requeue: never (site: policy.requeue)"
     if plan.array is not None:  # its tasks share the script, and may differ in this

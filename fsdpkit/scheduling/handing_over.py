@@ -47,15 +47,25 @@ def call_scheduler(
     Raises SubmissionUnconfirmed if Slurm may have the job and does not show it yet, and
     SubmissionInterrupted on Ctrl-C.
     """
-    profile = plan.site.profile
-    cluster = cluster_of(profile.kind, profile.slurm_clusters)
+    cluster = _taker(plan)
     try:
         job_id, name = _call_or_find(plan, cluster, paths, script, known)
         job = MarkedJob(job_id, JobMark.of(paths.dir, f"fsdpkit:{paths.dir.name}"))
-        asked = cluster if name is None else cluster_of(profile.kind, name)
+        named = name is not None and plan.allocation is None
+        asked = cluster_of(plan.site.profile.kind, name) if named else cluster
         return HandedOver(job_id, name, *asked.receipt(job))
     except KeyboardInterrupt as error:
         raise SubmissionInterrupted("interrupted while Slurm was asked") from error
+
+
+def _taker(plan: Plan) -> Cluster:
+    """Who takes the job: its cluster, or the allocation that it runs in."""
+    profile = plan.site.profile
+    if plan.allocation is None:
+        return cluster_of(profile.kind, profile.slurm_clusters)
+    from fsdpkit.scheduling.here.client import AllocationClient
+
+    return AllocationClient(profile.slurm_clusters, allocation=plan.allocation)
 
 
 def _call_or_find(

@@ -68,6 +68,8 @@ class SubmitRequest(Wanted):
     """Whether a plan that was made of this job decides if it is submitted."""
     sbatch_options: Sequence[str] = ()
     """`NAME=VALUE` or `NAME` each: options of sbatch that no key stands for."""
+    here: bool = False
+    """Run in the allocation around this process, in place of being queued."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -114,12 +116,17 @@ def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
 
 
 def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
+    allocation = None
+    if request.here:
+        from fsdpkit.scheduling.here.request import in_allocation
+
+        request, allocation = in_allocation(request, asked_for)
     site, why, job = asked_for(request)
     work_dir = Path.cwd()
     template = load_template(job.spec.template)
     if trusted := consent.to_job(job, site, template):
         check_entry(trusted, site)
-    placement, avoided = fit(job, site, runs_dir(request.runs), work_dir)
+    placement, avoided = fit(job, site, runs_dir(request.runs), work_dir, queues=allocation is None)
     if request.by_plan and (note := check_planned(job, placement.node_type, work_dir)):
         placement = replace(placement, warnings=(*placement.warnings, note))
     if request.array is not None:
@@ -144,7 +151,8 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         request.array,
         after,
         avoided=avoided,
-        expedite=wants_expediting(job, site.profile, placement.slurm_conf),
+        expedite=not allocation and wants_expediting(job, site.profile, placement.slurm_conf),
+        allocation=allocation,
     )
     return decided, why
 
@@ -220,7 +228,8 @@ def submit_plan(
     from fsdpkit.scheduling.snapshot import copy_tree
 
     (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
-    refuse_from_here(plan)
+    if plan.allocation is None:
+        refuse_from_here(plan)
     confirm(plan.after, cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters))
     refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
@@ -267,6 +276,7 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
         ranks_per_node=plan.job.spec.ranks_per_node,
         array=parse_array(plan.array)[0] if plan.array else None,
         left_out=[node for node, _ in plan.avoided],
+        here=plan.allocation is not None,
         submitted_s=now_s(),
         work_dir=str(plan.work_dir),
         command=sys.argv,
@@ -301,6 +311,7 @@ def submit(
     snapshot: bool | None = None,
     by_plan: bool = True,
     sbatch_options: Sequence[str] = (),
+    here: bool = False,
 ) -> Run:
     """Submit a job, as `fsdpkit submit` does, and return without waiting for it.
 
@@ -326,6 +337,7 @@ def submit(
         snapshot: Run in a copy of the work tree as it is now.
         by_plan: Refuse a job that `fsdpkit plan` has shown not to fit.
         sbatch_options: `NAME=VALUE` or `NAME` each: options of sbatch that no key stands for.
+        here: Run in the allocation around this process, which has to outlive the run.
 
     Returns:
         The run; its `job_id` is the scheduler's.
