@@ -137,6 +137,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     container: Annotated[
         list[str], Meta(description="Words before the command that run it in a container; or none.")
     ]
+    container_srun: Annotated[
+        list[str], Meta(description="Options of srun whose plugin runs it in one; or none.")
+    ]
     steps: Annotated[StepNames, Meta(description="The job's [steps], outside any container.")]
     device: Annotated[
         str, Meta(description="What ranks train on: cpu, nvidia, amd, or gpu where it is unknown.")

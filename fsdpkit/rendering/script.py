@@ -26,7 +26,9 @@ from fsdpkit.config.surroundings import PythonEnvironment as PythonEnvironment
 from fsdpkit.config.surroundings import own_python
 from fsdpkit.config.template import Template, parameter_values
 from fsdpkit.config.units import parse_array
-from fsdpkit.errors import ConfigError, RenderError, UsageError
+from fsdpkit.errors import RenderError, UsageError
+from fsdpkit.rendering.containers import command_words, is_by_plugin
+from fsdpkit.rendering.containers import srun_words as container_srun
 from fsdpkit.rendering.context import (
     Context,
     DigestNames,
@@ -152,6 +154,7 @@ def _check_handed_on(plan: Plan) -> None:
     """A template that does not hand these on would run the job, or each task, as if it had none."""
     for name, given in (
         ("srun", plan.allocation),
+        ("container_srun", is_by_plugin(plan.job, plan.site.profile)),
         ("array_args", _array_args(plan)),
         ("array_variables", _array_variables(plan)),
         ("environment.prepend", plan.job.spec.environment.prepend),
@@ -228,7 +231,8 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             passed=job.passed,
         ),
         srun=_srun(plan, run_dir),
-        container=_container(plan, run_dir),
+        container=command_words(plan.job, profile, run_dir),
+        container_srun=container_srun(plan.job, profile, run_dir, plan.work_dir),
         steps=StepNames(
             before=[*plan.job.steps.get("before", ())],
             each_node=[*plan.job.steps.get("each_node", ())],
@@ -408,24 +412,3 @@ def _python(plan: Plan) -> PythonEnvironment:
     if job.venv:
         return PythonEnvironment("venv", str(plan.work_dir / os.path.expanduser(job.venv)))
     return PythonEnvironment("container") if job.container else plan.python
-
-
-def _container(plan: Plan, run_dir: Path) -> list[str]:
-    """The words in front of the task's shell that run it in a container; none: no container."""
-    image = plan.job.spec.environment.container
-    if image is None:
-        return []
-    engine = plan.site.profile.container.engine
-    if engine is None:
-        raise ConfigError(
-            f"job {plan.job.spec.name}: environment.container is set, but the profile of "
-            f"{plan.site.profile.title} names no container engine ([container] engine)"
-        )
-    root, file = plan.job.entry.root, plan.job.accelerate_config
-    own = [*([root] if root else []), *([file.parent] if file else [])]
-    binds = [str(run_dir), *dict.fromkeys(map(str, own))]
-    for path in binds:
-        if "," in path or ":" in path:
-            raise UsageError(f"{engine} cannot bind a directory with ',' or ':' in it: {path}")
-    arguments = [*plan.site.profile.container.arguments, *(f"--bind={path}" for path in binds)]
-    return [engine, "exec", *arguments, image]
