@@ -128,6 +128,8 @@ def command(
     say_what_is_not_read()
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
+    if check and asked["here"]:
+        raise click.UsageError("--check asks about a queue, which --here needs not: choose one.")
     if module is not None:
         if job is not None:
             raise click.UsageError(f"-m starts a module: leave out {job}, or put it behind --.")
@@ -171,6 +173,8 @@ def ending(run: Run) -> Iterator[None]:
     ends the run, and the allocation stays."""
     import signal
 
+    from fsdpkit.errors import SchedulerError
+
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
@@ -180,7 +184,8 @@ def ending(run: Run) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         click.echo(f"\nfsdpkit: ending {run.id}; the allocation stays", err=True)
-        run.cancel()
+        with contextlib.suppress(SchedulerError):  # it is on file, which the run looks for
+            run.cancel()
         click.echo(f"fsdpkit: {run.id}: {run.wait(poll_s=1.0).describe()}", err=True)
         raise
 

@@ -374,12 +374,14 @@ class SlurmClient:
 
     def cancel(self, job: MarkedJob) -> None:
         """scancel; no error if the job is over already. Raises SchedulerError."""
-        self.confirm(job)
         if job.mark.here is not None:
-            from fsdpkit.scheduling.here.state import end_here
+            from fsdpkit.scheduling.here.state import end_here, request_end
 
+            request_end(job.mark.here)
+            self.confirm(job)
             end_here(job, job.mark.here, self.cluster)
         else:
+            self.confirm(job)
             self._do("scancel", checked_id(job.id), fine="already completing or completed")
 
     def _do(self, command: str, *words: str, fine: str | None = None) -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from fsdpkit.errors import SchedulerError, StorageError
 from fsdpkit.runs.layout import RunPaths, write_atomically
+from fsdpkit.runs.reading import table_in
 from fsdpkit.scheduling.here.commands import SCRIPT_STEP, end_steps, steps_of, warn_step
 from fsdpkit.scheduling.local.store import LocalJob
+from fsdpkit.scheduling.outcome import recorded
 from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def state_here(job: MarkedJob, allocation: JobState | None, cluster: str | None)
     """
     if job.mark.here is None:
         return allocation
-    written = LocalJob(job.mark.here).saved_state()
+    written = recorded(table_in(job.mark.here / "state.json"))
     if written is not None and written.phase == "ended":
         return written
     if allocation is None:
@@ -40,7 +42,7 @@ def state_here(job: MarkedJob, allocation: JobState | None, cluster: str | None)
         return replace(lost, state=word, reason="the allocation ended")
     if written is not None and not _goes_on(job, job.mark.here.parent.name, cluster):
         # What it wrote last counts, should it have ended between the two looks.
-        written = LocalJob(job.mark.here).saved_state()
+        written = recorded(table_in(job.mark.here / "state.json"))
         if written is None or written.phase != "ended":
             return replace(lost, state="NODE_FAIL", reason="the script's step is gone", end_s=None)
     return written or begun
@@ -51,17 +53,20 @@ def _goes_on(job: MarkedJob, run_id: str, cluster: str | None) -> bool:
     return steps is None or f"{SCRIPT_STEP}{run_id}" in [name for _, name in steps]
 
 
-def end_here(job: MarkedJob, directory: Path, cluster: str | None) -> None:
-    """End the run's steps and nothing else of the allocation. Raises SchedulerError, StorageError.
-
-    The script's step ends the others, if it is there: it looks for a file, and the signal only lets
-    it look at once.
-    """
+def request_end(directory: Path) -> None:
+    """Leave word that the run is to end, which its script's step looks for. Raises StorageError."""
     try:
         write_atomically(RunPaths(directory.parent).task().stop_requested, "cancel\n")
         LocalJob(directory).cancel_requested.touch(mode=0o600)
     except OSError as error:
         raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
+
+
+def end_here(job: MarkedJob, directory: Path, cluster: str | None) -> None:
+    """End the run's steps and nothing else of the allocation. Raises SchedulerError.
+
+    The script's step ends the others, if it is there; the signal lets it look at once.
+    """
     steps, run_id = steps_of(job.id, cluster), directory.parent.name
     if steps is None:
         raise SchedulerError(f"squeue does not say which steps of job {job.id} are the run's")
