@@ -23,7 +23,6 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.scheduling.states import JobState
 from fsdpkit.sweeps.parallel import parallel
 from fsdpkit.sweeps.results import Result
 from fsdpkit.sweeps.scaling import Mode, Size
@@ -98,12 +97,11 @@ def _study(directory: str, mode: Mode, local: Sequence[str]) -> list[Any]:
         "training.batch_size=8",
     )
     given = [word for each in sets for word in ("--set", each)]
-    first, *others = map(str, NODES)
-    fsdpkit(directory, "scale", "t5", "--nodes", first, f"--{mode}", *local, "--name", mode, *given)
-    for nodes in others:
-        _until_over(directory, "scale", mode, "sizes")
-        fsdpkit(directory, "scale", "extend", mode, "--nodes", nodes)
-    return list(_until_over(directory, "scale", mode, "sizes"))
+    study = ("scale", "t5", f"--{mode}", *local, "--name", mode, *given, "--nodes")
+    for nodes in map(str, NODES):
+        fsdpkit(directory, *study, nodes)
+        found = list(_until_over(directory, "scale", mode, "sizes"))
+    return found
 
 
 def _until_over(directory: str, kind: str, name: str, rows: str = "trials") -> Any:
@@ -175,9 +173,11 @@ def sweep_picture(told: Mapping[str, Any]) -> str:
             trial=one["trial"],
             settings=one["settings"],
             run=one["run"],
+            job_id=None,
             rung=one["rung"],
-            state=JobState(one["state"], "sacct", outcome="done"),
-            dropped=one["state"] == "DROPPED",
+            state=one["state"],
+            over=True,
+            succeeded=True,
             step=one["step"],
             value=one["value"],
             problem=one["problem"],

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from fsdpkit.cli.json_schemas import ANSWERS, file_of, name_of, schemas
+from fsdpkit.cli.json_schemas import answers_of, commands, file_of, name_of, schemas
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as top
 from fsdpkit.config.schema import SCHEMAS
@@ -77,12 +77,12 @@ def list_of_commands() -> Iterator[str]:
 def table_of_answers() -> Iterator[str]:
     rows = [
         (
-            f"`fsdpkit {command}`",
+            f"`fsdpkit {name}`",
             f"[{name_of(answer)}](schema/{file_of(answer)})",
-            escaped((answer.__doc__ or "").split("\n\n")[0]),
+            escaped((inspect.getdoc(answer.fields) or "").split("\n\n")[0]),
         )
-        for command, answers in ANSWERS.items()
-        for answer in answers
+        for name, command in commands()
+        for answer in answers_of(command)
     ]
     return table(("command", "schema", "what it is"), rows)
 

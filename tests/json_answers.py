@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from fsdpkit.cli.json_schemas import all_answers, name_of, schema_of
+from fsdpkit.cli.json_schemas import all_answers, name_of, schema_of, struct_of
 
 BY_NAME = {name_of(answer): answer for answer in all_answers()}
 
@@ -25,7 +25,7 @@ def checked(text: str) -> dict[str, Any]:
     name = told["schema"]
     _validator(name).validate(told)
     read = msgspec.convert(
-        told, BY_NAME[name], strict=True, dec_hook=lambda kind, value: kind(value)
+        told, struct_of(BY_NAME[name]), strict=True, dec_hook=lambda kind, value: kind(value)
     )
     assert json.loads(msgspec.json.encode(read, enc_hook=str)) == told
     return dict(told)

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import json_option, table
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import table
+
+if TYPE_CHECKING:
+    from fsdpkit.publishing.audit import UsedVersion
+
+
+@answer("fsdpkit.audit/1")
+def _audited(
+    centre: Path, weeks: int, lines: Sequence[UsedVersion], left_out: dict[str, int]
+) -> None:
+    """What shared runs used, and why some failed, by week.
+
+    left_out: records that do not count, by the reason.
+    """
 
 
 @click.command("audit")
@@ -16,7 +33,7 @@ from fsdpkit.cli.options import json_option, table
     default=4,
     help="Number of weeks, this one included (default: 4).",
 )
-@json_option
+@json_option(_audited)
 def command(centre: str, weeks: int, as_json: bool) -> int:
     """Count what shared runs used in the last weeks, and why some failed.
 
@@ -27,19 +44,12 @@ def command(centre: str, weeks: int, as_json: bool) -> int:
     CENTRE is a centre's folder. Only runs that their owners share count: with `[audit] share =
     true` in the job, or `files.group = true`, which opens the run to its group.
     """
-    from pathlib import Path
-
     from fsdpkit.publishing.audit import audit
 
     where = Path(centre).absolute()
     found = audit(where, weeks)
     if as_json:
-        from fsdpkit.cli.publish_answers import Audited
-
-        print_answer(
-            Audited(centre=str(where), weeks=weeks, lines=found.lines, left_out=found.left_out)
-        )
-        return 0
+        return _audited(where, weeks, found.lines, found.left_out)
     heads = ["WEEK", "OF", "VERSION", "RUNS", "USERS", "DONE", "FAILED", "NO END"]
     rows = [
         [

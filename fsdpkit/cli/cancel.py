@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete_run, json_option, runs_option
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete_run, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
-    from fsdpkit.scheduling.states import JobState
+
+
+@answer("fsdpkit.cancel/1")
+def _cancelled(
+    run: str, job_id: str | None, had_ended: bool, saving: Sequence[str], state: str | None
+) -> None:
+    """A run that was asked to end.
+
+    had_ended: it had before; nothing was asked. saving: jobs that were asked to save a checkpoint
+    and to stop; the others are ended at once. state: in words, if it has ended.
+    """
 
 
 @click.command("cancel")
@@ -19,7 +30,7 @@ if TYPE_CHECKING:
 @runs_option
 @click.option("--save", is_flag=True, help="Save a checkpoint first.")
 @click.option("--wait", is_flag=True, help="Wait for the end.")
-@json_option
+@json_option(_cancelled)
 def command(run: str, runs: str | None, save: bool, wait: bool, as_json: bool) -> int:
     """End RUN: all its array tasks, and jobs chained behind it.
 
@@ -35,18 +46,17 @@ def command(run: str, runs: str | None, save: bool, wait: bool, as_json: bool) -
     state = opened.state()
     if state is not None and state.over:
         if as_json:
-            _print_json(opened, (), state, had_ended=True)
-        else:
-            click.echo(f"{opened.id} has ended already: {state.describe()}")
+            return _cancelled(opened.id, opened.job_id, True, (), state.describe())
+        click.echo(f"{opened.id} has ended already: {state.describe()}")
         return 0
     asked = opened.cancel(save=save)
     if not as_json:
         _tell(opened, asked)
-    ended = opened.wait() if wait else None
+    ended = opened.wait().describe() if wait else None
     if as_json:
-        _print_json(opened, asked, ended, had_ended=False)
-    elif ended is not None:
-        click.echo(f"{opened.id}: {ended.describe()}")
+        return _cancelled(opened.id, opened.job_id, False, asked, ended)
+    if ended is not None:
+        click.echo(f"{opened.id}: {ended}")
     return 0
 
 
@@ -58,18 +68,3 @@ def _tell(run: Run, asked: Sequence[str]) -> None:
         )
     else:
         click.echo(f"asked to end {run.id} (job {run.job_id})")
-
-
-def _print_json(run: Run, asked: Sequence[str], state: JobState | None, *, had_ended: bool) -> None:
-    from fsdpkit.cli.json_answers import Cancelled
-    from fsdpkit.cli.json_output import print_answer
-
-    print_answer(
-        Cancelled(
-            run=run.id,
-            job_id=run.job_id,
-            had_ended=had_ended,
-            saving=list(asked),
-            state=None if state is None else state.describe(),
-        )
-    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
     GroupedCommand,
     hanging,
@@ -21,6 +22,8 @@ from fsdpkit.cli.options import (
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fsdpkit.rendering.script import Plan
     from fsdpkit.runs.node_report import NodeReport, NodeVerdict, ReportedNode
     from fsdpkit.scheduling.checks import CheckResult
@@ -31,6 +34,23 @@ if TYPE_CHECKING:
 JOB = "check"
 FAILED = 78
 _AVOID_S = 7 * 86400
+
+
+@answer("fsdpkit.check/1")
+def _checked(ok: bool, checks: Sequence[CheckResult]) -> None:
+    """`check` of the login node."""
+
+
+@answer("fsdpkit.check-nodes/1")
+def _measured(
+    run: str,
+    dir: Path,
+    nodes: Sequence[NodeVerdict],
+    remarks: Sequence[str],
+    reachability: Sequence[Reach],
+    measured: NodeReport | None,
+) -> None:
+    """`check --nodes`: what a job measured on the nodes."""
 
 
 @click.command("check", cls=GroupedCommand)
@@ -46,7 +66,7 @@ _AVOID_S = 7 * 86400
 )
 @runs_option
 @trust_option
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option(_checked, _measured)
 def command(
     avoid: bool, runs: str | None, trust: tuple[str, ...], as_json: bool, **asked: Any
 ) -> int:
@@ -83,10 +103,7 @@ def _check_login(request: SubmitRequest, runs: str | None, as_json: bool) -> int
             _print(finding)
     status = worst(findings)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.json_reports import Checked
-
-        print_answer(Checked(ok=status == 0, checks=findings))
+        _checked(status == 0, findings)
     return status
 
 
@@ -178,7 +195,7 @@ def _tell(
     if avoid:
         _avoid(run, bad)
     if as_json:
-        _print_json(run, report, verdicts, remarks, reached)
+        _measured(run.id, run.dir, verdicts, remarks, reached, report)
         return
     if report is not None:
         states = {verdict.node: verdict.state for verdict in verdicts}
@@ -207,28 +224,6 @@ def _tell_reach(reached: Iterable[Reach]) -> None:
         click.echo(str(reach))
     if any(reach.answer == "reachable" for reach in reached):
         click.echo(MEANING)
-
-
-def _print_json(
-    run: Run,
-    report: NodeReport | None,
-    verdicts: Sequence[NodeVerdict],
-    remarks: Sequence[str],
-    reached: Sequence[Reach],
-) -> None:
-    from fsdpkit.cli.json_output import print_answer
-    from fsdpkit.cli.json_reports import NodesMeasured
-
-    print_answer(
-        NodesMeasured(
-            run=run.id,
-            dir=str(run.dir),
-            nodes=list(verdicts),
-            remarks=list(remarks),
-            reachability=list(reached),
-            measured=report,
-        )
-    )
 
 
 COLUMNS = [

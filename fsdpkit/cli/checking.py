@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.json_output import answer
 from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
     from fsdpkit.config.checking import BrokenFile
     from fsdpkit.config.published.index import Kind
 
-
 T = TypeVar("T")
+
+
+@answer("fsdpkit.files-check/1")
+def files_checked(kind: Kind, checked: int, problems: Sequence[BrokenFile]) -> None:
+    """Whether every template, profile or job that can be found can be used."""
 
 
 def check_option(what: str) -> Callable[[Any], Any]:
@@ -52,9 +56,7 @@ def report_check(kind: Kind, as_json: bool) -> int:
 
     checked, broken = check_all(kind)
     if as_json:
-        from fsdpkit.cli.publish_answers import FilesChecked
-
-        print_answer(FilesChecked(kind=kind, checked=checked, problems=broken))
+        files_checked(kind, checked, broken)
     else:
         for one in broken:
             click.echo(f"{one.layer} {kind} {one.name}: {one.why}")

@@ -7,9 +7,11 @@ they answer on a login node.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,14 +25,38 @@ from fsdpkit.cli.checkpoint_places import (
 )
 from fsdpkit.cli.checkpoint_save import command as save
 from fsdpkit.cli.checkpoint_verify import command as verify
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import json_option, table
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import table
 from fsdpkit.config.units import format_bytes
 from fsdpkit.listing import first_of
+from fsdpkit.reporting.words import second
 
 if TYPE_CHECKING:
-    from fsdpkit.cli.json_answers import ListedCheckpoint
     from fsdpkit.runs.checkpoints import Description
+
+
+@dataclass(frozen=True)
+class ListedCheckpoint:
+    """One checkpoint. problem: what shows without reading the tensors. best_by: by what it is the
+    best, and the value."""
+
+    name: str
+    path: Path
+    task: int | None
+    step: int | None
+    saved_at: str | None
+    bytes: int | None
+    ranks: int | None
+    problem: str | None
+    resumes: bool
+    measured: dict[str, Any]
+    best: bool
+    best_by: str | None
+
+
+@answer("fsdpkit.checkpoint-ls/1")
+def _checkpoints(checkpoints: Sequence[ListedCheckpoint]) -> None:
+    """The checkpoints of a run, oldest first."""
 
 
 @click.group("checkpoint")
@@ -55,7 +81,7 @@ command.add_command(export)
 
 @command.command("ls")
 @run_argument
-@json_option
+@json_option(_checkpoints)
 def ls(run: str, runs: str | None, task: int | None, as_json: bool) -> int:
     """List RUN's checkpoints, oldest first.
 
@@ -68,10 +94,8 @@ def ls(run: str, runs: str | None, task: int | None, as_json: bool) -> int:
     places = find_checkpoints(run, runs, task)
     listed = [one for place in places for one in _listed(place)]
     if as_json:
-        from fsdpkit.cli.json_answers import Checkpoints
-
         require_some(run, places)
-        print_answer(Checkpoints(checkpoints=listed))
+        _checkpoints(listed)
     elif listed:
         columns = ["CHECKPOINT", "SAVED", "SIZE", "RANKS", "STATE"]
         table(columns, [_row(one) for one in listed])
@@ -93,7 +117,6 @@ def _row(one: ListedCheckpoint) -> list[str]:
 
 
 def _listed(place: CheckpointPlace) -> list[ListedCheckpoint]:
-    from fsdpkit.cli.json_answers import ListedCheckpoint
     from fsdpkit.runs.checkpoints import best_of, step_of
 
     listed: list[ListedCheckpoint] = []
@@ -106,7 +129,7 @@ def _listed(place: CheckpointPlace) -> list[ListedCheckpoint]:
         listed.append(
             ListedCheckpoint(
                 name=place.name(path),
-                path=str(path),
+                path=path,
                 task=place.task,
                 step=known.step if known else step_of(path),
                 saved_at=known.saved_at if known else None,
@@ -152,7 +175,6 @@ def _tell_drafts(place: CheckpointPlace) -> None:
 
 def _local_time(text: str) -> str:
     try:
-        saved = datetime.fromisoformat(text)
+        return second(datetime.fromisoformat(text).timestamp())
     except ValueError:
         return text
-    return saved.astimezone().strftime("%Y-%m-%d %H:%M:%S")

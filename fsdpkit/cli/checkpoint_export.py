@@ -23,9 +23,15 @@ from fsdpkit.cli.checkpoint_places import (
     run_argument,
 )
 from fsdpkit.cli.checkpoint_verify import counted, every_problem
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import json_option
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.config.units import format_bytes
+
+
+@answer("fsdpkit.checkpoint-export/1")
+def _exported(
+    checkpoint: Path, path: Path, files: Sequence[Path], bytes: int, load: Sequence[str]
+) -> None:
+    """The weights of a checkpoint, written for another program. load: how to read it."""
 
 
 @click.command("export")
@@ -49,7 +55,7 @@ from fsdpkit.config.units import format_bytes
 @click.option(
     "--with-optimizer", is_flag=True, help="Include the optimizer's state; needs --format file."
 )
-@json_option
+@json_option(_exported)
 def command(
     run: str,
     destination: Path,
@@ -100,19 +106,7 @@ def command(
     total_bytes = sum(file.stat().st_size for file in files)
     ways = _ways_to_load(target, destination, with_optimizer)
     if as_json:
-        from fsdpkit.cli.json_answers import Exported
-
-        names = [str(file) for file in files]
-        print_answer(
-            Exported(
-                checkpoint=str(checkpoint),
-                path=str(target),
-                files=names,
-                bytes=total_bytes,
-                load=ways,
-            )
-        )
-        return 0
+        return _exported(checkpoint, target, files, total_bytes, ways)
     size = format_bytes(total_bytes)
     what = "weights and optimizer" if with_optimizer else "weights"
     click.echo(f"{destination}: {what} of {checkpoint.name}, {size} in {counted(files, 'file')}")

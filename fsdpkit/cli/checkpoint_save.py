@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import complete_run, json_option, runs_option
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete_run, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.saving import SaveRequest
+
+
+@dataclass(frozen=True)
+class Saving:
+    """One job that was asked for a checkpoint. path: of the checkpoint; null without --wait."""
+
+    job_id: str
+    task: int | None
+    path: Path | None
+
+
+@answer("fsdpkit.checkpoint-save/1")
+def _saving(run: str, jobs: Sequence[Saving]) -> None:
+    """A run that was asked to save a checkpoint and to go on."""
 
 
 @click.command("save")
@@ -21,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--task", type=click.IntRange(0), help="Array task (default: all that are running).")
 @runs_option
 @click.option("--wait", is_flag=True, help="Wait until the checkpoint is complete.")
-@json_option
+@json_option(_saving)
 def command(run: str, runs: str | None, task: int | None, wait: bool, as_json: bool) -> int:
     """Make RUN save a checkpoint after its current step, and continue.
 
@@ -40,10 +55,12 @@ def command(run: str, runs: str | None, task: int | None, wait: bool, as_json: b
     opened = Run.open(run, runs=runs)
     requests = opened.save_checkpoint(array_task=task)
     if as_json:
-        _print_json(opened.id, requests, wait)
-        return 0
-    jobs = ", ".join(request.job_id for request in requests)
-    click.echo(f"asked {opened.id} (job {jobs}) to save a checkpoint and to go on")
+        jobs = [
+            Saving(one.job_id, one.array_task, _saved(one) if wait else None) for one in requests
+        ]
+        return _saving(opened.id, jobs)
+    names = ", ".join(request.job_id for request in requests)
+    click.echo(f"asked {opened.id} (job {names}) to save a checkpoint and to go on")
     if not wait:
         if any(request.is_listed for request in requests):
             click.echo(f"  to see it: fsdpkit checkpoint ls {shlex.quote(str(opened.dir))}")
@@ -56,20 +73,6 @@ def command(run: str, runs: str | None, task: int | None, wait: bool, as_json: b
 
 def _saved(request: SaveRequest) -> Path:
     return request.wait(lambda: click.echo(_SLOW, err=True))
-
-
-def _print_json(run: str, requests: Sequence[SaveRequest], wait: bool) -> None:
-    from fsdpkit.cli.json_answers import Saved, Saving
-
-    jobs = [
-        Saving(
-            job_id=request.job_id,
-            task=request.array_task,
-            path=str(_saved(request)) if wait else None,
-        )
-        for request in requests
-    ]
-    print_answer(Saved(run=run, jobs=jobs))
 
 
 _SLOW = (

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fsdpkit.cli.checkpoint_places import find_checkpoints, of_step, run_argument, without
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import json_option
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.terminal import reading_bar
 from fsdpkit.config.units import format_bytes
 
-if TYPE_CHECKING:
-    from fsdpkit.cli import json_answers
+
+@dataclass(frozen=True)
+class Verified:
+    """A checkpoint whose every byte was read. removed: it went meanwhile, as older ones do."""
+
+    name: str
+    path: Path
+    whole: bool
+    removed: bool
+    problems: list[str]
+    bytes: int | None
+
+
+@answer("fsdpkit.checkpoint-verify/1")
+def _verification(ok: bool, checkpoints: Sequence[Verified]) -> None:
+    """What `checkpoint verify` found; the exit status is 74 if one is not whole."""
 
 
 @click.command("verify")
 @run_argument
 @click.option("--step", type=click.IntRange(0), help="Only the checkpoint of this step.")
-@json_option
+@json_option(_verification)
 def command(run: str, runs: str | None, task: int | None, step: int | None, as_json: bool) -> int:
     """Read every byte of RUN's checkpoints.
 
@@ -35,16 +48,14 @@ def command(run: str, runs: str | None, task: int | None, step: int | None, as_j
     """
     from fsdpkit.errors import StorageError
 
-    found: list[json_answers.Verified] = []
+    found: list[Verified] = []
     for name, path in of_step(run, find_checkpoints(run, runs, task), step):
         found.append(_verified(name, path))
         if not as_json:
             _tell_verified(found[-1])
     wrong = sum(not one.whole and not one.removed for one in found)
     if as_json:
-        from fsdpkit.cli.json_answers import Verification
-
-        print_answer(Verification(ok=not wrong, checkpoints=found))
+        _verification(not wrong, found)
     if wrong:
         are = "is" if wrong == 1 else "are"
         raise StorageError(
@@ -54,8 +65,7 @@ def command(run: str, runs: str | None, task: int | None, step: int | None, as_j
     return 0
 
 
-def _verified(name: str, path: Path) -> json_answers.Verified:
-    from fsdpkit.cli.json_answers import Verified
+def _verified(name: str, path: Path) -> Verified:
     from fsdpkit.errors import ConfigError
     from fsdpkit.runs.checkpoints import describe
 
@@ -66,7 +76,7 @@ def _verified(name: str, path: Path) -> json_answers.Verified:
     removed = bool(problems) and not path.exists()
     return Verified(
         name=name,
-        path=str(path),
+        path=path,
         whole=not problems,
         removed=removed,
         problems=[] if removed else problems,
@@ -74,7 +84,7 @@ def _verified(name: str, path: Path) -> json_answers.Verified:
     )
 
 
-def _tell_verified(one: json_answers.Verified) -> None:
+def _tell_verified(one: Verified) -> None:
     if one.removed:
         click.echo(f"{one.name}: removed meanwhile, as older ones are (keep_last)")
         return

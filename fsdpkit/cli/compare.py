@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, hanging, runs_option, write_page
 
 if TYPE_CHECKING:
@@ -20,6 +20,11 @@ _WIDTH = 80
 _CURVES = (("eval_loss", "evaluation loss"), ("loss", "training loss"))
 
 
+@answer(None)
+def _comparison(found: Comparison) -> None:
+    """Runs beside each other."""
+
+
 @click.command("compare")
 @click.argument("run", nargs=-1, required=True, shell_complete=complete_run)
 @runs_option
@@ -28,7 +33,7 @@ _CURVES = (("eval_loss", "evaluation loss"), ("loss", "training loss"))
     type=click.Path(dir_okay=False),
     help="Write one HTML file instead, or `-` to print it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema fsdpkit.compare/1).")
+@json_option(_comparison)
 def command(run: tuple[str, ...], runs: str | None, html: str | None, as_json: bool) -> int:
     """Compare runs: settings that differ, results, curves.
 
@@ -54,7 +59,7 @@ def command(run: tuple[str, ...], runs: str | None, html: str | None, as_json: b
         if path := write_page(page(told, sides), html):
             click.echo(path)
     elif as_json:
-        print_answer(told)
+        _comparison(told)
     else:
         for line in _described(told, sides):
             click.echo(line)

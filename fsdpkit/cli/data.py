@@ -7,18 +7,18 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.options import json_option
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.config.units import format_bytes
 
 if TYPE_CHECKING:
-    from fsdpkit.cli.json_answers import Lengths, PreparedData
     from fsdpkit.data.index import DataIndex
     from fsdpkit.data.pool import PreparationProgress
 
@@ -28,6 +28,61 @@ MOST_BY_DEFAULT = 8
 """Processes, when nobody says: a login node is shared."""
 MOST_LENGTHS = 10_000_000
 """Rows whose lengths are sorted for percentiles; of more, every n-th."""
+
+
+@answer("fsdpkit.data-prepare/1")
+def _prepared(
+    dir: Path,
+    was_prepared: bool,
+    task: str,
+    rows: int,
+    tokens: int,
+    bytes: int,
+    bad_rows: int,
+    bad_examples: Sequence[str],
+    fingerprint: str,
+) -> None:
+    """A directory that `data prepare` made.
+
+    was_prepared: it had been before, from the same input. bad_examples: why some of the rows that
+    were left out cannot be used.
+    """
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many tokens the rows have in one field."""
+
+    min: int
+    p5: int
+    p50: int
+    p95: int
+    p99: int
+    max: int
+
+
+@answer("fsdpkit.data-show/1")
+def _shown(
+    dir: Path,
+    task: str,
+    tokenizer: str,
+    vocab_size: int,
+    rows: int,
+    tokens: int,
+    bytes: int,
+    shards: int,
+    bad_rows: int,
+    bad_examples: Sequence[str],
+    inputs: Sequence[str],
+    fingerprint: str,
+    lengths: dict[str, Lengths],
+    row: int,
+    texts: dict[str, str],
+) -> None:
+    """What a prepared directory holds, and one of its rows.
+
+    lengths, texts: by field; the latter are the row's, decoded.
+    """
 
 
 @click.group("data")
@@ -83,7 +138,7 @@ def command() -> None:
     help="Stop at an unusable row, or skip it.",
 )
 @click.option("--force", is_flag=True, help="Replace data that was prepared from other input.")
-@json_option
+@json_option(_prepared)
 def prepare(
     inputs: tuple[str, ...],
     output: str,
@@ -115,8 +170,17 @@ def prepare(
         raise
     index = done.index
     if as_json:
-        _print_prepared(Path(output), index, done.found)
-        return 0
+        return _prepared(
+            dir=Path(output).absolute(),
+            was_prepared=done.found,
+            task=index.preparation.task,
+            rows=index.rows,
+            tokens=index.tokens,
+            bytes=index.bytes,
+            bad_rows=index.bad_rows,
+            bad_examples=index.bad_examples,
+            fingerprint=index.fingerprint,
+        )
     if done.found:
         click.echo(f"{output}: is prepared already", err=True)
     _tell_bad_rows(index)
@@ -133,100 +197,65 @@ def prepare(
 @command.command("show")
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option("--row", type=click.IntRange(0), default=0, help="Row to print, from 0.")
-@json_option
+@json_option(_shown)
 def show(directory: str, row: int, as_json: bool) -> int:
     """Print what a prepared directory holds, and one of its rows."""
-    from msgspec.structs import astuple
-
-    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.options import table
     from fsdpkit.data.index import read_index
+    from fsdpkit.data.prepared import open_tokens, tokenizer_of
     from fsdpkit.errors import UsageError
 
     path = Path(directory)
     index = read_index(path)
     if row >= index.rows:
         raise UsageError(f"--row {row}: {directory} has rows 0 to {index.rows - 1}.")
-    data = _looked_at(path, index, row)
+    tokens, made = open_tokens(path), index.preparation
+    tokenizer = tokenizer_of(path, made.tokenizer)
+    fields = list(enumerate(made.fields))
+    lengths = {name: _percentiles(tokens.lengths(i)) for i, name in fields}
+    texts = {name: tokenizer.decode(tokens.ids(row, i).tolist()) for i, name in fields}
     if as_json:
-        print_answer(data)
-        return 0
+        return _shown(
+            dir=path.absolute(),
+            task=made.task,
+            tokenizer=made.tokenizer.file,
+            vocab_size=made.tokenizer.vocab_size,
+            rows=index.rows,
+            tokens=index.tokens,
+            bytes=index.bytes,
+            shards=len(index.shards),
+            bad_rows=index.bad_rows,
+            bad_examples=index.bad_examples,
+            inputs=[record.path for record in made.inputs],
+            fingerprint=index.fingerprint,
+            lengths=lengths,
+            row=row,
+            texts=texts,
+        )
     facts = {
-        "task": data.task,
-        "tokenizer": f"{data.tokenizer}, {data.vocab_size:,} ids",
-        "rows": f"{data.rows:,}",
-        "tokens": f"{data.tokens:,}",
+        "task": made.task,
+        "tokenizer": f"{made.tokenizer.file}, {made.tokenizer.vocab_size:,} ids",
+        "rows": f"{index.rows:,}",
+        "tokens": f"{index.tokens:,}",
         "size": _size(index),
-        "bad rows": f"{data.bad_rows:,} left out" if data.bad_rows else "none",
+        "bad rows": f"{index.bad_rows:,} left out" if index.bad_rows else "none",
         "inputs": _inputs(index),
-        "fingerprint": data.fingerprint,
+        "fingerprint": index.fingerprint,
     }
     for name, fact in facts.items():
         click.echo(_cut(f"{name:<12}{fact}"))
     _tell_bad_rows(index)
     click.echo("\nLength in tokens")
-    rows = [
-        [name, *(f"{length:,}" for length in astuple(lengths))]
-        for name, lengths in data.lengths.items()
-    ]
+    rows = [[name, *(f"{count:,}" for count in astuple(one))] for name, one in lengths.items()]
     table(["FIELD", "MIN", "5%", "50%", "95%", "99%", "MAX"], rows)
     click.echo(f"\nRow {row:,}")
-    for name, text in data.texts.items():
+    for name, text in texts.items():
         click.echo(_cut(f"  {name}: {_printable(text)}"))
     return 0
 
 
-def _print_prepared(directory: Path, index: DataIndex, found: bool) -> None:
-    from fsdpkit.cli.json_answers import Prepared
-    from fsdpkit.cli.json_output import print_answer
-
-    print_answer(
-        Prepared(
-            dir=str(directory.absolute()),
-            was_prepared=found,
-            task=index.preparation.task,
-            rows=index.rows,
-            tokens=index.tokens,
-            bytes=_bytes(index),
-            bad_rows=index.bad_rows,
-            bad_examples=list(index.bad_examples),
-            fingerprint=index.fingerprint,
-        )
-    )
-
-
-def _looked_at(directory: Path, index: DataIndex, row: int) -> PreparedData:
-    from fsdpkit.cli.json_answers import PreparedData
-    from fsdpkit.data.prepared import open_tokens, tokenizer_of
-
-    tokens, made = open_tokens(directory), index.preparation
-    tokenizer = tokenizer_of(directory, made.tokenizer)
-    return PreparedData(
-        dir=str(directory.absolute()),
-        task=made.task,
-        tokenizer=made.tokenizer.file,
-        vocab_size=made.tokenizer.vocab_size,
-        rows=index.rows,
-        tokens=index.tokens,
-        bytes=_bytes(index),
-        shards=len(index.shards),
-        bad_rows=index.bad_rows,
-        bad_examples=list(index.bad_examples),
-        inputs=[record.path for record in made.inputs],
-        fingerprint=index.fingerprint,
-        lengths={name: _percentiles(tokens.lengths(i)) for i, name in enumerate(made.fields)},
-        row=row,
-        texts={
-            name: tokenizer.decode(tokens.ids(row, i).tolist())
-            for i, name in enumerate(made.fields)
-        },
-    )
-
-
 def _percentiles(lengths: Any) -> Lengths:
     import numpy as np
-
-    from fsdpkit.cli.json_answers import Lengths
 
     some = lengths[:: max(1, -(-len(lengths) // MOST_LENGTHS))]
     p5, p50, p95, p99 = map(int, np.percentile(some, [5, 50, 95, 99], method="lower"))
@@ -245,12 +274,7 @@ def _inputs(index: DataIndex) -> str:
 
 def _size(index: DataIndex) -> str:
     count = len(index.shards)
-    return f"{format_bytes(_bytes(index))} in {count:,} shard{'s' if count > 1 else ''}"
-
-
-def _bytes(index: DataIndex) -> int:
-    width = int(index.dtype[2])
-    return index.tokens * width + 8 * index.rows * (index.fields + 1)
+    return f"{format_bytes(index.bytes)} in {count:,} shard{'s' if count > 1 else ''}"
 
 
 def _tell_bad_rows(index: DataIndex) -> None:

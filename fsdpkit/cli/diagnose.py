@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import on_run
 from fsdpkit.config import assets
 from fsdpkit.errors import NotFoundError
@@ -28,12 +28,17 @@ _LONGEST = 240
 _AGAIN = "To go on: "
 
 
+@answer(None)
+def _diagnosis(found: Diagnosis) -> None:
+    """Why a run ended as it did."""
+
+
 @click.command("diagnose")
 @on_run()
 @click.option("--attempt", type=click.IntRange(min=0), help="Attempt number (default: the newest).")
 @click.option("--task", type=click.IntRange(min=0), help="Array task.")
 @click.option("--page", is_flag=True, help="Also print the page on the cause.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option(_diagnosis)
 def command(run: Run, attempt: int | None, task: int | None, page: bool, as_json: bool) -> int:
     """Say why RUN (its path, id, or a unique part of it; default: your newest) ended as it did,
     and what to do.
@@ -55,7 +60,7 @@ def command(run: Run, attempt: int | None, task: int | None, page: bool, as_json
 
     found = diagnose(gather(run, MustRead(task, attempt)), attempt)
     if as_json:
-        print_answer(found)
+        _diagnosis(found)
     else:
         click.echo("\n".join(lines_of(found, run.dir)))
         if page and found.page is not None:

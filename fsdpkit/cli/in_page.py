@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +170,8 @@ def _known(words: list[str], files: CatalogueFiles) -> Known:
     from fsdpkit.scheduling.job_checks import training_of
 
     with command.make_context("submit", list(words)) as read:
-        said = {name: read.params[name] for name in read.params.keys() & _OF_REQUEST}
+        names = {one.name for one in fields(submission.SubmitRequest)}
+        said = {name: read.params[name] for name in read.params.keys() & names}
         plan, _ = submission.plan(submission.SubmitRequest(args=read.obj, **said))
     training = training_of(plan.job, plan.work_dir)
     own = plan.job.spec.trainer_name == OWN
@@ -256,20 +258,6 @@ def _plan_command(said: Mapping[str, Any]) -> str:
     for each in said["sets"]:
         words += ["--set", each]
     return shlex.join(words)
-
-
-_OF_REQUEST = {
-    "job",
-    "cluster",
-    "array",
-    "sets",
-    "nodes",
-    "gpus",
-    "time",
-    "partition",
-    "account",
-    "spare",
-}
 
 
 def _check(asked: PageRequest) -> None:

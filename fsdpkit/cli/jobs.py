@@ -2,25 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.checking import check_option, listed, report_check
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
+from fsdpkit.cli.checking import check_option, files_checked, listed, report_check
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete, say_what_is_not_read, table
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import JobSpec
     from fsdpkit.config.job_loading import LoadedJob
 
 
+@dataclass(frozen=True)
+class ListedJob:
+    """A job that can be submitted by its name. gpus: per node. found_in: the places, the strongest
+    last."""
+
+    name: str
+    nodes: int
+    gpus: int
+    found_in: list[str]
+    description: str
+
+
+@answer("fsdpkit.jobs/1")
+def _jobs(jobs: Sequence[ListedJob]) -> None:
+    """All jobs that have a name."""
+
+
+@dataclass(frozen=True)
+class PrintedSetting:
+    """One key of a job, such as `resources.nodes`, and where its value is from."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+@answer("fsdpkit.jobs-show/1")
+def _one_job(
+    name: str, files: Sequence[Path], entry: str, settings: Sequence[PrintedSetting]
+) -> None:
+    """A job with every value that is set, and its origin."""
+
+
 @click.command("jobs")
 @click.argument("name", required=False, shell_complete=complete("job"))
 @click.option("--all", "everything", is_flag=True, help="All keys, as TOML to save and submit.")
 @check_option("job")
-@json_option
+@json_option(_jobs, _one_job, files_checked)
 def command(name: str | None, everything: bool, check: bool, as_json: bool) -> int:
     """List the jobs and where each was found, or show one: its values and where each is set.
 
@@ -47,21 +82,12 @@ def command(name: str | None, everything: bool, check: bool, as_json: bool) -> i
     if name is not None:
         _show(name, as_json)
         return 0
-    from fsdpkit.cli.json_answers import Jobs, ListedJob
-
-    jobs = [
-        ListedJob(
-            name=known,
-            nodes=job.spec.resources.nodes,
-            gpus=job.spec.resources.gpus,
-            found_in=found_in,
-            description=job.spec.description,
-        )
-        for known, job, found_in in listed("job", load_job)
-    ]
+    jobs = []
+    for known, job, found_in in listed("job", load_job):
+        shape, about = job.spec.resources, job.spec.description
+        jobs.append(ListedJob(known, shape.nodes, shape.gpus, found_in, about))
     if as_json:
-        print_answer(Jobs(jobs=jobs))
-        return 0
+        return _jobs(jobs)
     rows = [
         [one.name, f"{one.nodes} x {one.gpus}", ", ".join(one.found_in), one.description]
         for one in jobs
@@ -86,16 +112,16 @@ def _show(name: str, as_json: bool) -> None:
     from fsdpkit.reporting.printable import printable
 
     job = load_job(name)
+    settings = [PrintedSetting(key, value, job.origin(key)) for key, value in _settings(job)]
     if as_json:
-        _print_json(name, job)
+        _one_job(name, job.files, str(job.entry), settings)
         return
     for path in job.files:
         click.echo(f"# {path}")
     click.echo(f"# entry: {job.entry}\n")
-    for key, value in _settings(job):
-        origin = job.origin(key)
-        note = "" if origin == "default" else f"  # {origin}"
-        click.echo(printable(f"{key} = {inline(value)}{note}"))
+    for one in settings:
+        note = "" if one.origin == "default" else f"  # {one.origin}"
+        click.echo(printable(f"{one.key} = {inline(one.value)}{note}"))
 
 
 def _settings(job: LoadedJob) -> Iterator[tuple[str, object]]:
@@ -110,19 +136,3 @@ def _settings(job: LoadedJob) -> Iterator[tuple[str, object]]:
             yield key, value
 
     return walk(msgspec.to_builtins(job.spec), "")
-
-
-def _print_json(name: str, job: LoadedJob) -> None:
-    from fsdpkit.cli.json_answers import OneJob, PrintedSetting
-
-    print_answer(
-        OneJob(
-            name=name,
-            files=[str(path) for path in job.files],
-            entry=str(job.entry),
-            settings=[
-                PrintedSetting(key=key, value=value, origin=job.origin(key))
-                for key, value in _settings(job)
-            ],
-        )
-    )

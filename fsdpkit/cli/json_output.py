@@ -1,7 +1,11 @@
 """How `--json` is printed: one object a line whose `schema` names its shape, also for an error.
 
-The shapes are in json_answers.py. This module needs the standard library alone until there is an
+What a command prints is said beside it, by `answer`, and named by its `json_option`; JSON Schemas
+are made of that (json_schemas.py). This module needs the standard library alone until there is an
 answer, because a laptop without fsdpkit's dependencies reports errors, too.
+
+Fields are only added to an answer; where one changes its meaning or goes, the number in its name
+changes. Paths are whole, times are Unix time in seconds, None is "not known".
 """
 
 from __future__ import annotations
@@ -9,16 +13,99 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, ParamSpec
 
 import click
 
 from fsdpkit.errors import FsdpkitError
 
-ERROR_SCHEMA = "fsdpkit.error/1"
+P = ParamSpec("P")
 
 _printed: list[object] = []
 """Whether this process has printed its answer; what goes wrong later is for standard error."""
+
+
+@dataclass(frozen=True)
+class Answer(Generic[P]):
+    """What a command prints with `--json`: called with the fields, it prints them."""
+
+    name: str | None
+    """Such as `fsdpkit.submit/1`; None: the one field is a record, which has its own `schema`."""
+    fields: Callable[P, None]
+    """Its parameters are the fields, its docstring says what they mean."""
+    is_last: bool
+    """Whether it is all that the command prints, so that no error follows."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Print it; 0, the exit status of most commands that have an answer."""
+        if self.is_last:
+            _printed.append(True)
+        click.echo(self.text(*args, **kwargs))
+        return 0
+
+    def text(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The line that is printed."""
+        if self.name is None:
+            return as_json(args[0])
+        code = self.fields.__code__
+        names = code.co_varnames[: code.co_argcount]
+        return as_json({"schema": self.name, **dict(zip(names, args, strict=False)), **kwargs})
+
+
+def answer(name: str | None, *, is_last: bool = True) -> Callable[[Callable[P, None]], Answer[P]]:
+    """Make an answer of a function without a body. is_last: False for one of many lines."""
+    return lambda fields: Answer(name, fields, is_last)
+
+
+class JsonOption(click.Option):
+    """`--json`, with the answers that the command may print."""
+
+    def __init__(
+        self, *names: Any, answers: Sequence[Answer[Any]], group: str, **about: Any
+    ) -> None:
+        super().__init__(*names, **about)
+        self.answers, self.group = answers, group
+
+
+def json_option(
+    *answers: Answer[Any], help: str = "Print JSON.", group: str = "Options"
+) -> Callable[[Any], Any]:
+    """`--json`; the command gets it as `as_json`. group: its heading in `--help`."""
+    about: dict[str, Any] = {"answers": answers, "group": group, "help": help}
+    return click.option("--json", "as_json", cls=JsonOption, is_flag=True, **about)
+
+
+ErrorKind = Literal[
+    "usage",
+    "config",
+    "not_found",
+    "render",
+    "scheduler",
+    "remote",
+    "tracker",
+    "storage",
+    "damaged",
+    "node",
+    "node_lost",
+    "broken_node",
+    "not_met",
+    "port_taken",
+    "function",
+    "fsdpkit",
+    "missing_dependency",
+    "interrupted",
+]
+"""The error's class in fsdpkit.errors, or one of the last two."""
+
+
+@answer("fsdpkit.error/1")
+def failed(kind: ErrorKind, message: str, exit_status: int) -> None:
+    """What ended the command instead of an answer; standard error says it, too.
+
+    message: what was wrong, where, and what to do, for people.
+    """
 
 
 def begin() -> None:
@@ -26,26 +113,15 @@ def begin() -> None:
     _printed.clear()
 
 
-def print_answer(answer: object) -> None:
-    """Print a command's one answer, a struct of json_answers.py."""
-    _printed.append(True)
-    click.echo(as_json(answer))
-
-
-def print_item(item: object) -> None:
-    """Print one of many objects, a line each, which an error may follow."""
-    click.echo(as_json(item))
-
-
-def as_json(answer: object) -> str:
+def as_json(value: object) -> str:
     """One line. NaN and infinities become null; a byte of a file name that is no UTF-8 becomes
     `\\udcXX`, which the file name's bytes can be found by."""
     import msgspec
 
     try:
-        return msgspec.json.encode(answer, enc_hook=str).decode()
+        return msgspec.json.encode(value, enc_hook=str).decode()
     except UnicodeEncodeError:
-        plain = msgspec.to_builtins(answer, enc_hook=str, str_keys=True)
+        plain = msgspec.to_builtins(value, enc_hook=str, str_keys=True)
         return msgspec.json.encode(_encodable(plain)).decode()
 
 
@@ -67,7 +143,7 @@ def print_error(kind: str, message: str, exit_status: int) -> None:
     if "--json" not in typed or _printed:
         return
     message = str(_encodable(message))
-    error = {"schema": ERROR_SCHEMA, "kind": kind, "message": message, "exit_status": exit_status}
+    error = {"schema": failed.name, "kind": kind, "message": message, "exit_status": exit_status}
     click.echo(json.dumps(error, ensure_ascii=False))
 
 

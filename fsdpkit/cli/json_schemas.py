@@ -1,129 +1,120 @@
-"""What each command prints with `--json`, and the JSON Schema of every such answer.
+"""The JSON Schema of every answer that a command prints with `--json` (json_output.py).
 
-`python -m fsdpkit.cli.json_schemas FOLDER` writes them into a folder, as `make docs` does.
+`python -m fsdpkit.cli.json_schemas FOLDER` writes them into a folder; `make docs` publishes them.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from types import ModuleType
+from typing import Any, get_args, get_type_hints
 
+import click
 import msgspec
 
-from fsdpkit.cli import (
-    json_answers,
-    json_plans,
-    json_reports,
-    publish_answers,
-    scale_answers,
-    site_answers,
-    sweep_answers,
-    template_answers,
-)
+from fsdpkit.cli.json_output import Answer, JsonOption, failed
+from fsdpkit.cli.main import fsdpkit
 from fsdpkit.config.schema import in_one_line
-from fsdpkit.reporting.comparison.compared import Comparison
-from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
-from fsdpkit.reporting.status.status_record import Status
-
-ANSWERS: Mapping[str, tuple[Any, ...]] = {
-    "plan": (json_plans.PrintedPlans, json_plans.TunedPlan, json_plans.Calibrated),
-    "submit": (json_answers.Submitted, json_answers.Rendered, json_answers.Judged),
-    "resume": (json_answers.Submitted, json_answers.Rendered),
-    "sweep": (sweep_answers.Swept,),
-    "sweep extend": (sweep_answers.Swept,),
-    "sweep status": (sweep_answers.SweepStatus,),
-    "sweep best": (sweep_answers.BestTrial,),
-    "sweep report": (sweep_answers.SweepReport,),
-    "sweep advance": (sweep_answers.Advanced,),
-    "sweep cancel": (sweep_answers.SweepCancelled,),
-    "scale": (scale_answers.ScaleStarted,),
-    "scale status": (scale_answers.ScaleStatus,),
-    "scale write": (scale_answers.ScaleWritten,),
-    "scale extend": (scale_answers.ScaleExtended,),
-    "scale cancel": (scale_answers.ScaleCancelled,),
-    "status": (Status, json_reports.Statuses),
-    "watch": (json_reports.Change, json_reports.WatchEnded),
-    "diagnose": (Diagnosis,),
-    "compare": (Comparison,),
-    "stacks": (json_reports.Stacks,),
-    "top": (json_reports.Usage,),
-    "check": (json_reports.Checked, json_reports.NodesMeasured),
-    "nodes": (json_reports.Nodes, json_answers.Forgiven),
-    "logs": (json_answers.PrintedLine, json_reports.Failures),
-    "report": (json_reports.Written,),
-    "data prepare": (json_answers.Prepared,),
-    "data show": (json_answers.PreparedData,),
-    "cancel": (json_answers.Cancelled,),
-    "checkpoint ls": (json_answers.Checkpoints,),
-    "checkpoint save": (json_answers.Saved,),
-    "checkpoint verify": (json_answers.Verification,),
-    "checkpoint export": (json_answers.Exported,),
-    "jobs": (json_answers.Jobs, json_answers.OneJob, publish_answers.FilesChecked),
-    "sites": (json_answers.Sites, json_answers.OneSite, publish_answers.FilesChecked),
-    "site draft": (site_answers.SiteDraft,),
-    "site diff": (site_answers.SiteDiff,),
-    "templates": (
-        json_answers.Templates,
-        template_answers.OneTemplate,
-        publish_answers.FilesChecked,
-    ),
-    "template new": (template_answers.NewTemplate,),
-    "template context": (template_answers.TemplateContext,),
-    "template lint": (template_answers.Linted,),
-    "template test": (template_answers.Tried,),
-    "template diff": (template_answers.TemplatesCompared,),
-    "template export": (template_answers.ExportedApp,),
-    "track": (json_answers.Tracked,),
-    "prune": (json_reports.Pruned,),
-    "publish": (publish_answers.PublishChange,),
-    "publish promote": (publish_answers.PublishChange,),
-    "publish rollback": (publish_answers.PublishChange,),
-    "publish withdraw": (publish_answers.PublishChange,),
-    "publish sign": (publish_answers.PublishChange,),
-    "publish list": (publish_answers.PublishedVersions,),
-    "audit": (publish_answers.Audited,),
-}
-"""What each command prints, by its name."""
 
 
-def name_of(answer: Any) -> str:
+def answers_of(command: click.Command) -> tuple[Answer[Any], ...]:
+    """What a command prints with `--json`, first what is usual; nothing without that option."""
+    options = (one for one in command.params if isinstance(one, JsonOption))
+    return next((tuple(one.answers) for one in options), ())
+
+
+def commands(
+    group: click.Group = fsdpkit, words: tuple[str, ...] = ()
+) -> Iterator[tuple[str, click.Command]]:
+    """Every command with the words that call it."""
+    context = click.Context(group)
+    for name in dict.fromkeys([*group.commands, *group.list_commands(context)]):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*words, name))
+        else:
+            yield " ".join(words if name == START else (*words, name)), command
+
+
+START = "start"
+"""The command of a group that need not be named."""
+
+
+def all_answers() -> list[Answer[Any]]:
+    """Each once, by name."""
+    found = {failed, *(one for _, command in commands() for one in answers_of(command))}
+    return sorted(found, key=name_of)
+
+
+def struct_of(answer: Answer[Any]) -> Any:
+    """The type of what is printed."""
+    _import_what_types_name(sys.modules[answer.fields.__module__])
+    hints = get_type_hints(answer.fields, include_extras=True)
+    fields = [(name, kind) for name, kind in hints.items() if name != "return"]
+    if answer.name is None:
+        ((_, record),) = fields
+        return record
+    about = {"__doc__": inspect.getdoc(answer.fields)}
+    words = name_of(answer).removeprefix("fsdpkit.").partition("/")[0].split("-")
+    title = "".join(word.capitalize() for word in words) + "Answer"
+    return msgspec.defstruct(title, fields, namespace=about, tag_field="schema", tag=answer.name)
+
+
+@cache
+def _import_what_types_name(module: ModuleType) -> None:
+    """Into the module of a command what it imports for type checkers alone, to be quick."""
+    for block in ast.parse(inspect.getsource(module)).body:
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            for line in block.body:
+                assert isinstance(line, ast.ImportFrom)
+                found = import_module(str(line.module))
+                for one in line.names:
+                    setattr(module, one.name, getattr(found, one.name))
+
+
+def name_of(answer: Answer[Any]) -> str:
     """`fsdpkit.status/1`."""
-    (field,) = (one for one in msgspec.structs.fields(answer) if one.name == "schema")
-    (name,) = get_args(field.type)
-    return str(name)
+    if answer.name is not None:
+        return answer.name
+    fields = msgspec.structs.fields(struct_of(answer))
+    return str(*get_args(next(one.type for one in fields if one.name == "schema")))
 
 
-def file_of(answer: Any) -> str:
+def file_of(answer: Answer[Any]) -> str:
     """`status.schema.json`."""
     return name_of(answer).removeprefix("fsdpkit.").partition("/")[0] + ".schema.json"
 
 
 def schemas() -> dict[str, str]:
     """The text of each JSON Schema, by its file's name."""
-    return {file_of(answer): schema_of(answer) for answer in sorted(all_answers(), key=name_of)}
+    return {file_of(answer): schema_of(answer) for answer in all_answers()}
 
 
-def all_answers() -> set[Any]:
-    return {json_answers.Error, *(answer for kinds in ANSWERS.values() for answer in kinds)}
-
-
-def schema_of(answer: Any) -> str:
-    schema = in_one_line(msgspec.json.schema(answer, schema_hook=_path))
-    # `schema` has a default in the struct, and is always printed.
-    own = schema["$defs"][answer.__name__]
+def schema_of(answer: Answer[Any]) -> str:
+    """The text of one."""
+    kind = struct_of(answer)
+    schema = in_one_line(msgspec.json.schema(kind, schema_hook=_path))
+    own = schema["$defs"][kind.__name__]
+    # A record's own `schema` has a default, and is always printed.
     own["required"] = ["schema", *(name for name in own.get("required", []) if name != "schema")]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name_of(answer)}
-    return json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"
+    return text.replace(r'\\Z"', '$"')  # the end of a pattern, as JSON Schema spells it
 
 
 def _path(kind: type) -> dict[str, str]:
     """Of the one type that msgspec does not know. Raises NotImplementedError for another."""
     if not issubclass(kind, Path):
         raise NotImplementedError
-    return {"type": "string", "description": "Path."}
+    return {"type": "string"}
 
 
 def main() -> None:

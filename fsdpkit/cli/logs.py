@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer, print_item
-from fsdpkit.cli.options import json_option, on_run
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import on_run
 from fsdpkit.listing import first_of, spans
 
 if TYPE_CHECKING:
@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 
 _NEWEST, _ALL = "newest", "all"
 _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task", "as_json"}
+
+
+@answer("fsdpkit.logs/1", is_last=False)
+def _line(attempt: int, launch: int | None, rank: int | None, stream: str, text: str) -> None:
+    """One line of a log; each is an object of its own.
+
+    launch, rank: both null of the batch shell's. stream: `out` or `err`.
+    """
+
+
+@answer("fsdpkit.logs-errors/1")
+def _failures(run: str, attempts: Sequence[FailedAttempt]) -> None:
+    """`logs --errors`: of the newest attempt that failed, or of those that were asked for."""
 
 
 @click.command("logs")
@@ -38,7 +51,7 @@ _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task", "as_jso
 @click.option("--tail", metavar="N", help="Last N lines of each file, or `all`.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run ends.")
 @click.option("--errors", is_flag=True, help="Only errors, the first failure first.")
-@json_option
+@json_option(_line, _failures)
 def command(
     run: Run,
     ranks: str | None,
@@ -219,19 +232,10 @@ def _print(
 
 def _print_items(batches: Iterable[Batch]) -> None:
     """An object a line, at once: who reads it waits for the next."""
-    from fsdpkit.cli.json_answers import PrintedLine
-
     for source, lines in batches:
         for line in lines:
-            print_item(
-                PrintedLine(
-                    attempt=source.attempt,
-                    launch=None if source.is_batch else source.launch,
-                    rank=None if source.is_batch else source.rank,
-                    stream=source.stream,
-                    text=line,
-                )
-            )
+            launch, rank = (None, None) if source.is_batch else (source.launch, source.rank)
+            _line(source.attempt, launch, rank, source.stream, line)
 
 
 def _say_why_there_is_nothing(run: Run, choice: LineFilter, as_json: bool) -> None:
@@ -274,10 +278,7 @@ def _print_errors(run: Run, task: int | None, attempt: str, as_json: bool) -> in
     ]
     told_of = found[-1:] if newest else found
     if as_json:
-        from fsdpkit.cli.json_reports import Failures
-
-        print_answer(Failures(run=run.id, attempts=told_of))
-        return 0
+        return _failures(run.id, told_of)
     for errors in told_of:
         _print_attempt(errors, run.dir)
     if not found:

@@ -5,18 +5,36 @@ from __future__ import annotations
 import contextlib
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import runs_option
+
+if TYPE_CHECKING:
+    from fsdpkit.runs.avoided_nodes import AvoidedNode
+
+
+@answer("fsdpkit.nodes/1")
+def _nodes(nodes: Sequence[AvoidedNode]) -> None:
+    """The nodes that later jobs avoid."""
+
+
+@answer("fsdpkit.nodes-forgive/1")
+def _forgiven(node: str, queued: Sequence[str], problems: Sequence[str]) -> None:
+    """`nodes --forgive`: a node that jobs may use again.
+
+    queued: what waits in the queue and no longer avoids it.
+    """
 
 
 @click.command("nodes")
 @click.option("--forgive", metavar="NODE", help="Let jobs use NODE again, including queued ones.")
 @runs_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option(_nodes, _forgiven)
 def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
     """Show the nodes that failed a run, which later jobs avoid for a few hours.
 
@@ -34,10 +52,7 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
         return 0
     found = avoided_nodes.avoided(top, now_s())
     if as_json:
-        from fsdpkit.cli.json_reports import Nodes
-
-        print_answer(Nodes(nodes=found))
-        return 0
+        return _nodes(found)
     if not found:
         click.echo(f"no node is avoided by runs in {top}", err=True)
     for one in found:
@@ -65,9 +80,7 @@ def _forgive(top: Path, node: str, as_json: bool) -> None:
     if not was_avoided and not freed:
         raise NotFoundError(f"{node} is not avoided by runs in {top}")
     if as_json:
-        from fsdpkit.cli.json_answers import Forgiven
-
-        print_answer(Forgiven(node=node, queued=list(freed), problems=list(problems)))
+        _forgiven(node, freed, problems)
         return
     too = f", also by queued jobs: {', '.join(freed)}" if freed else ""
     click.echo(f"{node} may be used again{too}")

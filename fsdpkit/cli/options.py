@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -95,17 +95,16 @@ def grouped(group: str, *names: str, **about: Any) -> Callable[[Any], Any]:
 
 
 def wanted(*which: str, **helps: str) -> Callable[[Any], Any]:
-    """The options that submitting commands share, by their names in `scheduling.wanted.Wanted` and
-    `scheduling.submission.Request`; all of the former unless `which` says otherwise.
+    """Options that submitting commands share, by their names in `_SHARED`.
 
     helps: for some of them, what they say of themselves in this command.
     """
 
     def add(function: Any) -> Any:
-        for name in reversed(which or tuple(_WANTED)):
-            group, names, about = {**_WANTED, **_REQUESTED}[name]
+        for name in reversed(which):
+            group, spelling, about = _SHARED[name]
             about = {**about, "help": helps.get(name, about["help"])}
-            function = grouped(group, *names, name, **about)(function)
+            function = grouped(group, spelling, name, **about)(function)
         return function
 
     return add
@@ -183,82 +182,76 @@ def fsdpkit_as_typed() -> str:
 
 
 def as_typed(directory: Path) -> str:
-    """How to name a run, sweep or study here: by its name if it is in the directory where commands
+    """How to name a run or sweep here: by its name if it is in the directory where commands
     look for it, else by its path."""
     import shlex
 
     from fsdpkit.runs.store import runs_dir
 
     top = runs_dir()
-    usual = directory.parent in (top, top / "sweeps", top / "studies")
+    usual = directory.parent in (top, top / "sweeps")
     return shlex.quote(directory.name if usual else str(directory))
 
 
-_RUNS: dict[str, Any] = {
-    "type": click.Path(file_okay=False),
-    "help": "Directory of runs (default: $FSDPKIT_RUNS, else ./runs).",
-}
-_WANTED: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
-    "nodes": (RESOURCES, ("--nodes",), {"type": click.IntRange(1, 10_000), "help": "Nodes."}),
-    "gpus": (
-        RESOURCES,
-        ("--gpus",),
-        {"type": click.IntRange(1, 64), "help": "GPUs (ranks) per node."},
+class _Shared(NamedTuple):
+    """An option of several commands: its heading in `--help`, how it is typed, and the rest."""
+
+    group: str
+    spelling: str
+    about: dict[str, Any]
+
+
+def _shared(group: str, spelling: str, help: str, **about: Any) -> _Shared:
+    return _Shared(group, spelling, {"help": help, **about})
+
+
+_SHARED = {
+    "nodes": _shared(RESOURCES, "--nodes", "Nodes.", type=click.IntRange(1, 10_000)),
+    "gpus": _shared(RESOURCES, "--gpus", "GPUs (ranks) per node.", type=click.IntRange(1, 64)),
+    "time": _shared(
+        RESOURCES, "--time", "Time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."
     ),
-    "time": (
+    "partition": _shared(RESOURCES, "--partition", "Partition (default: the first that fits)."),
+    "account": _shared(RESOURCES, "--account", "Account (project) to charge."),
+    "spare": _shared(
         RESOURCES,
-        ("--time",),
-        {"help": "Time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."},
+        "--spare",
+        "Extra standby nodes that replace a failed one.",
+        type=click.IntRange(0, 1000),
     ),
-    "partition": (
-        RESOURCES,
-        ("--partition",),
-        {"help": "Partition (default: the first that fits)."},
+    "sets": _shared(WHAT, "--set", "Any key of the job file.", multiple=True, metavar="KEY=VALUE"),
+    "cluster": _shared(
+        RESOURCES, "--cluster", "Site profile, or `local`.", shell_complete=complete("site")
     ),
-    "account": (RESOURCES, ("--account",), {"help": "Account (project) to charge."}),
-    "spare": (
-        RESOURCES,
-        ("--spare",),
-        {"type": click.IntRange(0, 1000), "help": "Extra standby nodes that replace a failed one."},
-    ),
-    "sets": (
+    "snapshot": _shared(
         WHAT,
-        ("--set",),
-        {"multiple": True, "metavar": "KEY=VALUE", "help": "Any key of the job file."},
+        "--snapshot/--no-snapshot",
+        "Run in a copy of the work tree as it is now.",
+        default=None,
     ),
-}
-_REQUESTED: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
-    "cluster": (
-        RESOURCES,
-        ("--cluster",),
-        {"help": "Site profile, or `local`.", "shell_complete": complete("site")},
+    "array": _shared(
+        WHAT, "--array", "Array tasks, as in sbatch: 0-15, 1,3, 0-99%10.", metavar="SPEC"
     ),
-    "snapshot": (
-        WHAT,
-        ("--snapshot/--no-snapshot",),
-        {"default": None, "help": "Run in a copy of the work tree as it is now."},
-    ),
-    "array": (
-        WHAT,
-        ("--array",),
-        {"metavar": "SPEC", "help": "Array tasks, as in sbatch: 0-15, 1,3, 0-99%10."},
-    ),
-    "after": (
+    "after": _shared(
         HOW,
-        ("--after",),
-        {
-            "metavar": "RUN",
-            "help": "Start after RUN, or a job's number, has succeeded; afterany:RUN however it "
-            "ended; also afternotok, aftercorr, singleton.",
-            "shell_complete": complete_run,
-        },
+        "--after",
+        "Start after RUN, or a job's number, has succeeded; afterany:RUN however it ended; also "
+        "afternotok, aftercorr, singleton.",
+        metavar="RUN",
+        shell_complete=complete_run,
     ),
-    "runs": (HOW, ("--runs",), _RUNS),
+    "runs": _shared(
+        HOW,
+        "--runs",
+        "Directory of runs (default: $FSDPKIT_RUNS, else ./runs).",
+        type=click.Path(file_okay=False),
+    ),
 }
+"""By their names in `scheduling.wanted.Wanted` and `scheduling.submission.SubmitRequest`."""
 
 
 def runs_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--runs", **_RUNS)(function)
+    return click.option("--runs", **_SHARED["runs"].about)(function)
 
 
 def waiting_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -269,10 +262,6 @@ def waiting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         function = grouped(AFTERWARDS, name, is_flag=True, help=about)(function)
     return function
-
-
-def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def table(columns: list[str], rows: list[list[str]]) -> None:

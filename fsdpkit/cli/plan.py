@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.json_output import json_option
 from fsdpkit.cli.options import AFTERWARDS, WHAT, WithTrainerArgs, complete, grouped, wanted
+from fsdpkit.cli.plan_answer import planned, print_plans
+from fsdpkit.cli.plan_calibration import calibrated, show
+from fsdpkit.cli.plan_question import PlanQuestion
+from fsdpkit.cli.plan_tune import search, tuned
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
-    from fsdpkit.config.trust import Consent
     from fsdpkit.planning.asked import AskedStep
-    from fsdpkit.planning.forecast import By, Forecast
+    from fsdpkit.planning.forecast import By
     from fsdpkit.planning.plans import Ask
-    from fsdpkit.planning.verdict import MemoryVerdict
 
 
 def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
@@ -132,7 +134,7 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     metavar="FILE.svg",
     help="Draw memory over one step.",
 )
-@grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option(planned, tuned, calibrated, group=AFTERWARDS)
 def command(
     args: tuple[str, ...],
     job: str | None,
@@ -173,6 +175,7 @@ def command(
     from fsdpkit.planning.apart import one_child
     from fsdpkit.planning.forecast import By
     from fsdpkit.runs.store import runs_dir
+    from fsdpkit.scheduling.wanted import Wanted
 
     context = click.get_current_context()
     _refuse_what_does_not_fit(context.params)
@@ -181,35 +184,23 @@ def command(
             "arguments after -- go to the script that --model names; for trainer settings use "
             "--set KEY=VALUE"
         )
-    options["nodes"] = nodes[0] if len(nodes) == 1 else None
-
-    agreed = consent(trust)
-
-    def ask(extra: Sequence[str] = ()) -> AskedStep:
-        step = asked(job, cluster, gpu, model, extra, options, args, agreed)
-        return replace(step, compiled=compiled)
-
-    site, network_gb_s = _site_and_network(cluster)
-    by = By(speed_file, not published, runs_dir(runs), site, network_gb_s)
-    if calibration:
-        from fsdpkit.cli.plan_calibration import show
-
-        context.with_resource(one_child())
-        return show(ask().card, by, forget, save_to, as_json)
+    said = Wanted(nodes=nodes[0] if len(nodes) == 1 else None, **options)
+    question = PlanQuestion(job, cluster, model, gpu, said, args, compiled, consent(trust))
+    by = By(speed_file, not published, runs_dir(runs), *question.site_and_network())
     context.with_resource(one_child())
+    if calibration:
+        return show(question.step().card, by, forget, save_to, as_json)
     if tune:
-        from fsdpkit.cli.plan_tune import answer, places
-
-        where, refused = places(job, cluster, gpu, nodes, options)
-        return answer(ask(), where, refused, aim, by, as_json)
+        where, refused = question.places(nodes)
+        return search(question.step(), where, refused, aim, by, as_json)
     if tried:
-        return _compare(ask, tried, as_json)
+        return _compare(question.step, tried, as_json)
     if most:
-        return _largest(ask, most, as_json)
+        return _largest(question.step, most, as_json)
     # A plan of our T5 is kept by its settings, that of a script by what it is told.
     own = model is not None
-    told = args_alone(job, options, args) if own else None
-    return _one(ask, by, picture, as_json, keep=not own or told is not None, told=told)
+    told = question.args_alone() if own else None
+    return _one(question.step, by, picture, as_json, keep=not own or told is not None, told=told)
 
 
 def _refuse_what_does_not_fit(given: Mapping[str, Any]) -> None:
@@ -242,7 +233,7 @@ def _compare(ask: Ask, tried: Sequence[str], as_json: bool) -> int:
 
     compared = list(plans.tried(ask, tried))
     if as_json:
-        _answer(compared)
+        print_plans(compared)
     else:
         _print(words.rows(compared))
     return 0
@@ -259,7 +250,7 @@ def _largest(ask: Ask, most: str, as_json: bool) -> int:
         click.echo(f"{most}: not even {values[0]} fits")
         return 1
     if as_json:
-        _answer([((f"{most}={found.number}",), found.plan)])
+        print_plans([((f"{most}={found.number}",), found.plan)])
     else:
         beyond = "" if found.beyond is None else f", {found.beyond} does not"
         click.echo(f"{most} = {found.number} fits{beyond}")
@@ -292,7 +283,7 @@ def _one(
 
         write_atomically(picture, draw(one))
     if as_json:
-        _answer([((), one), *better], expected)
+        print_plans([((), one), *better], expected)
     else:
         _print(words.table(one))
         if expected is not None:
@@ -305,83 +296,6 @@ def _one(
         elif not open_ended:
             click.echo("nothing tried here fits: use more GPUs, or training.sharding.cpu_offload")
     return 1 if one.fit in ("does not fit", "not known") else 0
-
-
-def asked(
-    job: str | None,
-    cluster: str | None,
-    gpu: str | None,
-    model: str | None,
-    extra: Sequence[str],
-    options: dict[str, Any],
-    args: Sequence[str],
-    agreed: Consent,
-) -> AskedStep:
-    """The job as `submit` reads it, and the card it would run on. Raises FsdpkitError."""
-    import msgspec
-
-    from fsdpkit.config.job_loading import load_job
-    from fsdpkit.config.placement import place_to_plan
-    from fsdpkit.config.site import choose_site
-    from fsdpkit.config.trainers import OWN
-    from fsdpkit.config.training import TrainingSettings, problems
-    from fsdpkit.errors import ConfigError
-    from fsdpkit.planning.asked import AskedStep
-    from fsdpkit.planning.cards import card_named, card_of
-    from fsdpkit.scheduling.job_checks import training_of
-    from fsdpkit.scheduling.wanted import Wanted
-
-    said = Wanted(**{**options, "sets": (*options.get("sets", ()), *extra)})
-    loaded = load_job(job, options=said.options, sets=said.sets, args=args)
-    resources = loaded.spec.resources
-    if gpu is not None:
-        card = card_named(gpu)
-    else:
-        site, _ = choose_site(cluster)
-        card = card_of(place_to_plan(resources, site).node_type, f"site {site.id}")
-    settings = training_of(loaded, Path.cwd())
-    if settings is None or loaded.spec.trainer_name != OWN:
-        if model is None:
-            raise ConfigError(
-                f"job {loaded.spec.name} has no [training] for the T5 trainer: name a function "
-                "that gives the model and a batch, by --model FILE.py:FUNCTION"
-            )
-        settings = TrainingSettings()
-    if wrong := problems(settings, resources.ranks, resources.gpus):
-        raise ConfigError("\n".join(wrong))
-    assert not isinstance(settings, msgspec.UnsetType)
-    told = tuple(loaded.spec.args)
-    named = None if model is None else agreed.to_model(model)
-    entry = agreed.to_script(loaded.entry.path)
-    return AskedStep(settings, resources.nodes, resources.gpus, card, entry, named, args=told)
-
-
-def args_alone(
-    job: str | None, options: dict[str, Any], args: Sequence[str] = ()
-) -> list[str] | None:
-    """What a script that does not read [training] is told; None for one that reads it, whose plan
-    goes by its settings, which those of `--model` need not be."""
-    import msgspec
-
-    from fsdpkit.config.job_loading import load_job
-    from fsdpkit.scheduling.wanted import Wanted
-
-    said = Wanted(**options)
-    spec = load_job(job, options=said.options, sets=said.sets, args=args).spec
-    return list(spec.args) if spec.training is msgspec.UNSET else None
-
-
-def _site_and_network(cluster: str | None) -> tuple[str | None, float | None]:
-    """The cluster whose runs count, and what its profile says of bandwidth between nodes; None
-    where this machine is several, or the named one none."""
-    from fsdpkit.config.site import choose_site
-    from fsdpkit.errors import FsdpkitError
-
-    try:
-        site = choose_site(cluster)[0]
-    except FsdpkitError:
-        return None, None
-    return site.id, site.profile.network.all_reduce_gb_s
 
 
 def _start(asked: AskedStep, key: str) -> int:
@@ -404,12 +318,3 @@ def _start(asked: AskedStep, key: str) -> int:
 def _print(lines: Any) -> None:
     for line in lines:
         click.echo(line)
-
-
-def _answer(
-    found: Sequence[tuple[tuple[str, ...], MemoryVerdict | str]], expected: Forecast | None = None
-) -> None:
-    from fsdpkit.cli.json_output import print_answer
-    from fsdpkit.cli.json_plans import planned
-
-    print_answer(planned(found, expected))

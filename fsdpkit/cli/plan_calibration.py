@@ -9,19 +9,34 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.json_output import answer
 from fsdpkit.cli.options import table
 
 if TYPE_CHECKING:
     from fsdpkit.planning.cards import Card
     from fsdpkit.planning.forecast import By
     from fsdpkit.planning.speed_learned import Basis
-    from fsdpkit.planning.speed_measured import MeasuredSpeed
+    from fsdpkit.planning.speed_measured import MeasuredSpeed, UsedSpeed
+
+
+@answer("fsdpkit.plan-calibration/1")
+def calibrated(
+    gpu: str,
+    site: str | None,
+    rests_on: str,
+    left_out: Sequence[str],
+    runs: Sequence[UsedSpeed],
+) -> None:
+    """What `--calibration` shows."""
 
 
 def show(card: Card, by: By, forget: Sequence[str], save_to: Path | None, as_json: bool) -> int:
     """What was measured, and what of it counts for `card`. Raises FsdpkitError."""
+    from msgspec.structs import asdict
+
     from fsdpkit.planning.forecast import work_of_run
     from fsdpkit.planning.speed_learned import basis_of
+    from fsdpkit.planning.speed_measured import UsedSpeed
 
     gpu = card.name
     records = by.records()
@@ -31,16 +46,16 @@ def show(card: Card, by: By, forget: Sequence[str], save_to: Path | None, as_jso
     basis = basis_of(records, machine, lambda run: work_of_run(run, card))
     if save_to is not None:
         _save(basis, save_to, machine.torch)
+    counted = [
+        UsedSpeed(used=one.run in basis.used, **asdict(one)) for one in records if not one.forgotten
+    ]
     if as_json:
-        _print_json(gpu, by, records, basis)
-        return 0
+        return calibrated(gpu, by.site, basis.words, basis.left_out, counted)
     for run in gone:
         click.echo(f"forgotten: {run}")
-    counted = [one for one in records if not one.forgotten]
     if counted:
-        used = {*basis.used}
         head = ["RUN", "OF", "SITE", "GPU", "TORCH", "SHAPE", "S/STEP", "USED"]
-        table(head, [_row(one, one.run in used) for one in counted])
+        table(head, [_row(one) for one in counted])
     click.echo(f"speed on {gpu}: {basis.words}")
     for sentence in basis.left_out:
         click.echo(f"left out: {sentence}")
@@ -60,7 +75,7 @@ def _forgotten(records: Sequence[MeasuredSpeed], wanted: Sequence[str]) -> list[
     return list(dict.fromkeys(gone))
 
 
-def _row(one: MeasuredSpeed, used: bool) -> list[str]:
+def _row(one: UsedSpeed) -> list[str]:
     day = time.strftime("%Y-%m-%d", time.localtime(one.made_s))
     return [
         one.run,
@@ -70,7 +85,7 @@ def _row(one: MeasuredSpeed, used: bool) -> list[str]:
         one.torch.partition("+")[0] or "?",
         f"{one.nodes} x {one.gpus}",
         f"{one.step_s:.3g}" if one.step_s else "check" if one.training is None else "-",
-        "yes" if used else "no",
+        "yes" if one.used else "no",
     ]
 
 
@@ -82,36 +97,3 @@ def _save(basis: Basis, path: Path, torch: str | None) -> None:
         save(basis.calibration, path, torch if basis.used else None)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _print_json(gpu: str, by: By, records: Sequence[MeasuredSpeed], basis: Basis) -> None:
-    from fsdpkit.cli.json_output import print_answer
-    from fsdpkit.cli.json_plans import Calibrated, MeasuredRun
-
-    used = {*basis.used}
-    print_answer(
-        Calibrated(
-            gpu=gpu,
-            site=by.site,
-            rests_on=basis.words,
-            left_out=list(basis.left_out),
-            runs=[
-                MeasuredRun(
-                    run=one.run,
-                    made_s=one.made_s,
-                    site=one.site,
-                    gpu=one.gpu,
-                    torch=one.torch,
-                    nodes=one.nodes,
-                    gpus=one.gpus,
-                    step_s=one.step_s,
-                    in_node_gb_s=one.in_node_gb_s,
-                    between_gb_s=one.between_gb_s,
-                    tflop_s=one.tflop_s,
-                    used=one.run in used,
-                )
-                for one in records
-                if not one.forgotten
-            ],
-        )
-    )

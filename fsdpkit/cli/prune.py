@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, runs_option, table
 from fsdpkit.cli.terminal import reading_bar
 from fsdpkit.config.units import format_bytes
 from fsdpkit.reporting.words import roughly
 
 if TYPE_CHECKING:
-    from fsdpkit.cli.json_reports import Pruned
     from fsdpkit.scheduling.pruning import Holding, PrunedRun
 
 _SHOWN = 20
 _DAYS = 7.0
 _DAY_S = 86400
-SCHEMA = "fsdpkit.prune/1"
+
+
+@answer("fsdpkit.prune/1")
+def _pruned(runs: Sequence[Holding], deleted: Sequence[Path], problems: Sequence[str]) -> None:
+    """What ended runs hold, and what `prune` deleted."""
 
 
 @click.command("prune")
@@ -35,7 +39,7 @@ SCHEMA = "fsdpkit.prune/1"
     help=f"Only runs that ended so many days ago or earlier (default: {_DAYS:g}; named runs: 0).",
 )
 @click.option("--yes", is_flag=True, help="Delete without asking.")
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@json_option(_pruned)
 def command(
     run: tuple[str, ...], runs: str | None, older: float | None, yes: bool, as_json: bool
 ) -> int:
@@ -65,14 +69,15 @@ def command(
         _show(found, chosen, days, top)
     agreed = bool(chosen) and (yes or _asked(chosen, as_json))
     done = _delete(chosen) if agreed else []
+    problems = [f"{each.dir.name}: {each.problem}" for each in done if each.problem]
     if as_json:
-        print_answer(_answer(found, chosen, done))
+        runs_held = [replace(one, chosen=one in chosen) for one in found]
+        _pruned(runs_held, [one.path for each in done for one in each.deleted], problems)
     elif done:
         freed = sum(one.bytes for each in done for one in each.deleted)
         click.echo(
             f"{sum(len(each.deleted) for each in done)} checkpoints deleted, {format_bytes(freed)}"
         )
-    problems = [f"{each.dir.name}: {each.problem}" for each in done if each.problem]
     if problems:
         raise StorageError("\n".join(problems))
     return 0
@@ -104,7 +109,7 @@ def _row(one: Holding) -> list[str]:
     what = one.why_not or ""
     if one.spare:
         what = f"{len(one.spare)} of {len(one.spare) + len(one.kept)} checkpoints"
-    return [one.dir.name, format_bytes(one.bytes), ended, spare, what]
+    return [one.run, format_bytes(one.bytes), ended, spare, what]
 
 
 def _asked(chosen: Sequence[Holding], as_json: bool) -> bool:
@@ -117,7 +122,7 @@ def _asked(chosen: Sequence[Holding], as_json: bool) -> bool:
     for one in chosen:
         steps = ", ".join(str(each.path.relative_to(one.dir)) for each in one.spare)
         stays = ", ".join(str(path.relative_to(one.dir)) for path in one.kept)
-        click.echo(f"{one.dir.name}: delete {steps}; keep {stays}")
+        click.echo(f"{one.run}: delete {steps}; keep {stays}")
     return click.confirm(f"Delete {what}? This cannot be undone", default=False)
 
 
@@ -126,15 +131,3 @@ def _delete(chosen: Sequence[Holding]) -> list[PrunedRun]:
 
     with reading_bar() as read:
         return [prune(one, read) for one in chosen]
-
-
-def _answer(
-    found: Sequence[Holding], chosen: Sequence[Holding], done: Sequence[PrunedRun]
-) -> Pruned:
-    from fsdpkit.cli.json_reports import Held, Pruned
-
-    return Pruned(
-        runs=[Held(run=one.dir.name, chosen=one in chosen, **vars(one)) for one in found],
-        deleted=[one.path for each in done for one in each.deleted],
-        problems=[f"{each.dir.name}: {each.problem}" for each in done if each.problem],
-    )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.options import json_option, table
+from fsdpkit.cli.json_output import Answer, answer, json_option
+from fsdpkit.cli.options import table
 from fsdpkit.cli.sweep import FirstWordOrCommand
 
 if TYPE_CHECKING:
-    from fsdpkit.config.published.index import Channel, IndexEntry, PublishedIndex
+    from fsdpkit.config.published.index import Channel, IndexEntry, Kind, PublishedIndex
     from fsdpkit.publishing.changes import Change, PublishingStep
     from fsdpkit.publishing.drafts import VersionDraft
     from fsdpkit.publishing.signing import Signer
@@ -22,7 +24,44 @@ if TYPE_CHECKING:
 _CHANNEL = click.Choice(["stable", "testing"])
 
 
-def _options(*which: str) -> Callable[[Any], Any]:
+@answer("fsdpkit.publish/1")
+def _changed(
+    centre: Path, serial: int, signer: str, written: bool, steps: Sequence[PublishingStep]
+) -> None:
+    """A change to what a centre publishes; with --dry-run it was not written."""
+
+
+@dataclass(frozen=True)
+class ListedVersion:
+    """A version that is, or was, published. channels: those that point to it now. withdrawn: why,
+    if it was."""
+
+    kind: Kind
+    name: str
+    version: str
+    sha256: str
+    channels: list[str]
+    published_s: float
+    by: str
+    withdrawn: str | None
+
+
+@answer("fsdpkit.publish-list/1")
+def _published(
+    centre: Path,
+    serial: int,
+    signer: str,
+    signed_s: float,
+    key_ends_s: float | None,
+    versions: Sequence[ListedVersion],
+) -> None:
+    """All versions that a centre has published, as its signed index has them.
+
+    key_ends_s: when the signer's key stops counting; null: not within the next sixty days.
+    """
+
+
+def _options(*which: str, prints: Answer[Any] = _changed) -> Callable[[Any], Any]:
     known = {
         "to": click.option(
             "--to", metavar="CENTRE", help="Folder of the centre (default: FSDPKIT_SITE_PATH's)."
@@ -45,7 +84,7 @@ def _options(*which: str) -> Callable[[Any], Any]:
     def add(function: Any) -> Any:
         for name in reversed(which):
             function = known[name](function)
-        return json_option(function)
+        return json_option(prints)(function)
 
     return add
 
@@ -152,11 +191,9 @@ def sign_command(to: str | None, key: str | None, name: str | None, as_json: boo
 
 
 @command.command("list")
-@_options("to")
+@_options("to", prints=_published)
 def list_command(to: str | None, as_json: bool) -> int:
     """List every version that is published, and what the channels point to."""
-    from fsdpkit.cli.json_output import print_answer
-    from fsdpkit.cli.publish_answers import PublishedVersions
     from fsdpkit.publishing.expiry import ends_at_s, warning
     from fsdpkit.publishing.writing import load
 
@@ -165,17 +202,7 @@ def list_command(to: str | None, as_json: bool) -> int:
     ends_s = ends_at_s(centre)
     versions = [one for entry in index.entries for one in _versions(entry)]
     if as_json:
-        print_answer(
-            PublishedVersions(
-                centre=str(centre),
-                serial=index.serial,
-                signer=index.by,
-                signed_s=index.at_s,
-                key_ends_s=ends_s,
-                versions=versions,
-            )
-        )
-        return 0
+        return _published(centre, index.serial, index.by, index.at_s, ends_s, versions)
     click.echo(f"signed by {index.by} on {_day(index.at_s)}, serial {index.serial}")
     if ends_s is not None:
         click.echo(f"fsdpkit: warning: {warning(centre, index.by, ends_s)}", err=True)
@@ -195,8 +222,7 @@ def list_command(to: str | None, as_json: bool) -> int:
     return 0
 
 
-def _versions(entry: IndexEntry) -> list[Any]:
-    from fsdpkit.cli.publish_answers import ListedVersion
+def _versions(entry: IndexEntry) -> list[ListedVersion]:
     from fsdpkit.config.published.choosing import current, numbers
 
     now = {"stable": current(entry, "stable"), "testing": current(entry, "testing")}
@@ -259,8 +285,7 @@ def _change(
     else:
         index, steps = writing.change(centre, _signer(key, name), make, drafts or [], renew=renew)
     if as_json:
-        _print_json(centre, index, steps, written=not dry_run)
-        return 0
+        return _changed(centre, index.serial, index.by, not dry_run, steps)
     for step in steps:
         click.echo(("would be: " if dry_run else "") + _told(step))
     if not dry_run:
@@ -275,23 +300,6 @@ def _told(step: PublishingStep) -> str:
     where = f"{step.channel} is {step.now or 'nothing'}"
     was = f", was {step.before or 'nothing'}" if step.before != step.now else ""
     return f"{what} {step.what}, sha256 {step.sha256[:12]}; {where}{was}"
-
-
-def _print_json(
-    centre: Path, index: PublishedIndex, steps: list[PublishingStep], *, written: bool
-) -> None:
-    from fsdpkit.cli.json_output import print_answer
-    from fsdpkit.cli.publish_answers import PublishChange
-
-    print_answer(
-        PublishChange(
-            centre=str(centre),
-            serial=index.serial,
-            signer=index.by,
-            written=written,
-            steps=steps,
-        )
-    )
 
 
 def _signer(key: str | None, name: str | None) -> Signer:

@@ -6,11 +6,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import json_option, on_run, write_page
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import on_run, write_page
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fsdpkit.reporting.predictions import Prediction
     from fsdpkit.scheduling.run import Run
+
+
+@answer("fsdpkit.report/1")
+def _written(run: str, path: Path, predictions: dict[str, list[Prediction]] | None) -> None:
+    """A run's report, as one HTML file.
+
+    predictions: what `fsdpkit plan` had predicted of each of its jobs, beside what it measured; by
+    array task, of a run that is none by "". Empty without a plan; null with --host, which brings
+    the page alone.
+    """
 
 
 @click.command("report")
@@ -22,7 +35,7 @@ if TYPE_CHECKING:
     help="File to write, or `-` to print (default: RUN.html in the current directory).",
 )
 @click.option("--task", type=click.IntRange(0), help="Show one array task in full.")
-@json_option
+@json_option(_written)
 def command(run: Run, output: str | None, task: int | None, as_json: bool) -> int:
     """Write a self-contained HTML report on RUN (default: your newest).
 
@@ -42,11 +55,9 @@ def command(run: Run, output: str | None, task: int | None, as_json: bool) -> in
     suffix = "" if task is None else f"-task-{task}"
     path = write_page(page_of(trainings, task), output or f"{run.id}{suffix}.html")
     if as_json and path is not None:
-        from fsdpkit.cli.json_reports import Written
         from fsdpkit.reporting.report.predicted import predictions
 
-        found = predictions(trainings)
-        print_answer(Written(run=run.id, path=str(path.absolute()), predictions=found))
-    elif path is not None:
+        return _written(run.id, path.absolute(), predictions(trainings))
+    if path is not None:
         click.echo(path)
     return 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from fsdpkit.cli.json_output import json_option
 from fsdpkit.cli.options import (
     AFTERWARDS,
     HOW,
@@ -16,6 +17,16 @@ from fsdpkit.cli.options import (
     say_what_is_not_read,
     waiting_options,
     wanted,
+)
+from fsdpkit.cli.submit import (
+    outcome,
+    print_output,
+    print_script,
+    rendered,
+    report,
+    say_what_is_left_out,
+    say_where,
+    submitted,
 )
 from fsdpkit.cli.trusting import consent, trust_option
 
@@ -50,7 +61,7 @@ def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
 @trust_option
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @waiting_options
-@grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option(submitted, rendered, group=AFTERWARDS)
 def command(
     run: str,
     runs: str | None,
@@ -72,19 +83,10 @@ def command(
     chained job does not start if the one before it ended for a reason that would recur, such as the
     same crash at the same step.
     """
-    from fsdpkit.cli.submit import (
-        outcome,
-        print_output,
-        print_script,
-        report,
-        say_what_is_left_out,
-        say_where,
-    )
     from fsdpkit.config.trust import items_of
     from fsdpkit.rendering.script import render
     from fsdpkit.scheduling.compiled_templates import compiled_templates
-    from fsdpkit.scheduling.releasing import release_held
-    from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
+    from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, release_held, submit_resume
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.submission import leaked_variables
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
-    as_typed,
     complete,
     fsdpkit_as_typed,
-    json_option,
     runs_option,
     table,
     wanted,
@@ -22,7 +21,24 @@ from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.sweeps.scaling import Mode, Size
-    from fsdpkit.sweeps.scaling_record import Study, StudyPaths
+
+
+@answer("fsdpkit.scale-start/2")
+def _started(name: str, runs: dict[str, str]) -> None:
+    """Sizes of a scaling study that were submitted. runs: by mode and nodes (`weak 2`)."""
+
+
+@answer("fsdpkit.scale-status/3")
+def _study(name: str, sizes: Sequence[Size], knee: dict[str, int | None]) -> None:
+    """A scaling study as it was measured so far; with --dry-run, as it would be.
+
+    knee: by mode, the last number of nodes before a step up that does not pay; null: none so far.
+    """
+
+
+@answer("fsdpkit.scale-write/1")
+def _written(name: str, files: Sequence[Path]) -> None:
+    """Files that `scale write` made."""
 
 
 class _Numbers(click.ParamType[Any]):
@@ -48,11 +64,11 @@ def command() -> None:
       fsdpkit scale t5 --nodes 1,2 --gpus 4 --both
       fsdpkit scale t5 --nodes 1,2,4,8 --gpus 4 --dry-run
       fsdpkit scale status scale-fsdp-t5
-      fsdpkit scale extend scale-fsdp-t5 --nodes 4,8
       fsdpkit scale write scale-fsdp-t5 -o proposal
 
-    JOB is as for fsdpkit submit. Begin with few nodes, and add larger sizes by extend while they
-    are efficient. All options: fsdpkit scale JOB --help.
+    JOB is as for fsdpkit submit. Begin with few nodes; while they are efficient, add larger sizes
+    by the same command with other --nodes. Each size is a run of its own, named NAME-weak-N or
+    NAME-strong-N. All options: fsdpkit scale JOB --help.
     """
 
 
@@ -83,7 +99,7 @@ def command() -> None:
 @wanted("runs")
 @trust_option
 @click.option("--dry-run", is_flag=True, help="Print the prediction for each size; submit nothing.")
-@json_option
+@json_option(_started, _study)
 def start(
     job: str,
     nodes: list[int],
@@ -98,7 +114,7 @@ def start(
     as_json: bool,
     **resources: Any,
 ) -> int:
-    """Start a study of JOB."""
+    """Start a study of JOB, or add sizes to it."""
     from fsdpkit.cli.submit import say_where
     from fsdpkit.sweeps import scaling_study
     from fsdpkit.sweeps.scaling import MODES
@@ -112,72 +128,42 @@ def start(
     prepared = scaling_study.prepare(asked)
     say_where(prepared.plans[modes[0], max(nodes)], prepared.why_site)
     if dry_run:
-        return _show(prepared.paths, prepared.study, as_json)
-    paths, study = scaling_study.start(prepared, asked)
+        return _show(prepared.name, scaling_study.planned(prepared), as_json)
+    submitted: dict[str, str] = {}
+    for size, run in scaling_study.submit(prepared, agreed):
+        submitted[size] = run
+        click.echo(f"{size} nodes: {run}", err=as_json)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleStarted
-
-        print_answer(ScaleStarted(name=study.name, dir=str(paths.dir), runs=_submitted(study)))
-        return 0
-    click.echo(study.name)
-    _print_runs(study, study.nodes)
-    typed, where = fsdpkit_as_typed(), as_typed(paths.dir)
-    click.echo(f"  {typed} scale status {where}\n  {typed} scale write {where}")
+        return _started(prepared.name, submitted)
+    typed, name = fsdpkit_as_typed(), prepared.name
+    click.echo(f"  {typed} scale status {name}\n  {typed} scale write {name}")
     return 0
 
 
-def _submitted(study: Study) -> dict[str, str]:
-    return {f"{point.mode} {point.nodes}": point.run for point in study.points}
-
-
-def _print_runs(study: Study, nodes: Sequence[int]) -> None:
-    for point in study.points:
-        if point.nodes in nodes:
-            click.echo(f"{point.nodes} nodes ({point.mode}): {point.run}")
-
-
-def _open(name: str, runs: str | None) -> tuple[StudyPaths, Study]:
+def _measured(name: str, runs: str | None) -> dict[Mode, list[Size]]:
     from fsdpkit.runs.store import runs_dir
-    from fsdpkit.sweeps.scaling_record import load, study_paths
-
-    paths = study_paths(name, runs_dir(runs))
-    return paths, load(paths)
-
-
-def _measured(paths: StudyPaths, study: Study) -> dict[Mode, list[Size]]:
     from fsdpkit.sweeps.scaling_study import measured
 
-    return {mode: measured(paths, study, mode) for mode in study.modes}
+    return measured(name, runs_dir(runs))
 
 
 @command.command("status")
 @click.argument("name")
 @runs_option
-@json_option
+@json_option(_study)
 def status(name: str, runs: str | None, as_json: bool) -> int:
     """Show what was measured so far, and where more nodes stop paying off."""
-    return _show(*_open(name, runs), as_json)
+    return _show(name, _measured(name, runs), as_json)
 
 
-def _show(paths: StudyPaths, study: Study, as_json: bool) -> int:
+def _show(name: str, found: dict[Mode, list[Size]], as_json: bool) -> int:
     """Each size as far as it is known; of one that was not submitted what is predicted."""
     from fsdpkit.sweeps.scaling import knee
     from fsdpkit.sweeps.scaling_tables import HEAD, rows
 
-    found = _measured(paths, study)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleStatus
-
-        answer = ScaleStatus(
-            name=study.name,
-            dir=str(paths.dir),
-            sizes=[one for sizes in found.values() for one in sizes],
-            knee={mode: knee(sizes) for mode, sizes in found.items()},
-        )
-        print_answer(answer)
-        return 0
+        everything = [one for sizes in found.values() for one in sizes]
+        return _study(name, everything, {mode: knee(sizes) for mode, sizes in found.items()})
     table([*HEAD], [row for sizes in found.values() for row in rows(sizes)])
     for mode, sizes in found.items():
         if (where := knee(sizes)) is not None:
@@ -203,7 +189,7 @@ def _show(paths: StudyPaths, study: Study, as_json: bool) -> int:
 )
 @click.option("--tables", is_flag=True, help="Write no figures, which need matplotlib.")
 @runs_option
-@json_option
+@json_option(_written)
 def write(name: str, output: str | None, tables: bool, runs: str | None, as_json: bool) -> int:
     """Write the results of NAME for a proposal: scaling.csv, scaling.tex, scaling.svg and
     scaling.png."""
@@ -211,8 +197,7 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
     from fsdpkit.runs.layout import write_atomically
     from fsdpkit.sweeps.scaling_tables import as_csv, as_latex
 
-    paths, study = _open(name, runs)
-    found = _measured(paths, study)
+    found = _measured(name, runs)
     everything = [one for sizes in found.values() for one in sizes]
     files: dict[str, str | bytes] = {
         "scaling.csv": as_csv(everything),
@@ -221,65 +206,16 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
     if not tables:
         from fsdpkit.sweeps.scaling_figure import figure
 
-        files["scaling.svg"] = figure(found, study.name, "svg")
-        files["scaling.png"] = figure(found, study.name, "png")
-    directory = Path(output or study.name)
+        files["scaling.svg"] = figure(found, name, "svg")
+        files["scaling.png"] = figure(found, name, "png")
+    directory = Path(output or name)
     try:
         directory.mkdir(exist_ok=True)
         for file, content in files.items():
             write_atomically(directory / file, content, by_umask=True)
     except OSError as error:
         raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
-    written = [str((directory / file).absolute()) for file in files]
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleWritten
-
-        print_answer(ScaleWritten(name=study.name, files=written))
-    else:
-        click.echo("\n".join(str(directory / file) for file in files))
-    return 0
-
-
-@command.command("extend")
-@click.argument("name")
-@click.option(
-    "--nodes", type=_Numbers(), required=True, metavar="N,N…", help="Numbers of nodes to add."
-)
-@runs_option
-@json_option
-def extend_command(name: str, nodes: list[int], runs: str | None, as_json: bool) -> int:
-    """Add numbers of nodes to NAME, and submit them."""
-    from fsdpkit.sweeps.scaling_study import extend
-
-    paths, _ = _open(name, runs)
-    study = extend(paths, nodes, consent())
-    if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleExtended
-
-        print_answer(ScaleExtended(name=study.name, dir=str(paths.dir), runs=_submitted(study)))
-    else:
-        _print_runs(study, nodes)
-    return 0
-
-
-@command.command("cancel")
-@click.argument("name")
-@runs_option
-@json_option
-def cancel_command(name: str, runs: str | None, as_json: bool) -> int:
-    """End the runs of NAME."""
-    from fsdpkit.sweeps.scaling_study import cancel
-
-    paths, study = _open(name, runs)
-    asked = cancel(paths)
-    if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.scale_answers import ScaleCancelled
-
-        print_answer(ScaleCancelled(name=study.name, runs=asked))
-    else:
-        what = f"asked to end {', '.join(asked)}" if asked else "all its runs have ended already"
-        click.echo(f"{study.name}: {what}")
+        return _written(name, [(directory / file).absolute() for file in files])
+    click.echo("\n".join(str(directory / file) for file in files))
     return 0

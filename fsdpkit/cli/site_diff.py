@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
-from fsdpkit.cli.options import complete, json_option
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete
+
+if TYPE_CHECKING:
+    from fsdpkit.publishing.drift import ProfileDifference
+
+
+@answer("fsdpkit.site-diff/1")
+def _compared(
+    name: str,
+    same: bool,
+    differ: Sequence[ProfileDifference],
+    missing: Sequence[ProfileDifference],
+    not_compared: Sequence[str],
+    unread: Sequence[str],
+) -> None:
+    """A profile held against the live cluster.
+
+    missing: what the profile does not say and the cluster does. unread: what of Slurm gave no
+    answer, and why.
+    """
 
 
 @click.command("diff")
 @click.argument("name", shell_complete=complete("site"))
-@json_option
+@json_option(_compared)
 def command(name: str, as_json: bool) -> int:
     """Compare a profile with the live cluster: one line for each fact that differs.
 
@@ -23,27 +46,15 @@ def command(name: str, as_json: bool) -> int:
     from fsdpkit.config.site import load_site
     from fsdpkit.errors import UsageError
     from fsdpkit.publishing.drift import drift, lines
-    from fsdpkit.scheduling import live_cluster
+    from fsdpkit.scheduling.slurm_answers import SlurmAnswers
 
     site = load_site(name)
     if site.profile.kind == "local":
         raise UsageError(f"{site.id} is this machine, not a cluster of Slurm's")
-    live = live_cluster.ask(site.profile.slurm_clusters)
+    live = SlurmAnswers(site.profile.slurm_clusters).live()
     found = drift(site.profile, live)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.site_answers import SiteDiff
-
-        print_answer(
-            SiteDiff(
-                name=site.id,
-                same=not found.differ,
-                differ=found.differ,
-                missing=found.missing,
-                not_compared=found.not_compared,
-                unread=live.not_read,
-            )
-        )
+        _compared(site.id, not found.differ, **vars(found), unread=live.not_read)
         return 1 if found.differ else 0
     for why in live.not_read:
         click.echo(f"fsdpkit: not read: {why}", err=True)

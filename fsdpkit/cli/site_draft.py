@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from fsdpkit.cli.options import json_option
+from fsdpkit.cli.json_output import answer, json_option
+
+
+@answer("fsdpkit.site-draft/1")
+def _drafted(cluster: str, file: Path | None, text: str, unknown: Sequence[str]) -> None:
+    """A profile that was drafted from the live cluster.
+
+    cluster: as Slurm calls it. file: where it was written; null: nowhere. text: the profile, as
+    TOML with comments. unknown: what remains to be found out, in words.
+    """
 
 
 @click.command("draft")
@@ -15,7 +25,7 @@ from fsdpkit.cli.options import json_option
 @click.option(
     "--slurm-cluster", metavar="NAME", help="A cluster other than this login node's (scontrol -M)."
 )
-@json_option
+@json_option(_drafted)
 def command(output: str | None, force: bool, slurm_cluster: str | None, as_json: bool) -> int:
     """Draft a profile of the cluster that this login node belongs to.
 
@@ -31,26 +41,22 @@ def command(output: str | None, force: bool, slurm_cluster: str | None, as_json:
 
     from fsdpkit.errors import UsageError
     from fsdpkit.publishing.draft import draft
-    from fsdpkit.scheduling import live_cluster, login_node
+    from fsdpkit.scheduling import login_node
+    from fsdpkit.scheduling.slurm_answers import SlurmAnswers
 
     if slurm_cluster is not None and not re.fullmatch(r"\w[\w.-]*", slurm_cluster, re.ASCII):
         raise UsageError(f"--slurm-cluster {slurm_cluster[:60]!r} is not a cluster name")
     path = Path(output) if output is not None else None
     if path is not None:
         _refuse(path, force)
-    live = live_cluster.ask(slurm_cluster)
+    live = SlurmAnswers(slurm_cluster).live()
     made = draft(live, login_node.see(), time.time(), slurm_cluster)
     if path is not None:
         _write(path, made.text, force)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.site_answers import SiteDraft
-
-        file = str(path.absolute()) if path is not None else None
         unknown = list(made.tables.get("unknown", []))
-        name = made.profile.title
-        print_answer(SiteDraft(cluster=name, file=file, text=made.text, unknown=unknown))
-    elif path is None:
+        return _drafted(made.profile.title, path and path.absolute(), made.text, unknown)
+    if path is None:
         click.echo(made.text, nl=False)
     else:
         click.echo(f"{path}: {len(made.tables['unknown'])} facts remain unknown; they are listed")

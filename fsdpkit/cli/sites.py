@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import click
 
-from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
-from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
+from fsdpkit.cli.checking import check_option, files_checked, listed, report_check
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete, say_what_is_not_read, table
 
-if TYPE_CHECKING:
-    from fsdpkit.cli.json_answers import ListedSite
+
+@dataclass(frozen=True)
+class ListedSite:
+    """A cluster with a profile. gpus_per_node: by kind of node, of those with GPUs."""
+
+    name: str
+    title: str
+    found_in: list[str]
+    verified: str | None
+    gpus_per_node: dict[str, int]
+
+
+@answer("fsdpkit.sites/1")
+def _sites(sites: Sequence[ListedSite]) -> None:
+    """All cluster profiles."""
+
+
+@answer("fsdpkit.sites-show/1")
+def _one_site(name: str, files: Sequence[Path], profile: dict[str, Any]) -> None:
+    """A cluster's profile, its files laid over one another, by site/schema/site.schema.json."""
 
 
 @click.command("sites")
 @click.argument("name", required=False, shell_complete=complete("site"))
 @check_option("profile")
-@json_option
+@json_option(_sites, _one_site, files_checked)
 def command(name: str | None, check: bool, as_json: bool) -> int:
     """List the cluster profiles and where each was found, or show one.
 
@@ -25,43 +47,26 @@ def command(name: str | None, check: bool, as_json: bool) -> int:
       fsdpkit sites osc-ascend
       fsdpkit sites --check
     """
-    from fsdpkit.cli.json_answers import Sites
-    from fsdpkit.cli.json_output import print_answer
-
     say_what_is_not_read()
     if check:
         return report_check("site", as_json)
     if name is not None:
         _show(name, as_json)
     elif as_json:
-        print_answer(Sites(sites=_listed()))
+        _sites(_listed())
     else:
         table(["SITE", "FOUND IN", "VERIFIED", "NODES"], [_row(site) for site in _listed()])
     return 0
 
 
 def _listed() -> list[ListedSite]:
-    from fsdpkit.cli.json_answers import ListedSite
-    from fsdpkit.config import assets
-    from fsdpkit.config.checking import load_all
     from fsdpkit.config.site import load_site
 
     sites = []
-    good, broken = load_all("site", load_site)
-    say_what_is_skipped(broken)
-    for known, places in assets.available("site").items():
-        if known not in good:
-            continue
-        profile = good[known].profile
-        sites.append(
-            ListedSite(
-                name=known,
-                title=profile.title,
-                found_in=[layer.name for layer, _ in places],
-                verified=profile.verified or None,
-                gpus_per_node={n: k.gpus for n, k in profile.node_types.items() if k.gpus},
-            )
-        )
+    for name, site, found_in in listed("site", load_site):
+        profile = site.profile
+        gpus = {kind: node.gpus for kind, node in profile.node_types.items() if node.gpus}
+        sites.append(ListedSite(name, profile.title, found_in, profile.verified or None, gpus))
     return sites
 
 
@@ -74,16 +79,13 @@ def _row(site: ListedSite) -> list[str]:
 def _show(name: str, as_json: bool) -> None:
     import msgspec
 
-    from fsdpkit.cli.json_answers import OneSite
-    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.config import assets
     from fsdpkit.config.site import load_site
 
     places = assets.find("site", name)
     if as_json:
         profile = msgspec.to_builtins(load_site(name).profile)
-        files = [str(path) for _, path in places]
-        print_answer(OneSite(name=name, files=files, profile=profile))
+        _one_site(name, [path for _, path in places], profile)
         return
     site = load_site(name)
     for layer, path in places:

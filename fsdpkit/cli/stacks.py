@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import hanging, on_run
 from fsdpkit.listing import first_of, spans
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.stacks import CodePlace
+    from fsdpkit.runs.stack_requests import NodeStacks
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.stacks import StacksAnswer
 
@@ -19,11 +22,35 @@ _MOST_NODES = 3
 """Names of nodes in a line."""
 
 
+@dataclass(frozen=True)
+class SilentNode:
+    """A node whose agent gave no answer."""
+
+    node: int
+    name: str
+    ranks: Sequence[int]
+
+
+@answer("fsdpkit.stacks/1")
+def _stacks(
+    run: str,
+    job_id: str,
+    places: Sequence[CodePlace],
+    odd_one: int | None,
+    nodes: Sequence[NodeStacks],
+    silent: Sequence[SilentNode],
+) -> None:
+    """Where the ranks of a running job are.
+
+    odd_one: the rank that the others wait for; null: none stands out.
+    """
+
+
 @click.command("stacks")
 @on_run(copied=False)
 @click.option("--task", type=click.IntRange(0), help="Array task, where several run.")
 @click.option("--full", is_flag=True, help="Print all threads of each rank.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema fsdpkit.stacks/1).")
+@json_option(_stacks)
 def command(run: Run, task: int | None, full: bool, as_json: bool) -> int:
     """Show the current stack of each rank of RUN (its path, id, or a unique part of it; default:
     your newest).
@@ -99,19 +126,13 @@ def _lacking(asked: StacksAnswer) -> list[str]:
 
 
 def _print_json(asked: StacksAnswer) -> None:
-    from fsdpkit.cli.json_reports import SilentNode, Stacks
     from fsdpkit.reporting.stacks import places
 
-    print_answer(
-        Stacks(
-            run=asked.visited.run.id,
-            job_id=asked.visited.job_id,
-            places=places(asked.answers),
-            odd_one=asked.odd_one,
-            nodes=list(asked.answers),
-            silent=[
-                SilentNode(node=node.number, name=node.name, ranks=list(asked.ranks_of(node)))
-                for node in asked.silent
-            ],
-        )
+    _stacks(
+        run=asked.visited.run.id,
+        job_id=asked.visited.job_id,
+        places=places(asked.answers),
+        odd_one=asked.odd_one,
+        nodes=asked.answers,
+        silent=[SilentNode(one.number, one.name, asked.ranks_of(one)) for one in asked.silent],
     )

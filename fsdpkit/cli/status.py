@@ -7,15 +7,16 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, hanging, runs_option
 from fsdpkit.cli.terminal import redraw
-from fsdpkit.reporting.words import roughly
+from fsdpkit.reporting.words import roughly, second
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.status_record import Status, Task
@@ -47,6 +48,16 @@ def _is_number(word: str) -> bool:
     return word.replace(".", "", 1).isdecimal() and not Path(word).exists()
 
 
+@answer(None, is_last=False)
+def _status(status: Status) -> None:
+    """A run as of now."""
+
+
+@answer("fsdpkit.status-all/1", is_last=False)
+def _statuses(runs: Sequence[Status]) -> None:
+    """All runs in the directory of runs, newest first."""
+
+
 @click.command("status", cls=_WithSeconds)
 @click.argument("run", required=False, shell_complete=complete_run)
 @runs_option
@@ -56,7 +67,7 @@ def _is_number(word: str) -> bool:
 @click.option(
     "--watch", type=click.FloatRange(min=1), metavar="[SECONDS]", help="Refresh periodically."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: all runs, or RUN.")
+@json_option(_status, _statuses, help="Print JSON: all runs, or RUN.")
 def command(
     run: str | None, runs: str | None, everything: bool, watch: float | None, as_json: bool
 ) -> int:
@@ -72,7 +83,6 @@ def command(
     once a minute. Exit status: 70 if RUN has ended and it is unknown whether it did any work,
     else 0, whatever its state.
     """
-    from fsdpkit.cli.json_output import as_json as json_of
     from fsdpkit.errors import FsdpkitError
     from fsdpkit.reporting.status.overview import all_statuses, one_status
     from fsdpkit.runs.store import find_run, runs_dir
@@ -91,13 +101,11 @@ def command(
             status = one_status(find_run(run, top), asking)
             if _not_vouched_for(status):
                 unknown.append(status.run)
-            return json_of(status) if as_json else "\n".join(_described(status))
+            return _status.text(status) if as_json else "\n".join(_described(status))
         newest = None if everything or as_json else NEWEST
         statuses, left_out = all_statuses(top, newest, asking, over)
         if as_json:
-            from fsdpkit.cli.json_reports import Statuses
-
-            return json_of(Statuses(runs=statuses))
+            return _statuses.text(statuses)
         return "\n".join(_listed(statuses, left_out)) if statuses else f"no runs in {top}"
 
     if isinstance(asking, PacedAsking):
@@ -116,7 +124,7 @@ def _watch(look: Callable[[], str], pause_s: float, asking: PacedAsking, as_json
             text = look()
             if not as_json:
                 asked = f"the scheduler was asked {roughly(asking.age_s)} ago"
-                now = time.strftime("%Y-%m-%d %H:%M:%S")
+                now = second(time.time())
                 text = f"{now}, every {pause_s:g} s; {asked}\n\n{text}"
             if drawn:
                 redraw(text)
@@ -171,8 +179,7 @@ def _notes(status: Status) -> list[str]:
         logged = (status.progress or {}).get("step") is not None
         running = status.phase == "running" and status.printed is not None and not logged
         return [*([note] if note else []), *([_own_words(status)] if running else [])]
-    notes = [_why(status)]
-    return [*notes, status.waiting.action] if status.waiting.action else notes
+    return list(filter(None, [status.waiting.sentence, status.waiting.action]))
 
 
 _PROGRESS = ("STEP", "LOSS", "TOKENS/S", "LEFT", "SAVED")
@@ -273,7 +280,7 @@ def _described(status: Status) -> list[str]:
         if status.phase not in ("pending", "running"):
             lines += _labelled("ended", _moment(status.ends_s))
     if status.waiting:
-        lines += _labelled("why", _why(status))
+        lines += _labelled("why", status.waiting.sentence)
         lines += _labelled("to do", status.waiting.action)
     lines += _labelled("without", _left_out(status))
     lines += [f"  {line}" for line in status.others]
@@ -320,19 +327,6 @@ def _left_out(status: Status) -> str | None:
 
 def _labelled(label: str, text: str | None) -> list[str]:
     return hanging(text, f"  {label:<9}  ", " " * 13) if text else []
-
-
-def _why(status: Status) -> str:
-    waiting = status.waiting
-    assert waiting is not None
-    words = waiting.words + (f" ({waiting.reason})" if waiting.reason else "")
-    if waiting.never:
-        return f"{words}; this will not resolve by itself"
-    if waiting.start_s is not None:
-        in_s = waiting.start_s - time.time()
-        when = f"in {roughly(in_s)}" if in_s > 0 else "any moment"
-        return f"{words}; Slurm expects to start it {_moment(waiting.start_s)}, {when}"
-    return words
 
 
 def _progress_lines(status: Status) -> list[str]:
@@ -408,19 +402,14 @@ def _not_vouched_for(status: Status) -> bool:
 
 def _failure_lines(status: Status) -> list[str]:
     """The first failure on record, else what the script itself complained of; where to look."""
-    from fsdpkit.reporting.logs.errors import end_of
-    from fsdpkit.reporting.printable import one_line
+    from fsdpkit.reporting.logs.errors import first_words
 
     told_last = {"COMPLETED": 3, "STOPPED": 2, "UNKNOWN": 1, None: 1}
     job_id = min(status.states, key=lambda i: told_last.get(status.states[i], 0), default=None)
     tasks = [task for task in status.tasks if task.job_id == job_id]
     failure = tasks[0].failure if tasks else status.failure
-    words = one_line(failure.message) if failure else ""
-    lines = [f"first failure: {words} (status {failure.status})"] if failure else []
-    log = Path(status.dir) / f"slurm-{job_id}.log"
-    if log.exists():
-        lines += [] if lines else end_of(log, 3)
-        lines.append(f"start-up log: {log}")
+    words = f"{failure.message} (status {failure.status})" if failure else None
+    lines = first_words(words, Path(status.dir) / f"slurm-{job_id}.log")
     return [*lines, f"why, and what to do: fsdpkit diagnose {status.run} --page"]
 
 
@@ -432,10 +421,7 @@ def _number(value: float | None, spelt: str, words: str = "{}") -> str:
 
 
 def _moment(time_s: float | None) -> str:
-    """Local time."""
-    if time_s is None:
-        return "an unknown time"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
+    return "an unknown time" if time_s is None else second(time_s)
 
 
 def _left(progress: dict[str, float]) -> str:

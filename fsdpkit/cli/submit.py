@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
     AFTERWARDS,
     HOW,
@@ -30,6 +31,7 @@ from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import FrameType
 
     from fsdpkit.rendering.script import Plan
@@ -58,6 +60,21 @@ class _Submit(WithTrainerArgs):
 
 
 _BEHIND = "Arguments of the program go after --"
+
+
+@answer("fsdpkit.submit/1")
+def submitted(run: str, job_id: str | None, cluster: str, dir: Path) -> None:
+    """A run that was submitted, or resumed."""
+
+
+@answer("fsdpkit.dry-run/1")
+def rendered(script: str) -> None:
+    """`--dry-run`: what sbatch would get; nothing was submitted."""
+
+
+@answer("fsdpkit.submit-check/1")
+def _judged(answer: str) -> None:
+    """`submit --check`: Slurm would take the script; nothing was submitted. In Slurm's words."""
 
 
 @click.command("submit", cls=_Submit)
@@ -94,7 +111,7 @@ _BEHIND = "Arguments of the program go after --"
 )
 @grouped(HOW, "--check", is_flag=True, help="Let Slurm validate the script; submit nothing.")
 @waiting_options
-@grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option(submitted, rendered, _judged, group=AFTERWARDS)
 def command(
     args: tuple[str, ...],
     trust: tuple[str, ...],
@@ -145,14 +162,10 @@ def command(
         click.echo("fsdpkit: RUN-ID stands for the id that a submission makes", err=True)
         return 0
     if check:
-        answer = submission.check(plan, request.runs)
+        verdict = submission.check(plan, request.runs)
         if as_json:
-            from fsdpkit.cli.json_answers import Judged
-            from fsdpkit.cli.json_output import print_answer
-
-            print_answer(Judged(answer=answer))
-        else:
-            click.echo(answer)
+            return _judged(verdict)
+        click.echo(verdict)
         return 0
     if not request.here:
         say_what_is_left_out(submission.leaked_variables())
@@ -192,10 +205,7 @@ def ending(run: Run) -> Iterator[None]:
 
 def print_script(script: str, as_json: bool) -> None:
     if as_json:
-        from fsdpkit.cli.json_answers import Rendered
-        from fsdpkit.cli.json_output import print_answer
-
-        print_answer(Rendered(script=script))
+        rendered(script)
     else:
         sys.stdout.write(script)
 
@@ -240,11 +250,7 @@ def say_what_the_copy_lacks(run: Run) -> None:
 def report(run: Run, as_json: bool) -> None:
     """The run's id, its job, and how to follow it."""
     if as_json:
-        from fsdpkit.cli.json_answers import Submitted
-        from fsdpkit.cli.json_output import print_answer
-
-        cluster = run.record.cluster or run.record.site
-        print_answer(Submitted(run=run.id, job_id=run.job_id, cluster=cluster, dir=str(run.dir)))
+        submitted(run.id, run.job_id, run.record.cluster or run.record.site, run.dir)
         return
     click.echo(run.id)
     click.echo(f"job {run.job_id}, in {run.dir}")
@@ -303,8 +309,7 @@ def _never_starts(run: Run, state: JobState) -> list[str]:
 def failure_lines(run: Run) -> list[str]:
     """The first failure on record of the job, or array task, that says how the run ended, else what
     its script complained of, and where to look."""
-    from fsdpkit.reporting.logs.errors import end_of
-    from fsdpkit.reporting.printable import one_line
+    from fsdpkit.reporting.logs.errors import first_words
     from fsdpkit.runs.job_ids import task_of
     from fsdpkit.scheduling.run import Run
 
@@ -312,10 +317,4 @@ def failure_lines(run: Run) -> list[str]:
     job_id, state = newest.decisive_job()
     if job_id is None or (state is not None and state.outcome == "stopped"):
         return [f"to go on: fsdpkit resume {run.id}"]
-    failure = newest.first_failure(task_of(job_id))
-    lines = [f"first failure: {one_line(failure)}"] if failure else []
-    log = newest.batch_log(job_id)
-    if log.exists():
-        lines += [] if lines else end_of(log, 3)
-        lines.append(f"start-up log: {log}")
-    return lines
+    return first_words(newest.first_failure(task_of(job_id)), newest.batch_log(job_id))

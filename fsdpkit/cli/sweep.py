@@ -9,16 +9,70 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.options import as_typed, fsdpkit_as_typed, json_option, runs_option, table, wanted
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import as_typed, fsdpkit_as_typed, runs_option, table, wanted, write_page
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
-    from fsdpkit.cli.sweep_answers import Trial
+    from fsdpkit.sweeps.advancing import BatchStep
     from fsdpkit.sweeps.record import SweepPaths, SweepRecord
     from fsdpkit.sweeps.results import Result
     from fsdpkit.sweeps.starting import CheckedTrials
 
 _START = "start"
+
+
+@answer("fsdpkit.sweep-start/1")
+def _started(
+    name: str,
+    dir: Path,
+    run: str,
+    job_id: str | None,
+    trials: Sequence[int],
+    left_out: Sequence[str],
+) -> None:
+    """A sweep that was started, or trials that were added to one.
+
+    run: whose array tasks the trials are. trials: numbers of those that were submitted. left_out:
+    why others would have been refused, with --leave-out.
+    """
+
+
+@answer("fsdpkit.sweep-status/1")
+def _sweep(
+    name: str,
+    dir: Path,
+    metric: str,
+    best_is: str,
+    rungs: int,
+    best: int | None,
+    trials: Sequence[Result],
+) -> None:
+    """A sweep, its trials, and the number of the best so far."""
+
+
+@answer("fsdpkit.sweep-best/1")
+def _best(name: str, metric: str, trial: Result, job: Path, command: Sequence[str]) -> None:
+    """The best trial of a sweep so far, its job file, and words that train it alone."""
+
+
+@answer("fsdpkit.sweep-report/1")
+def _page(name: str, path: Path) -> None:
+    """A sweep's report, as one HTML file."""
+
+
+@answer("fsdpkit.sweep-advance/1")
+def _advanced(name: str, batches: Sequence[BatchStep]) -> None:
+    """What `sweep advance` did."""
+
+
+@answer("fsdpkit.sweep-cancel/1")
+def _cancelled(name: str, runs: Sequence[str], saving: Sequence[str]) -> None:
+    """A sweep that was asked to end.
+
+    runs: those that were asked to; others had ended. saving: jobs that were asked to save a
+    checkpoint first.
+    """
 
 
 class FirstWordOrCommand(click.Group):
@@ -64,7 +118,7 @@ def command() -> None:
 @trust_option
 @click.option("--leave-out", is_flag=True, help="Skip trials that would be refused.")
 @click.option("--dry-run", is_flag=True, help="Print the trials; submit nothing.")
-@json_option
+@json_option(_started)
 def start(
     file: str,
     sets: tuple[str, ...],
@@ -117,19 +171,7 @@ def _report(paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, as_
     run = Run.open(paths.dir.parent.parent / record.batches[-1].run)
     left_out = [f"{settings}: {why}" for settings, why in prepared.left_out]
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.sweep_answers import Swept
-
-        print_answer(
-            Swept(
-                name=record.name,
-                dir=str(paths.dir),
-                run=run.id,
-                job_id=run.job_id,
-                trials=list(prepared.numbers),
-                left_out=left_out,
-            )
-        )
+        _started(record.name, paths.dir, run.id, run.job_id, prepared.numbers, left_out)
         return
     for line in left_out:
         click.echo(f"fsdpkit: left out {line}", err=True)
@@ -150,26 +192,10 @@ def _open(name: str, runs: str | None) -> tuple[SweepPaths, SweepRecord]:
     return paths, load(paths)
 
 
-def _trial(one: Result) -> Trial:
-    from fsdpkit.cli.sweep_answers import Trial
-
-    return Trial(
-        trial=one.trial,
-        run=one.run,
-        job_id=one.job,
-        state=one.word,
-        rung=one.rung,
-        step=one.step,
-        value=one.value,
-        problem=one.problem,
-        settings=one.settings,
-    )
-
-
 @command.command("status")
 @click.argument("name")
 @runs_option
-@json_option
+@json_option(_sweep)
 def status(name: str, runs: str | None, as_json: bool) -> int:
     """Show the trials of NAME, the best first."""
     from fsdpkit.sweeps.advancing import nobody_decides
@@ -179,20 +205,15 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
     found = results(paths, record)
     top = best(found, highest=record.highest)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.sweep_answers import SweepStatus
-
-        answer = SweepStatus(
+        return _sweep(
             name=record.name,
-            dir=str(paths.dir),
+            dir=paths.dir,
             metric=record.file.metric,
             best_is=record.file.best,
             rungs=record.file.rungs,
             best=None if top is None else top.trial,
-            trials=[_trial(one) for one in found],
+            trials=found,
         )
-        print_answer(answer)
-        return 0
     from fsdpkit.sweeps.table import in_a_line, rows
 
     click.echo(in_a_line(record, found))
@@ -209,7 +230,7 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
 @command.command("best")
 @click.argument("name")
 @runs_option
-@json_option
+@json_option(_best)
 def best_command(name: str, runs: str | None, as_json: bool) -> int:
     """Print the best trial of NAME so far, and the command that trains it alone."""
     from fsdpkit.config.array_tasks import text
@@ -227,24 +248,12 @@ def best_command(name: str, runs: str | None, as_json: bool) -> int:
     job = paths.trial(found.trial)
     words = ["fsdpkit", "submit", str(job)]
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.sweep_answers import BestTrial
-
-        print_answer(
-            BestTrial(
-                name=record.name,
-                metric=record.file.metric,
-                trial=_trial(found),
-                job=str(job),
-                command=words,
-            )
-        )
-        return 0
+        return _best(record.name, record.file.metric, found, job, words)
     click.echo(f"trial {found.trial}: {record.file.metric} {found.value:g}")
     for key, value in found.settings.items():
         click.echo(f"  {key} = {text(value)}")
     click.echo(f"  {shlex.join(words)}")
-    if going_on := sum(one.state is not None and not one.state.over for one in trials):
+    if going_on := sum(one.state != "UNKNOWN" and not one.over for one in trials):
         click.echo(f"so far: {going_on} of {len(trials)} trials are not over")
     return 0
 
@@ -258,11 +267,9 @@ def best_command(name: str, runs: str | None, as_json: bool) -> int:
     help="File to write, or `-` to print (default: NAME.html in the current directory).",
 )
 @runs_option
-@json_option
+@json_option(_page)
 def report(name: str, output: str | None, runs: str | None, as_json: bool) -> int:
     """Write an HTML report on NAME: its trials, which settings mattered, which went on."""
-    from fsdpkit.errors import StorageError
-    from fsdpkit.runs.layout import write_atomically
     from fsdpkit.sweeps.page import page
     from fsdpkit.sweeps.results import results
 
@@ -270,20 +277,10 @@ def report(name: str, output: str | None, runs: str | None, as_json: bool) -> in
         raise click.UsageError("-o - prints the report, --json where it is: choose one.")
     paths, record = _open(name, runs)
     html = page(paths, record, results(paths, record))
-    if output == "-":
-        click.echo(html, nl=False)
-        return 0
-    path = Path(output or f"{record.name}.html")
-    try:
-        write_atomically(path, html, by_umask=True)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-    if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.sweep_answers import SweepReport
-
-        print_answer(SweepReport(name=record.name, path=str(path.absolute())))
-    else:
+    path = write_page(html, output or f"{record.name}.html")
+    if as_json and path is not None:
+        return _page(record.name, path.absolute())
+    if path is not None:
         click.echo(path)
     return 0
 
@@ -295,7 +292,7 @@ def report(name: str, output: str | None, runs: str | None, as_json: bool) -> in
 )
 @click.option("--leave-out", is_flag=True, help="Skip trials that would be refused.")
 @runs_option
-@json_option
+@json_option(_started)
 def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: bool) -> int:
     """Add trials to NAME. Optuna's samplers choose them by the results so far."""
     from fsdpkit.cli.submit import say_where
@@ -316,7 +313,7 @@ def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: b
     "--wait", is_flag=True, help="Wait until the scheduler reports that the rung has ended."
 )
 @runs_option
-@json_option
+@json_option(_advanced)
 def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> int:
     """Submit the next rung of NAME, if the last one is over.
 
@@ -329,14 +326,7 @@ def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> i
     paths, record = _open(name, runs)
     steps = advance(paths, patience_s=ADVANCE_WITHIN_S if wait else 0.0)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.sweep_answers import Advanced, RungStep
-
-        batches = [
-            RungStep(batch=s.batch, what=s.what, rung=s.rung, trials=list(s.trials)) for s in steps
-        ]
-        print_answer(Advanced(name=record.name, batches=batches))
-        return 0
+        return _advanced(record.name, steps)
     for step in steps:
         click.echo(f"batch {step.batch}: {_in_words(step.what, step.rung, step.trials)}")
     return 0
@@ -355,7 +345,7 @@ def _in_words(what: str, rung: int, trials: Sequence[int]) -> str:
 @click.argument("name")
 @click.option("--save", is_flag=True, help="Save a checkpoint first.")
 @runs_option
-@json_option
+@json_option(_cancelled)
 def cancel_command(name: str, save: bool, runs: str | None, as_json: bool) -> int:
     """End NAME: its trials, and the job that would start the next rung."""
     from fsdpkit.sweeps.cancelling import cancel
@@ -363,11 +353,7 @@ def cancel_command(name: str, save: bool, runs: str | None, as_json: bool) -> in
     paths, record = _open(name, runs)
     asked, saving = cancel(paths, save=save)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.sweep_answers import SweepCancelled
-
-        print_answer(SweepCancelled(name=record.name, runs=asked, saving=saving))
-        return 0
+        return _cancelled(record.name, asked, saving)
     what = f"asked to end {', '.join(asked)}" if asked else "all its runs have ended already"
     click.echo(f"{record.name}: {what}")
     return 0

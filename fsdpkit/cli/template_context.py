@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import complete, hanging, json_option
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete, hanging
 
 _SITE = "generic"
 _WIDE = 60
+
+
+@dataclass(frozen=True)
+class ContextName:
+    """A name that a template can use; of an entry of a list `directives[].name`, which a loop
+    gives."""
+
+    name: str
+    type: str
+    meaning: str
+    example: Any
+
+
+@answer("fsdpkit.template-context/1")
+def _context(template: str, example_of: str, names: Sequence[ContextName]) -> None:
+    """Every name that a template can use. example_of: the job that the examples are of."""
 
 
 @click.command("context")
@@ -23,7 +41,7 @@ _WIDE = 60
     help="Profile of the examples.",
     shell_complete=complete("site"),
 )
-@json_option
+@json_option(_context)
 def command(template: str, site: str, as_json: bool) -> int:
     """List every name that a template can use, with its type, an example and what it means.
 
@@ -46,23 +64,14 @@ def command(template: str, site: str, as_json: bool) -> int:
     if not isinstance(case, Case):
         raise UsageError(f"{site} takes no job of two nodes: {case}")
     context = context_of(plan_of(case, found), RUN_DIR)
-    listed = [(each, value_at(context, each.name)) for each in names(found.manifest)]
+    listed = [
+        ContextName(each.name, each.type, each.meaning, value_at(context, each.name))
+        for each in names(found.manifest)
+    ]
     if as_json:
-        from fsdpkit.cli.template_answers import ContextName, TemplateContext
-
-        print_answer(
-            TemplateContext(
-                template=found.manifest.name,
-                example_of=str(case),
-                names=[
-                    ContextName(name=n.name, type=n.type, meaning=n.meaning, example=value)
-                    for n, value in listed
-                ],
-            )
-        )
-        return 0
-    for each, value in listed:
-        click.echo(f"{each.name}: {each.type}{_example(value)}")
+        return _context(found.manifest.name, str(case), listed)
+    for each in listed:
+        click.echo(f"{each.name}: {each.type}{_example(each.example)}")
         click.echo("\n".join(hanging(each.meaning, "    ", "    ")))
     return 0
 

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import complete, hanging, json_option
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete, hanging
+
+if TYPE_CHECKING:
+    from fsdpkit.config.template import Template
+    from fsdpkit.publishing.template_diff import ScriptDifference
 
 DIFFERENT = 1
+
+
+@answer("fsdpkit.template-diff/1")
+def _compared(
+    equal: bool, old: str, new: str, compared: int, differences: Sequence[ScriptDifference]
+) -> None:
+    """How the scripts of two templates differ. compared: how many of each."""
 
 
 @click.command("diff")
@@ -20,7 +34,7 @@ DIFFERENT = 1
     shell_complete=complete("site"),
     help="Only for this profile; may be given several times.",
 )
-@json_option
+@json_option(_compared)
 def command(old: str, new: str, asked: tuple[str, ...], as_json: bool) -> int:
     """Show how the scripts of the template NEW differ from those of OLD.
 
@@ -41,19 +55,9 @@ def command(old: str, new: str, asked: tuple[str, ...], as_json: bool) -> int:
     for why in broken:
         click.echo(f"fsdpkit: left out: {why}", err=True)
     compared = compare(before, after, found)
-    names = [f"{each.manifest.name} {each.manifest.version}" for each in (before, after)]
+    names = (_named(before), _named(after))
     if as_json:
-        from fsdpkit.cli.template_answers import TemplatesCompared
-
-        print_answer(
-            TemplatesCompared(
-                equal=not compared.differences,
-                old=names[0],
-                new=names[1],
-                compared=compared.cases,
-                differences=list(compared.differences),
-            )
-        )
+        _compared(not compared.differences, *names, compared.cases, compared.differences)
         return DIFFERENT if compared.differences else 0
     for difference in compared.differences:
         all_of_them = len(difference.cases) == compared.cases > 1
@@ -63,3 +67,7 @@ def command(old: str, new: str, asked: tuple[str, ...], as_json: bool) -> int:
     same = compared.cases - sum(len(each.cases) for each in compared.differences)
     click.echo(f"{names[0]} → {names[1]}: {same} of {compared.cases} scripts are equal", err=True)
     return DIFFERENT if compared.differences else 0
+
+
+def _named(template: Template) -> str:
+    return f"{template.manifest.name} {template.manifest.version}"

@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import complete, hanging, json_option
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete, hanging
 
 if TYPE_CHECKING:
     from fsdpkit.config.site import LoadedSite
     from fsdpkit.publishing.export.build import App, Portal
+    from fsdpkit.publishing.export.script import ExportedScript
 
 _PORTALS = ("ondemand", "open-composer")
+
+
+@dataclass(frozen=True)
+class ExportedCluster:
+    """A cluster that the app submits to.
+
+    site: its profile. name: what the portal calls it. places: what the form offers, partition and
+    GPUs per node, as `gpu:4`. fields: variables in which the script finds what the form says.
+    fixed, left_out: what the form does not ask for, partitions that it does not offer; with the
+    reason.
+    """
+
+    site: str
+    name: str
+    places: list[str]
+    fields: list[str]
+    fixed: dict[str, str]
+    left_out: list[str]
+
+
+@answer("fsdpkit.template-export/1")
+def _exported(
+    dir: Path,
+    to: str,
+    release: str,
+    template: str,
+    version: str,
+    sha256: str,
+    files: Sequence[str],
+    clusters: Sequence[ExportedCluster],
+) -> None:
+    """An app of a web portal that was made from a template, by the rules of its release."""
 
 
 @click.command("export")
@@ -53,7 +88,7 @@ _PORTALS = ("ondemand", "open-composer")
 )
 @click.option("--release", help="Release of the portal, such as 4.1 (default: the newest known).")
 @click.option("--force", is_flag=True, help="Also replace an export that was changed by hand.")
-@json_option
+@json_option(_exported)
 def command(
     template: str,
     portal: Portal,
@@ -97,8 +132,16 @@ def command(
         force=force,
     )
     if as_json:
-        print_answer(_answer(app, made))
-        return 0
+        return _exported(
+            dir=made,
+            to=app.portal,
+            release=app.release,
+            template=about.name,
+            version=about.version,
+            sha256=found.sha256,
+            files=sorted(app.files),
+            clusters=[_cluster(one) for one in app.exports],
+        )
     click.echo(str(made))
     for note in _notes(app):
         click.echo("\n".join(hanging(note, "fsdpkit: ", "  ")), err=True)
@@ -147,27 +190,12 @@ def _notes(app: App) -> list[str]:
     return list(notes)
 
 
-def _answer(app: App, made: Path) -> object:
-    from fsdpkit.cli.template_answers import ExportedApp, ExportedCluster
-
-    about = app.exports[0].template
-    return ExportedApp(
-        dir=str(made),
-        to=app.portal,
-        release=app.release,
-        template=about.manifest.name,
-        version=about.manifest.version,
-        sha256=about.sha256,
-        files=sorted(app.files),
-        clusters=[
-            ExportedCluster(
-                site=exported.site.id,
-                name=exported.portal,
-                places=[place.value for place in exported.places],
-                fields=[field.variable for field in exported.fields],
-                fixed=dict(exported.fixed),
-                left_out=list(exported.left_out),
-            )
-            for exported in app.exports
-        ],
+def _cluster(exported: ExportedScript) -> ExportedCluster:
+    return ExportedCluster(
+        site=exported.site.id,
+        name=exported.portal,
+        places=[place.value for place in exported.places],
+        fields=[field.variable for field in exported.fields],
+        fixed=dict(exported.fixed),
+        left_out=list(exported.left_out),
     )

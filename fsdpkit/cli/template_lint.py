@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import complete, hanging, json_option
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete, hanging
 
 if TYPE_CHECKING:
     from fsdpkit.publishing.template_checklist import ChecklistPoint
@@ -15,9 +16,14 @@ if TYPE_CHECKING:
 PROBLEM = 65
 
 
+@answer("fsdpkit.template-lint/1")
+def _linted(ok: bool, findings: Sequence[ChecklistPoint]) -> None:
+    """The checklist of a template."""
+
+
 @click.command("lint")
 @click.argument("template", metavar="TEMPLATE", shell_complete=complete("template"))
-@json_option
+@json_option(_linted)
 def command(template: str, as_json: bool) -> int:
     """Go through the checklist of TEMPLATE: a folder, or a template's name.
 
@@ -36,9 +42,7 @@ def command(template: str, as_json: bool) -> int:
             _print(finding)
     ok = passed(findings)
     if as_json:
-        from fsdpkit.cli.template_answers import Linted
-
-        print_answer(Linted(ok=ok, findings=findings))
+        _linted(ok, findings)
     return 0 if ok else PROBLEM
 
 

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import complete, json_option
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete
+
+
+@answer("fsdpkit.template-new/1")
+def _made(name: str, dir: Path) -> None:
+    """A template's folder that was made."""
 
 
 @click.command("new")
@@ -21,7 +26,7 @@ from fsdpkit.cli.options import complete, json_option
     shell_complete=complete("template"),
     help="Template to begin with: a name or a folder.",
 )
-@json_option
+@json_option(_made)
 def command(name: str, source: str, as_json: bool) -> int:
     """Make the folder NAME here, with a template to edit.
 
@@ -36,10 +41,7 @@ def command(name: str, source: str, as_json: bool) -> int:
 
     made = new_template(name, open_template(source), Path.cwd())
     if as_json:
-        from fsdpkit.cli.template_answers import NewTemplate
-
-        print_answer(NewTemplate(name=name, dir=str(made)))
-        return 0
+        return _made(name, made)
     click.echo(str(made))
     click.echo(f"  fsdpkit template lint {name}\n  fsdpkit template test {name}", err=True)
     return 0

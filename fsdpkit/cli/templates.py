@@ -2,23 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.checking import check_option, listed, report_check
-from fsdpkit.cli.json_output import print_answer
-from fsdpkit.cli.options import complete, hanging, json_option, say_what_is_not_read, table
+from fsdpkit.cli.checking import check_option, files_checked, listed, report_check
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import complete, hanging, say_what_is_not_read, table
 
 if TYPE_CHECKING:
-    from fsdpkit.cli.template_answers import KeptCanary
     from fsdpkit.config.template import Template
+    from fsdpkit.publishing.template_tested import KeptCanary
+
+
+@dataclass(frozen=True)
+class ListedTemplate:
+    """A template."""
+
+    name: str
+    version: str
+    found_in: list[str]
+    description: str
+
+
+@answer("fsdpkit.templates/1")
+def _templates(templates: Sequence[ListedTemplate]) -> None:
+    """All templates."""
+
+
+@answer("fsdpkit.templates-show/1")
+def _one_template(
+    name: str,
+    version: str,
+    description: str,
+    found_in: str,
+    dir: Path,
+    sha256: str,
+    parameters: dict[str, Any],
+    canaries: Sequence[KeptCanary],
+    canaries_unread: str | None,
+) -> None:
+    """A template, its parameters by site/schema/template.schema.json, and its canaries.
+
+    canaries_unread: why they could not be read.
+    """
 
 
 @click.command("templates")
 @click.argument("name", required=False, shell_complete=complete("template"))
 @check_option("template")
-@json_option
+@json_option(_templates, _one_template, files_checked)
 def command(name: str | None, check: bool, as_json: bool) -> int:
     """List the templates and where each was found, or show one and its parameters.
 
@@ -27,7 +63,6 @@ def command(name: str | None, check: bool, as_json: bool) -> int:
       fsdpkit templates torchrun
       fsdpkit templates --check
     """
-    from fsdpkit.cli.json_answers import ListedTemplate, Templates
     from fsdpkit.config.template import load_template
 
     say_what_is_not_read()
@@ -37,17 +72,11 @@ def command(name: str | None, check: bool, as_json: bool) -> int:
         _show(name, as_json)
         return 0
     found = [
-        ListedTemplate(
-            name=known,
-            version=template.manifest.version,
-            found_in=found_in,
-            description=template.manifest.description,
-        )
-        for known, template, found_in in listed("template", load_template)
+        ListedTemplate(known, one.manifest.version, found_in, one.manifest.description)
+        for known, one, found_in in listed("template", load_template)
     ]
     if as_json:
-        print_answer(Templates(templates=found))
-        return 0
+        return _templates(found)
     rows = [[one.name, one.version, ", ".join(one.found_in), one.description] for one in found]
     table(["TEMPLATE", "VERSION", "FOUND IN", "WHAT IT MAKES"], rows)
     return 0
@@ -56,7 +85,6 @@ def command(name: str | None, check: bool, as_json: bool) -> int:
 def _show(name: str, as_json: bool) -> None:
     import msgspec
 
-    from fsdpkit.cli.template_answers import OneTemplate
     from fsdpkit.config.as_toml import inline
     from fsdpkit.config.template import load_template
 
@@ -64,18 +92,16 @@ def _show(name: str, as_json: bool) -> None:
     manifest = template.manifest
     if as_json:
         kept, unread = _kept(template)
-        print_answer(
-            OneTemplate(
-                name=manifest.name,
-                version=manifest.version,
-                description=manifest.description,
-                found_in=template.layer,
-                dir=str(template.dir),
-                sha256=template.sha256,
-                parameters=msgspec.to_builtins(manifest.parameters),
-                canaries=kept,
-                canaries_unread=unread,
-            )
+        _one_template(
+            name=manifest.name,
+            version=manifest.version,
+            description=manifest.description,
+            found_in=template.layer,
+            dir=template.dir,
+            sha256=template.sha256,
+            parameters=msgspec.to_builtins(manifest.parameters),
+            canaries=kept,
+            canaries_unread=unread,
         )
         return
     told = f"{manifest.name} {manifest.version}: {manifest.description}"
@@ -104,19 +130,10 @@ def _canaries(template: Template) -> list[str]:
 
 def _kept(template: Template) -> tuple[list[KeptCanary], str | None]:
     """The same as data."""
-    import msgspec
-
-    from fsdpkit.cli.template_answers import KeptCanary
     from fsdpkit.errors import ConfigError
-    from fsdpkit.publishing.template_tested import read_tested
+    from fsdpkit.publishing.template_tested import kept
 
     try:
-        found = read_tested(template).canaries
+        return kept(template), None
     except ConfigError as error:
         return [], str(error)
-    return [
-        KeptCanary(
-            site=site, current=each.sha256 == template.sha256, **msgspec.structs.asdict(each)
-        )
-        for site, each in sorted(found.items())
-    ], None

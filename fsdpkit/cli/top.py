@@ -5,22 +5,29 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.live import Frame, can_draw, show
 from fsdpkit.cli.options import going_on, on_run
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.usage import SampleReader
+    from fsdpkit.reporting.usage import NodeUsage, SampleReader
     from fsdpkit.runs.history import Attempt, History
     from fsdpkit.scheduling.run import Run
 
 _PLAIN_ROWS = 1 << 20
 """A pipe has no height."""
+
+
+@answer("fsdpkit.top/1")
+def _usage(
+    run: str, job_id: str | None, attempt: int, over: bool, nodes: Sequence[NodeUsage]
+) -> None:
+    """What each node of a run uses; silent and idle nodes first."""
 
 
 @click.command("top")
@@ -34,7 +41,7 @@ _PLAIN_ROWS = 1 << 20
     show_default=True,
     help="Seconds between updates.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON once (schema fsdpkit.top/1).")
+@json_option(_usage, help="Print JSON once.")
 def command(run: Run, task: int | None, once: bool, every: float, as_json: bool) -> int:
     """Show what each node of RUN uses: GPU, memory, CPU, network (its path, id, or a unique part
     of it; default: your newest).
@@ -49,13 +56,14 @@ def command(run: Run, task: int | None, once: bool, every: float, as_json: bool)
 
     Exit status: 2 if the run has not begun.
     """
-    from fsdpkit.reporting.usage import SampleReader, frame, usage_in
+    from fsdpkit.reporting.usage import SampleReader, frame, usage_in, worst_first
 
     task = run.record.tasks_of(task)[0]
     reader, attempt = SampleReader(), _newest(run, task)
     if as_json:
-        _print_json(run, attempt, reader)
-    elif once or not can_draw():
+        nodes = worst_first(usage_in(attempt, reader, time.time()))
+        return _usage(run.id, attempt.job_id, attempt.number, _over(attempt), nodes)
+    if once or not can_draw():
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
         nodes = usage_in(attempt, reader, time.time())
         click.echo("\n".join(frame(_title(run, attempt), nodes, width, _PLAIN_ROWS)))
@@ -105,18 +113,3 @@ def _title(run: Run, attempt: Attempt) -> str:
     over = ", ended" if _over(attempt) else ""
     job = f"job {attempt.job_id}, " if attempt.job_id else ""
     return f"{run.id}: {job}attempt {attempt.number}{over}"
-
-
-def _print_json(run: Run, attempt: Attempt, reader: SampleReader) -> None:
-    from fsdpkit.cli.json_reports import Usage
-    from fsdpkit.reporting.usage import usage_in, worst_first
-
-    print_answer(
-        Usage(
-            run=run.id,
-            job_id=attempt.job_id,
-            attempt=attempt.number,
-            over=_over(attempt),
-            nodes=worst_first(usage_in(attempt, reader, time.time())),
-        )
-    )

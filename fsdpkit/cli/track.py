@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import on_run
 
 if TYPE_CHECKING:
     from fsdpkit.config.track import Tracker
     from fsdpkit.scheduling.run import Run
 
-SCHEMA = "fsdpkit.tracked/1"
+
+@dataclass(frozen=True)
+class Sent:
+    """What one tracker got."""
+
+    run: str
+    task: int | None
+    tracker: str
+    id: str
+    place: str
+    lines: int
+
+
+@answer("fsdpkit.tracked/1")
+def _tracked(sent: Sequence[Sent]) -> None:
+    """What `track` sent."""
 
 
 @click.command("track")
@@ -28,7 +45,7 @@ SCHEMA = "fsdpkit.tracked/1"
 @click.option("--uri", help="MLflow's server, sqlite:///FILE, or a directory.")
 @click.option("--offline", is_flag=True, help="Let W&B write into the run's directory.")
 @click.option("--task", type=click.IntRange(0), help="One task of an array (default: all).")
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@json_option(_tracked)
 def command(
     run: Run,
     to: tuple[Tracker, ...],
@@ -53,7 +70,6 @@ def command(
     Exit status: 65 if the tracker's package is missing, 69 if the tracker refused or did not
     answer.
     """
-    from fsdpkit.cli.json_answers import Sent, Tracked
     from fsdpkit.config.track import Track
     from fsdpkit.errors import UsageError
     from fsdpkit.tracking.sending import send, sending_of, track_of
@@ -69,20 +85,11 @@ def command(
         sending = sending_of(run, number, asked)
         for tracker in dict.fromkeys(trackers):
             sent = send(sending, tracker)
-            told.append(
-                Sent(
-                    run=run.id,
-                    task=number,
-                    tracker=tracker,
-                    id=sent.mark.id,
-                    place=sent.place,
-                    lines=sent.lines,
-                )
-            )
+            told.append(Sent(run.id, number, tracker, sent.mark.id, sent.place, sent.lines))
             if not as_json:
                 click.echo(f"{tracker}: {sent.lines:,} new lines of {sending.name}: {sent.place}")
     if as_json:
-        print_answer(Tracked(sent=told))
+        _tracked(told)
     elif sending.offline and "wandb" in trackers:
         click.echo("  wandb sync DIRECTORY/offline-run-* sends them", err=True)
     if (why := sending.destination.not_followed) is not None:

@@ -9,14 +9,43 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.json_output import print_answer
+from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.live import Frame, can_draw, show
 from fsdpkit.cli.options import going_on, on_run
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.looking import Watcher
+    from fsdpkit.reporting.status.status_record import Printed
     from fsdpkit.reporting.status.watching import RunEvent, View
     from fsdpkit.scheduling.run import Run
+
+
+@answer("fsdpkit.watch/1", is_last=False)
+def _change(
+    run: str,
+    job_id: str | None,
+    time_s: float,
+    state: str,
+    step: int | None,
+    steps: int | None,
+    words: str,
+    printed: Printed | None,
+) -> None:
+    """Something new in a run that is watched; each is an object of its own.
+
+    state: the run's by now, as Slurm calls it, with what belongs to it. step: steps that are done
+    by now, by what was logged, of `steps` in all. words: what is new, for a person. printed: what
+    the output of rank 0 says by now, in the script's own words and as read from them.
+    """
+
+
+@answer("fsdpkit.watch-end/1")
+def _ended(run: str, job_id: str | None, state: str, exit_status: int, why: str) -> None:
+    """The end of a run that was watched: the last object.
+
+    exit_status: the run's own, and that of `watch`. why: in a sentence; `fsdpkit diagnose` has
+    more.
+    """
 
 
 @click.command("watch")
@@ -29,9 +58,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds between updates; the scheduler is polled less and less often.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: one object per change, the end last."
-)
+@json_option(_change, _ended, help="Print JSON: one object per change, the end last.")
 def command(run: Run, task: int | None, every: float, as_json: bool) -> int:
     """Watch RUN (its path, id, or a unique part of it; default: your newest) until it ends, then
     say why.
@@ -44,7 +71,7 @@ def command(run: Run, task: int | None, every: float, as_json: bool) -> int:
     status: the job's own, as with --wait; 75 if it stopped on request with its work saved, 70 if
     it is unknown whether it did any work.
     """
-    from fsdpkit.cli.watch_frame import summary
+    from fsdpkit.reporting.status.frame import summary
     from fsdpkit.reporting.status.looking import Watcher, diagnosis_of
 
     task = run.record.tasks_of(task)[0]
@@ -60,13 +87,7 @@ def command(run: Run, task: int | None, every: float, as_json: bool) -> int:
         watcher.close()
     why = diagnosis_of(run, task)
     if as_json:
-        from fsdpkit.cli.json_reports import WatchEnded
-
-        status = view.exit_status or 0
-        answer = WatchEnded(
-            run=view.run, job_id=view.job_id, state=view.state, exit_status=status, why=why
-        )
-        print_answer(answer)
+        _ended(view.run, view.job_id, view.state, view.exit_status or 0, why)
     else:
         click.echo("\n".join(summary(view, why)))
     return view.exit_status or 0
@@ -95,32 +116,19 @@ def _printed(watcher: Watcher, every_s: float, tell: Callable[[View, RunEvent], 
 
 
 def _print_line(_: View, one: RunEvent) -> None:
-    from fsdpkit.cli.watch_frame import line_of
+    from fsdpkit.reporting.status.frame import line_of
 
     click.echo(line_of(one))
 
 
 def _print_json(view: View, one: RunEvent) -> None:
-    from fsdpkit.cli.json_output import print_item
-    from fsdpkit.cli.json_reports import Change
-
-    print_item(
-        Change(
-            run=view.run,
-            job_id=view.job_id,
-            time_s=one.time_s,
-            state=view.state,
-            step=view.progress.step,
-            steps=view.progress.steps,
-            words=one.words,
-            printed=view.printed,
-        )
-    )
+    at, of = view.progress.step, view.progress.steps
+    _change(view.run, view.job_id, one.time_s, view.state, at, of, one.words, view.printed)
 
 
 def _frames(watcher: Watcher, every_s: float) -> Iterator[Frame]:
     """Until the run is over."""
-    from fsdpkit.cli.watch_frame import frame
+    from fsdpkit.reporting.status.frame import frame
 
     while not (view := watcher.look()).over:
         yield partial(frame, view), _pause_s(view, every_s)

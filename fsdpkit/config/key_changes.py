@@ -66,6 +66,39 @@ CHANGED_KEYS: Mapping[str, Mapping[str, KeyChange]] = {
 file's own, as in `partitions.*.nodes`."""
 
 
+_OF_TASKS = "array_settings.*."
+
+
+def _changes(kind: str) -> Mapping[str, KeyChange]:
+    """Of files of this kind; what an array task has otherwise has the keys of a job, too."""
+    changes = CHANGED_KEYS.get(kind, {})
+    if kind != "JobSpec":
+        return changes
+    of_tasks = {
+        _OF_TASKS + old: msgspec.structs.replace(
+            change, name=change.name and _OF_TASKS + change.name
+        )
+        for old, change in changes.items()
+    }
+    return {**changes, **of_tasks}
+
+
+def with_old_names(kind: str, names: Mapping[str, Any], below: str = "") -> Mapping[str, Any]:
+    """`names`, which a template reads, also by the names that renamed keys had before.
+
+    below: the table of `kind` that `names` is, dotted; empty for all of it. Templates of centres
+    are read by releases that came after them.
+    """
+    table = f"{below}." if below else ""
+    for old, change in CHANGED_KEYS.get(kind, {}).items():
+        if not (old.startswith(table) and change.name.startswith(table)):
+            continue
+        for place in list(_places(names, change.name.removeprefix(table).split("."))):
+            before = _filled_in(old, change.name, [*table.split(".")[:-1], *place])
+            names = _added(names, before[table.count(".") :], _value(names, place))
+    return names
+
+
 def with_new_names(
     kind: str, values: Mapping[str, Any], origin: str, trainer: object = OWN_TRAINER
 ) -> tuple[Mapping[str, Any], list[str]]:
@@ -75,8 +108,9 @@ def with_new_names(
     job's, whose `[training]` is left alone if it is not fsdpkit's own.
     """
     warnings = []
-    for old, change in CHANGED_KEYS.get(kind, {}).items():
-        if old.startswith("training.") and trainer != OWN_TRAINER:
+    for old, change in _changes(kind).items():
+        own = old.removeprefix(_OF_TASKS).startswith("training.")
+        if own and trainer != OWN_TRAINER:
             continue
         for place in list(_places(values, old.split("."))):
             name = _filled_in(change.name, old, place)
@@ -87,7 +121,7 @@ def with_new_names(
 
 def new_name(kind: str, key: str) -> KeyChange | None:
     """What became of a dotted key, by its new name in full; None where it is as it was."""
-    for old, change in CHANGED_KEYS.get(kind, {}).items():
+    for old, change in _changes(kind).items():
         if re.fullmatch(re.escape(old).replace(r"\*", "[^.]+"), key):
             name = _filled_in(change.name, old, key.split("."))
             return msgspec.structs.replace(change, name=".".join(name))
@@ -118,18 +152,26 @@ def _moved(
 ) -> Mapping[str, Any]:
     """A copy in which the value stands under its new name, or is gone if there is none."""
     copy = _copied(values)
-    table = copy
-    for part in place[:-1]:
-        table = table[part]
-    value = table.pop(place[-1])
+    value = _value(copy, place[:-1]).pop(place[-1])
+    return _added(copy, name, value) if name else copy
+
+
+def _added(values: Mapping[str, Any], name: Sequence[str], value: Any) -> Mapping[str, Any]:
+    """A copy that has the value under this name, too, unless something stands there."""
+    copy = _copied(values)
     table = copy
     for part in name[:-1]:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             return copy  # what stands there is no table, and is refused as such
-    if name:
-        table.setdefault(name[-1], value)
+    table.setdefault(name[-1], value)
     return copy
+
+
+def _value(values: Any, place: Sequence[str]) -> Any:
+    for part in place:
+        values = values[part]
+    return values
 
 
 def _copied(values: Mapping[str, Any]) -> dict[str, Any]:

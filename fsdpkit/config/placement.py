@@ -42,8 +42,6 @@ class Placement:
     way: Partition
     """What is known of the partition."""
     warnings: tuple[str, ...]
-    slurm_conf: Mapping[str, str] | None = None
-    """What slurmctld said of its configuration, where it was asked."""
 
 
 def place(resources: Resources, site: LoadedSite, *, saves: bool = True) -> Placement:

@@ -55,7 +55,7 @@ class Surroundings:
     packaged: str
     """The directory of fsdpkit's own templates, jobs and profiles."""
     expedites: bool = False
-    """Whether Slurm is willing to start a job again at once (scheduling/slurm_release.py)."""
+    """Whether Slurm is willing to start a job again at once (scheduling/slurm_answers.py)."""
 
 
 def own_python() -> PythonEnvironment:

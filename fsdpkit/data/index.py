@@ -82,6 +82,11 @@ class DataIndex(msgspec.Struct, frozen=True, kw_only=True):
     def fields(self) -> int:
         return len(self.preparation.fields)
 
+    @property
+    def bytes(self) -> int:
+        """Of the tokens, and of where each row begins."""
+        return self.tokens * int(self.dtype[2]) + 8 * self.rows * (self.fields + 1)
+
 
 def ids_file(directory: Path, shard: int) -> Path:
     return directory / f"shard-{shard:05d}.ids"

@@ -51,4 +51,5 @@ def _printed(raised: RaisedException, before: PrintedException | None) -> Printe
         before=before,
         meant=raised.meant,
         errno=raised.errno,
+        source=without_controls(raised.source).strip(),
     )

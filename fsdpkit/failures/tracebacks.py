@@ -65,6 +65,8 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
     """The last lines before the traceback, which a child process may have written."""
     errno: int | None = None
     """Where the process itself recorded it; else the message may say it."""
+    source: str = ""
+    """The user's own innermost line of code, where the process itself recorded it."""
 
     @property
     def name(self) -> str:

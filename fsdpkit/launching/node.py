@@ -32,12 +32,12 @@ from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.gate import Gate
 from fsdpkit.launching.line import HeadLine, PeerConnection
 from fsdpkit.launching.link import HeadLostError, Link, pace_s, patience_s
-from fsdpkit.launching.node_failure import TrainingEnded, own_failure, record_failure
+from fsdpkit.launching.node_failure import TrainingEnded, keep_room, own_failure, record_failure
 from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.reach import Interfaces, Ways, try_doors
-from fsdpkit.launching.sampling import sampling
+from fsdpkit.launching.sampling import PrintedSoFar, sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
 from fsdpkit.launching.stack_requests import AskedForStacks
@@ -91,8 +91,12 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     say(f"{name}: ready, {_in_words(findings)}")
     started = time.monotonic()
     try:
-        with sampling(attempt.node_samples(node), float(environ.get("FSDPKIT_SAMPLE_S", "10"))):
-            here = AgentNode(node, name, attempt, task, events, forks, *_settings(environ))
+        printed, sample_s = PrintedSoFar(), float(environ.get("FSDPKIT_SAMPLE_S", "10"))
+        with (
+            keep_room(attempt.node_room(node)),
+            sampling(attempt.node_samples(node), sample_s, printed),
+        ):
+            here = AgentNode(node, name, attempt, task, events, forks, printed, *_settings(environ))
             order = _follow_orders(here, arguments, environ, signals)
     except BaseException as error:
         rule = HEAD_SILENT if isinstance(error, HeadLostError) else ""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NotMetError
 from fsdpkit.launching.saying import say
+from fsdpkit.runs import log_ends
 from fsdpkit.runs.failures import HUNG, FailureRecord, Level, bounded, in_a_line
 from fsdpkit.runs.layout import AttemptPaths, raised_beside
-from fsdpkit.runs.log_ends import end_of
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 
 if TYPE_CHECKING:
@@ -91,25 +93,36 @@ def hang_failure(found: str, blamed: tuple[int, str] | None) -> FailureRecord:
 
 
 def first_failure(
-    error: ChildFailedError, attempt: AttemptPaths, launch: int, ranks: Iterable[int] = ()
+    error: ChildFailedError,
+    attempt: AttemptPaths,
+    launch: int,
+    memory: Path,
+    ranks: Iterable[int] = (),
 ) -> FailureRecord:
     """The failure that explains the others among this node's ranks; of several, the first.
 
     torchelastic keeps whole seconds; the rank's own record and the error file's time are finer. A
     rank that ended without either did so at most one look before now.
 
+    memory: where ranks record their exceptions, for the disk may have been too full for a copy.
     ranks: all of this node, for one that takes long to end may have failed first.
     """
     from fsdpkit.failures.ends import explain, told  # many regular expressions: only on failure
 
+    def end_of(rank: int, failure: ProcessFailure | None = None) -> ProcessEnd:
+        error_file = memory / attempt.rank_file(rank, "error.json", launch).name
+        raised = read_raised(raised_beside(str(error_file)))
+        text = log_ends.end_of(attempt.rank_file(rank, "err", launch), _LAST_BYTES)
+        return _end_of_rank(failure, raised, text.text if text else "")
+
     now_ns = time.time_ns()
-    ends = [
-        (_ended_ns(failure, end.raised, now_ns), rank, end)
-        for rank, failure in error.failures.items()
-        for end in [_end_of_rank(failure, attempt, rank, launch)]
-    ]
+    ends = []
+    for rank, failure in error.failures.items():
+        end = end_of(rank, failure)
+        ends.append((_ended_ns(failure, end.raised, now_ns), rank, end))
     first_ns = min(time_ns for time_ns, *_ in ends)
-    ends += _still_ending(set(ranks) - error.failures.keys(), attempt, launch, first_ns)
+    others = {rank: end_of(rank) for rank in ranks if rank not in error.failures}
+    ends += _still_ending(others, first_ns)
     found = []
     for time_ns, rank, end in ends:
         explained = explain(end)
@@ -153,38 +166,25 @@ def with_kernels_word(failure: FailureRecord, oom_kills: int) -> FailureRecord:
 
 
 def _still_ending(
-    ranks: Iterable[int], attempt: AttemptPaths, launch: int, before_ns: int
+    ends: Mapping[int, ProcessEnd], before_ns: int
 ) -> Iterator[tuple[int, int, ProcessEnd]]:
     """When it failed, rank and end of those that recorded an exception before the first was seen to
     be gone; what they record later, they may raise because they are asked to end."""
-    from fsdpkit.failures.ends import ProcessEnd
-
-    for rank in ranks:
-        raised = read_raised(attempt.rank_file(rank, "raised.json", launch))
-        if raised is not None and 0 < raised.time_ns < before_ns:
-            err = _err_of(attempt, rank, launch)
-            yield raised.time_ns, rank, ProcessEnd(status=raised.status, raised=raised, err=err)
-
-
-def _err_of(attempt: AttemptPaths, rank: int, launch: int) -> str:
-    text = end_of(attempt.rank_file(rank, "err", launch), _LAST_BYTES)
-    return text.text if text else ""
+    for rank, end in ends.items():
+        if end.raised is not None and 0 < end.raised.time_ns < before_ns:
+            yield end.raised.time_ns, rank, end
 
 
 def _end_of_rank(
-    failure: ProcessFailure, attempt: AttemptPaths, rank: int, launch: int
+    failure: ProcessFailure | None, raised: RaisedRecord | None, err: str
 ) -> ProcessEnd:
     from fsdpkit.failures.ends import ProcessEnd
 
+    if failure is None:
+        return ProcessEnd(status=raised.status if raised else None, raised=raised, err=err)
     code = failure.exitcode
-    own = attempt.rank_file(rank, "raised.json", launch)
-    return ProcessEnd(
-        status=128 - code if code < 0 else code,
-        record=_told_by_rank(failure) or "",
-        # The disk may have been too full for a copy.
-        raised=read_raised(raised_beside(failure.error_file)) or read_raised(own),
-        err=_err_of(attempt, rank, launch),
-    )
+    status = 128 - code if code < 0 else code
+    return ProcessEnd(status=status, record=_told_by_rank(failure) or "", raised=raised, err=err)
 
 
 def _ended_ns(failure: ProcessFailure, raised: RaisedRecord | None, now_ns: int) -> int:
@@ -203,17 +203,40 @@ def _told_by_rank(failure: ProcessFailure) -> str | None:
     return str(text).removesuffix(": ").strip() if text else None  # of one without words
 
 
+@contextlib.contextmanager
+def keep_room(room: Path) -> Iterator[None]:
+    """Let a file hold room for a record: what ends the ranks may be that the disk is full."""
+    with contextlib.suppress(OSError):
+        room.write_bytes(os.urandom(_ROOM_BYTES))  # which no file system makes smaller
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            room.unlink()
+
+
+_ROOM_BYTES = 64 << 10
+
+
 def record_failure(
     failure: FailureRecord, attempt: AttemptPaths, node: int, name: str
 ) -> TrainingEnded:
-    """Write the failure where the batch shell looks for the first one; the exception to raise.
-    Where that cannot be written, it goes into this node's log."""
+    """Write the failure where the batch shell looks for the first one, if need be into the room
+    that was kept for it; the exception to raise. Else it goes into this node's log."""
     failure = msgspec.structs.replace(failure, name=name)
     rank = "" if failure.rank is None else f"-rank-{failure.rank}"
     path = attempt.failures / f"{failure.time_ns:020}-node-{node}{rank}"
     try:
-        path.write_text(in_a_line(failure), encoding="utf-8")
+        _write(path, in_a_line(failure), attempt.node_room(node))
     except OSError as error:
         say(f"{path} cannot be written: {error.strerror}", sys.stderr)
         say(in_a_line(failure), sys.stderr)
     return TrainingEnded(failure.message, failure.status)
+
+
+def _write(path: Path, text: str, room: Path) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        room.unlink(missing_ok=True)
+        path.write_text(text, encoding="utf-8")

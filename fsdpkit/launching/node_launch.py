@@ -30,6 +30,7 @@ from fsdpkit.launching.node_failure import (
 from fsdpkit.launching.policy import Outcome, Report
 from fsdpkit.launching.pulse import Pulse
 from fsdpkit.launching.reach import Interfaces
+from fsdpkit.launching.sampling import PrintedSoFar
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stop_relay import ENDED_IN_TIME, StopRelay
@@ -58,6 +59,7 @@ class AgentNode:
     task: TaskPaths
     events: JsonLines
     forks: RankForks
+    printed: PrintedSoFar
     launch: LaunchSettings
     gpus: int
     own_variables: Mapping[str, str]
@@ -120,7 +122,7 @@ class NodeLaunch:
             if found := worlds.wrong_world(self.pulse.node, self.pulse.ranks):
                 return self._report("failed", self._wrong_world(*found))
             ranks = [rank.rank for rank in self.pulse.ranks]
-            first = first_failure(error, node.attempt, order.launch, ranks)
+            first = first_failure(error, node.attempt, order.launch, self.pulse.dir, ranks)
             killed = (cgroup.sample().get("oom_kills") or 0) - kills_before
             return self._report("failed", with_kernels_word(first, killed))
         except InterruptedLaunch as error:
@@ -194,6 +196,7 @@ class NodeLaunch:
 
     def started(self, ranks: Sequence[RankProcess]) -> None:
         self.pulse.started(ranks)
+        self.node.printed.follow(self.order.launch, ranks)
         self.relay.started(ranks)
         self.node.events.write(
             event="ranks-started",

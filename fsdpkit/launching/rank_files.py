@@ -8,11 +8,10 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 
-from fsdpkit.runs.layout import AttemptPaths, raised_beside
+from fsdpkit.runs.layout import AttemptPaths, RankFileKind, make_directory, raised_beside
 
 RankVariables = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Of torchrun's variables of a rank: what else its environment has, or has otherwise."""
@@ -58,8 +57,10 @@ class RunDirectoryLogs(LogsSpecs):
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         ranks = {local: int(env["RANK"]) for local, env in envs.items()}
+        for folder in {self._attempt.rank_folder(rank) for rank in ranks.values()}:
+            make_directory(folder)
 
-        def file(rank: int, kind: Literal["out", "err", "error.json", "raised.json"]) -> Path:
+        def file(rank: int, kind: RankFileKind) -> Path:
             return self._attempt.rank_file(rank, kind, self._launch)
 
         out = {i: str(file(r, "out")) for i, r in ranks.items()}

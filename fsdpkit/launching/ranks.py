@@ -102,7 +102,7 @@ class _Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         with self.forks.in_use():
             pids: dict[int, Any] = super()._start_workers(worker_group)
-        context = self._pcontext
+        context: Any = self._pcontext
         assert context is not None
         close = context.close
         numbers = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
@@ -121,7 +121,10 @@ class _Agent(LocalElasticAgent):
 
         setattr(context, "close", kill)  # noqa: B010
         self.hooks.started(
-            [RankProcess(local, numbers[local], pid) for local, pid in context.pids().items()]
+            [
+                RankProcess(local, numbers[local], one.proc.pid, (one._stdout, one._stderr))
+                for local, one in context.subprocess_handlers.items()
+            ]
         )
         return pids
 

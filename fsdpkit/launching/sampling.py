@@ -9,20 +9,40 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from fsdpkit.launching import machine, nvml
+from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.events import JsonLines
 
 _SAMPLES_AN_AGE = 360  # every 10 s in the first hour, every 100 s after ten
 
 
+class PrintedSoFar:
+    """How much the ranks of this node have printed in the newest launch."""
+
+    def __init__(self) -> None:
+        self._followed: tuple[int, Sequence[RankProcess], dict[int, list[int]]] = (0, (), {})
+
+    def follow(self, launch: int, ranks: Sequence[RankProcess]) -> None:
+        """The launch has begun."""
+        self._followed = (launch, ranks, {})
+
+    def sample(self) -> dict[str, Any]:
+        """Bytes of standard output and error by global rank, as far as they ever were known."""
+        launch, ranks, known = self._followed
+        for rank in ranks:
+            with contextlib.suppress(OSError, ValueError):
+                known[rank.rank] = rank.printed_bytes()
+        return {"launch": launch, "printed": dict(known)} if known else {}
+
+
 @contextlib.contextmanager
-def sampling(path: Path, interval_s: float) -> Iterator[None]:
+def sampling(path: Path, interval_s: float, printed: PrintedSoFar) -> Iterator[None]:
     """Write a sample to `path` now, every `interval_s` seconds (less often after 360 of them), and
     when the block ends: what ended the ranks may have happened after the last one.
 
@@ -31,18 +51,20 @@ def sampling(path: Path, interval_s: float) -> Iterator[None]:
     stop = threading.Event()
     started = time.monotonic()
 
+    def sample(sampler: Sampler, lines: JsonLines) -> None:
+        with contextlib.suppress(psutil.Error, OSError):
+            lines.write(**sampler.sample(), **printed.sample())
+
     def watch() -> None:
         with contextlib.suppress(OSError):
             sampler, lines = Sampler(), JsonLines(path)
             over = False
             while not over:
-                with contextlib.suppress(psutil.Error, OSError):
-                    lines.write(**sampler.sample())
+                sample(sampler, lines)
                 # A week of samples should take little more space than a few hours do.
                 elapsed_s = time.monotonic() - started
                 over = stop.wait(max(interval_s, elapsed_s / _SAMPLES_AN_AGE))
-            with contextlib.suppress(psutil.Error, OSError):
-                lines.write(**sampler.sample())
+            sample(sampler, lines)
             lines.close()
 
     thread = threading.Thread(target=watch, name="fsdpkit-sampling", daemon=True)

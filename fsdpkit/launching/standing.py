@@ -46,7 +46,7 @@ class _Look(NamedTuple):
     """By time.monotonic()."""
     work: machine.ProcessWork
     beats: list[Beat | None]
-    printed_bytes: int
+    printed_bytes: list[int]
     steps: int | None
 
     @property
@@ -94,11 +94,10 @@ class StandingWatch:
             before = now
 
     def _look(self) -> _Look:
-        printed_bytes = 0
+        printed_bytes = []
         for rank in self.pulse.ranks:
-            for file in (self._file(rank, "out"), self._file(rank, "err")):
-                with contextlib.suppress(OSError):
-                    printed_bytes += file.stat().st_size
+            with contextlib.suppress(OSError, ValueError):
+                printed_bytes += rank.printed_bytes()
         hearts = [self.pulse.node.rank(rank.local_rank) for rank in self.pulse.ranks]
         work = machine.work_of(os.getpid(), itself=False)
         beats = [*map(read_heartbeat, hearts)]

@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from fsdpkit.training import initialisation, rounding, sharding
+from fsdpkit.training import distributed, initialisation, rounding, sharding
 from fsdpkit.training.distributed import Ranks
 
 T = TypeVar("T")
@@ -295,6 +295,7 @@ def _changes(memory: int, kernels: Kernels) -> list[tuple[Any, str, Any]]:
         (torch, "tensor", _made),
         (dist, "all_gather_object", _say_the_same),
         (dist, "broadcast_object_list", lambda *_, **__: None),
+        (distributed, "on_any", lambda this, _=None: this),
         (sharding, "init_device_mesh", _with_values(init_device_mesh)),
         (_fully_shard, "_get_post_forward_mesh_info", _with_values(_get_post_forward_mesh_info)),
         (nn.Module, "to_empty", functools.partialmethod(_to_empty, nn.Module.to_empty)),

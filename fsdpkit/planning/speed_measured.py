@@ -77,6 +77,12 @@ class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Whether somebody said that it shall not count."""
 
 
+class UsedSpeed(MeasuredSpeed, frozen=True, kw_only=True):
+    """What was measured, and whether plans for the GPU that was asked about go by it."""
+
+    used: bool
+
+
 def directory() -> Path:
     return cache_directory() / "speed"
 

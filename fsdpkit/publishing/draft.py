@@ -358,7 +358,7 @@ class Making:
             "max_gpus_per_user": qos.per_user.get(gpus),
             "max_gpus_per_account": qos.per_account.get(gpus),
             "max_nodes_per_user": qos.per_user.get("node"),
-            "max_jobs_per_user": qos.max_jobs,
+            "max_jobs_per_user": qos.jobs.get("MaxJobs") or None,
             "max_memory_per_cpu_mb": max_memory_per_cpu_mb(live, self.live),
             "whole_nodes": "given" if self.live.is_whole(live) else None,
             "preempt": preempted(live, self.live),

@@ -40,6 +40,13 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fsdpkit: Annotated[str, Meta(description="Version of fsdpkit.")]
 
 
+class KeptCanary(Canary, frozen=True, kw_only=True):
+    """A template's newest canary on one cluster."""
+
+    site: Annotated[str, Meta(description="Id of the cluster's profile.")]
+    current: Annotated[bool, Meta(description="Whether it ran this very template.")]
+
+
 class TestedRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`tested.toml`."""
 
@@ -98,14 +105,24 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(number)
 
 
+def kept(template: Template) -> list[KeptCanary]:
+    """The canaries on record, by site. Raises ConfigError."""
+    found = sorted(read_tested(template).canaries.items())
+    digest = template.sha256
+    return [
+        KeptCanary(site=site, current=one.sha256 == digest, **msgspec.structs.asdict(one))
+        for site, one in found
+    ]
+
+
 def lines(template: Template) -> list[str]:
-    """What to say of each canary, one line each."""
+    """What to say of each canary, one line each. Raises ConfigError."""
     found = []
-    for site, each in read_tested(template).canaries.items():
-        same = each.sha256 == template.sha256
-        of = "this template" if same else f"version {each.version}, not of this template as it is"
+    for one in kept(template):
+        of = f"version {one.version}, not of this template as it is"
         found.append(
-            f"canary {each.result} on {site}, {each.date} (Slurm {each.slurm}, {each.nodes} nodes, "
-            f"{each.ranks} ranks), of {of}" + ("" if each.result == "ok" else f": {each.told}")
+            f"canary {one.result} on {one.site}, {one.date} (Slurm {one.slurm}, {one.nodes} nodes, "
+            f"{one.ranks} ranks), of {'this template' if one.current else of}"
+            + ("" if one.result == "ok" else f": {one.told}")
         )
     return found

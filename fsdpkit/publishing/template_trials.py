@@ -1,6 +1,6 @@
 """What was tried of a template on this machine: every script it can make, rendered and read.
 
-`fsdpkit template test` goes on from here to real runs, which `cli.template_test` submits.
+`fsdpkit template test` goes on from here to jobs (template_jobs.py).
 """
 
 from __future__ import annotations

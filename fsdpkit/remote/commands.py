@@ -125,7 +125,7 @@ def _bring_report(
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     if options.get("as_json"):
-        # Spelt out, as the laptop has no msgspec; cli.json_reports.Written.
+        # Spelt out, as the laptop has no msgspec; cli/report.py has its fields.
         answer = {
             "schema": "fsdpkit.report/1",
             "run": re.sub(r"(-task-\d+)?\.html$", "", name),

@@ -17,6 +17,7 @@ import msgspec
 import fsdpkit
 from fsdpkit.config.allocation import Allocation
 from fsdpkit.config.job_loading import LoadedJob
+from fsdpkit.config.key_changes import with_old_names
 from fsdpkit.config.limits import warning_s
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
@@ -244,7 +245,10 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         parameters=parameters,
     )
     plain: dict[str, Any] = msgspec.to_builtins(context)
-    return plain
+    plain["site"] = with_old_names("SiteProfile", plain["site"])
+    return plain | {
+        table: with_old_names("JobSpec", plain[table], table) for table in ("retry", "notify")
+    }
 
 
 def _srun(plan: Plan, run_dir: Path) -> list[str]:

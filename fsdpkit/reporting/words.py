@@ -64,6 +64,11 @@ def moment(time_s: float) -> str:
     return f"{at.day} {at:%b %Y, %H:%M:%S}"
 
 
+def second(time_s: float) -> str:
+    """`2026-11-22 00:14:02`, for columns."""
+    return f"{datetime.fromtimestamp(time_s):%Y-%m-%d %H:%M:%S}"
+
+
 def zone_name(time_s: float) -> str:
     at = datetime.fromtimestamp(time_s).astimezone()
     return "UTC" if at.utcoffset() == timedelta() else f"{at:%Z} (UTC{at:%z})"

@@ -114,10 +114,26 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def standing_failures(self) -> tuple[Failure, ...]:
         """Those since its last launch began, for a restart got over the others: first what explains
         most, and of that what came first by the clock."""
-        began_s = self.launches[-1].began_s if self.launches else 0.0
-        standing = (each for each in self.failures if each.time_s >= began_s - _CLOCKS_S)
+        last = len(self.launches) - 1 if self.launches else None
+        standing = (each for each in self.failures if last is None or self.place_of(each) == last)
         offsets = self.clock_offsets
         return tuple(sorted(standing, key=lambda each: _order(each, offsets)))
+
+    def place_of(self, failure: Failure) -> int | None:
+        """At which place in `launches` it failed; None: before the first, as far as clocks say."""
+        known = failure.record.launch if failure.record is not None else None
+        numbers = [launch.number for launch in self.launches]
+        if known is not None:
+            return numbers.index(known) if known in numbers else None
+        head = next((node.name for node in self.nodes if node.number == 0), "")
+        name = next((node.name for node in self.nodes if node.number == failure.node), "")
+        offsets = self.clock_offsets
+        ahead_s = offsets[name] - offsets[head] if {name, head} <= offsets.keys() else 0.0
+        by_s = failure.time_s - ahead_s + _CLOCKS_S
+        begun = [i for i, launch in enumerate(self.launches) if launch.began_s <= by_s]
+        if not begun and failure.rank is not None and numbers[:1] == [0]:
+            return 0  # a rank that fails was started, whatever its node's clock says
+        return begun[-1] if begun else None
 
     @property
     def first_failure(self) -> Trouble | Failure | None:

@@ -24,12 +24,14 @@
         attempt-<n>/                one start of the job by Slurm (SLURM_RESTART_COUNT = n)
             node-<i>.events.jsonl   what the agent on node i saw and did
             node-<i>.samples.jsonl  the machine, every few seconds
+            node-<i>.room           room for the record of a failure, in case the disk gets full
             node-<i>.stacks.json    where its ranks were when somebody last asked
             node-<i>.still.json     where they are, while they do nothing (runs/standing.py)
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
             rank-<r>.error.json     torchelastic's error file
             rank-<r>.raised.json    the exceptions that nobody caught in it (runs/raised.py)
             rank-<r>.stacks         where its threads were when it, or who waited for it, was ended
+            ranks-1024-2047/        from the 1,024th rank on, a folder for each 1,024 of them
             software.json           the first node's versions, which all others must have
             failures/               one file a failure, named so that the first sorts first
             verdict.json            how the agents ended the attempt, and why
@@ -66,15 +68,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import re
+import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fsdpkit.config.private_files import make_dir
 
 HUGGINGFACE, LIGHTNING, ACCELERATE = "trainer", "lightning", "accelerate"
 """Below a task's directory: what such a trainer saves, by itself or because it was asked for."""
+
+
+RankFileKind = Literal["out", "err", "error.json", "raised.json", "stacks"]
+RANKS_A_FOLDER = 1024
+"""A directory with the files of all ranks of a large job would be a queue before its server."""
+_RANK_FILE = re.compile(
+    r"rank-(\d{1,9})(?:\.restart-(\d{1,9}))?\.(out|err|error\.json|raised\.json|stacks)", re.ASCII
+)
+
+
+class RankFile(NamedTuple):
+    """A rank's file in the n-th start by torchrun within its attempt (0: the first)."""
+
+    rank: int
+    restart: int
+    kind: str
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -93,21 +114,40 @@ class AttemptPaths:
     def node_samples(self, node: int) -> Path:
         return self.dir / f"node-{node}.samples.jsonl"
 
+    def node_room(self, node: int) -> Path:
+        return self.dir / f"node-{node}.room"
+
     def node_stacks(self, node: int) -> Path:
         return self.dir / f"node-{node}.stacks.json"
 
     def node_still(self, node: int) -> Path:
         return self.dir / f"node-{node}.still.json"
 
-    def rank_file(
-        self,
-        rank: int,
-        kind: Literal["out", "err", "error.json", "raised.json", "stacks"],
-        restart: int,
-    ) -> Path:
+    def rank_file(self, rank: int, kind: RankFileKind, restart: int) -> Path:
         """A rank's file in the n-th start by torchrun within this attempt (0: the first)."""
         again = f".restart-{restart}" if restart else ""
-        return self.dir / f"rank-{rank}{again}.{kind}"
+        folder = self.rank_folder(rank)
+        if folder != self.dir and not _is_directory(folder):  # as releases before had it
+            folder = self.dir
+        return folder / f"rank-{rank}{again}.{kind}"
+
+    def rank_folder(self, rank: int) -> Path:
+        """Where a rank's files belong."""
+        first = rank - rank % RANKS_A_FOLDER
+        return self.dir / f"ranks-{first}-{first + RANKS_A_FOLDER - 1}" if first else self.dir
+
+    def rank_files(self, ranks: Iterable[int] | None = None) -> Iterator[RankFile]:
+        """Those that are there, of these ranks (None: of all), in no order. Raises OSError."""
+        asked = None if ranks is None else frozenset(ranks)
+        if asked is None:
+            folders = {self.dir, *self.dir.glob("ranks-*-*")}
+        else:
+            folders = {self.dir, *map(self.rank_folder, asked)}
+        for folder in filter(_is_directory, folders):
+            for name in os.listdir(folder):
+                found = _RANK_FILE.fullmatch(name)
+                if found and (asked is None or int(found[1]) in asked):
+                    yield RankFile(int(found[1]), int(found[2] or 0), found[3], folder / name)
 
     def flight_dumps(self, launch: int) -> Path:
         """The directory of the flight recorder's dumps: pickles, only for their owner."""
@@ -141,6 +181,13 @@ class AttemptPaths:
     @property
     def ending(self) -> Path:
         return self.dir / "ending.json"
+
+
+def _is_directory(path: Path) -> bool:
+    """No link, which may lead to what the reader alone can read."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return stat.S_ISDIR(path.lstat().st_mode)
+    return False
 
 
 @dataclass(frozen=True)

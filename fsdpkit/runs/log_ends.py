@@ -23,13 +23,21 @@ class LogText(msgspec.Struct, frozen=True):
     file: Path | None = None
     line: int | None = 1
     """Number of its first line in the file; None: not counted."""
+    begin: int = 0
+    """Where it begins in the file, in bytes."""
 
     def line_at(self, position: int) -> int | None:
         """The number of the line at a position in the text."""
         return None if self.line is None else self.line + self.text.count("\n", 0, position)
 
     def part(self, begin: int, end: int) -> LogText:
-        return LogText(self.text[begin:end], self.file, self.line_at(begin))
+        return LogText(
+            self.text[begin:end], self.file, self.line_at(begin), self.begin + self.size(begin)
+        )
+
+    def size(self, position: int) -> int:
+        """In bytes, of the text before a position."""
+        return len(self.text[:position].encode(errors="replace"))
 
 
 def end_of(file: Path, most_bytes: int) -> LogText | None:
@@ -46,10 +54,11 @@ def end_of(file: Path, most_bytes: int) -> LogText | None:
     except OSError:
         return None
     if skipped:  # the first line is probably incomplete
-        content = content.partition(b"\n")[2]
+        cut, _, content = content.partition(b"\n")
+        skipped += len(cut) + 1
         line = None if line is None else line + 1
     text = content.decode("utf-8", errors="replace")
-    return LogText(text, file, line) if text.strip() else None
+    return LogText(text, file, line, skipped) if text.strip() else None
 
 
 def part_from(file: Path, words: bytes, searched_bytes: int, most_bytes: int) -> LogText | None:
@@ -73,7 +82,7 @@ def part_from(file: Path, words: bytes, searched_bytes: int, most_bytes: int) ->
     except OSError:
         return None
     text = content[begin : begin + most_bytes].decode("utf-8", errors="replace")
-    return LogText(text, file, line)
+    return LogText(text, file, line, skipped + begin)
 
 
 def _lines_in(opened: BinaryIO, size: int) -> int:

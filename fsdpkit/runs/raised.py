@@ -34,6 +34,8 @@ class RaisedException(msgspec.Struct, frozen=True, kw_only=True):
     """The innermost last; some in the middle of a long traceback are left out."""
     own: _Call | None = None
     """The innermost that is the user's own and no library's."""
+    source: str = ""
+    """Its line of code."""
     members: tuple[tuple[RaisedException, ...], ...] = ()
     """Of a group: the chain of each."""
 

@@ -23,6 +23,9 @@ _ERRORS_BEFORE_THEY_COUNT = 10
 """A link corrects single errors by itself."""
 
 
+_Bytes = Annotated[int, Meta(ge=0)]
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One of the job's GPUs, in the order of CUDA_VISIBLE_DEVICES."""
 
@@ -95,6 +98,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     temporary: dict[str, Space] = {}
     optimizer_steps: Annotated[int, Meta(ge=0)] | None = None
     """That its first rank has made since its launch began."""
+    launch: int | None = None
+    """The newest."""
+    printed: dict[int, tuple[_Bytes, _Bytes]] = {}
+    """By global rank, the bytes of its standard output and error in that launch."""
 
 
 def read_samples(path: Path) -> list[Sample]:

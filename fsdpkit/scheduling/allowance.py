@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fsdpkit.config.units import format_time
 from fsdpkit.errors import SchedulerError
 from fsdpkit.listing import first_of
 from fsdpkit.rendering.script import Plan
-from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition, ask
-from fsdpkit.scheduling.live_limits import LiveAssociation, LiveQos
+from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
+from fsdpkit.scheduling.live_limits import LiveAssociation, LiveLimits, LiveQos
 from fsdpkit.scheduling.live_placement import chosen, max_memory_per_cpu_mb
+from fsdpkit.scheduling.slurm_answers import answers_for, answers_of
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,20 @@ class Request:
         return {"node": self.nodes, "gres/gpu": gpus, "cpu": cpus, **memory, **typed}
 
 
+@dataclass(frozen=True)
+class Allowance:
+    """never: why the job would be refused, or wait for ever. remarks: what may delay it, and what
+    Slurm would do otherwise than asked."""
+
+    never: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
 def request_of(plan: Plan) -> Request:
     resources, placement = plan.job.spec.resources, plan.placement
     return Request(
         partition=placement.select.get("partition"),
-        account=resources.account,
+        account=resources.account.lower() if resources.account else None,
         qos=resources.qos or placement.select.get("qos"),
         nodes=resources.nodes_asked,
         time_s=resources.time_s,
@@ -57,103 +68,237 @@ def request_of(plan: Plan) -> Request:
     )
 
 
+def with_remarks(plan: Plan) -> Plan:
+    """The plan with a warning of what may delay its job, and of what Slurm would do otherwise than
+    asked, as far as Slurm answers in time."""
+    found = _allowance_of(plan)
+    if isinstance(found, SchedulerError):
+        return plan
+    warnings = (*plan.placement.warnings, *found.remarks)
+    return replace(plan, placement=replace(plan.placement, warnings=warnings))
+
+
+def refuse_what_never_starts(plan: Plan) -> None:
+    """Raises SchedulerError for a job that would be refused, or wait for ever, as far as Slurm
+    answers in time."""
+    found = _allowance_of(plan)
+    if not isinstance(found, SchedulerError) and found.never:
+        listed = "".join(f"\n  {why}" for why in found.never)
+        raise SchedulerError(f"Slurm would refuse the job, or never start it:{listed}")
+
+
 def judged(plan: Plan, test: Callable[[], str]) -> str:
-    """What sbatch says of a script that it would take (`test`), and what Slurm would do otherwise
-    than asked. Raises SchedulerError if it would not, or its job would wait for ever."""
-    refused: SchedulerError | None = None
+    """What sbatch says of a script that it would take (`test`). Raises SchedulerError if it would
+    not, or its job would wait for ever."""
+    found = _allowance_of(plan)
+    unread = str(found).splitlines()[0] if isinstance(found, SchedulerError) else None
     try:
         told = test()
     except SchedulerError as error:
-        if "Access/permission denied" not in str(error):
+        if unread or "Access/permission denied" not in str(error) or not _names_this_host(plan):
             raise
-        told, refused = "", error
-    try:
-        live = ask(plan.site.profile.slurm_clusters)
-    except SchedulerError as error:
-        if refused is not None:
-            raise refused from None
-        return f"{told} (limits were not read: {str(error).splitlines()[0]})"
-    asked = request_of(plan)
-    if refused is not None:
-        if not _names_this_host(chosen(live, asked.partition)):
-            raise refused
         told = "sbatch --test-only cannot judge a partition that lists login nodes, as here"
-    if wrong := objections(asked, live):
-        listed = "".join(f"\n  {why}" for why in wrong)
-        raise SchedulerError(
-            f"sbatch would take the script, but its job would be refused or never start:{listed}"
-        )
-    return "\n".join([told, *remarks(asked, live)])
+    refuse_what_never_starts(plan)
+    return f"{told} (limits were not read: {unread})" if unread else told
 
 
-def _names_this_host(partitions: Sequence[LivePartition]) -> bool:
+def _allowance_of(plan: Plan) -> Allowance | SchedulerError:
+    """What the cluster's answers mean for the plan; an error where they were not to be had."""
+    if (answers := answers_for(plan.site.profile)) is None:
+        return SchedulerError("this cluster cannot be asked from here")
+    try:
+        return allowance(request_of(plan), answers.live(nodes=False))
+    except SchedulerError as error:
+        return error
+
+
+def _names_this_host(plan: Plan) -> bool:
     """Whether jobs may come from here where a list says from where (AllocNodes): sbatch
     --test-only says of no job where it comes from, so Slurm refuses it there."""
     here = {socket.gethostname(), socket.gethostname().partition(".")[0]}
+    live = answers_of(plan.site.profile.slurm_clusters).live(nodes=False)
+    partitions = chosen(live, request_of(plan).partition)
     lists = [one.login_nodes for one in partitions if one.login_nodes is not None]
     return bool(lists) and all(here & {*names} for names in lists)
 
 
-def objections(asked: Request, live: LiveCluster) -> list[str]:
-    """Why the job would be refused, or wait for ever."""
-    own = _associations(asked, live)
-    qos = asked.qos or next((one.default_qos for one in own if one.default_qos), None)
+def allowance(asked: Request, live: LiveCluster) -> Allowance:
+    """What stands against the job, and what may delay it.
+
+    Where a plug-in of the centre's may choose for a job that names no partition or QOS
+    (JobSubmitPlugins), it never starts only if no choice is left.
+    """
+    plugins = live.config.get("JobSubmitPlugins") not in (None, "", "(null)")
+    against = _against(asked, live, free=False)
+    never = _against(asked, live, free=True) if against and plugins else against
     partitions = chosen(live, asked.partition)
-    found = [why for one in partitions for why in _at(one, asked, own, qos)]
-    if live.counts_qos and asked.qos and own and not any(asked.qos in one.qos for one in own):
-        yours = first_of(sorted({name for one in own for name in one.qos}), 12)
-        found.append(f"QOS {asked.qos} is not among yours: {yours or 'none'}")
-    if live.counts_limits:
-        names = dict.fromkeys([*(one.qos for one in partitions), qos])
-        rules = [rule for name in names if name and (rule := (live.qos or {}).get(name))]
-        levels: list[Level] = [(f"QOS {rule.name}", rule) for rule in rules]
-        ways = [[*levels, *_chain(one, live.associations or ())] for one in own] or [levels]
-        broken = [[*_above_limits(asked, way)] for way in ways]
-        found += broken[0] if all(broken) else []
-    return list(dict.fromkeys(found))
+    doubts = against if not never else []
+    remarks = [*doubts, *_more_cores(asked, live, partitions), *delays(asked, live, partitions)]
+    return Allowance(tuple(never), tuple(remarks))
 
 
-def remarks(asked: Request, live: LiveCluster) -> list[str]:
-    """What Slurm would do otherwise than asked."""
-    memory, found = asked.memory_mb or 0, []
-    for partition in chosen(live, asked.partition):
-        most = max_memory_per_cpu_mb(partition, live)
-        if most and memory > most * asked.cpus:
+def _against(asked: Request, live: LiveCluster, *, free: bool) -> list[str]:
+    """Why the job would not start in its partitions (slurm.conf, EnforcePartLimits). free: a job
+    that names no partition or QOS may get any."""
+    partitions: list[LivePartition | None] = [*chosen(live, asked.partition)]
+    if free and asked.partition is None:
+        partitions += [one for one in live.partitions if one.up and not one.default]
+    found = [_objections(asked, live, one, free=free) for one in partitions or [None]]
+    all_must = live.config.get("EnforcePartLimits") == "ALL" and asked.partition is not None
+    if not all_must and not all(found):
+        return []
+    shown = found if all_must or not free else found[:1]
+    return list(dict.fromkeys(why for each in shown for why in each))
+
+
+def _objections(
+    asked: Request, live: LiveCluster, partition: LivePartition | None, *, free: bool
+) -> list[str]:
+    """Why the job would not start in one partition, by whichever of this user's associations."""
+    if wrong := [*_membership(asked, live)]:
+        return wrong
+    too_few = [*_too_few(asked, live, partition)] if partition else []
+    broken = []
+    for way in _ways(asked, live, partition, free=free):
+        found = [*too_few, *_of_partition(asked, way), *_above(asked, live, way)]
+        if not found:
+            return []
+        broken.append(found)
+    return broken[0]
+
+
+class _Way(NamedTuple):
+    """By which a job may run. None: not known."""
+
+    own: LiveAssociation | None
+    qos: str | None
+    partition: LivePartition | None
+    rule: LiveQos | None
+    """Of the job's QOS."""
+    partition_rule: LiveQos | None
+    """Of the partition's."""
+
+    @property
+    def flags(self) -> set[str]:
+        return {flag for rule in self[3:] if rule for flag in rule.flags}
+
+
+def _ways(
+    asked: Request, live: LiveCluster, partition: LivePartition | None, *, free: bool
+) -> Iterator[_Way]:
+    """By each association, with the QOS that the job would get; free: then with any other."""
+    own, rules = _mine(asked, live), live.qos or {}
+    special = [one for one in own if partition and one.partition == partition.name]
+    usual = special or [one for one in own if not one.partition]
+    for one in usual or (None,):
+        default = one.default_qos if one else None
+        others = one.qos if one and free and asked.qos is None else ()
+        for qos in dict.fromkeys([asked.qos or default, *others]):
+            of_partition = rules.get(partition.qos or "") if partition else None
+            yield _Way(one, qos, partition, rules.get(qos or ""), of_partition)
+
+
+def _mine(asked: Request, live: LiveCluster) -> list[LiveAssociation]:
+    """This user's associations with the account that the job names."""
+    own = [one for one in live.associations or () if one.user]
+    return [one for one in own if asked.account in (None, one.account)]
+
+
+def _membership(asked: Request, live: LiveCluster) -> Iterator[str]:
+    """If the account or QOS that the job names is none of this user's."""
+    accounts = sorted({one.account for one in live.associations or () if one.user})
+    mine = _mine(asked, live)
+    if live.counts_accounts and accounts and not mine:
+        yield f"account {asked.account} is not among yours: {first_of(accounts, 12)}"
+    names = sorted({name for one in mine for name in one.qos})
+    if live.counts_qos and mine and asked.qos not in (None, *names):
+        yield f"QOS {asked.qos} is not among yours: {first_of(names, 12) or 'none'}"
+
+
+def _of_partition(asked: Request, way: _Way) -> Iterator[str]:
+    """What the partition has against the job: whom it takes, and how large and long."""
+    if (partition := way.partition) is None:
+        return
+    qos = way.qos
+    where, account = f"partition {partition.name}", asked.account or (way.own and way.own.account)
+    if partition.allowed_accounts is not None and account not in (
+        None,
+        *partition.allowed_accounts,
+    ):
+        yield f"{where} is for accounts {first_of(partition.allowed_accounts, 12)} only"
+    if account in partition.denied_accounts:
+        yield f"{where} is not for account {account}"
+    if partition.allowed_qos is not None and qos and qos not in partition.allowed_qos:
+        yield f"{where} takes QOS {first_of(partition.allowed_qos, 12)} only, the job has {qos}"
+    if qos in partition.denied_qos:
+        yield f"{where} does not take QOS {qos}"
+    if partition.state in ("DRAIN", "INACTIVE"):
+        yield f"{where} takes no jobs: it is {partition.state}"
+    most, least, longest_s = partition.max_nodes, partition.min_nodes, partition.max_time_s
+    # Flags of a QOS lift the partition's own limits (Slurm's qos page).
+    if most is not None and asked.nodes > most and "partitionmaxnodes" not in way.flags:
+        yield f"{asked.nodes} nodes asked, {where} allows a job {most}"
+    if least is not None and asked.nodes < least and "partitionminnodes" not in way.flags:
+        yield f"{asked.nodes} nodes asked, {where} wants {least} or more"
+    too_long = longest_s is not None and asked.time_s > longest_s
+    if longest_s is not None and too_long and "partitiontimelimit" not in way.flags:
+        yield f"{format_time(asked.time_s)} asked, {where} allows a job {format_time(longest_s)}"
+
+
+def _too_few(asked: Request, live: LiveCluster, partition: LivePartition) -> Iterator[str]:
+    """If the partition has not so many such nodes, up or not."""
+    nodes, where = live.nodes_of(partition), f"partition {partition.name}"
+    if partition.nodes and asked.nodes > len(partition.nodes):
+        yield f"{asked.nodes} nodes asked, {where} has {len(partition.nodes)}"
+    elif nodes and not live.unknown_nodes(partition):
+        enough = sum(sum(n for _, n in node.gpus) >= asked.gpus for node in nodes)
+        if enough < asked.nodes:
+            yield f"{asked.nodes} nodes with {asked.gpus} GPUs asked, {where} has {enough}"
+
+
+def delays(asked: Request, live: LiveCluster, partitions: Sequence[LivePartition]) -> list[str]:
+    """Why the job waits although nothing is against it."""
+    found = []
+    if partitions and all(one.state == "DOWN" for one in partitions):
+        found.append(f"partition {partitions[0].name} is down: it starts no job until it is up")
+    for one in partitions:
+        nodes, more = live.nodes_of(one), live.unknown_nodes(one)
+        away = sum(not node.usable for node in nodes)
+        if nodes and len(nodes) - away + more < asked.nodes:
             found.append(
-                f"{memory} MB a node are more than partition {partition.name} gives {asked.cpus} "
-                f"cores (MaxMemPerCPU={most}): Slurm would take, and charge for, "
-                f"{-(-memory // most)} cores"
+                f"{asked.nodes} nodes asked, {away} of {len(nodes)} nodes of partition {one.name} "
+                "are down, drained or in maintenance"
             )
     return found
 
 
-def _associations(asked: Request, live: LiveCluster) -> list[LiveAssociation]:
-    """This user's, by which the job would run."""
-    own = [one for one in live.associations or () if one.user]
-    if asked.account is not None:
-        own = [one for one in own if one.account == asked.account.lower()]
-    names = asked.partition.split(",") if asked.partition else []
-    return [one for one in own if one.partition in names] or [o for o in own if not o.partition]
-
-
-def _at(
-    partition: LivePartition, asked: Request, own: Sequence[LiveAssociation], qos: str | None
+def _more_cores(
+    asked: Request, live: LiveCluster, partitions: Sequence[LivePartition]
 ) -> Iterator[str]:
-    where, accounts = f"partition {partition.name}", {one.account for one in own}
-    if asked.account is not None:
-        accounts = {asked.account.lower()}
-    allowed, denied = partition.allowed_accounts, {*partition.denied_accounts}
-    if allowed is not None and accounts and not accounts & {*allowed}:
-        yield f"{where} is for accounts {first_of(allowed, 12)} only"
-    if accounts and accounts <= denied:
-        yield f"{where} is not for account {first_of(sorted(accounts), 12)}"
-    if partition.allowed_qos is not None and qos and qos not in partition.allowed_qos:
-        yield f"{where} takes QOS {first_of(partition.allowed_qos, 12)} only, the job has {qos}"
-    if qos and qos in partition.denied_qos:
-        yield f"{where} does not take QOS {qos}"
+    memory = asked.memory_mb or 0
+    for partition in partitions:
+        most = max_memory_per_cpu_mb(partition, live)
+        if most and memory > most * asked.cpus:
+            yield (
+                f"{memory} MB a node are more than partition {partition.name} gives {asked.cpus} "
+                f"cores (MaxMemPerCPU={most}): Slurm would take, and charge for, "
+                f"{-(-memory // most)} cores"
+            )
 
 
-Level = tuple[str, LiveQos | LiveAssociation]
+def _above(asked: Request, live: LiveCluster, way: _Way) -> Iterator[str]:
+    """The limits of QOS and accounts that the job is above."""
+    if not live.counts_limits:
+        return
+    rules = [way.partition_rule, way.rule]
+    if way.rule and "overpartqos" in way.rule.flags:
+        rules.reverse()
+    levels: list[Level] = [(f"QOS {rule.name}", rule) for rule in rules if rule]
+    levels += _chain(way.own, live.associations or ()) if way.own else []
+    yield from _above_limits(asked, levels)
+
+
+Level = tuple[str, LiveLimits]
 """Whose limits, and they."""
 
 
@@ -179,33 +324,33 @@ _WORDS = {
 
 def _above_limits(asked: Request, levels: Sequence[Level]) -> Iterator[str]:
     """Of each limit the level counts that sets it first: the partition's QOS, the job's, the
-    association, the accounts above (Slurm's resource_limits page)."""
+    association, the accounts above (Slurm's resource_limits page). What all jobs of an account may
+    have together counts at each account, unless a QOS says otherwise."""
     amounts, defined = asked.amounts, set[tuple[str, str]]()
 
-    def first(kind: str, name: str) -> bool:
+    def first(kind: str, name: str, rule: LiveLimits) -> bool:
         known = (kind, name) in defined
-        defined.add((kind, name))
+        if kind != "in_all" or isinstance(rule, LiveQos):
+            defined.add((kind, name))
         return not known
 
     for whose, rule in levels:
         for kind, words in _WORDS.items():
             have = {"gres/gpu": asked.gpus} if kind == "per_node" else amounts
             for name, most in getattr(rule, kind, {}).items():
-                if first(kind, name) and have.get(name, 0) > most:
+                if first(kind, name, rule) and have.get(name, 0) > most:
                     yield f"{have[name]} {_unit(name)} asked, {whose} {words} {most}"
         for name, least in getattr(rule, "least", {}).items():
-            if first("least", name) and amounts.get(name, least) < least:
+            if first("least", name, rule) and amounts.get(name, least) < least:
                 yield f"{amounts[name]} {_unit(name)} asked, {whose} wants {least} or more"
         times = {"": rule.max_time_s}
         times |= {n: m * 60 // amounts[n] for n, m in rule.job_minutes.items() if amounts.get(n)}
         for name, most_s in times.items():
-            if most_s is not None and first("time", name) and asked.time_s > most_s:
+            if most_s is not None and first("time", name, rule) and asked.time_s > most_s:
                 shown = format_time(most_s) if most_s else "no time"
                 yield f"{format_time(asked.time_s)} asked, {whose} allows this job {shown}"
-        for key in ("max_jobs", "max_submitted"):
-            most = getattr(rule, key)
-            if most is not None and first(key, "") and most == 0:
-                yield f"{whose} allows no job at all"
+        if any(most == 0 and first("jobs", name, rule) for name, most in rule.jobs.items()):
+            yield f"{whose} allows no job at all"
 
 
 def _unit(name: str) -> str:

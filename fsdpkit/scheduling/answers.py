@@ -1,7 +1,4 @@
-"""How Slurm's commands are called, and what one answers to a question on a login node.
-
-The client in slurm.py follows jobs and submits them; here is what else `check` asks.
-"""
+"""How Slurm's commands are called."""
 
 from __future__ import annotations
 
@@ -9,20 +6,16 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.job_ids import ONE, job_of
 from fsdpkit.scheduling.environment import scrubbed
-
-_ASK_S = 20.0
 
 
 def call(
     argv: Sequence[str],
     limit_s: float,
     variables: Mapping[str, str | None] | None = None,
-    stdout: int | IO[bytes] = subprocess.PIPE,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of Slurm's. variables: over this process's own; None: without it.
 
@@ -34,8 +27,7 @@ def call(
             argv,
             env={name: value for name, value in environ.items() if value is not None},
             stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             errors="replace",
             timeout=limit_s,
@@ -48,17 +40,6 @@ def call(
         ) from error
     except OSError as error:
         raise SchedulerError(f"{argv[0]} cannot be run: {error.strerror}") from error
-
-
-def answer(*argv: str) -> str:
-    """The output of a command. Raises SchedulerError, in the command's own words if it has any."""
-    try:
-        done = call(argv, _ASK_S)
-    except subprocess.TimeoutExpired:
-        raise SchedulerError(f"{argv[0]} has not answered within {_ASK_S:.0f} s") from None
-    if done.returncode != 0:
-        raise SchedulerError(done.stderr.strip() or f"{argv[0]}: exit status {done.returncode}")
-    return done.stdout
 
 
 def checked_id(job_id: str) -> str:

@@ -12,6 +12,7 @@ import re
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,10 +28,12 @@ from fsdpkit.runs import file_system
 from fsdpkit.runs.failures import SHELLS_MARK
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling import submission
-from fsdpkit.scheduling.answers import answer
+from fsdpkit.scheduling.allowance import delays, request_of
 from fsdpkit.scheduling.environment import scrubbed
-from fsdpkit.scheduling.live_cluster import accounts_of
+from fsdpkit.scheduling.live_cluster import AS_OF
+from fsdpkit.scheduling.live_placement import chosen
 from fsdpkit.scheduling.refusals import remedy_for
+from fsdpkit.scheduling.slurm_answers import RefusedError, SlurmAnswers, answers_of
 
 _IMPORT_S = 300.0
 """Conda and torch from a busy file system; longer than any rank would be waited for."""
@@ -59,33 +62,37 @@ def login_checks(
     for warning in plan.placement.warnings if plan is not None else ():
         yield CheckResult("request", "warning", warning)
     slurm = plan is None or plan.site.profile.kind == "slurm"
-    answers = slurm
+    answers = answers_of(plan.site.profile.slurm_clusters if plan else None)
+    answered = slurm
     if slurm:
-        yield (client := _guarded("slurm", _check_slurm))
-        answers = client.outcome != "failed"
-    if slurm and not answers:
+        yield (found := _guarded("slurm", lambda: _check_slurm(answers)))
+        answered = found.outcome != "failed"
+    if slurm and not answered:
         for check in ("account", "partition", "script", "clock"):
             yield CheckResult(check, "unknown", "Slurm does not answer")
     else:
         submitted = plan if told.outcome != "failed" else None
         script = _guarded("script", lambda: _check_script(submitted, runs))
         if slurm:
-            yield _guarded("account", lambda: _check_account(submitted, script))
-            yield _guarded("partition", lambda: _check_partition(plan))
+            yield _guarded("account", lambda: _check_account(submitted, script, answers))
+            yield _guarded("partition", lambda: _check_partition(plan, answers))
         yield script
     yield _guarded("environment", lambda: _check_environment(plan, runs))
     place = _existing(runs_dir(runs))
     yield _guarded("file system", lambda: _check_file_system(place, shared=slurm))
     yield _guarded("disk speed", lambda: _check_speed(place))
     yield _guarded("disk space", lambda: _check_space(place))
-    if answers:
-        yield _guarded("clock", _check_clock)
+    if answered:
+        yield _guarded("clock", lambda: _check_clock(answers))
 
 
 def _guarded(name: str, check: Callable[[], CheckResult]) -> CheckResult:
-    """The check's finding; what it did not foresee is unknown and ends no other check."""
+    """The check's finding; what it could not ask, or did not foresee, is unknown, and ends no
+    other check."""
     try:
         return check()
+    except SchedulerError as error:
+        return CheckResult(name, "unknown", str(error).splitlines()[0])
     except Exception as error:
         return CheckResult(
             name, "unknown", f"could not be checked: {type(error).__name__}: {error}"
@@ -127,21 +134,17 @@ def _with_example_account(request: submission.SubmitRequest) -> Plan | None:
     return None
 
 
-def _check_slurm() -> CheckResult:
+def _check_slurm(answers: SlurmAnswers) -> CheckResult:
     try:
-        version = answer("sbatch", "--version").strip()
-        ping = answer("scontrol", "ping")
+        found = answers.config()
+    except RefusedError as error:
+        return CheckResult("slurm", "ok", f"Slurm answers; {error}")
     except SchedulerError as error:
         remedy = "is this a login node? Without Slurm, use --cluster local"
-        return CheckResult("slurm", "failed", str(error), remedy)
-    if " UP" not in ping.upper():
-        return CheckResult(
-            "slurm",
-            "failed",
-            f"slurmctld does not answer: {ping.strip()}",
-            "try again in a minute, or ask the centre",
-        )
-    return CheckResult("slurm", "ok", f"{version}; {ping.strip().splitlines()[0]}")
+        told, _, ours = str(error).partition("\n")
+        return CheckResult("slurm", "failed", told, ours or remedy)
+    told = f"Slurm {found['SLURM_VERSION']} of cluster {found['ClusterName']} answers"
+    return CheckResult("slurm", "ok", told)
 
 
 def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> CheckResult:
@@ -156,7 +159,7 @@ def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Che
         return _refusal("script", error)
 
 
-def _check_account(plan: Plan | None, script: CheckResult) -> CheckResult:
+def _check_account(plan: Plan | None, script: CheckResult, answers: SlurmAnswers) -> CheckResult:
     """By the accounting's own list; where that cannot be read, by Slurm's word on the script."""
     if plan is None:
         return CheckResult("account", "unknown", "not known which")
@@ -166,7 +169,7 @@ def _check_account(plan: Plan | None, script: CheckResult) -> CheckResult:
     if script.outcome == "failed" and re.search("account", script.told, re.IGNORECASE):
         return replace(script, check="account", told=f"{shown}: {script.told}")
     try:
-        accounts = accounts_of(plan.site.profile.slurm_clusters)
+        accounts = answers.accounts()
     except SchedulerError as error:
         return _without_list(by_slurm, shown, str(error).splitlines()[0])
     if not accounts:
@@ -184,41 +187,27 @@ def _without_list(by_slurm: CheckResult, shown: str, why: str) -> CheckResult:
     return CheckResult("account", "unknown", f"{shown}: {why}, and Slurm did not take the script")
 
 
-# sinfo(1), NODE STATE CODES: `*` does not answer, `$` is reserved for maintenance.
-_UNUSABLE = re.compile(r"down|drain|drng|fail|maint|unk|inval|[*$]$")
-
-
-def _check_partition(plan: Plan | None) -> CheckResult:
+def _check_partition(plan: Plan | None, answers: SlurmAnswers) -> CheckResult:
     if plan is None:
         return CheckResult("partition", "unknown", "not known which")
     name = plan.placement.select.get("partition")
-    where = ["-p", name] if name else []
-    cluster = ["-M", plan.site.profile.slurm_clusters] if plan.site.profile.slurm_clusters else []
-    try:
-        listed = answer("sinfo", *cluster, "-h", "-o", "%P|%a|%D|%t", *where)
-    except SchedulerError as error:
-        return CheckResult("partition", "unknown", str(error))
-    rows = [line.split("|") for line in listed.splitlines() if line.count("|") == 3]
-    if name is None:
-        rows = [row for row in rows if row[0].endswith("*")]
-    if not rows:
+    live = answers.live(accounting=False)
+    partitions = chosen(live, name)
+    if not partitions:
         shown = f"there is no partition {name}" if name else "there is no default partition"
         return CheckResult("partition", "failed", shown, "list them with sinfo -s; use --partition")
-    shown = rows[0][0].rstrip("*")
-    if rows[0][1] != "up":
+    shown = partitions[0].name
+    if not any(one.up for one in partitions):
         remedy = "choose another with --partition, or ask the centre when it comes back"
-        return CheckResult("partition", "failed", f"{shown} is {rows[0][1]}", remedy)
-    states = ", ".join(f"{count} {state}" for _, _, count, state in rows)
-    usable = sum(int(count) for _, _, count, state in rows if not _UNUSABLE.search(state))
-    if usable < plan.job.spec.resources.nodes:
-        return CheckResult(
-            "partition",
-            "warning",
-            f"{shown} is up, but {plan.job.spec.resources.nodes} nodes are wanted and few work: "
-            f"{states}",
-            "the job will wait; see why with sinfo -R",
-        )
-    return CheckResult("partition", "ok", f"{shown} is up: {states}")
+        return CheckResult("partition", "failed", f"{shown} is {partitions[0].state}", remedy)
+    counted = Counter(node.state for node in live.nodes_of(partitions[0]))
+    counted["not listed"] = live.unknown_nodes(partitions[0])
+    states = ", ".join(f"{number} {state}" for state, number in counted.items() if number)
+    waits = delays(request_of(plan), live, partitions)
+    if waits:
+        remedy = "the job will wait; see why with sinfo -R"
+        return CheckResult("partition", "warning", f"{'; '.join(waits)} ({states})", remedy)
+    return CheckResult("partition", "ok", f"{shown} is up: {states or 'its nodes are not listed'}")
 
 
 _SECTION = re.compile(r"^# ---- .*$", re.MULTILINE)
@@ -349,20 +338,14 @@ def _check_space(place: Path) -> CheckResult:
     return CheckResult("disk space", "ok", told)
 
 
-def _check_clock() -> CheckResult:
+def _check_clock(answers: SlurmAnswers) -> CheckResult:
     """This node's clock against slurmctld's, which stands over its configuration."""
-    before_s = time.time()
-    try:
-        text = answer("scontrol", "show", "config")
-    except SchedulerError as error:
-        return CheckResult("clock", "unknown", str(error).splitlines()[0])
-    after_s = time.time()
     told_s = None
-    if match := re.search(r"Configuration data as of (\S+)", text):
-        with suppress(ValueError):  # SLURM_TIME_FORMAT may ask for another form
-            told_s = time.mktime(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S"))
+    with suppress(ValueError):
+        told_s = time.mktime(time.strptime(answers.config()[AS_OF], "%Y-%m-%dT%H:%M:%S"))
     if told_s is None:
         return CheckResult("clock", "unknown", "slurmctld's time could not be read")
+    before_s, after_s = answers.asked_s["config"]
     # It tells whole seconds, cut off.
     offset_s = max(before_s - told_s - 1, 0.0) + min(after_s - told_s, 0.0)
     if abs(offset_s) > _CLOCK_S:

@@ -66,9 +66,6 @@ class Cluster(Protocol):
     def receipt(self, job: MarkedJob) -> tuple[str | None, float | None]:
         """Of a job that was just submitted: `name`, and when that was, by its clock."""
 
-    def config_text(self, asked: Round) -> str | None:
-        """How it is configured, as `scontrol show config` prints it; None if it does not say."""
-
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The newest job with each comment, for submissions cut short."""
 

@@ -27,8 +27,8 @@ from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageErr
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import write_new
 from fsdpkit.scheduling import submission
-from fsdpkit.scheduling.live_cluster import accounts_of
 from fsdpkit.scheduling.packages import conda_prefix
+from fsdpkit.scheduling.slurm_answers import answers_of
 
 OWN = "current"
 """The word for the environment that `fsdpkit submit` is called from."""
@@ -53,7 +53,7 @@ def propose_accounts(site: LoadedSite) -> list[str]:
     if site.profile.kind == "local":
         return []
     try:
-        found = accounts_of(site.profile.slurm_clusters)
+        found = answers_of(site.profile.slurm_clusters).accounts()
     except SchedulerError:
         return []
     # Slurm keeps them in lower case; a centre may have its own rule for what is typed.

@@ -1,19 +1,24 @@
-"""Whether a job fits its site: everything that is checked of both before a job is submitted, or a
-run resumed. Nothing is written."""
+"""Whether a job fits its site, and may be submitted from where this process stands: everything
+that is checked before a job is submitted, or a run resumed. Nothing is written."""
 
 from __future__ import annotations
 
+import os
+import platform
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from fsdpkit.config.accelerate_file import unused_of
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.limits import shortest_s, warning_s
 from fsdpkit.config.placement import Placement, place
+from fsdpkit.config.profile import NodeType
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.submit_place import Here, reasons_against
 from fsdpkit.config.surroundings import stood_in
+from fsdpkit.errors import UsageError
+from fsdpkit.rendering.script import Plan
 from fsdpkit.scheduling.cluster import cluster_of
-from fsdpkit.scheduling.elsewhere import not_from_here
 from fsdpkit.scheduling.entry import heeds_warnings
 from fsdpkit.scheduling.job_checks import (
     check_environment,
@@ -50,6 +55,7 @@ def fit(
     placement = place(resources, site, saves=not is_short or heeds_warnings(job))
     if here:
         from fsdpkit.scheduling.live_placement import completed, with_qos
+        from fsdpkit.scheduling.slurm_answers import answers_for
 
         placement = completed(placement, resources, profile)
         placement = with_qos(placement, resources, profile) if queues else placement
@@ -72,7 +78,8 @@ def fit(
         warnings += not_from_here(job, site, placement.node_type, work_dir)
         warnings += look_at_files(job, runs, work_dir, elsewhere=cluster.elsewhere)
         if cluster.elsewhere:
-            warnings += what_is_handed_on(job, placement.slurm_conf)
+            answers = answers_for(profile)
+            warnings += what_is_handed_on(job, answers.settings() if answers else {})
             avoided, why_not = nodes_to_leave_out(runs, resources, placement, site)
             warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
     if queues and profile.policy.requeue is False and job.may_requeue and not chained:
@@ -81,3 +88,25 @@ def fit(
             f"it: fsdpkit resume RUN --chained queues the next one behind it"
         )
     return replace(placement, warnings=tuple(warnings)), avoided
+
+
+def not_from_here(job: LoadedJob, site: LoadedSite, node: NodeType, work_dir: Path) -> list[str]:
+    """Why the job is not to be submitted from here; empty if nothing known speaks against it."""
+    profile = site.profile
+    if not cluster_of(profile.kind, profile.slurm_clusters).elsewhere:
+        return []
+    names = [os.uname().nodename]
+    if profile.login.hosts:
+        import socket  # only here: the full name may need an answer from the name service
+
+        names.append(socket.getfqdn())
+    here = Here(PurePosixPath(work_dir.resolve()), os.environ, tuple(names), platform.machine())
+    environment = job.spec.environment
+    own = not (environment.conda or environment.venv or environment.container)
+    return list(reasons_against(profile, node, here, own_python=own))
+
+
+def refuse_from_here(plan: Plan) -> None:
+    """Raises UsageError."""
+    if why := not_from_here(plan.job, plan.site, plan.placement.node_type, plan.work_dir):
+        raise UsageError("; ".join(why))

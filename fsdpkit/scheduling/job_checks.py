@@ -1,6 +1,7 @@
 """What a submission refuses of a job, or has to say of it, before anything is made.
 
-Its settings, its files, the environment that it takes along, and what its GPUs can hold.
+Its settings, its files, the environment that it takes along, and what its GPUs can hold by the plan
+that `fsdpkit plan` remembered of it (planning/remembered.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.trainers import OWN
 from fsdpkit.config.units import parse_array
-from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.errors import ConfigError, FsdpkitError, UsageError
+from fsdpkit.rendering.script import Plan
+from fsdpkit.runs.predicted import Predicted
 from fsdpkit.scheduling.entry import python_of
 from fsdpkit.scheduling.room import check_needed, room_for
 from fsdpkit.scheduling.run_dir import what_to_know_of
@@ -39,15 +42,15 @@ def check_environment(job: LoadedJob, site: LoadedSite) -> None:
     _check_torch(job, site)
 
 
-def what_is_handed_on(job: LoadedJob, conf: Mapping[str, str] | None) -> list[str]:
+def what_is_handed_on(job: LoadedJob, conf: Mapping[str, str]) -> list[str]:
     """Limits of this shell that would end the job's processes, where Slurm hands them on.
 
-    conf: the cluster's settings, where they are known (slurm.conf, PropagateResourceLimits).
+    conf: the cluster's settings, as far as they are known (slurm.conf, PropagateResourceLimits).
     """
     import resource  # only Unix has it
 
-    handed = (conf or {}).get("PropagateResourceLimits") or "ALL"
-    kept = (conf or {}).get("PropagateResourceLimitsExcept", "").split(",")
+    handed = conf.get("PropagateResourceLimits") or "ALL"
+    kept = conf.get("PropagateResourceLimitsExcept", "").split(",")
     if "propagate" in job.spec.slurm.directives:
         return []
     told = []
@@ -206,13 +209,40 @@ def does_not_fit(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered |
 
 
 def _recalled(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | None:
-    training, resources = training_of(job, work_dir), job.spec.resources
-    if training is None or node.gpu_memory_gb is None or stood_in() is not None:
+    training = training_of(job, work_dir)
+    name = _name_of_plan(job, node, training) if training is not None else None
+    if name is None or stood_in() is not None:
         return None
-    if job.spec.trainer_name != OWN:
-        return None  # plans are made of fsdpkit's own
-    from fsdpkit.planning.cards import card_of
-    from fsdpkit.planning.remembered import name_of, recall
+    from fsdpkit.planning.remembered import recall
 
+    return recall(name)
+
+
+def _name_of_plan(job: LoadedJob, node: NodeType, training: Any) -> str | None:
+    """By which a plan of this very job on such GPUs is remembered; None: nobody makes one."""
+    if node.gpu_memory_gb is None or job.spec.trainer_name != OWN:
+        return None
+    from fsdpkit.planning.cards import card_of
+    from fsdpkit.planning.remembered import name_of
+
+    resources, args = job.spec.resources, job.spec.args if training is None else None
     card = card_of(node, "")
-    return recall(name_of(training, resources.nodes, resources.gpus, card, job.entry.path))
+    return name_of(training, resources.nodes, resources.gpus, card, job.entry.path, args)
+
+
+def prediction_of(plan: Plan, training: Any, before: Predicted | None = None) -> Predicted | None:
+    """The newest plan of the job, for its run to keep, or `before`, the run's own, if that was of
+    the same job; None without any. training: what the trainer reads; None for a script with
+    arguments alone."""
+    try:
+        name = _name_of_plan(plan.job, plan.placement.node_type, training)
+    except (FsdpkitError, OSError):
+        return None  # a model that is read from a file which is not there: the job itself says so
+    if name is None:
+        return None
+    from fsdpkit.planning.remembered import recall
+
+    found = recall(name)
+    if found is not None and found.predicted is not None and found.predicted.name == name:
+        return found.predicted
+    return before if before is not None and before.name == name else None

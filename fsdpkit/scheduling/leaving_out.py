@@ -9,10 +9,12 @@ from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.errors import SchedulerError
 from fsdpkit.rendering.directives import resource_directives
 from fsdpkit.runs import avoided_nodes, exclusions
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.record import now_s
+from fsdpkit.scheduling.live_cluster import LiveCluster
 
 
 def nodes_to_leave_out(
@@ -39,20 +41,42 @@ def _divided(
 ) -> tuple[list[AvoidedNode], list[AvoidedNode], str]:
     """Nodes to leave out and nodes to use after all, by what Slurm says of its nodes; and why to
     use them."""
-    from fsdpkit.scheduling.slurm import Round, SlurmClient
+    from fsdpkit.scheduling.slurm_answers import answers_of
 
-    asked = Round()
     demand = _demand(resources, placement, profile)
-    text = SlurmClient(profile.slurm_clusters).nodes_text(demand.partition, asked)
-    nodes, own = exclusions.nodes_of(text or ""), exclusions.expand(resources.exclude or "")
+    unknown = "how many nodes would be left is unknown"
+    try:
+        nodes = _as_in_partitions(answers_of(profile.slurm_clusters).live(accounting=False))
+    except SchedulerError as error:
+        return [], notes, f"{unknown}; {str(error).splitlines()[0]}"
+    own = exclusions.expand(resources.exclude or "")
     if not nodes or own is None or resources.reservation:
-        return [], notes, "; ".join(["how many nodes would be left is unknown", *asked.unread])
+        return [], notes, unknown
     suitable = [names - set(own) for names in exclusions.suitable(nodes, demand)]
     known = {node.name for node in nodes}
     left_out = exclusions.leave_out(notes, known, suitable, demand.nodes)
     used = [note for note in notes if note.node in known and note not in left_out]
     why = f"too few others would be left for the job, which needs {demand.nodes} nodes"
     return left_out, used, why
+
+
+def _as_in_partitions(live: LiveCluster) -> list[exclusions.PartitionNode]:
+    """The nodes as each of their partitions has them."""
+    default = {one.name for one in live.partitions if one.default}
+    return [
+        exclusions.PartitionNode(
+            partition=name,
+            is_default=name in default,
+            name=node.name,
+            up=node.usable and not node.states & {"RESERVED", "UNKNOWN", "REBOOT_ISSUED"},
+            cpus=node.cpus or 0,
+            memory_mb=node.memory_mb or 0,
+            features=frozenset(node.features),
+            gres=node.gres,
+        )
+        for node in live.all_nodes
+        for name in node.partitions
+    ]
 
 
 def _demand(resources: Resources, placement: Placement, profile: SiteProfile) -> exclusions.Demand:

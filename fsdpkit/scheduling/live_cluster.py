@@ -1,6 +1,6 @@
 """What a live Slurm says of itself: its configuration, partitions, nodes and QOS, as records.
 
-Asking and reading only: what becomes of it says `fsdpkit.publishing`. All of Slurm's text is a
+Reading only: who asks is `slurm_answers`. All of Slurm's text is a
 stranger's: of a key that comes twice the first counts, since free text (reasons, comments) stands
 at the end of a line; a value that cannot be read is unknown. An answer that breaks off is no
 answer.
@@ -8,34 +8,14 @@ answer.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.exclusions import expand
-from fsdpkit.scheduling.answers import call
-from fsdpkit.scheduling.live_limits import (
-    ASSOC_FORMAT,
-    QOS_FORMAT,
-    LiveAssociation,
-    LiveQos,
-    count,
-    parse_associations,
-    parse_qos,
-    time_s,
-)
-from fsdpkit.scheduling.refusals import remedy_for
-
-_LIMIT_S = 60.0
-"""For one command; thousands of nodes take slurmctld a second or two, a busy one longer."""
-_ACCOUNTS_S = 20.0
-_MAX_BYTES = 256 * 2**20
-_MAX_LINE = 2**20
+from fsdpkit.scheduling.live_limits import LiveAssociation, LiveQos, count, time_s
 
 
 @dataclass(frozen=True)
@@ -46,14 +26,41 @@ class LiveNode:
     arch: str | None
     cpus: int | None
     memory_mb: int | None
-    gpus: tuple[tuple[str | None, int], ...]
-    """Of each type that Slurm counts, and how many."""
+    gres: str
+    """What Slurm counts of it, without the sockets that things are bound to."""
     features: tuple[str, ...]
     partitions: tuple[str, ...]
-    usable: bool
-    """Neither down nor drained, failed or in maintenance just now."""
-    exists: bool = True
-    """False: named for later (slurm.conf, State=FUTURE)."""
+    state: str
+    """Slurm's words, as in IDLE+CLOUD+POWERED_DOWN."""
+
+    @cached_property
+    def gpus(self) -> tuple[tuple[str | None, int], ...]:
+        """Of each type that Slurm counts, and how many."""
+        return gpus_of(self.gres)
+
+    @property
+    def states(self) -> set[str]:
+        """Each word, without the signs that older releases append."""
+        return {*re.split(r"[+*~#!%$@^-]", self.state)}
+
+    @property
+    def exists(self) -> bool:
+        """False: named for later (slurm.conf, State=FUTURE)."""
+        return "FUTURE" not in self.states
+
+    @property
+    def usable(self) -> bool:
+        """Neither down nor drained, failed, silent or in maintenance just now; one that is powered
+        down comes when it is wanted, and what is not known is not against it."""
+        silent = "NOT_RESPONDING" in self.states or "*" in self.state
+        powered = any(word.startswith("POWER") for word in self.states)
+        return not self.states & _AWAY and not (silent and not powered)
+
+
+_AWAY = {
+    *("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "MAINTENANCE"),
+    *("INVAL", "INVALID_REG"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,8 @@ class LivePartition:
 
     name: str
     default: bool
-    up: bool
+    state: str
+    """UP; DOWN: queues jobs; DRAIN: starts those that are queued; INACTIVE: neither."""
     max_time_s: int | None
     default_time_s: int | None
     max_nodes: int | None
@@ -94,6 +102,10 @@ class LivePartition:
     priority_tier: int | None
     preempt_mode: str
     billing: str | None
+
+    @property
+    def up(self) -> bool:
+        return self.state == "UP"
 
 
 @dataclass(frozen=True)
@@ -133,22 +145,30 @@ class LiveCluster:
                 if name not in shown:
                     hidden.setdefault(name, []).append(partition.name)
         found = (
-            replace(kinds[0], name=name, partitions=tuple(partitions), usable=True)
+            replace(kinds[0], name=name, partitions=tuple(partitions), state="POWERED_DOWN")
             for name, partitions in hidden.items()
             if len(kinds := [*alike.get(_stem(name), {}).values()]) == 1
         )
         return (*(node for node in self.nodes if node.exists), *found)
 
+    def nodes_of(self, partition: LivePartition) -> list[LiveNode]:
+        """Those of `all_nodes` that it has."""
+        return [node for node in self.all_nodes if partition.name in node.partitions]
+
     def unknown_nodes(self, partition: LivePartition) -> int:
         """How many nodes it has of which nothing is known."""
-        known = {node.name for node in self.all_nodes if partition.name in node.partitions}
-        return len({*partition.nodes} - known)
+        return len({*partition.nodes} - {node.name for node in self.nodes_of(partition)})
 
     @property
     def counts_limits(self) -> bool:
         """Whether limits of QOS and associations hold; where nobody says, they may."""
         enforced = self.config.get("AccountingStorageEnforce")
         return enforced is None or bool({"limits", "safe"} & {*enforced.split(",")})
+
+    @property
+    def counts_accounts(self) -> bool:
+        """Whether a job must have an account of this user's."""
+        return "associations" in self.config.get("AccountingStorageEnforce", "").split(",")
 
     def is_whole(self, partition: LivePartition) -> bool:
         """Whether its jobs get whole nodes."""
@@ -177,109 +197,6 @@ class LiveCluster:
         return found[1] if found else None
 
 
-def ask(
-    cluster: str | None = None, *, accounting: bool = True, limit_s: float | None = None
-) -> LiveCluster:
-    """The cluster that Slurm's commands on this machine speak to, or another by its name.
-
-    accounting: ask slurmdbd too, which may be silent. limit_s: for each command.
-    Raises SchedulerError if slurmctld does not answer, or not to the end, or lets this user see
-    neither partitions nor nodes.
-    """
-    which = ["-M", cluster] if cluster else []
-    show = ["scontrol", *which, "--all", "--oneliner", "show"]
-    refused: dict[str, str] = {}
-
-    def seen(what: str, argv: Sequence[str]) -> Iterator[str] | None:
-        try:
-            return _asked(argv, limit_s)
-        except RefusedError as error:
-            refused[what] = " ".join(str(error).split())
-            return None
-
-    config = seen("config", ["scontrol", *which, "show", "config"])
-    partitions = seen("partition", [*show, "partition"])
-    nodes = seen("node", [*show, "node"])
-    if partitions is nodes is None:
-        raise SchedulerError("\n".join(refused.values()))
-    settings = {} if config is None else parse_config(config)
-    qos, associations, unread = None, None, []
-    if accounting:
-        try:
-            qos = parse_qos(_asked(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FORMAT}"]))
-            associations = tuple(associations_of(cluster or settings.get("ClusterName", "")))
-        except SchedulerError as error:
-            unread.append(str(error).splitlines()[0])
-    return LiveCluster(
-        settings,
-        () if partitions is None else tuple(parse_partitions(partitions)),
-        () if nodes is None else tuple(parse_nodes(nodes)),
-        qos,
-        associations,
-        tuple(unread),
-        refused,
-    )
-
-
-def associations_of(
-    cluster: str, *, above: bool = True, limit_s: float | None = None
-) -> list[LiveAssociation]:
-    """This user's; above: and those of all accounts, which are above them. Raises
-    SchedulerError."""
-    import pwd  # only Unix has it
-
-    try:
-        me = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        raise SchedulerError(f"user {os.getuid()} has no name on this machine") from None
-    where = [f"cluster={cluster}"] if cluster else []
-    asked = ["sacctmgr", "-nP", "show", "assoc", *where, f"format={ASSOC_FORMAT}"]
-    own = parse_associations(_asked([*asked, f"user={me}"], limit_s))
-    return own + (parse_associations(_asked([*asked, "user="])) if own and above else [])
-
-
-def accounts_of(cluster: str | None) -> list[str]:
-    """The accounts that this user may charge, on that cluster alone where it is named.
-
-    Raises SchedulerError where accounting does not say.
-    """
-    found = associations_of(cluster or "", above=False, limit_s=_ACCOUNTS_S)
-    return sorted({one.account for one in found})
-
-
-class RefusedError(SchedulerError):
-    """Slurm answers, and does not show this user what was asked for (slurm.conf, PrivateData)."""
-
-
-_REFUSALS = re.compile(r"[Aa]ccess/permission denied|[Aa]ccess denied|[Pp]ermission denied")
-
-
-def _asked(argv: Sequence[str], limit_s: float | None = None) -> Iterator[str]:
-    """The lines that a command prints, once it has ended well. Raises SchedulerError."""
-    limit_s = limit_s or _LIMIT_S
-    with tempfile.TemporaryFile() as told:
-        try:
-            done = call(argv, limit_s, {"SLURM_TIME_FORMAT": "standard"}, told)
-        except subprocess.TimeoutExpired:
-            raise SchedulerError(f"{argv[0]} has not answered within {limit_s:.0f} s") from None
-        if done.returncode != 0:
-            words = done.stderr.strip()[-2000:]
-            what = " ".join([argv[0], *(w for w in argv[1:] if not w.startswith("-"))])
-            lines = [f"{what}: {words or f'exit status {done.returncode}'}"]
-            if _REFUSALS.search(words):
-                raise RefusedError(lines[0])
-            raise SchedulerError("\n".join([*lines, *filter(None, [remedy_for(words)])]))
-        if told.tell() > _MAX_BYTES:
-            raise SchedulerError(f"{argv[0]} printed more than {_MAX_BYTES >> 20} MiB")
-        told.seek(0)
-        lines_read = []
-        for line in told:
-            if len(line) > _MAX_LINE:
-                raise SchedulerError(f"{argv[0]} printed a line of {len(line)} bytes")
-            lines_read.append(line.decode(errors="replace").rstrip("\n"))
-    return iter(lines_read)
-
-
 _KEY = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=")
 
 
@@ -293,12 +210,16 @@ def fields_of(line: str) -> dict[str, str]:
     return found
 
 
+AS_OF = "Configuration data as of"
+"""The key of slurmctld's time among the settings."""
+
+
 def parse_config(lines: Iterator[str]) -> dict[str, str]:
     """Output of `scontrol show config`. Raises SchedulerError if it breaks off."""
     found: dict[str, str] = {}
     for line in lines:
-        if match := re.match(r"(\w+)\s*=\s*(.*?)\s*$", line):
-            found.setdefault(match[1], match[2])
+        if match := re.match(rf"(\w+)\s*=\s*(.*?)\s*$|({AS_OF}) (\S+)", line):
+            found.setdefault(match[1] or match[3], match[2] if match[1] else match[4])
     for key in ("ClusterName", "SLURM_VERSION"):
         if key not in found:
             raise SchedulerError(f"scontrol show config broke off: it has no {key}")
@@ -316,7 +237,7 @@ def parse_partitions(lines: Iterator[str]) -> Iterator[LivePartition]:
         yield LivePartition(
             name=told["PartitionName"],
             default=told.get("Default") == "YES",
-            up=told["State"] == "UP",
+            state=told["State"],
             max_time_s=time_s(told["MaxTime"]),
             default_time_s=time_s(told.get("DefaultTime")),
             max_nodes=count(told["MaxNodes"]),
@@ -376,7 +297,6 @@ def parse_nodes(lines: Iterator[str]) -> Iterator[LiveNode]:
             continue
         told = _whole(line, "node", ("NodeName", "CPUTot", "RealMemory", "State", "CfgTRES"))
         seen += 1
-        states = set(re.split(r"[+*~#!%$@^-]", told["State"]))
         memory = count(told["RealMemory"])
         kept = count(told.get("MemSpecLimit")) or 0
         yield LiveNode(
@@ -384,11 +304,10 @@ def parse_nodes(lines: Iterator[str]) -> Iterator[LiveNode]:
             arch=_text(told.get("Arch")),
             cpus=count(told.get("CPUEfctv")) or count(told["CPUTot"]),
             memory_mb=None if memory is None else max(1, memory - kept),
-            gpus=gpus_of(told.get("Gres", "")),
+            gres=re.sub(r"\([^)]*\)", "", told.get("Gres", "")),
             features=tuple(_listed(told.get("AvailableFeatures"))),
             partitions=tuple(_listed(told.get("Partitions"))),
-            exists="FUTURE" not in states,
-            usable=not states & {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "MAINTENANCE"},
+            state=told["State"],
         )
     if not seen:
         raise SchedulerError("scontrol show node named no node")
@@ -404,9 +323,9 @@ def is_slice(gpu_type: str | None) -> bool:
 
 
 def gpus_of(gres: str) -> tuple[tuple[str | None, int], ...]:
-    """`gpu:a100:2(S:0-1),gpu:v100:2,nvme:1`: the GPUs by type."""
+    """`gpu:a100:2,gpu:v100:2,nvme:1`: the GPUs by type."""
     found: dict[str | None, int] = {}
-    for one in re.sub(r"\([^)]*\)", "", gres).split(","):
+    for one in gres.split(","):
         name, *rest = one.split(":")
         if name != "gpu":
             continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fsdpkit.config.units import parse_time_s
 
@@ -17,27 +18,35 @@ Counted = Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiveQos:
-    """The limits of a QOS. None: without one."""
+class LiveLimits:
+    """What a QOS or an association limits. None, and what is not in a mapping: without a limit."""
 
-    name: str
     max_time_s: int | None = None
     per_job: Counted = field(default_factory=dict)
-    per_user: Counted = field(default_factory=dict)
-    per_account: Counted = field(default_factory=dict)
-    least: Counted = field(default_factory=dict)
     per_node: Counted = field(default_factory=dict)
     in_all: Counted = field(default_factory=dict)
-    """Of all jobs of the QOS together."""
+    """Of all its jobs together."""
     job_minutes: Counted = field(default_factory=dict)
     """Of one job: how many of them, times its minutes."""
-    max_jobs: int | None = None
-    """Of one person, that run at the same time."""
-    max_submitted: int | None = None
+    jobs: Counted = field(default_factory=dict)
+    """How many, by sacctmgr's name of the limit: MaxJobs and MaxSubmit are of one person, or of the
+    association."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiveAssociation:
+class LiveQos(LiveLimits):
+    """The limits of a QOS."""
+
+    name: str
+    per_user: Counted = field(default_factory=dict)
+    per_account: Counted = field(default_factory=dict)
+    least: Counted = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    """As in sacctmgr(1), in lower case; an administrator's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveAssociation(LiveLimits):
     """What an account may use, and which user of it; of the account itself, user is empty."""
 
     account: str
@@ -47,22 +56,15 @@ class LiveAssociation:
     qos: tuple[str, ...] = ()
     default_qos: str = ""
     """Of a job that names none: `normal` where the association does not say."""
-    max_time_s: int | None = None
-    per_job: Counted = field(default_factory=dict)
-    per_node: Counted = field(default_factory=dict)
-    in_all: Counted = field(default_factory=dict)
-    job_minutes: Counted = field(default_factory=dict)
-    max_jobs: int | None = None
-    max_submitted: int | None = None
 
 
 QOS_FORMAT = (
     "Name,MaxWall,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES,MaxTRESPerNode,GrpTRES,MaxTRESMins,"
-    "MaxJobsPU,MaxSubmitPU"
+    "MaxJobsPU,MaxSubmitPU,MaxJobsPA,MaxSubmitPA,GrpJobs,GrpSubmit,Flags"
 )
 ASSOC_FORMAT = (
     "Account,User,Partition,ParentName,QOS,DefaultQOS,MaxWall,MaxTRES,MaxTRESPerNode,GrpTRES,"
-    "MaxTRESMins,MaxJobs,MaxSubmit"
+    "MaxTRESMins,MaxJobs,MaxSubmit,GrpJobs,GrpSubmit"
 )
 
 
@@ -71,16 +73,11 @@ def parse_qos(lines: Iterable[str]) -> dict[str, LiveQos]:
     return {
         row["Name"]: LiveQos(
             name=row["Name"],
-            max_time_s=time_s(row["MaxWall"]),
-            per_job=_tres(row["MaxTRES"]),
             per_user=_tres(row["MaxTRESPU"]),
             per_account=_tres(row["MaxTRESPA"]),
             least=_tres(row["MinTRES"]),
-            per_node=_tres(row["MaxTRESPerNode"]),
-            in_all=_tres(row["GrpTRES"]),
-            job_minutes=_tres(row["MaxTRESMins"]),
-            max_jobs=count(row["MaxJobsPU"]),
-            max_submitted=count(row["MaxSubmitPU"]),
+            flags=tuple(row["Flags"].lower().split(",")),
+            **_limits(row),
         )
         for row in _rows(lines, QOS_FORMAT)
     }
@@ -97,16 +94,23 @@ def parse_associations(lines: Iterable[str]) -> list[LiveAssociation]:
             qos=tuple(filter(None, row["QOS"].split(","))),
             default_qos=row["DefaultQOS"]
             or ("normal" if "normal" in row["QOS"].split(",") else ""),
-            max_time_s=time_s(row["MaxWall"]),
-            per_job=_tres(row["MaxTRES"]),
-            per_node=_tres(row["MaxTRESPerNode"]),
-            in_all=_tres(row["GrpTRES"]),
-            job_minutes=_tres(row["MaxTRESMins"]),
-            max_jobs=_amount(row["MaxJobs"]),
-            max_submitted=_amount(row["MaxSubmit"]),
+            **_limits(row),
         )
         for row in _rows(lines, ASSOC_FORMAT)
     ]
+
+
+def _limits(row: Mapping[str, str]) -> dict[str, Any]:
+    """Those that a QOS and an association have alike."""
+    of_jobs = {n.removesuffix("PU"): t for n, t in row.items() if re.match("...(Jobs|Submit)", n)}
+    return {
+        "max_time_s": time_s(row["MaxWall"]),
+        "per_job": _tres(row["MaxTRES"]),
+        "per_node": _tres(row["MaxTRESPerNode"]),
+        "in_all": _tres(row["GrpTRES"]),
+        "job_minutes": _tres(row["MaxTRESMins"]),
+        "jobs": _counted(of_jobs.items()),
+    }
 
 
 def _rows(lines: Iterable[str], form: str) -> Iterator[dict[str, str]]:
@@ -118,9 +122,12 @@ def _rows(lines: Iterable[str], form: str) -> Iterator[dict[str, str]]:
 
 
 def _tres(text: str) -> dict[str, int]:
-    pairs = (one.partition("=") for one in text.split(",") if "=" in one)
-    counted = ((name, _amount(value)) for name, _, value in pairs)
-    return {name: value for name, value in counted if value is not None}
+    return _counted(one.partition("=")[::2] for one in text.split(","))
+
+
+def _counted(pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
+    amounts = {name: _amount(text) for name, text in pairs}
+    return {name: amount for name, amount in amounts.items() if amount is not None}
 
 
 def _amount(text: str) -> int | None:

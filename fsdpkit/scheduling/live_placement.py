@@ -14,21 +14,11 @@ from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import NodeType, together
 from fsdpkit.config.placement import Placement, cores_of_task, memory_of_node
 from fsdpkit.config.profile import SiteProfile
-from fsdpkit.config.site import may_be_here
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.listing import first_of
-from fsdpkit.scheduling.live_cluster import (
-    LiveCluster,
-    LiveNode,
-    LivePartition,
-    ask,
-    associations_of,
-    is_slice,
-)
+from fsdpkit.scheduling.live_cluster import LiveCluster, LiveNode, LivePartition, is_slice
 from fsdpkit.scheduling.live_limits import count
-
-_LIMIT_S = 10.0
-"""For each of three commands; a submission does not wait longer for a busy slurmctld."""
+from fsdpkit.scheduling.slurm_answers import answers_for
 
 
 def completed(placement: Placement, resources: Resources, profile: SiteProfile) -> Placement:
@@ -38,10 +28,10 @@ def completed(placement: Placement, resources: Resources, profile: SiteProfile) 
     known = node.cpus is not None and (no_gpus or node.gpus is not None)
     if known or profile.kind != "slurm":
         return placement
-    if profile.slurm_clusters is None and not may_be_here(profile):
+    if (answers := answers_for(profile)) is None:
         return _unknown(placement, resources, f"this is no login node of {profile.title}")
     try:
-        live = ask(profile.slurm_clusters, accounting=False, limit_s=_LIMIT_S)
+        live = answers.live(accounting=False)
     except SchedulerError as error:
         return _unknown(placement, resources, str(error).splitlines()[0])
     return completed_by(live, placement, resources, profile)
@@ -51,7 +41,6 @@ def completed_by(
     live: LiveCluster, placement: Placement, resources: Resources, profile: SiteProfile
 ) -> Placement:
     """The same, from an answer."""
-    placement = replace(placement, slurm_conf=live.config)
     partitions = chosen(live, placement.select.get("partition"))
     if not placement.select.get("partition") and not _has(live, partitions, resources.gpus):
         # The centre's own plug-in may put a job that names none into any.
@@ -121,9 +110,8 @@ def with_qos(placement: Placement, resources: Resources, profile: SiteProfile) -
     """With the QOS that a job must have where only some may be used. Raises UsageError if the job
     names another, or a person must choose."""
     allowed = placement.way.allowed_qos
-    if not allowed or "qos" in placement.select or profile.kind != "slurm":
-        return placement
-    if profile.slurm_clusters is None and not may_be_here(profile):
+    answers = answers_for(profile)
+    if not allowed or "qos" in placement.select or answers is None:
         return placement
     name = placement.partition or "the default partition"
     only = f"{name} takes jobs of QOS {first_of(allowed, 12)}"
@@ -132,9 +120,7 @@ def with_qos(placement: Placement, resources: Resources, profile: SiteProfile) -
             raise UsageError(f"QOS {resources.qos}: {only} only")
         return placement
     try:
-        conf = placement.slurm_conf or {}
-        cluster = profile.slurm_clusters or conf.get("ClusterName", "")
-        own = associations_of(cluster, above=False, limit_s=_LIMIT_S)
+        own = answers.own()
     except SchedulerError as error:
         told = f"{only}, and yours are not known: {str(error).splitlines()[0]}"
         return replace(placement, warnings=(*placement.warnings, told))

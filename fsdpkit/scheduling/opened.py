@@ -366,11 +366,8 @@ def _order(state: JobState | None) -> int:
 
 
 def _newest_file(attempt: AttemptPaths, rank: int, stream: Literal["out", "err"]) -> Path:
-    restarts = [0]
-    for path in attempt.dir.glob(f"rank-{rank}.restart-*.{stream}"):
-        number = path.name.split(".")[1].removeprefix("restart-")
-        restarts += [int(number)] if number.isdecimal() else []
-    return attempt.rank_file(rank, stream, max(restarts))
+    restarts = [file.restart for file in attempt.rank_files([rank]) if file.kind == stream]
+    return attempt.rank_file(rank, stream, max(restarts, default=0))
 
 
 def states_of(runs: Sequence[OpenRun]) -> list[States]:

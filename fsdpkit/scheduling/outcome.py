@@ -19,7 +19,7 @@ import msgspec
 from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.job_ids import job_of, task_of
-from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
+from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending
 from fsdpkit.runs.reading import read_json
 from fsdpkit.runs.record import RunRecord, Time, jobs_of_attempts
@@ -67,12 +67,11 @@ def settle_s(state: JobState) -> float:
 
 
 def _vouched_for(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:
-    task = _task(paths, job_id)
     try:
-        number = _newest_attempt(task, record, job_id)
-        if number is None:
+        attempt = _newest_attempt(paths, record, job_id)
+        if attempt is None:
             return replace(state, outcome="unknown", account="no attempt of it is on record")
-        verdict = msgspec.convert(read_json(task.attempt(number).verdict), AttemptVerdict)
+        verdict = msgspec.convert(read_json(attempt.verdict), AttemptVerdict)
     except FileNotFoundError:
         return replace(state, outcome="unknown", account="no agent left a verdict")
     except OSError as error:
@@ -88,30 +87,18 @@ def _vouched_for(paths: RunPaths, record: RunRecord, job_id: str, state: JobStat
 def _with_signal(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:
     """sacct prints 9 of a script that ended with 137, and of one that ended with 9 (22.05): the
     run's own record tells them apart."""
-    task = _task(paths, job_id)
-    try:
-        number = _newest_attempt(task, record, job_id)
-    except OSError:
-        return state
-    ending = None if number is None else outcomes.read(task.attempt(number).ending, Ending)
+    attempt = _attempt_seen(paths, record, job_id)
+    ending = None if attempt is None else outcomes.read(attempt.ending, Ending)
     if ending is None or ending.status != 128 + (state.exit_code or 0):
         return state
     return replace(state, exit_code=ending.status)
 
 
 def _stopped(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:
-    task = _task(paths, job_id)
-    try:
-        number = _newest_attempt(task, record, job_id)
-    except OSError:
+    if (attempt := _attempt_seen(paths, record, job_id)) is None:
         return state
-    if number is None:
-        return state
-    attempt = task.attempt(number)
-    verdict, ending = (
-        outcomes.read(attempt.verdict, AttemptVerdict),
-        outcomes.read(attempt.ending, Ending),
-    )
+    verdict = outcomes.read(attempt.verdict, AttemptVerdict)
+    ending = outcomes.read(attempt.ending, Ending)
     trouble = verdict.trouble if verdict else None
     if not trouble or trouble.cause != "stopped" or not ending or ending.action != "end":
         return state
@@ -122,10 +109,7 @@ def _stopped(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -
 def left_by(paths: RunPaths, record: RunRecord, job_id: str) -> JobState | None:
     """How a job ended that the scheduler has forgotten: as its batch shell wrote at its end, else
     as somebody saw it stand before. None: neither is there."""
-    task, number = _task(paths, job_id), None
-    with contextlib.suppress(OSError):
-        number = _newest_attempt(task, record, job_id)
-    attempt = None if number is None else task.attempt(number)
+    attempt = _attempt_seen(paths, record, job_id)
     ending = outcomes.read(attempt.ending, Ending) if attempt else None
     if attempt is None or ending is None:
         return _seen(record, job_id, None if attempt is None else written_s(attempt))
@@ -167,34 +151,36 @@ def written_s(attempt: AttemptPaths) -> float | None:
 
 def began(paths: RunPaths, record: RunRecord, job_id: str) -> bool:
     """Whether an attempt of the job is on record."""
-    with contextlib.suppress(OSError):
-        return _newest_attempt(_task(paths, job_id), record, job_id) is not None
-    return False
+    return _attempt_seen(paths, record, job_id) is not None
 
 
 def still_written(paths: RunPaths, record: RunRecord, job_id: str) -> bool:
     """Whether an attempt of the job goes on, by what its nodes write, whoever knows the job."""
-    task = _task(paths, job_id)
     try:
-        number = _newest_attempt(task, record, job_id)
-        if number is None or task.attempt(number).ending.exists():
+        attempt = _newest_attempt(paths, record, job_id)
+        if attempt is None or attempt.ending.exists():
             return False
-        began_s = task.attempt(number).dir.stat().st_mtime
+        began_s = attempt.dir.stat().st_mtime
     except OSError:
         return False
-    now_s, last_s = time.time(), written_s(task.attempt(number))
+    now_s, last_s = time.time(), written_s(attempt)
     return last_s is not None and now_s - last_s < max(_SILENT_S, (last_s - began_s) / 100)
 
 
-def _task(paths: RunPaths, job_id: str) -> TaskPaths:
-    return paths.task(task_of(job_id))
+def _attempt_seen(paths: RunPaths, record: RunRecord, job_id: str) -> AttemptPaths | None:
+    """The newest of this job; None also where nobody may look."""
+    with contextlib.suppress(OSError):
+        return _newest_attempt(paths, record, job_id)
+    return None
 
 
-def _newest_attempt(task: TaskPaths, record: RunRecord, job_id: str) -> int | None:
+def _newest_attempt(paths: RunPaths, record: RunRecord, job_id: str) -> AttemptPaths | None:
     """Of this job. Raises OSError where nobody may look, other than `TaskPaths.attempts`."""
+    task = paths.task(task_of(job_id))
     try:
         os.listdir(task.dir)
     except FileNotFoundError:
         return None
     mine = jobs_of_attempts(record.jobs, task.attempts(), task_of(job_id))
-    return max((n for n, job in mine.items() if job.job_id == job_of(job_id)), default=None)
+    number = max((n for n, job in mine.items() if job.job_id == job_of(job_id)), default=None)
+    return None if number is None else task.attempt(number)

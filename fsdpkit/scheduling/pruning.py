@@ -54,6 +54,7 @@ class SpareCheckpoint:
 class Holding:
     """What one run holds. Sizes in bytes, files as they are counted by `ls -l`."""
 
+    run: str
     dir: Path
     bytes: int
     ended_s: float | None
@@ -63,6 +64,8 @@ class Holding:
     spare: tuple[SpareCheckpoint, ...] = ()
     why_not: str | None = None
     """Why nothing of it may be deleted."""
+    chosen: bool = False
+    """Whether its spare ones are to be deleted."""
 
     @property
     def spare_bytes(self) -> int:
@@ -95,7 +98,7 @@ def survey(directories: Sequence[Path], top: Path) -> list[Holding]:
             refused[directory] = f"its record cannot be read: {error}"
     states = _states(records)
     needed = _needed(top)
-    found = [Holding(d, _bytes_below(d), None, why_not=why) for d, why in refused.items()]
+    found = [Holding(d.name, d, _bytes_below(d), None, why_not=why) for d, why in refused.items()]
     for directory, record in records.items():
         found.append(_holding(directory, record, states[directory], needed))
     return sorted(found, key=lambda one: -one.bytes)
@@ -179,7 +182,7 @@ def _ended_s(directory: Path, record: RunRecord, states: States) -> float:
 def _holding(directory: Path, record: RunRecord, states: States, needed: Sequence[Path]) -> Holding:
     size = _bytes_below(directory)
     if why := _goes_on(record, states):
-        return Holding(directory, size, None, why_not=why)
+        return Holding(directory.name, directory, size, None, why_not=why)
     kept: list[Path] = []
     spare: list[SpareCheckpoint] = []
     try:
@@ -189,8 +192,8 @@ def _holding(directory: Path, record: RunRecord, states: States, needed: Sequenc
             kept += stays
             spare += [SpareCheckpoint(path, _bytes_below(path)) for path in goes]
     except (FsdpkitError, OSError) as error:
-        return Holding(directory, size, None, why_not=str(error).rstrip("."))
-    return Holding(directory, size, ended_s, tuple(kept), tuple(spare))
+        return Holding(directory.name, directory, size, None, why_not=str(error).rstrip("."))
+    return Holding(directory.name, directory, size, ended_s, tuple(kept), tuple(spare))
 
 
 def _places(directory: Path) -> Iterator[Path]:

@@ -25,7 +25,7 @@ from fsdpkit.config.job_loading import LoadedJob, reload_job
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.template import load_template
-from fsdpkit.config.trust import Consent, items_of
+from fsdpkit.config.trust import Consent
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import (
     NotFoundError,
@@ -36,26 +36,27 @@ from fsdpkit.errors import (
 )
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
-from fsdpkit.runs.job_ids import task_of
+from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.predicted import predicted_of, save_predicted
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
-from fsdpkit.scheduling.ahead import jobs_ahead
-from fsdpkit.scheduling.elsewhere import refuse_from_here
+from fsdpkit.scheduling.allowance import with_remarks
 from fsdpkit.scheduling.fitting import fit
-from fsdpkit.scheduling.handing_over import call_scheduler, write_job
-from fsdpkit.scheduling.job_checks import check_array, training_of
+from fsdpkit.scheduling.handing_over import (
+    call_scheduler,
+    refuse_before_queueing,
+    tell_centre,
+    write_job,
+)
+from fsdpkit.scheduling.job_checks import check_array, prediction_of, training_of
 from fsdpkit.scheduling.opened import OpenRun
-from fsdpkit.scheduling.outcome import RETURNS_WITHIN_S
-from fsdpkit.scheduling.prediction import prediction_of
+from fsdpkit.scheduling.outcome import RETURNS_WITHIN_S, began, still_written
 from fsdpkit.scheduling.provenance import renew_provenance
-from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run_dir import refuse_if_open
 from fsdpkit.scheduling.run_states import Standing, States, decisive
-from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
-from fsdpkit.scheduling.slurm_release import wants_expediting
+from fsdpkit.scheduling.slurm_answers import wants_expediting
 from fsdpkit.scheduling.wanted import Wanted
 
 _IN_FLIGHT_S = 150.0
@@ -107,7 +108,7 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
     check_array(job, array, chosen=True)
     work_dir = Path(record.work_dir)
     placement, avoided = fit(job, site, run.dir.parent, work_dir, chained=changes.chained)
-    return Plan(
+    planned = Plan(
         job,
         site,
         load_template(job.spec.template),
@@ -119,6 +120,7 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
         first_attempt=_first_attempt(run, site, ahead),
         expedite=wants_expediting(job, site.profile),
     )
+    return with_remarks(planned)
 
 
 def _refuse_while_in_flight(record: RunRecord) -> None:
@@ -254,10 +256,8 @@ def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> An
     """
     from fsdpkit.scheduling.compiled_templates import compiled_templates
 
-    (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
-    refuse_from_here(plan)
+    refuse_before_queueing(plan, run.dir.parent, consent)
     refuse_if_open(run.dir.parent)
-    refuse_without_room(plan.job, run.dir.parent, training_of(plan.job, plan.work_dir))
     script = render(plan, run.dir, compiled_templates())
     states = run.job_states()
     with changing(run.paths, patience_s=_PATIENCE_S) as record:
@@ -373,3 +373,59 @@ def _put_back(paths: RunPaths, record: RunRecord) -> None:
             with contextlib.suppress(FileNotFoundError):
                 kept = read_bytes(_kept(path, record))
                 write_atomically(path, kept, private=path == paths.source_diff)
+
+
+def jobs_ahead(run: OpenRun, standing: Standing) -> list[str]:
+    """Ids of the run's jobs that are not over. Raises UsageError where that cannot be told here."""
+    if standing.elsewhere:
+        raise UsageError(
+            f"run {run.id} is another cluster's ({standing.strange}): resume it from a machine of "
+            "that cluster"
+        )
+    states, ahead = standing.states, []
+    for job in run.record.jobs:
+        open_ids = []
+        for job_id in job.job_ids if job.ended is None else []:
+            state = states.get(job_id)
+            if state is None or state.phase != "ended":
+                open_ids.append(job_id)
+        unknown = all(states.get(job_id) is None for job_id in open_ids)
+        # Without accounting Slurm forgets a job minutes after its end.
+        if job.job_id and open_ids and not (unknown and _forgotten(run, standing, job.job_id)):
+            ahead.append(job.job_id)
+    return ahead
+
+
+def _forgotten(run: OpenRun, standing: Standing, job_id: str) -> bool:
+    """Whether the scheduler answers that it knows no such job, and no node is at work on it.
+
+    A cluster of the same name may know it. Raises UsageError for a run whose nodes still write, and
+    for one that may still wait there.
+    """
+    if not run.client().forgot(run.marked(job_id)):
+        return False
+    mine = [i for i in standing.states if job_of(i) == job_id]
+    if standing.strange and not any(began(run.paths, run.record, one) for one in mine):
+        raise UsageError(
+            f"whether job {job_id} of run {run.id} still waits somewhere cannot be told "
+            f"({standing.strange}); it has done nothing yet: submit it again"
+        )
+    if any(still_written(run.paths, run.record, one) for one in mine):
+        raise UsageError(
+            f"the scheduler knows no job {job_id} of run {run.id}, but its nodes still write to "
+            f"{run.dir}: either another cluster of this name runs it, or it has just ended; resume "
+            "it there, or once it has been silent for a few minutes"
+        )
+    return True
+
+
+def release_held(run: OpenRun) -> list[str]:
+    """Release the jobs, or array tasks, of the run that wait for that; their ids.
+
+    Raises SchedulerError where Slurm refuses.
+    """
+    states = run.states()
+    held = [job_id for job_id, state in states.items() if state is not None and state.held]
+    for job_id in held:
+        run.client().release(run.marked(job_id))
+    return held

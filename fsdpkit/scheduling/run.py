@@ -66,8 +66,12 @@ class Run(OpenRun):
             UsageError: There is nothing to continue, or the run is active and `chained` is False.
             FsdpkitError: What else `submit` raises.
         """
-        from fsdpkit.scheduling.releasing import release_held
-        from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
+        from fsdpkit.scheduling.resuming import (
+            ResumeRequest,
+            plan_resume,
+            release_held,
+            submit_resume,
+        )
 
         changes = ResumeRequest(
             nodes=nodes,

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpkit.errors import SchedulerError
-from fsdpkit.runs.exclusions import SINFO_FORMAT
 from fsdpkit.runs.job_ids import ONE, job_of
 from fsdpkit.scheduling.answers import call, checked_id, parents_of
 from fsdpkit.scheduling.job_mark import (
@@ -31,6 +30,7 @@ from fsdpkit.scheduling.job_mark import (
 )
 from fsdpkit.scheduling.refusals import refusal
 from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, last_words, parse_sbatch
+from fsdpkit.scheduling.slurm_answers import answers_of
 from fsdpkit.scheduling.states import (
     JobState,
     by_name,
@@ -72,8 +72,6 @@ class Round:
         self.unread: list[str] = []
         self.strangers: dict[MarkedJob, JobTraits] = {}
         """What has the number of a job that was asked for, and is another."""
-        self.names: dict[str | None, str | None] = {}
-        """How clusters call themselves, by the name that they were asked by."""
 
     def left_s(self, daemon: str) -> float:
         """Seconds for the next question, so that slurmctld leaves some to slurmdbd."""
@@ -265,11 +263,10 @@ class SlurmClient:
         """How the cluster calls itself (`ClusterName`); None if it does not say."""
         if self.cluster is not None and "," not in self.cluster:
             return self.cluster
-        if self.cluster not in asked.names:
-            text = self.config_text(asked) or ""
-            told = re.search(r"^ClusterName *= *([\w.-]{1,127}) *$", text, re.MULTILINE | re.ASCII)
-            asked.names[self.cluster] = told[1] if told else None
-        return asked.names[self.cluster]
+        if "slurmctld" in asked.silent:
+            return None
+        name = answers_of(self.cluster).settings().get("ClusterName", "")
+        return name if re.fullmatch(r"[\w.-]{1,127}", name, re.ASCII) else None
 
     def receipt(self, job: MarkedJob) -> tuple[str | None, float | None]:
         """What to keep of a job that was just submitted: its cluster's name for itself, and when
@@ -279,15 +276,6 @@ class SlurmClient:
         lines = (self._ask([*argv, "-j", parents_of([job.id])], asked) or "").splitlines()
         seen = [one for one in map(traits_in, lines) if one.comment == job.mark.comment]
         return self.name(asked), seen[0].submit_s if seen else None
-
-    def config_text(self, asked: Round) -> str | None:
-        """How slurmctld is configured, in its own words; None if it does not say."""
-        return self._ask(["scontrol", *self._cluster_flag(), "show", "config"], asked)
-
-    def nodes_text(self, partition: str | None, asked: Round) -> str | None:
-        """What `exclusions.nodes_of` reads, of one partition or all; None if it does not say."""
-        where = [] if partition is None else ["-p", partition]
-        return self._ask(["sinfo", *self._cluster_flag(), "-hNo", SINFO_FORMAT, *where], asked)
 
     def pending(self, asked: Round) -> list[tuple[str, str, str]]:
         """Id (`12_[0-3]` of waiting tasks), comment and exclusions of this user's queued jobs."""

@@ -24,7 +24,7 @@ from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.slurm_options import why_refused
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
-from fsdpkit.config.trust import Consent, items_of
+from fsdpkit.config.trust import Consent
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import SubmissionInterrupted, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Dependency, Plan, render
@@ -32,18 +32,21 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import save_predicted
 from fsdpkit.runs.record import RunRecord, now_s, save
 from fsdpkit.runs.store import runs_dir
-from fsdpkit.scheduling.elsewhere import refuse_from_here
 from fsdpkit.scheduling.entry import check_entry
 from fsdpkit.scheduling.fitting import fit
-from fsdpkit.scheduling.handing_over import call_scheduler, write_job
+from fsdpkit.scheduling.handing_over import (
+    call_scheduler,
+    refuse_before_queueing,
+    tell_centre,
+    write_job,
+)
 from fsdpkit.scheduling.job_checks import (
     check_array,
     check_planned,
     check_start,
+    prediction_of,
     training_of,
 )
-from fsdpkit.scheduling.prediction import prediction_of
-from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run_dir import make_run_dir, name_run_dir
 from fsdpkit.scheduling.wanted import Wanted
 
@@ -139,7 +142,8 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         from fsdpkit.scheduling.dependencies import dependencies
 
         after = dependencies(request.after, site, request.runs, request.array)
-    from fsdpkit.scheduling.slurm_release import wants_expediting
+    from fsdpkit.scheduling.allowance import with_remarks
+    from fsdpkit.scheduling.slurm_answers import wants_expediting
 
     check_array(job, request.array)
     decided = Plan(
@@ -151,10 +155,10 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         request.array,
         after,
         avoided=avoided,
-        expedite=not allocation and wants_expediting(job, site.profile, placement.slurm_conf),
+        expedite=not allocation and wants_expediting(job, site.profile),
         allocation=allocation,
     )
-    return decided, why
+    return decided if allocation else with_remarks(decided), why
 
 
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
@@ -175,8 +179,7 @@ def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, WorkTreeFiles | N
         raise UsageError(
             "source.snapshot: the paths of a copied work tree are known only where the work tree is"
         )
-    from fsdpkit.scheduling.relocation import in_copy
-    from fsdpkit.scheduling.snapshot import check_arguments, read_tree
+    from fsdpkit.scheduling.snapshot import check_arguments, in_copy, read_tree
 
     tree = read_tree(plan, directory.parent.resolve())
     check_arguments(plan, tree)
@@ -185,7 +188,7 @@ def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, WorkTreeFiles | N
 
 def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     """Slurm's own opinion of the script (`sbatch --test-only`), and what that does not look at:
-    limits of memory, QOS and accounts. Raises SchedulerError."""
+    limits of partitions, QOS and accounts. Raises SchedulerError."""
     import tempfile
 
     from fsdpkit.scheduling.cluster import cluster_of
@@ -223,15 +226,11 @@ def submit_plan(
     from fsdpkit.scheduling.dependencies import confirm
     from fsdpkit.scheduling.provenance import write_provenance
     from fsdpkit.scheduling.run import Run
-    from fsdpkit.scheduling.sharing import tell_centre
     from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
     from fsdpkit.scheduling.snapshot import copy_tree
 
-    (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
-    if plan.allocation is None:
-        refuse_from_here(plan)
+    refuse_before_queueing(plan, runs_dir(runs), consent)
     confirm(plan.after, cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters))
-    refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
     plan, tree = _where_it_runs(asked, directory)
     script = render(plan, directory, compiled_templates())

@@ -69,7 +69,7 @@ def _advance(paths: SweepPaths, record: SweepRecord, number: int) -> BatchStep:
     if rung == halving.rungs or not in_it:
         return BatchStep(number, "done", rung - 1)
     found = [one for one in results(paths, record) if one.trial in in_it]
-    if left := [one.trial for one in found if not _over(one)]:
+    if left := [one.trial for one in found if not one.over]:
         return BatchStep(number, "waits", rung, tuple(left))
     decision = decide(record, number, rung, found, jobs_before=len(run.record.jobs))
     records.write_decision(paths, number, decision)
@@ -85,13 +85,9 @@ def nobody_decides(paths: SweepPaths, record: SweepRecord, found: Sequence[Resul
         rung, in_it = len(decided) + 1, decided[-1].survivors if decided else list(batch.numbers)
         if rung == record.halving.rungs or not in_it or str(rung) in batch.next_jobs:
             continue
-        if all(_over(one) for one in found if one.trial in in_it):
+        if all(one.over for one in found if one.trial in in_it):
             return True
     return False
-
-
-def _over(one: Result) -> bool:
-    return one.state is not None and one.state.over
 
 
 def decide(

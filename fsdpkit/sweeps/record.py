@@ -100,12 +100,12 @@ def sweeps_dir(runs: Path) -> Path:
 
 def sweep_paths(name: str, runs: Path) -> SweepPaths:
     """Of the sweep of this name, or whose directory this is. Raises NotFoundError."""
-    return SweepPaths(directory_of(name, sweeps_dir(runs), "sweep"))
+    return SweepPaths(directory_of(name, sweeps_dir(runs)))
 
 
 def load(paths: SweepPaths) -> SweepRecord:
     """Raises NotFoundError, or StorageError for a record not to be believed."""
-    return read_record(paths.record, SweepRecord, "sweep")
+    return read_record(paths.record, SweepRecord)
 
 
 def save(paths: SweepPaths, record: SweepRecord) -> None:
@@ -128,7 +128,7 @@ def decisions(paths: SweepPaths, record: SweepRecord, batch: int) -> list[Decisi
         path = paths.rung(batch, rung, "json")
         if not path.exists():
             break
-        decision = read_record(path, Decision, "sweep")
+        decision = read_record(path, Decision)
         stray = {*decision.survivors} - {*record.batches[batch].numbers}
         if stray or decision.rung != rung:
             raise StorageError(f"{path} is not what this sweep decided: {sorted(stray)[:3]}")

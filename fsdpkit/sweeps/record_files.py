@@ -1,11 +1,11 @@
-"""The one JSON file that a sweep or a study is known by: found by name, read, written, locked."""
+"""The one JSON file that a sweep is known by: found by name, read, written, locked."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -17,17 +17,16 @@ from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.lock import locked
 from fsdpkit.runs.reading import read_bytes
 
-What = Literal["sweep", "study"]
 T = TypeVar("T")
 
 _PATIENCE_S = 30.0
 """How long one waits for who changes a record at this moment."""
 
 
-def directory_of(name: str, top: Path, what: What) -> Path:
-    """The one in `top` of this name, or that this is the path of: it holds `what`.json. Raises
-    NotFoundError with the nearest name and where it looked."""
-    record = f"{what}.json"
+def directory_of(name: str, top: Path) -> Path:
+    """The sweep in `top` of this name, or that this is the path of. Raises NotFoundError with the
+    nearest name and where it looked."""
+    record = "sweep.json"
     if "/" in name:
         found = Path(name).absolute()
     else:
@@ -36,17 +35,17 @@ def directory_of(name: str, top: Path, what: What) -> Path:
         return found
     names = [p.parent.name for p in top.glob(f"*/{record}")] if top.is_dir() else []
     raise NotFoundError(
-        f"there is no {what} {name!r} in {top}.{nearest(name, names)} Give --runs DIR, the "
+        f"there is no sweep {name!r} in {top}.{nearest(name, names)} Give --runs DIR, the "
         "directory of runs that it was started in."
     )
 
 
-def read_record(path: Path, kind: type[T], what: What) -> T:
+def read_record(path: Path, kind: type[T]) -> T:
     """Raises NotFoundError, or StorageError for a file not to be believed."""
     try:
         return msgspec.json.decode(read_bytes(path), type=kind)
     except FileNotFoundError as error:
-        raise NotFoundError(f"{path.parent} is not a {what}: it has no {path.name}") from error
+        raise NotFoundError(f"{path.parent} is not a sweep: it has no {path.name}") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -24,36 +24,32 @@ class Result:
     """One trial as of now. None: not known, or not logged."""
 
     trial: int
-    settings: Settings
     run: str
+    job_id: str | None
+    """Slurm's, of the array task that says how it stands."""
+    state: str
+    """In a word; DROPPED: others were better at the end of a rung."""
+    over: bool
+    succeeded: bool
+    """Whether it trained as far as it was to, with a value or without."""
     rung: int
     """The last that it was, or is, in."""
-    state: JobState | None
-    dropped: bool
-    """Whether others were better at the end of a rung."""
     step: int | None
     value: float | None
     """The last that was logged of the sweep's metric."""
     problem: str
     """Why there is no value to go by, if there should be one; empty otherwise."""
-    job: str | None = None
-    """Slurm's id of the array task that says how it stands."""
-
-    @property
-    def word(self) -> str:
-        if self.state is None:
-            return "UNKNOWN"
-        return "DROPPED" if self.dropped and self.state.succeeded else self.state.word
+    settings: Settings
 
     @property
     def counts(self) -> bool:
         """Whether it trained as far as it was to, and has a value."""
-        return self.value is not None and self.state is not None and self.state.succeeded
+        return self.value is not None and self.succeeded
 
     @property
     def leads(self) -> bool:
         """Whether its value counts so far: at its goal, or on from a rung that it passed."""
-        goes_on = self.rung > 0 and not (self.state is not None and self.state.over)
+        goes_on = self.rung > 0 and not self.over
         return self.value is not None and (self.counts or goes_on)
 
 
@@ -94,7 +90,7 @@ def results(paths: SweepPaths, record: SweepRecord) -> list[Result]:
         run = _opened(paths, batch.run)
         states = {} if run is None else by_task(run, run.job_states())
         for trial in batch.numbers:
-            found.append(_result(record, run, states, decided, trial, batch.run))
+            found.append(result_of(record, run, states, decided, trial, batch.run))
     return found
 
 
@@ -112,7 +108,7 @@ def by_task(run: Run, states: States) -> dict[int, tuple[str, JobState | None]]:
     }
 
 
-def _result(
+def result_of(
     record: SweepRecord,
     run: Run | None,
     states: Mapping[int, tuple[str, JobState | None]],
@@ -120,23 +116,27 @@ def _result(
     trial: int,
     run_id: str,
 ) -> Result:
+    """One trial's, of the run `run_id`; None where that is gone. decided: of its rungs so far."""
     passed = [one.rung for one in decided if trial in one.survivors]
     dropped = len(decided) > len(passed)
     logged = Logged()
     if run is not None:
         logged = read_last(run.paths.task(trial).metrics, record.file.metric)
-    job, state = states.get(trial, (None, None))
+    job_id, state = states.get(trial, (None, None))
+    succeeded = state is not None and state.succeeded
+    word = "UNKNOWN" if state is None else state.word
     return Result(
         trial=trial,
-        settings=dict(record.trials[trial]),
         run=run_id,
+        job_id=job_id,
+        state="DROPPED" if dropped and succeeded else word,
+        over=state is not None and state.over,
+        succeeded=succeeded,
         rung=max(passed, default=0),
-        state=state,
-        dropped=dropped,
         step=logged.step,
         value=logged.value,
         problem=_problem(state, logged, record.file.metric),
-        job=job,
+        settings=dict(record.trials[trial]),
     )
 
 

@@ -7,9 +7,9 @@ smallest size: 1 would be a cluster without communication.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -83,36 +83,42 @@ def work_per_s(mode: Mode, nodes: int, speed: RunSpeed, *, by_tokens: bool) -> f
     return (nodes if mode == "weak" else 1) / speed.step_time_s
 
 
-def compared(
-    mode: Mode,
-    sizes: Sequence[tuple[int, int, str | None, str, RunSpeed]],
-    predicted: Mapping[int, float] | None = None,
-) -> list[Size]:
-    """Sizes of one mode as (nodes, ranks, run, state, speed), the smallest first. By tokens where
-    the smallest counted them, else by steps. predicted: tokens per second by nodes."""
-    by_tokens = bool(sizes) and sizes[0][4].tokens_per_s is not None
-    work = [work_per_s(mode, nodes, speed, by_tokens=by_tokens) for nodes, *_, speed in sizes]
+class Measured(NamedTuple):
+    """One number of nodes, and its run."""
+
+    nodes: int
+    ranks: int
+    run: str | None
+    state: str
+    speed: RunSpeed
+    predicted: float | None
+    """Tokens per second."""
+
+
+def compared(mode: Mode, sizes: Sequence[Measured]) -> list[Size]:
+    """Sizes of one mode, the smallest first. By tokens where the smallest counted them, else by
+    steps."""
+    by_tokens = bool(sizes) and sizes[0].speed.tokens_per_s is not None
+    work = [work_per_s(mode, one.nodes, one.speed, by_tokens=by_tokens) for one in sizes]
     first = work[0] if work else None
     found = []
-    for (nodes, ranks, run, state, speed), done in zip(sizes, work, strict=True):
+    for one, done in zip(sizes, work, strict=True):
         speedup = done / first if done is not None and first else None
-        cost = None
-        if speed.tokens_per_s is not None:
-            cost = ranks * 1e9 / speed.tokens_per_s / 3600
+        tokens = one.speed.tokens_per_s
         found.append(
             Size(
                 mode=mode,
-                nodes=nodes,
-                ranks=ranks,
-                run=run,
-                state=state,
-                samples=speed.samples,
-                step_time_s=speed.step_time_s,
-                tokens_per_s=speed.tokens_per_s,
+                nodes=one.nodes,
+                ranks=one.ranks,
+                run=one.run,
+                state=one.state,
+                samples=one.speed.samples,
+                step_time_s=one.speed.step_time_s,
+                tokens_per_s=tokens,
                 speedup=speedup,
-                efficiency=None if speedup is None else speedup * sizes[0][0] / nodes,
-                gpu_hours_per_billion_tokens=cost,
-                predicted_tokens_per_s=(predicted or {}).get(nodes),
+                efficiency=None if speedup is None else speedup * sizes[0].nodes / one.nodes,
+                gpu_hours_per_billion_tokens=tokens and one.ranks * 1e9 / tokens / 3600,
+                predicted_tokens_per_s=one.predicted,
             )
         )
     return found

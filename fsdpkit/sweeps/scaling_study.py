@@ -1,6 +1,7 @@
 """A scaling study on a cluster: one run a number of nodes, all submitted at once.
 
-Sizes that are added later are taken from the study's own copy of its job.
+A study is the runs that bear its name: `mine-weak-4` is its run of four nodes with the same batch
+per rank. There is no other record, so sizes are added by submitting more of them.
 """
 
 from __future__ import annotations
@@ -8,38 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
-from fsdpkit.config.job_loading import LoadedJob, load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.trust import Consent
-from fsdpkit.errors import (
-    ConfigError,
-    FsdpkitError,
-    StorageError,
-    SubmissionInterrupted,
-    UsageError,
-)
+from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError, UsageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.reporting.series import read_metrics
-from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import predicted_of
-from fsdpkit.runs.record import now_s
-from fsdpkit.runs.store import runs_dir
-from fsdpkit.scheduling.job_checks import training_of
-from fsdpkit.scheduling.prediction import prediction_of
+from fsdpkit.runs.store import all_runs, runs_dir
+from fsdpkit.scheduling.job_checks import prediction_of, training_of
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.run_dir import make_run_dir
-from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
-from fsdpkit.sweeps.job_files import working_in, write_own_job
-from fsdpkit.sweeps.record_files import as_file_of
-from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, speed_of
-from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, alone, load, save
+from fsdpkit.sweeps.scaling import MODES, Measured, Mode, RunSpeed, Size, compared, speed_of
 
 Plans = Mapping[tuple[Mode, int], Plan]
 """By mode and number of nodes."""
@@ -66,11 +52,43 @@ class StudyRequest:
 class CheckedStudy:
     """A study whose every size may be submitted."""
 
-    paths: StudyPaths
-    study: Study
-    base: LoadedJob
+    name: str
+    runs: Path
     plans: Plans
     why_site: str
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Samples per rank on the smallest size of the study; None: the script decides."""
+
+    samples: int | None
+    argument: str | None
+    """Of a script that reads no [training]: `batch-size` where it takes --batch-size=N."""
+    smallest: int
+    """Nodes."""
+
+    def words(self, mode: Mode, nodes: int) -> tuple[list[str], list[str]]:
+        """What tells a run of this size its batch: `KEY=VALUE` of the job, and words for its
+        script. Raises ConfigError."""
+        if mode == "weak" and self.argument is None:
+            return [], []
+        if self.samples is None:
+            raise ConfigError(
+                "--strong keeps the batch of all ranks, and this script does not read [training]: "
+                "name its argument and the samples per rank on the smallest size, such as "
+                "--batch args.batch-size=64"
+            )
+        key = f"--{self.argument}" if self.argument else "training.batch_size"
+        whole = self.samples * (nodes if mode == "weak" else self.smallest)
+        if whole % nodes:
+            raise ConfigError(
+                f"--strong: {whole} samples ({key} {self.samples} on {self.smallest} nodes) "
+                f"cannot be shared evenly by {nodes} times as many ranks: choose a {key} that all "
+                "sizes divide"
+            )
+        word = f"{key}={whole // nodes}"
+        return ([], [word]) if self.argument else ([word], [])
 
 
 def prepare(asked: StudyRequest) -> CheckedStudy:
@@ -80,70 +98,67 @@ def prepare(asked: StudyRequest) -> CheckedStudy:
     if len(set(sizes)) != len(sizes):
         raise UsageError("--nodes: name different numbers, such as 1,2,4,8")
     base = load_job(asked.job, sets=[*asked.sets, f"resources.nodes={sizes[0]}"])
+    name, runs = asked.name or f"scale-{base.spec.name}"[:48], runs_dir(asked.runs)
+    smallest = _smallest(name, runs, asked.modes, sizes)
     training = base.spec.training
-    batch = None if training is msgspec.UNSET else getattr(training, "batch_size", None)
+    samples = None if training is msgspec.UNSET else getattr(training, "batch_size", None)
     argument = None
     if asked.batch is not None:
-        if batch is not None:
+        if samples is not None:
             raise UsageError("--batch is for a script that reads no [training], and this one does")
-        argument, batch = _batch(asked.batch)
-    name = asked.name or f"scale-{base.spec.name}"[:64]
-    study = Study(
-        name=name,
-        created_s=now_s(),
-        modes=list(asked.modes),
-        nodes=sizes,
-        gpus=base.spec.resources.gpus,
-        batch_size=batch,
-        batch_argument=argument,
-        work_dir=str(Path.cwd()),
-        cluster=asked.cluster,
-    )
-    paths = StudyPaths(runs_dir(asked.runs) / "studies" / name)
-    _refuse_second(paths)
+        argument, samples = _batch(asked.batch)
     request = SubmitRequest(job=asked.job, sets=asked.sets, cluster=asked.cluster, runs=asked.runs)
-    plans, why = _plans(study, sizes, request, asked.consent)
-    return CheckedStudy(paths, _with_predictions(study, plans), base, plans, why)
+    batch = _Batch(samples, argument, smallest)
+    return CheckedStudy(name, runs, *_plans(name, batch, sizes, request, asked))
+
+
+def _smallest(name: str, runs: Path, modes: Sequence[Mode], sizes: Sequence[int]) -> int:
+    """Nodes of the smallest size, with those that the study has. Raises UsageError for a size that
+    it has, and for one that would change what others are compared with."""
+    known = _runs_of(name, runs)
+    taken = [size for size in known if size[0] in modes and size[1] in sizes]
+    if not all(_ended_badly(known[size]) for size in taken):
+        raise UsageError(
+            f"study {name} has {taken[0][1]} nodes ({taken[0][0]}) already: choose another name "
+            "with --name"
+        )
+    smallest = min([nodes for _, nodes in known], default=sizes[0])
+    if sizes[0] < smallest:
+        raise UsageError(
+            f"study {name} compares with {smallest} nodes, its smallest size: for fewer, start "
+            "another with --name"
+        )
+    return smallest
+
+
+def _ended_badly(run: Path) -> bool:
+    with contextlib.suppress(FsdpkitError):
+        state = Run.open(run).state()
+        return state is not None and state.over and not state.succeeded
+    return False
 
 
 def _plans(
-    study: Study, sizes: Sequence[int], request: SubmitRequest, consent: Consent
+    name: str, batch: _Batch, sizes: Sequence[int], request: SubmitRequest, asked: StudyRequest
 ) -> tuple[Plans, str]:
     """Each of these sizes, checked, and why this site. Raises ConfigError with all refusals."""
     plans: dict[tuple[Mode, int], Plan] = {}
     refused, why = [], ""
-    for mode in study.modes:
+    for mode in asked.modes:
         for nodes in sizes:
             try:
-                sets, args = _sized(study, mode, nodes)
-                sized = replace(request, sets=[*request.sets, *sets], args=args)
-                plans[mode, nodes], why = plan(sized, consent)
+                sets, args = batch.words(mode, nodes)
+                own = [f"name={name}-{mode}-{nodes}", f"resources.nodes={nodes}", *sets]
+                sized = replace(request, sets=[*request.sets, *own], args=args)
+                plans[mode, nodes], why = plan(sized, asked.consent)
             except FsdpkitError as error:
                 refused.append(f"  {nodes} nodes ({mode}): {error}")
     if refused:
         raise ConfigError(
-            f"study {study.name}: {len(refused)} of {len(sizes) * len(study.modes)} sizes would be "
+            f"study {name}: {len(refused)} of {len(sizes) * len(asked.modes)} sizes would be "
             "refused, so none is submitted\n" + "\n".join(refused[:5])
         )
     return plans, why
-
-
-def _with_predictions(study: Study, plans: Plans) -> Study:
-    found = {f"{mode} {nodes}": rate for (mode, nodes), rate in _predicted(plans).items()}
-    return msgspec.structs.replace(study, predicted={**study.predicted, **found})
-
-
-def _predicted(plans: Plans) -> dict[tuple[Mode, int], float]:
-    """Tokens per second of those sizes that `fsdpkit plan` was asked about."""
-    known = {
-        size: prediction_of(decided, training_of(decided.job, decided.work_dir))
-        for size, decided in plans.items()
-    }
-    return {
-        size: one.tokens_per_s.middle
-        for size, one in known.items()
-        if one is not None and one.tokens_per_s is not None
-    }
 
 
 def _batch(text: str) -> tuple[str, int]:
@@ -157,131 +172,64 @@ def _batch(text: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-def _sized(study: Study, mode: Mode, nodes: int) -> tuple[list[str], list[str]]:
-    """What makes the job one of this size: `KEY=VALUE`, and words for its script. Raises
-    ConfigError."""
-    told = [f"resources.nodes={nodes}"]
-    if mode == "weak" and study.batch_argument is None:
-        return told, []
-    if study.batch_size is None:
-        raise ConfigError(
-            "--strong keeps the batch of all ranks, and this script does not read [training]: name "
-            "its argument and the samples per rank on the smallest size, such as "
-            "--batch args.batch-size=64"
+def submit(study: CheckedStudy, consent: Consent) -> Iterator[tuple[str, str]]:
+    """Submit each size in turn; its mode and nodes (`weak 2`), and its run. Raises FsdpkitError:
+    sizes submitted before are runs as any."""
+    for (mode, nodes), decided in study.plans.items():
+        yield f"{mode} {nodes}", submit_plan(decided, study.runs, consent).id
+
+
+def planned(study: CheckedStudy) -> dict[Mode, list[Size]]:
+    """The sizes of a study that is not submitted, with what `fsdpkit plan` said of them."""
+    found: dict[Mode, list[Measured]] = {}
+    for (mode, nodes), decided in study.plans.items():
+        rate = prediction_of(decided, training_of(decided.job, decided.work_dir))
+        tokens = None if rate is None or rate.tokens_per_s is None else rate.tokens_per_s.middle
+        ranks = nodes * decided.job.spec.ranks_per_node
+        one = Measured(nodes, ranks, None, "not submitted", RunSpeed(), tokens)
+        found.setdefault(mode, []).append(one)
+    return {mode: compared(mode, sizes) for mode, sizes in found.items()}
+
+
+def measured(name: str, runs: Path) -> dict[Mode, list[Size]]:
+    """All sizes of a study as of now, the smallest first. Raises NotFoundError."""
+    found: dict[Mode, list[Measured]] = {}
+    for (mode, nodes), run in sorted(_runs_of(name, runs).items()):
+        found.setdefault(mode, []).append(_measure(run, nodes))
+    if not found:
+        raise NotFoundError(
+            f"there is no study {name!r} in {runs}: no run there is named {name}-weak-N or "
+            f"{name}-strong-N. Give --runs DIR, the directory of runs that it was started in."
         )
-    key = f"--{study.batch_argument}" if study.batch_argument else "training.batch_size"
-    whole = study.batch_size * (nodes if mode == "weak" else study.nodes[0])
-    if whole % nodes:
-        raise ConfigError(
-            f"--strong: {whole} samples ({key} {study.batch_size} on {study.nodes[0]} nodes) "
-            f"cannot be shared evenly by {nodes} times as many ranks: choose a {key} that all "
-            "sizes divide"
+    return {mode: compared(mode, found[mode]) for mode in MODES if mode in found}
+
+
+def _measure(where: Path, nodes: int) -> Measured:
+    with contextlib.suppress(FsdpkitError):
+        run = Run.open(where)
+        plan_of, state = predicted_of(run.paths), run.state()
+        tokens = None if plan_of is None or plan_of.tokens_per_s is None else plan_of.tokens_per_s
+        speed = RunSpeed()
+        # Of a run that failed or goes on, the second half of what it logged is no measure.
+        if state is not None and state.succeeded:
+            speed = speed_of(read_metrics(run.paths.task().metrics))
+        return Measured(
+            nodes,
+            nodes * run.record.ranks_per_node,
+            where.name,
+            "UNKNOWN" if state is None else state.word,
+            speed,
+            None if tokens is None else tokens.middle,
         )
-    word = f"{key}={whole // nodes}"
-    return (told, [word]) if study.batch_argument else ([*told, word], [])
+    return Measured(nodes, nodes, where.name, "UNKNOWN", RunSpeed(), None)
 
 
-def _refuse_second(paths: StudyPaths) -> None:
-    if os.path.lexists(paths.dir):
-        raise UsageError(
-            f"there is a study {paths.dir.name} in {paths.dir.parent} already: choose a name with "
-            "--name"
-        )
-
-
-def start(prepared: CheckedStudy, asked: StudyRequest) -> tuple[StudyPaths, Study]:
-    """Make the study and submit its sizes. Raises FsdpkitError."""
-    paths, study = prepared.paths, prepared.study
-    make_run_dir(paths.dir, group=prepared.base.opens_to_group)
-    try:
-        write_own_job(paths.job, prepared.base)
-        save(paths, study)
-    except OSError as error:
-        shutil.rmtree(paths.dir, ignore_errors=True)
-        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
-    try:
-        return paths, _submit(paths, study, prepared.plans, asked.consent)
-    except FsdpkitError:
-        if not load(paths).points:
-            shutil.rmtree(paths.dir, ignore_errors=True)
-        raise
-
-
-def extend(paths: StudyPaths, nodes: Sequence[int], consent: Consent) -> Study:
-    """Add these numbers of nodes, and submit them. Raises FsdpkitError: if one cannot run, none is
-    submitted."""
-    with alone(paths) as study:
-        if known := sorted({*nodes} & {*study.nodes}):
-            raise UsageError(f"study {study.name} has {known[0]} nodes already")
-        if min(nodes) < study.nodes[0]:
-            raise UsageError(
-                f"study {study.name} compares with {study.nodes[0]} nodes, its smallest size: for "
-                "fewer, start another study"
-            )
-        with working_in(study.work_dir):
-            request = SubmitRequest(
-                job=str(paths.job),
-                cluster=study.cluster,
-                runs=paths.runs,
-                said_in=[as_file_of(paths.record, study)],
-            )
-            plans, _ = _plans(study, sorted({*nodes}), request, consent)
-            study = msgspec.structs.replace(study, nodes=sorted({*study.nodes, *nodes}))
-            return _submit(paths, _with_predictions(study, plans), plans, consent)
-
-
-def _submit(paths: StudyPaths, study: Study, plans: Plans, consent: Consent) -> Study:
-    """Each size in turn; its run is on record before sbatch is called."""
-    for (mode, nodes), decided in plans.items():
-        before = study
-
-        def put_on_record(run: RunPaths, mode: Mode = mode, nodes: int = nodes) -> None:
-            nonlocal study
-            point = Point(mode=mode, nodes=nodes, run=run.dir.name)
-            study = msgspec.structs.replace(study, points=[*study.points, point])
-            save(paths, study)
-
-        try:
-            submit_plan(decided, paths.runs, consent, prepare=put_on_record)
-        except (SubmissionUnconfirmed, SubmissionInterrupted):
-            raise
-        except BaseException:
-            save(paths, before)
-            raise
-    return study
-
-
-def measured(paths: StudyPaths, study: Study, mode: Mode) -> list[Size]:
-    """All sizes of a mode as of now, the smallest first."""
-    runs = {point.nodes: point.run for point in study.points if point.mode == mode}
-    sizes = []
-    told = {nodes: study.predicted.get(f"{mode} {nodes}") for nodes in study.nodes}
-    predicted = {nodes: rate for nodes, rate in told.items() if rate is not None}
-    for nodes in study.nodes:
-        run_id, state, speed = runs.get(nodes), "not submitted", RunSpeed()
-        if run_id is not None:
-            state = "UNKNOWN"
-            with contextlib.suppress(FsdpkitError):
-                run = Run.open(paths.runs / run_id)
-                plan_of = predicted_of(run.paths)
-                if plan_of is not None and plan_of.tokens_per_s is not None:
-                    predicted[nodes] = plan_of.tokens_per_s.middle
-                found = run.state()
-                state = "UNKNOWN" if found is None else found.word
-                # Of a run that failed or goes on, the second half of what it logged is no measure.
-                if found is not None and found.succeeded:
-                    speed = speed_of(read_metrics(run.paths.task().metrics))
-        sizes.append((nodes, nodes * study.gpus, run_id, state, speed))
-    return compared(mode, sizes, predicted)
-
-
-def cancel(paths: StudyPaths) -> list[str]:
-    """The runs that were asked to end. Raises FsdpkitError."""
-    asked = []
-    with alone(paths) as study:
-        for point in study.points:
-            run = Run.open(paths.runs / point.run)
-            if (state := run.state()) is None or not state.over:
-                run.cancel()
-                asked.append(run.id)
-    return asked
+def _runs_of(name: str, runs: Path) -> dict[tuple[Mode, int], Path]:
+    """The newest run of each size. Raises StorageError."""
+    pattern = re.compile(rf"{re.escape(name)}-(weak|strong)-([1-9]\d{{0,4}})-\d{{8}}-\d{{6}}-\w+")
+    found: dict[tuple[Mode, int], Path] = {}
+    for run in all_runs(runs):
+        if size := pattern.fullmatch(run.name):
+            mode: Mode = "weak" if size[1] == "weak" else "strong"
+            found.setdefault((mode, int(size[2])), run)
+    return found

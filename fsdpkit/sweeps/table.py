@@ -15,7 +15,7 @@ ABSENT = "–"
 
 def in_a_line(record: SweepRecord, found: Sequence[Result]) -> str:
     """`lr: 32 trials, 3 rungs, lowest eval_loss: 28 DROPPED, 4 RUNNING`."""
-    states = ", ".join(f"{n} {word}" for word, n in Counter(one.word for one in found).items())
+    states = ", ".join(f"{n} {word}" for word, n in Counter(one.state for one in found).items())
     rungs = f", {record.file.rungs} rungs" if record.halving else ""
     trials = f"{len(found)} trial{'s' * (len(found) != 1)}"
     return f"{record.name}: {trials}{rungs}, {record.file.best} {record.file.metric}: {states}"
@@ -46,7 +46,7 @@ def rows(record: SweepRecord, found: Sequence[Result]) -> list[list[str]]:
 def _cells(record: SweepRecord, one: Result, keys: Sequence[str]) -> list[str]:
     return [
         str(one.trial),
-        one.word,
+        one.state,
         *([str(one.rung)] if record.halving else []),
         ABSENT if one.step is None else str(one.step),
         ABSENT if one.value is None else number(one.value, 4),

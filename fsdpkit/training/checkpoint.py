@@ -283,15 +283,15 @@ class Checkpointer:
             self.wait()
 
     def _load(self, path: Path) -> Progress:
-        described = on_first(self._ranks, lambda: files.describe(path))
+        description = on_first(self._ranks, lambda: files.describe(path))
         anew = self._data is not None and other_order(
-            path, described.data, asdict(self._data), self.settings.may_differ, self._ranks
+            path, description.data, asdict(self._data), self.settings.may_differ, self._ranks
         )
-        description = load(path, self._model, self._optimizer, self._ranks)
+        load(path, description, self._model, self._optimizer, self._ranks)
         for name, stateful in self._state.items():
             if saved := description.state.get(name):  # empty: it was switched off
                 stateful.load_state_dict(saved)
-        progress = Progress(**description.progress)
+        progress = Progress(**{"stored": True, **description.progress})  # as older ones began
         return replace(progress, position=0, group=0) if anew else progress
 
     def wait(self) -> None:
@@ -398,16 +398,15 @@ class Checkpointer:
         group, first = self._group, self._ranks.is_first
         texts = self._export.texts() if self._export else {}
 
-        def name(parts: list[dict[str, WrittenFile]]) -> tuple[Path, int]:
-            written = {n: file for part in parts for n, file in part.items()}
+        def name(written: dict[str, WrittenFile]) -> tuple[Path, int]:
             # None are kept back here: `wait` prunes, when this one counts as written.
             path = publish(mine, description, written, texts, keep_last=None, refused=self._refused)
             return path, sum(file.bytes for file in written.values())
 
         draft = mine.draft(description.step)
         try:
-            parts = write_parts(copy, draft, group, copied=self.settings.background)
-            path, size = together(lambda: name(parts) if first else (draft, 0), group)
+            written = write_parts(copy, draft, group, copied=self.settings.background)
+            path, size = together(lambda: name(written) if first else (draft, 0), group)
         except Exception as error:
             if first:
                 abandon(mine, description.step)

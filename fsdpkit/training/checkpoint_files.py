@@ -14,7 +14,7 @@ import io
 import os
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -56,9 +56,11 @@ _LARGE_BYTES, _PIECE_BYTES = 256 << 10, 8 << 20
 
 
 class Writer(FileSystemWriter):
-    """Writes this rank's part into `directory`, each file synced; `written` then lists them.
+    """Writes this rank's part into `directory`, each file synced.
 
-    `copied`: all tensors are in host memory already; if not, they are copied one after another.
+    `written` then lists its files, and on the first rank those of all ranks: what each wrote
+    travels with torch's own results, which only that rank gets. `copied`: all tensors are in host
+    memory already; if not, they are copied one after another.
     """
 
     def __init__(self, directory: Path, *, copied: bool = True) -> None:
@@ -72,7 +74,25 @@ class Writer(FileSystemWriter):
         # Of each file there is a SHA-256; a CRC of each tensor beside it would say nothing more.
         # Patched for this thread only.
         with save_options.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
-            return super().write_data(plan, planner)
+            results = super().write_data(plan, planner).wait()
+        mine: Future[list[WriteResult]] = Future()
+        mine.set_result(_Part(results, self.written))
+        return mine
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        for part in results:
+            self.written.update(part.files if isinstance(part, _Part) else {})
+        super().finish(metadata, results)
+
+
+class _Part(list[WriteResult]):
+    """What torch wants to know of what a rank wrote, and the files."""
+
+    def __init__(
+        self, results: Iterable[WriteResult] = (), files: Mapping[str, WrittenFile] | None = None
+    ) -> None:
+        super().__init__(results)
+        self.files = dict(files or {})
 
 
 class _Summing(FileSystem):
@@ -202,9 +222,18 @@ class _Summed(io.RawIOBase):
 
 
 class CheckpointReader(FileSystemReader):
-    """Reads the checkpoint `directory`; its index is unpickled into harmless classes only."""
+    """Reads the checkpoint `directory`; its index is unpickled into harmless classes only.
+
+    `index`: what another rank has read of it; this one then does not.
+    """
+
+    def __init__(self, directory: Path, index: Metadata | None = None) -> None:
+        super().__init__(directory)
+        self._index = index
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        if self._index is not None:
+            return self._index
         file = Path(self.path) / METADATA
         with file.open("rb") as stream:
             index = _HarmlessUnpickler(stream, file).load()

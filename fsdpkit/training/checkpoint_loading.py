@@ -6,7 +6,6 @@ Functions that take ranks are collectives.
 from __future__ import annotations
 
 import json
-import pickle
 import platform
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -27,7 +26,7 @@ from fsdpkit.runs import checkpoints as files
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.training.checkpoint_files import CheckpointReader, LoadPlanner, tensors_in
-from fsdpkit.training.distributed import Ranks, error_text, gather, on_first, together
+from fsdpkit.training.distributed import Ranks, error_text, gather, on_any, on_first, together
 from fsdpkit.training.random_state import random_state, set_random_state
 from fsdpkit.training.units import plain_name
 
@@ -78,8 +77,9 @@ def _problems_of(path: Path, ranks: Ranks | None) -> list[str]:
     except DamagedError as error:
         return [str(error).rstrip(".")]
     mine = sorted(sums)[ranks.rank :: ranks.world_size]
-    found = together(lambda: [files.problem_with(path, name, sums[name]) for name in mine])
-    return [problem for each in gather(found) for problem in each if problem]
+    looked = together(lambda: [files.problem_with(path, name, sums[name]) for name in mine])
+    found = [problem for problem in looked if problem]
+    return [problem for each in gather(found) for problem in each] if on_any(bool(found)) else []
 
 
 def sharded_state(
@@ -123,30 +123,29 @@ def state_to_save(
 
 
 def load(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
-) -> files.Description:
+    path: Path,
+    description: files.Description,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    ranks: Ranks,
+) -> None:
     """Load weights, optimizer and, on as many ranks as saved it, each rank's random generators.
 
-    `path` is what `newest_whole` found. Raises ConfigError, naming what differs, when it is of
-    another model or optimizer, StorageError when it cannot be read.
+    `path` is what `newest_whole` found, `description` its own. Raises ConfigError, naming what
+    differs, when it is of another model or optimizer, StorageError when it cannot be read.
     """
-    from torch.distributed.checkpoint import state_dict_loader
     from torch.distributed.checkpoint.state_dict import (
         set_model_state_dict,
         set_optimizer_state_dict,
     )
 
-    description = on_first(ranks, lambda: files.describe(path))
-    index = together(CheckpointReader(path).read_metadata)
+    index = _index_for_all(path, ranks)
     has_steps = any(name.startswith("optimizer.") for name in index.state_dict_metadata)
     state = sharded_state(model, optimizer, ranks, fresh=has_steps)
     _require_fit(path, description, index, state, type(optimizer).__name__)
     state["random"] = _room_for_random_state(description, index, ranks)
 
-    def read() -> None:
-        state_dict_loader.load(state, storage_reader=CheckpointReader(path), planner=LoadPlanner())
-
-    together(read)
+    together(lambda: _read(path, state, index))
     set_model_state_dict(model, state["model"])
     if has_steps:
         set_optimizer_state_dict(model, optimizer, state["optimizer"])
@@ -158,7 +157,6 @@ def load(
                 f"note: the checkpoint was written with {name} {there}, this is {here}; rounding "
                 "and random numbers may differ from here on"
             )
-    return description
 
 
 def other_order(
@@ -218,7 +216,9 @@ def weights_in(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 def _index_of(path: Path) -> Metadata:
     try:
         return CheckpointReader(path).read_metadata()
-    except (OSError, pickle.UnpicklingError, EOFError) as error:
+    except StorageError:
+        raise
+    except Exception as error:  # whatever a damaged file makes of its reader
         raise StorageError(f"{path}: its index cannot be read: {error}.") from None
 
 
@@ -272,26 +272,32 @@ def read_into(path: Path, weights: Mapping[str, Tensor], ranks: Ranks | None = N
     StorageError when they cannot be read.
     """
     if ranks:
-        together(lambda: _read(path, {"model": dict(weights)}, alone=False))
+        index = _index_for_all(path, ranks)
+        together(lambda: _read(path, {"model": dict(weights)}, index))
     else:
         _load_alone(path, {"model": dict(weights)})
 
 
 def _load_alone(path: Path, state: dict[str, Any]) -> None:
     try:
-        _read(path, state, alone=True)
+        _read(path, state)
     except (OSError, RuntimeError, CheckpointException) as error:
         raise StorageError(f"{path} cannot be read: {error_text(error)}.") from None
 
 
-def _read(path: Path, state: dict[str, Any], *, alone: bool) -> None:
+def _read(path: Path, state: dict[str, Any], index: Metadata | None = None) -> None:
+    """Each rank for itself: with `index` at hand it needs no other's plan to find its part."""
     from torch.distributed.checkpoint import state_dict_loader
 
+    reader = CheckpointReader(path, index)
     with warnings.catch_warnings():  # that there is no process group
         warnings.simplefilter("ignore")
-        state_dict_loader.load(
-            state, storage_reader=CheckpointReader(path), planner=LoadPlanner(), no_dist=alone
-        )
+        state_dict_loader.load(state, storage_reader=reader, planner=LoadPlanner(), no_dist=True)
+
+
+def _index_for_all(path: Path, ranks: Ranks) -> Metadata:
+    """Read once, by the first rank. Raises StorageError."""
+    return on_first(ranks, lambda: _index_of(path))
 
 
 def versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from fsdpkit.runs.checkpoint_writing import WrittenFile
 from fsdpkit.runs.checkpoints import Description
 from fsdpkit.training.checkpoint_files import Writer
-from fsdpkit.training.distributed import gather, together
+from fsdpkit.training.distributed import together
 
 T = TypeVar("T")
 
@@ -73,9 +73,9 @@ class HostCopies:
 
 def write_parts(
     state: Future[dict[str, Any]], draft: Path, group: dist.ProcessGroup | None, *, copied: bool
-) -> list[dict[str, WrittenFile]]:
-    """Write each rank's part into the folder `draft`; the files of each. A collective; raises what
-    any rank met."""
+) -> dict[str, WrittenFile]:
+    """Write each rank's part into the folder `draft`; on the first rank the files of all. A
+    collective; raises what any rank met."""
     from torch.distributed.checkpoint import state_dict_saver
 
     def write() -> dict[str, WrittenFile]:
@@ -84,7 +84,7 @@ def write_parts(
         return writer.written
 
     held = together(state.result, group)
-    return gather(together(write, group), group)
+    return together(write, group)
 
 
 def in_background(action: Callable[[], T]) -> Future[T]:

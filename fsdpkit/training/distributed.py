@@ -24,6 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 
 import fsdpkit
 from fsdpkit.errors import FsdpkitError, StorageError, UsageError
+from fsdpkit.listing import spans
 from fsdpkit.training.device_code import require_code_for
 
 T = TypeVar("T")
@@ -169,12 +170,13 @@ def set_timeout(timeout_s: int) -> None:
 
 def check_same_everywhere(what: str, value: str, remedy: str = "") -> None:
     """Raise FsdpkitError on every rank unless all ranks hold the same `value`; a collective."""
-    values = gather(value)
-    if len(set(values)) > 1:
+    told: list[Any] = [value]
+    dist.broadcast_object_list(told)
+    if on_any(told[0] != value):
+        values = gather(value)
+        ranks = {v: [r for r, own in enumerate(values) if own == v] for v in values}
         shown = "; ".join(
-            f"{v} on rank{'s' if values.count(v) > 1 else ''} "
-            + ", ".join(str(r) for r, other in enumerate(values) if other == v)
-            for v in dict.fromkeys(values)
+            f"{v} on rank{'s' * (len(own) > 1)} {spans(own, ', ')}" for v, own in ranks.items()
         )
         raise FsdpkitError(f"The ranks differ in their {what}: {shown}. {remedy}".rstrip())
 
@@ -214,13 +216,21 @@ def together(action: Callable[[], T], group: dist.ProcessGroup | None = None) ->
         result = action()
     except BaseException as error:  # told to everyone, who would wait for this rank otherwise
         problem = error_text(error)
-    if found := [each for each in gather(problem, group) if each]:
+    if on_any(problem is not None, group):
+        found = filter(None, gather(problem, group))
         raise StorageError("; ".join(dict.fromkeys(found)) + ".")
     return result
 
 
+def on_any(this: bool, group: dist.ProcessGroup | None = None) -> bool:
+    """Whether it is so on one rank at least; a collective that tells no rank of another."""
+    flag = torch.tensor(float(this), device="cpu")
+    dist.all_reduce(flag, group=group)
+    return bool(flag > 0)
+
+
 def gather(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """Each rank's `value`, on all ranks; a collective."""
+    """Each rank's `value`, on all ranks, whose messages grow with their number; a collective."""
     values: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values

@@ -18,16 +18,16 @@ from collections.abc import Iterator, Sized
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from fsdpkit.config.training import DataSettings
 from fsdpkit.errors import ConfigError
+from fsdpkit.training import epoch_order
+from fsdpkit.training.epoch_order import ComputedOrder, Indices, gather, stored_order
 from fsdpkit.training.progress import DataOrder, Progress
 
-Indices = NDArray[np.integer[Any]]
-
+_AT_ONCE = 1 << 10
 PACKED_TOGETHER = 256
 """Neighbours among which a packed row finds its samples. On the docstrings, 1024 × 256 tokens: rows
 are 95 % full, against 77 % when each row takes what comes next, and 96 % with windows of 1024."""
@@ -83,37 +83,41 @@ class GlobalOrderSampler(DistributedSampler[int]):
         self.num_replicas, self.rank = num_replicas, rank
         self.shuffle, self.seed, self.buckets = shuffle, seed, buckets
         self.epoch = self.position = self.group = 0
+        self.stored = False
 
-    def set_epoch(self, epoch: int, position: int = 0, group: int = 0) -> None:
+    def set_epoch(
+        self, epoch: int, position: int = 0, group: int = 0, *, stored: bool = False
+    ) -> None:
         """Go to a place in an epoch; call it before each epoch, or all have the same order.
 
         Args:
             epoch: Index of the epoch, from 0.
             position: Samples of it that all ranks together have consumed.
             group: Samples in a global batch when the epoch began; 0: as now.
+            stored: Whether the order is the one that is stored whole, however many samples it has.
         """
-        self.epoch, self.position, self.group = epoch, position, group
+        self.epoch, self.position, self.group, self.stored = epoch, position, group, stored
 
-    def order(self, group: int = 0) -> Indices:
+    def order(self, group: int = 0) -> Indices | ComputedOrder:
         """The whole epoch's sample indices, the same on every rank.
 
         Args:
             group: Samples in a global batch, for the order in buckets; 0: as `set_epoch` said.
 
         Returns:
-            int32 [samples], or int64 for more than 2³¹ − 1 samples.
+            [samples], to be read in slices: an array of them, or for more than 2²⁴ samples an order
+            that is computed where it is read.
         """
-        dtype = torch.int32 if self.total_size <= torch.iinfo(torch.int32).max else torch.int64
-        if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-            order = torch.randperm(self.total_size, generator=generator, dtype=dtype).numpy()
-        else:
-            order = torch.arange(self.total_size, dtype=dtype).numpy()
-        group = group or self.group
+        seed, group = self.seed if self.shuffle else None, group or self.group
+        if self.total_size > epoch_order.MOST_STORED and not self.stored:
+            return ComputedOrder(self.total_size, seed, self.epoch, self.buckets, group)
+        order = stored_order(self.total_size, seed, self.epoch)
         return order if self.buckets is None or not group else gather(order, self.buckets, group)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.order()[self.position + self.rank :: self.num_replicas].tolist())
+        order, at_once = self.order(), _AT_ONCE * self.num_replicas
+        for begin in range(self.position, self.total_size, at_once):
+            yield from order[begin : begin + at_once][self.rank :: self.num_replicas].tolist()
 
     def __len__(self) -> int:
         return len(range(self.position + self.rank, self.total_size, self.num_replicas))
@@ -207,7 +211,9 @@ def endless(loader: DataLoader[T], progress: Progress) -> Iterator[T]:
     while True:
         if not progress.position:
             progress.group = batches.global_batch_size
-        batches.sampler.set_epoch(progress.epoch, progress.position, progress.group)
+        batches.sampler.set_epoch(
+            progress.epoch, progress.position, progress.group, stored=progress.stored
+        )
         if not progress.position and not len(batches):
             raise ConfigError(
                 f"An epoch of {batches.sampler.total_size} samples has no batch of "
@@ -291,24 +297,6 @@ class Buckets:
 
     def _round_up(self, length: Indices) -> Indices:
         return -(-length // self.multiple) * self.multiple
-
-
-def gather(order: Indices, buckets: NDArray[np.uint8], group: int) -> Indices:
-    """`order` rearranged into runs of `group` samples of one bucket, in the order they fill up.
-
-    Reading `order`, each bucket collects its samples and hands them over whenever it holds `group`
-    of them. What is left in the buckets comes last, bucket by bucket.
-    """
-    bucket_of = buckets[order]
-    runs, filled_at, rest = [], [], []
-    for bucket in range(int(bucket_of.max(initial=0)) + 1):
-        at = np.flatnonzero(bucket_of == bucket)
-        whole = len(at) // group * group
-        runs.append(order[at[:whole]].reshape(-1, group))
-        filled_at.append(at[group - 1 : whole : group])
-        rest.append(order[at[whole:]])
-    by_time = np.argsort(np.concatenate(filled_at))
-    return np.concatenate([np.concatenate(runs)[by_time].reshape(-1), *rest])
 
 
 def first_fit(lengths: Indices, longest: tuple[int, int]) -> Indices:

@@ -22,16 +22,6 @@ def sample(blocked_s: float, *steps_s: float, peak: int = 2**20) -> dict:
     }
 
 
-def saved(ours_s: float, plain_s: float) -> dict:
-    return {
-        "parameters": 100,
-        "background": [sample(ours_s, 2.0, 4.0)],
-        "plain_background": [sample(plain_s, 2.0)],
-        "waiting": [sample(3.0)],
-        "plain_waiting": [sample(2.0)],
-    }
-
-
 def test_the_slowdown_is_the_mean_step_meanwhile_over_the_median_step_before() -> None:
     assert slowdown(sample(0.1, 2.0, 4.0)) == 3.0
     assert slowdown(sample(0.1)) is None  # a save that training waits for has no steps meanwhile

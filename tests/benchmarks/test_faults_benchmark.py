@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 
 from benchmarks.faults import (
-    QUICK,
     Row,
-    faults_table,
-    result_of,
     row_of,
 )
-from benchmarks.report import table
-from tests.faults.matrix import ALL, CORE, FAULTS
+from tests.faults.matrix import ALL
 from tests.faults.trial import Trial
 
 QUIET = {1: 5.0, 2: 4.0, 3: 3.0}
@@ -69,17 +65,3 @@ def test_survived_is_what_slurm_says_and_exact_what_the_losses_say(crashed: Tria
     assert (other.survived, other.exact) == (True, False)
     short = row_of(CRASH, crashed, ("COMPLETED", "0:0"), {**QUIET, 4: 2.0})
     assert not short.survived
-
-
-def test_a_run_that_was_lost_stands_out_in_the_table_and_misses_the_target() -> None:
-    rows = [row(), row("node lost in training", survived=False, exact=False, back_s=None)]
-    assert "| **no** | restart in the job |  | 3.00 s | 1 | **others** |" in faults_table(rows)
-    text = table(result_of(rows, "22.05", 0.5))
-    assert "| 1 of 2 |  | 1 | ≥ 2 | **missed** |" in text
-
-
-def test_every_fault_is_in_the_core_and_every_name_is_used_once() -> None:
-    assert {case.fault.name for case in CORE} == {fault.name for fault in FAULTS}
-    names = [str(case) for case in ALL]
-    assert len(names) == len({*names})
-    assert {*QUICK} <= {*names}

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.contestants import Contestant, ours, strategies
 from benchmarks.peers.workload import Workload
-from benchmarks.training import Bench, Sample, loss_difference, read_sample
+from benchmarks.training import Bench, Sample, read_sample
 from benchmarks.training_task import SMALL, write_task
 from tests.training.launch import in_the_pool
 
@@ -46,12 +46,6 @@ def test_tokens_a_second_are_those_of_all_ranks_over_the_slowest_ranks_time() ->
     assert found.steps_per_s == 3 / 4.0
 
 
-def test_the_difference_of_losses_is_the_largest_of_any_step_and_run() -> None:
-    runs = {"ours": [sample(4.0, 2.0), sample(4.0, 2.0)], "peer": [sample(4.0, 2.5)]}
-    assert loss_difference(runs) == pytest.approx(0.25)
-    assert loss_difference({"ours": [sample(4.0, 2.0)]}) == 0
-
-
 def test_contestants_that_did_other_work_are_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,18 +54,6 @@ def test_contestants_that_did_other_work_are_no_result(
     peer = Contestant("peer", "a peer", "python", "peer.py")
     with pytest.raises(RuntimeError, match="not do the same work"):
         Bench(tmp_path, WORK).in_turns(1, [ours(), peer])
-
-
-def test_turns_alternate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-
-    def run(self: Bench, one: Contestant) -> Sample:
-        order.append(one.name)
-        return sample(4.0)
-
-    monkeypatch.setattr(Bench, "run", run)
-    Bench(tmp_path, WORK).in_turns(2, [ours(name="a"), ours(name="b"), ours(name="c")])
-    assert order == ["a", "b", "c", "a", "b", "c"]
 
 
 @pytest.mark.torch

@@ -19,11 +19,14 @@ from fsdpkit.runs import file_system
 from fsdpkit.runs.failures import CHECK
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling import checks, submission
+from fsdpkit.scheduling.slurm_answers import SlurmAnswers
 from tests.conftest import Completed
 from tests.json_answers import checked
 from tests.launching.made_reports import record
 from tests.packaging.installation import ROOT
+from tests.publishing.live_answers import Says, answers, node, partition, slurm_says
 
+__all__ = ["slurm_says"]
 Fsdpkit = Callable[..., Completed]
 
 
@@ -78,23 +81,35 @@ Slurm = Callable[[str, str], None]
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome", "told"),
+    ("state", "nodes", "outcome", "told"),
     [
-        ("echo 'gpu|up|3|idle'", "ok", "gpu is up: 3 idle"),
-        ("echo 'gpu*|up|1|mix'; echo 'gpu*|up|2|idle~'", "ok", "1 mix, 2 idle~"),
-        ("echo 'gpu|down|3|idle'", "failed", "gpu is down"),
-        ("echo 'gpu|up|3|down*'; echo 'gpu|up|1|idle'", "warning", "3 down*, 1 idle"),
-        ("echo 'gpu|up|3|idle*'; echo 'gpu|up|9|drng'", "warning", "2 nodes are wanted"),
-        ("true", "failed", "there is no partition gpu"),
-        ("echo 'sinfo: error: no route' >&2; exit 1", "unknown", "no route"),
+        ("UP", {"IDLE": 3}, "ok", "gpu is up: 3 IDLE"),
+        ("UP", {"MIXED": 1, "IDLE+CLOUD+POWERED_DOWN": 2}, "ok", "1 MIXED, 2 IDLE+CLOUD"),
+        ("UP", {"UNKNOWN": 2}, "ok", "2 UNKNOWN"),
+        ("UP", {}, "ok", "9 not listed"),
+        ("DOWN", {"IDLE": 3}, "failed", "gpu is DOWN"),
+        ("UP", {"DOWN*": 8, "IDLE": 1}, "warning", "8 DOWN*, 1 IDLE"),
+        ("UP", {"IDLE*": 3, "IDLE+DRAIN": 6}, "warning", "2 nodes asked, 9 of 9"),
     ],
 )
-def test_a_partition_is_up_when_sinfo_says_so_and_enough_nodes_work(
-    command: Slurm, plan: Plan, answer: str, outcome: str, told: str
+def test_a_partition_is_up_when_slurm_says_so_and_enough_nodes_work(
+    slurm_says: Says, plan: Plan, state: str, nodes: dict[str, int], outcome: str, told: str
 ) -> None:
-    command("sinfo", answer)
-    found = checks._check_partition(plan)
+    states = [state for state, count in nodes.items() for _ in range(count)]
+    shown = [node(f"n{i}", State=state) for i, state in enumerate(states)]
+    listed = f"n[0-{(len(shown) or 9) - 1}]"
+    rest = node("x1", Partitions="other")
+    slurm_says(answers(partition("gpu", State=state, Nodes=listed), "".join([rest, *shown])))
+    found = checks._check_partition(plan, SlurmAnswers())
     assert (found.outcome, told in found.told) == (outcome, True), found
+
+
+def test_a_partition_that_is_not_there_or_cannot_be_read_is_not_ok(
+    slurm_says: Says, plan: Plan
+) -> None:
+    slurm_says(answers(partition("other"), node("n1")))
+    found = checks._check_partition(plan, SlurmAnswers())
+    assert (found.outcome, "no partition gpu" in found.told) == ("failed", True)
 
 
 TAKEN = checks.CheckResult("script", "ok", "to start at once")
@@ -105,11 +120,11 @@ TOO_LONG = checks.CheckResult("script", "failed", "sbatch refused: Requested tim
 @pytest.mark.parametrize(
     ("list_", "script", "outcome"),
     [
-        ("echo 'pas1||||||||||||'", TAKEN, "ok"),
-        ("echo 'pas1||||||||||||'", TOO_LONG, "ok"),
-        ("echo 'pas2||||||||||||'", TAKEN, "warning"),  # this cluster does not enforce its list
-        ("echo 'pas2||||||||||||'", TOO_LONG, "failed"),
-        ("echo 'pas1||||||||||||'", REFUSED, "failed"),
+        ("echo 'pas1||||||||||||||'", TAKEN, "ok"),
+        ("echo 'pas1||||||||||||||'", TOO_LONG, "ok"),
+        ("echo 'pas2||||||||||||||'", TAKEN, "warning"),  # this cluster does not enforce its list
+        ("echo 'pas2||||||||||||||'", TOO_LONG, "failed"),
+        ("echo 'pas1||||||||||||||'", REFUSED, "failed"),
         ("exit 1", TAKEN, "ok"),  # no accounting: Slurm's word on the script counts
         ("exit 1", TOO_LONG, "unknown"),
         ("true", TOO_LONG, "unknown"),
@@ -119,7 +134,7 @@ def test_an_account_is_valid_by_the_list_else_by_slurm_s_word_on_the_script(
     command: Slurm, plan: Plan, list_: str, script: checks.CheckResult, outcome: str
 ) -> None:
     command("sacctmgr", list_)
-    assert checks._check_account(plan, script).outcome == outcome
+    assert checks._check_account(plan, script, SlurmAnswers()).outcome == outcome
 
 
 def test_a_check_that_breaks_is_unknown_and_ends_no_other() -> None:
@@ -196,8 +211,8 @@ def test_only_nodes_that_refused_to_start_are_broken_not_those_ended_with_them(
         record(143, "ended by SIGTERM", name="n1", time_ns=2),
         record(78, "what a trainer says with 78 is its own matter", rank=4, name="n3", time_ns=3),
     ]
-    for node, told in enumerate(recorded):
-        record_failure(told, attempt, node, told.name)
+    for number, told in enumerate(recorded):
+        record_failure(told, attempt, number, told.name)
     run: Any = SimpleNamespace(newest_attempt=lambda: attempt)
     (verdict,) = _failed_before(run)
     assert (verdict.node, verdict.state) == ("n2", "broken")

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from fsdpkit.cli.watch_frame import frame
+from fsdpkit.reporting.status.frame import frame
 from fsdpkit.reporting.status.progress import TrainingProgress
 from fsdpkit.reporting.status.watching import RunEvent, View
 from fsdpkit.reporting.usage import NodeUsage

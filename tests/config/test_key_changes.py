@@ -19,6 +19,8 @@ from fsdpkit.config.template import TemplateManifest, load_template
 from fsdpkit.config.trainers import job_type
 from fsdpkit.config.training import TrainingSettings, load_settings
 from fsdpkit.errors import ConfigError
+from fsdpkit.rendering.script import context_of
+from fsdpkit.scheduling.submission import SubmitRequest, plan
 
 Write = Callable[[str, str], Path]
 KINDS = {
@@ -31,7 +33,9 @@ SITE = 'schema = "fsdpkit.site/1"\ntitle = "T"\n'
 def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def change(kind: type[msgspec.Struct], **keys: KeyChange) -> None:
         by_key = {key.replace("__", "."): change for key, change in keys.items()}
-        monkeypatch.setattr(key_changes, "CHANGED_KEYS", {**CHANGED_KEYS, kind.__name__: by_key})
+        monkeypatch.setattr(
+            key_changes, "CHANGED_KEYS", {**key_changes.CHANGED_KEYS, kind.__name__: by_key}
+        )
 
     return change
 
@@ -103,6 +107,28 @@ def test_a_key_below_names_of_the_files_own_is_renamed_in_each(
     assert read == {"partitions": tables}
     assert [text.split()[1] for text in warnings] == ["partitions.a.most", "partitions.c.d.most"]
     assert values["partitions"]["a"] == {"most": 1}, "the file as it was read stays as it was"
+
+
+def test_what_one_array_task_has_is_read_by_the_new_name() -> None:
+    own = {"0": {"training": {"log_every": 3}, "retry": {"restarts": 1}}}
+    read, warnings = with_new_names("JobSpec", {"array_settings": own}, "job.json")
+    new = {"training": {"metrics": {"every_steps": 3}}, "retry": {"restarts": 1}}
+    assert read == {"array_settings": {"0": new}}
+    assert "array_settings.0.training.metrics.every_steps" in warnings[0]
+    foreign = with_new_names("JobSpec", {"array_settings": own}, "job.json", "somebody's")
+    assert foreign == ({"array_settings": own}, [])
+
+
+def test_a_template_reads_a_renamed_key_by_its_old_name(
+    changed: Callable[..., None], tmp_path: Path
+) -> None:
+    changed(job_type(), retry__tries=KeyChange("0.1.0", "retry.restarts"))
+    changed(SiteProfile, **{"nodes__*__cores": KeyChange("0.1.0", "node_types.*.cpus")})
+    planned, _ = plan(SubmitRequest(job="t5", cluster="osc-ascend", account="PAS1234"))
+    context = context_of(planned, tmp_path)
+    assert context["retry"]["tries"] == context["retry"]["restarts"]
+    for name, node in context["site"]["node_types"].items():
+        assert context["site"]["nodes"][name]["cores"] == node["cpus"]
 
 
 def test_a_manifests_warning_travels_with_the_template(

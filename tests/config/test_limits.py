@@ -7,40 +7,26 @@ from typing import Any
 import msgspec
 import pytest
 
+from fsdpkit.config import assets
 from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import MaxTime, NodeType, Partition
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.errors import UsageError
-from tests.config.limit_requests import SITES, Asked, edges, made_up, resources_of, ways
+from tests.config.limit_requests import EDGES, made_up
+from tests.config.limit_requests import asked as asked_of
 
 SITE = LoadedSite("made-up", made_up(), ())
-CASES = [
-    pytest.param(name, edge, id=f"{name}-{edge.key}")
-    for name, partition, node in ways(SITE.profile)
-    for edge in edges(partition, node)
-]
 
 
-def placed(partition: str | None, asked: Asked) -> Placement:
-    return place(resources_of(SITE, partition, asked), SITE)
-
-
-@pytest.mark.parametrize(("partition", "edge"), CASES)
-def test_a_limit_is_kept_to_the_last_node_gpu_and_second(partition: str | None, edge: Any) -> None:
-    if edge.inside is not None:
-        assert placed(partition, edge.inside).partition == partition
+@pytest.mark.parametrize(("partition", "inside", "outside"), EDGES)
+def test_a_limit_is_kept_to_the_last_node_gpu_and_second(
+    partition: str, inside: dict[str, Any], outside: dict[str, Any]
+) -> None:
+    assert place(asked_of(partition, inside), SITE).partition == partition
     with pytest.raises(UsageError, match="does not fit"):
-        placed(partition, edge.outside)
-
-
-@pytest.mark.parametrize("site", [load_site(name) for name in SITES], ids=lambda site: site.id)
-def test_something_fits_in_each_partition_of_a_packaged_profile(site: LoadedSite) -> None:
-    for name, partition, node in ways(site.profile):
-        inside = [edge.inside for edge in edges(partition, node) if edge.inside]
-        found = [place(resources_of(site, name, one), site).partition for one in inside]
-        assert found == [name] * len(inside)
+        place(asked_of(partition, outside), SITE)
 
 
 def asked(partition: Partition, node: NodeType | None = None, **resources: Any) -> Placement:
@@ -136,3 +122,22 @@ def test_spare_nodes_count_for_every_limit_of_a_job() -> None:
     assert "12 GPUs asked in all" in refusal(Partition(max_gpus_per_job=8), spare=1)
     assert "for 3 nodes" in refusal(Partition(max_node_hours=2), spare=1)
     assert asked(Partition(max_gpus_per_job=8)).partition == "p"
+
+
+def taken(site: LoadedSite, partition: str, gpus: int) -> bool:
+    account = site.profile.account.example or "project"
+    nodes = site.profile.partitions[partition].min_nodes or 1
+    try:
+        place(
+            Resources(nodes=nodes, gpus=gpus, time="15", account=account, partition=partition), site
+        )
+    except UsageError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", sorted({*assets.available("site")} - {"local"}))
+def test_something_fits_in_each_partition_of_a_packaged_profile(name: str) -> None:
+    site = load_site(name)
+    for partition in site.profile.partitions:
+        assert any(taken(site, partition, gpus) for gpus in (1, 2, 4, 8)), partition

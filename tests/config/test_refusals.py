@@ -41,7 +41,7 @@ def offered(message: str, asked: Resources) -> Iterator[Resources]:
 @pytest.mark.parametrize("more", [{}, {"spare": 1}, {"partition": None}, {"time": "400:00:00"}])
 def test_what_a_refusal_offers_is_taken(more: dict[str, Any]) -> None:
     site = LoadedSite("made-up", made_up(), ())
-    requests = [msgspec.structs.replace(edge, **more) for edge in beyond(site)]
+    requests = [msgspec.structs.replace(edge, **more) for edge in beyond()]
     offers = [offer for one in requests for offer in offered(refusal(one, site), one)]
     assert [offer for offer in offers if refusal(offer, site)] == []
     assert len(offers) > len(requests) / 2

@@ -73,12 +73,6 @@ def test_a_bad_row_ends_it_or_is_counted_and_shown(tmp_path: Path) -> None:
     assert bad.examples == (f"{path}, line 5: field 'target' must be a string, but is null",)
 
 
-def test_ids_of_a_large_vocabulary_are_int32() -> None:
-    batch = Encoded(np.array([70_000, 3], np.int32), np.array([[1], [1]]))
-    tokens = Tokens.from_batches([batch], 1, 100_000)
-    assert (tokens.ids(0, 0).tolist(), tokens.ids(0, 0).dtype) == ([70_000], np.int32)
-
-
 def test_fingerprints_differ_when_any_id_or_length_does() -> None:
     def tokens(ids: list[int], lengths: list[list[int]]) -> Tokens:
         return Tokens.from_batches(
@@ -132,18 +126,6 @@ def test_a_limit_takes_the_first_rows_of_a_file(suffix: str, tmp_path: Path) -> 
     tokens, tokenizer, _ = load(DataSettings(source=str(path), task="pairs", limit=7))
     assert texts_of(tokens, tokenizer) == [(r["source"], r["target"]) for r in pairs(7)]
     assert len(load(DataSettings(source=str(path), task="pairs", limit=99))[0]) == 30
-
-
-def test_a_limit_takes_the_first_rows_of_prepared_data_and_python_s_own(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", pairs(30))
-    settings = DataSettings(source=str(tmp_path / "out"), task="pairs", limit=7)
-    prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", settings)
-    tokens, tokenizer, _ = load(settings)
-    expected = [(r["source"], r["target"]) for r in pairs(7)]
-    assert texts_of(tokens, tokenizer) == expected
-    assert tokens.fingerprint() != open_tokens(tmp_path / "out").fingerprint()
-    assert texts_of(pickle.loads(pickle.dumps(tokens)), tokenizer) == expected
-    assert len(load(DataSettings(limit=5))[0]) == 5
 
 
 def test_a_prefix_comes_before_each_source_text_and_no_target(tmp_path: Path) -> None:

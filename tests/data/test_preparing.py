@@ -17,9 +17,7 @@ from fsdpkit.config.training import DataSettings
 from fsdpkit.data import preparing
 from fsdpkit.data.index import read_index
 from fsdpkit.data.pool import PreparationProgress
-from fsdpkit.data.prepared import open_tokens
 from fsdpkit.data.preparing import PreparedDirectory, prepare
-from fsdpkit.data.tokenizers import ByteTokenizer
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 from tests.data.conftest import WRITERS, pairs, write_jsonl
 
@@ -72,16 +70,6 @@ def test_the_result_is_the_same_for_any_number_of_processes(
         "index.json", "lengths.bin", "starts.bin", "tokenizer.json",
         *(f"shard-{i:05d}.ids" for i in range(len(index.shards))),
     }  # fmt: skip
-
-
-@pytest.mark.usefixtures("small_shards")
-def test_rows_keep_the_order_of_the_inputs(tmp_path: Path) -> None:
-    paths = [write_jsonl(tmp_path / f"{n}.jsonl", pairs(90 + n)) for n in (3, 1, 2)]
-    prepare([str(path) for path in paths], tmp_path / "out", PAIRS, processes=2)
-    tokens = open_tokens(tmp_path / "out")
-    expected = [row["target"] for n in (3, 1, 2) for row in pairs(90 + n)]
-    decode = ByteTokenizer().decode
-    assert [decode(tokens.ids(row, 1).tolist()) for row in range(len(tokens))] == expected
 
 
 KILLED = """
@@ -151,22 +139,6 @@ def test_a_killed_preparation_leaves_no_process_and_goes_on_with_whole_shards(
     assert seen[-1].bytes_found + seen[-1].bytes == source.stat().st_size
     after = {name: (output / f"{name}.ids").stat().st_mtime_ns for name in before}
     assert after == before
-    assert content(output) == content_of_a_fresh_one(source, tmp_path / "fresh")
-
-
-@pytest.mark.usefixtures("small_shards")
-def test_an_interrupt_leaves_whole_shards_and_nothing_else(tmp_path: Path, source: Path) -> None:
-    output = tmp_path / "out"
-
-    def interrupt(progress: PreparationProgress) -> None:
-        if progress.shards_whole >= 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare([str(source)], output, PAIRS, processes=2, report=interrupt)
-    assert not list(output.glob(".*"))
-    assert not (output / "index.json").exists()
-    prepare([str(source)], output, PAIRS)
     assert content(output) == content_of_a_fresh_one(source, tmp_path / "fresh")
 
 

@@ -76,18 +76,6 @@ def test_a_text_is_cut_at_blank_lines_and_nowhere_else(
     assert everything(parts, ("text",)) == (texts, [])
 
 
-def test_batches_are_small_and_their_bytes_add_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readers, "BATCH_BYTES", 1000)
-    for suffix in (".jsonl", ".csv"):
-        path = WRITERS[suffix](tmp_path / f"a{suffix}", pairs(200))
-        batches = list(read(whole(path), FIELDS))
-        assert len(batches) > 10 or suffix == ".csv"  # csv reads ahead by 8 kB
-        assert sum(b.bytes for b in batches) == path.stat().st_size
-        assert sum(len(b.rows) for b in batches) == 200
-
-
 def test_parquet_is_read_by_row_group_and_counts_its_rows_from_the_file(tmp_path: Path) -> None:
     table = pairs(50)
     table[33]["target"] = None
@@ -100,18 +88,6 @@ def test_parquet_is_read_by_row_group_and_counts_its_rows_from_the_file(tmp_path
         f"{path}, row 34: field 'target' must be a string, but is null"
     ]
     assert sum(b.bytes for part in parts for b in read(part, FIELDS)) == path.stat().st_size
-
-
-def test_a_parquet_column_of_categories_is_text_and_one_of_numbers_is_not(tmp_path: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    path = tmp_path / "a.parquet"
-    texts = pyarrow.array(["a", "b", "a"]).dictionary_encode()
-    parquet.write_table(pyarrow.table({"source": texts, "n": [1, 2, 3]}), path)
-    assert everything([whole(path)], ("source",))[0] == [("a",), ("b",), ("a",)]
-    with pytest.raises(ConfigError, match=r"a\.parquet: column 'n' must hold strings.*int64"):
-        everything([whole(path)], ("n",))
 
 
 def test_parquet_text_that_is_not_utf_8_is_a_bad_row(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdpkit.data.tokenizer_files import largest_id
-from fsdpkit.data.tokenizers import ByteTokenizer, Tokenizer, load_tokenizer
+from fsdpkit.data.tokenizers import Tokenizer, load_tokenizer
 from fsdpkit.errors import ConfigError, NotFoundError
 from tests.data.conftest import T5_IDS, train_sentencepiece
 
@@ -60,12 +59,6 @@ def test_decoding_ends_at_the_first_end_of_text_and_leaves_padding_out(
     assert tokenizer.decode(np.array(ids)) == "hello"
 
 
-def test_a_tokenizer_goes_to_another_process(tokenizer: Tokenizer) -> None:
-    again = pickle.loads(pickle.dumps(tokenizer))
-    assert again.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
-    assert list(again.sentinels) == list(tokenizer.sentinels)
-
-
 @pytest.mark.parametrize("kind", ["bytes", "json"])
 def test_any_text_comes_back(kind: str, tokenizer_json: Path) -> None:
     tokenizer = load_tokenizer("bytes" if kind == "bytes" else str(tokenizer_json))
@@ -77,13 +70,6 @@ def test_any_text_comes_back(kind: str, tokenizer_json: Path) -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
     check()
-
-
-def test_sentinels_of_bytes_go_downwards_from_258() -> None:
-    assert list(ByteTokenizer().sentinels)[:3] == [258, 257, 256]
-    # The first eleven are bytes that no UTF-8 text holds.
-    all_text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000, 97), 0x10FFFF]))
-    assert not set(ByteTokenizer().encode(all_text)) & set(list(ByteTokenizer().sentinels)[:11])
 
 
 def test_sentinels_of_a_tokenizer_json_are_its_extra_ids(tokenizer_json: Path) -> None:

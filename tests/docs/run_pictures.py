@@ -21,8 +21,8 @@ from typing import Literal
 
 from rich.console import Console
 
-from fsdpkit.cli.watch_frame import frame
 from fsdpkit.reporting.report.page import page
+from fsdpkit.reporting.status.frame import frame
 from fsdpkit.reporting.status.looking import Watcher
 from fsdpkit.reporting.status.watching import View
 from fsdpkit.scheduling.run import Run

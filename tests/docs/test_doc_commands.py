@@ -108,26 +108,6 @@ def test_every_command_in_a_code_block_is_one_that_the_program_takes(
     assert {line: why for line, why in refused.items() if why} == {}
 
 
-def test_a_command_that_the_program_does_not_take_is_found(place: Path) -> None:
-    for line in (
-        "fsdpkit sumbit train.py",
-        "fsdpkit submit train.py --nodes two",
-        "fsdpkit submit train.py --node-count 2",
-        "fsdpkit checkpoint export",
-        "cd somewhere && fsdpkit site drift NAME",
-        "fsdpkit submit --set training.steps=many",
-        "fsdpkit submit --set training.stepz=5",
-        "fsdpkit plan --gpu a100-40 --try training.sharding.strateggy=full_shard",
-    ):
-        assert list(wrong(line)), line
-
-
-def test_the_documents_have_commands() -> None:
-    shown = {words[0] for line in TYPED for words in words_of(line) if words}
-    assert {"submit", "diagnose", "plan", "sweep", "publish", "checkpoint"} <= shown
-    assert len(TYPED) > 150
-
-
 # Run
 
 

@@ -11,18 +11,15 @@ from pathlib import Path
 import pytest
 
 from docs import reference_hooks
-from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.trainers import job_type
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.failures.causes import CAUSES, page_of
-from fsdpkit.launching import notifying
 from fsdpkit.reference import failures, markdown
 from fsdpkit.reference.__main__ import files as reference
 from fsdpkit.runs import layout
 from tests.docs import examples, messages
-from tests.docs.documents import prose, read
+from tests.docs.documents import read
 from tests.packaging.installation import ROOT
-from tests.reporting.captures import all_captures
 
 PROGRAMS: list[tuple[str, Callable[[], dict[Path, str]]]] = [
     (markdown.COMMAND, reference),
@@ -56,28 +53,6 @@ def test_no_page_is_of_a_cause_that_does_not_exist() -> None:
     assert {name for name in CAUSES if page_of(name) is None} == {"running", "done"}
 
 
-def test_the_first_page_counts_right() -> None:
-    page = read("docs/failures/index.md")
-    no_failure = {"pending-forever", "pending", "running", "done", "unknown"}
-    assert f"knows {len(CAUSES.keys() - no_failure)} causes" in page
-    assert f"tried on {len(all_captures())} captured failures" in page
-
-
-def test_every_page_fits_a_terminal_of_80_columns() -> None:
-    """`fsdpkit diagnose --page` prints it there; what is typed, and addresses, stay whole."""
-    for path in failures.pages():
-        lines = [line for line in prose(str(path)).splitlines() if " " in line.strip("- ")]
-        wide = [line for line in lines if len(line) > 80 and not line.startswith("<!--")]
-        assert wide == [], path
-
-
-def test_every_page_has_a_remedy_or_words_of_a_person() -> None:
-    for path, cause in failures.pages().items():
-        behind = read(str(path)).partition(markdown.END)[2]
-        if path.stem == "unknown" or not failures.general_advice(cause):
-            assert behind.partition(examples.BEGIN)[0].strip(), f"{path} says nothing to do"
-
-
 # Keys
 
 
@@ -98,29 +73,7 @@ def test_every_key_of_a_job_is_there_that_a_job_file_can_have() -> None:
     assert named - told.keys() == {"schema"}
 
 
-def test_tables_by_name_and_in_lists_have_the_heading_of_a_file() -> None:
-    names = {table.name for table in reference_hooks.tables_of(SiteProfile)}
-    assert {"[account]", "[partitions.NAME]", "[[sources]]"} <= names
-
-
 # What else is built
-
-
-def test_each_page_names_what_is_built_in_it() -> None:
-    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
-    places = {name for page in pages for name in _BUILT.findall(page)}
-    assert places == reference_hooks.BUILT.keys()
-    for name in places:
-        assert len(list(reference_hooks.BUILT[name]())) > 3, name
-
-
-_BUILT = re.compile(r"<!-- built: ([a-z-]+) -->")
-
-
-def test_examples_in_a_commands_help_are_code() -> None:
-    text = "Do it.\n\n    \b\n      fsdpkit a\n      fsdpkit b   # c\n\n    More\n    words."
-    made = reference_hooks.help_in_markdown(text)
-    assert made == "Do it.\n\n```\nfsdpkit a\nfsdpkit b   # c\n```\n\nMore\nwords."
 
 
 # Exit statuses
@@ -214,13 +167,6 @@ def test_no_variable_is_there_that_the_code_does_not_know() -> None:
     assert "FSDPKIT_RUNS" in rows
     put_together = section("The command of `[notify]` finds")
     assert {name for name in rows - put_together if name not in known} == set()
-
-
-def test_the_variables_of_a_notification_are_those_that_it_gets() -> None:
-    fields = set(notifying.Told.__struct_fields__)
-    named = section("The command of `[notify]` finds")
-    assert {name.removeprefix("FSDPKIT_").lower() for name in named} <= fields
-    assert len(named) > 5
 
 
 # Files of a run

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.documents import blocks
-
-RANK = {
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "0",
-}
+from tests.training.launch import run_ranks
 
 
 @pytest.mark.torch
@@ -30,8 +20,7 @@ def test_it_stops_with_its_work_saved_and_goes_on_after_that_step(tmp_path: Path
     (task / "stop-requested").touch()
 
     def run() -> int:
-        env = {**os.environ, **RANK, "FSDPKIT_TASK_DIR": str(task)}
-        return subprocess.run([sys.executable, script], env=env, check=False).returncode
+        return run_ranks(1, script, FSDPKIT_TASK_DIR=str(task)).returncode
 
     assert run() == 75
     assert (task / "checkpoint.pt").exists()

@@ -8,32 +8,30 @@ from __future__ import annotations
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
-from tests.faults import injectors as by
 from tests.faults.conftest import LANE
 from tests.faults.outcomes import Losses, chained, ended, resumed
 from tests.faults.trial import Bed, Trial
 
 pytestmark = [pytest.mark.slurm, LANE]
 
-ONE_NODE: Any = {"nodes": 1, "gpus": 2}
-"""Where what is decided does not depend on how many nodes there are."""
 
-
-def breaks(error: str, message: str, *once: int) -> dict[str, object]:
-    """At the steps `once` one time each; without any, at step 12 always."""
-    steps = [*once] or [12]
-    return {"rank": 1, "steps": steps, "error": error, "message": message, "once": bool(once)}
+AT_STEP_12 = {
+    "rank": 1,
+    "steps": [12],
+    "error": "RuntimeError",
+    "message": "a sample that cannot be read",
+    "once": False,
+}
 
 
 def test_a_crash_that_comes_back_at_the_same_step_ends_the_job_with_the_diagnosis(
     bed: Bed, undisturbed: Losses
 ) -> None:
     """And no job that is chained behind it starts, which would only meet the same."""
-    trial = bed.submit(breaks=breaks("RuntimeError", "a sample that cannot be read"))
+    trial = bed.submit(breaks=AT_STEP_12)
     behind = chained(trial)
     why = ended(trial, 1, "crash")
     assert bed.cluster.wait_job(behind)["JobState"] == "CANCELLED"
@@ -47,14 +45,6 @@ def test_a_crash_that_comes_back_at_the_same_step_ends_the_job_with_the_diagnosi
     (trial.directory / "raise.json").unlink()
     assert f"mend the cause (fsdpkit diagnose {trial.dir})" in trial.batch_log()
     resumed(trial, undisturbed, told=False)
-
-
-def test_no_more_restarts_than_the_policy_allows(bed: Bed, undisturbed: Losses) -> None:
-    breaks_twice = breaks("RuntimeError", "a loose cable", 6, 12)
-    trial = bed.submit(**ONE_NODE, breaks=breaks_twice, sets=["retry.restarts=1"])
-    assert "retry.restarts" in ended(trial, 1, "crash")
-    assert len(trial.launches()) == 2
-    resumed(trial, undisturbed)
 
 
 def test_a_run_saves_and_goes_on_or_does_not_come_back_as_it_is_asked(
@@ -91,14 +81,3 @@ def test_a_run_saves_and_goes_on_or_does_not_come_back_as_it_is_asked(
     assert "The newest checkpoint is step-17" in late.stderr
     resumed(trial, undisturbed)
     assert trial.steps() == sorted(undisturbed), "a step was repeated"
-
-
-def test_a_warning_ends_the_job_after_a_checkpoint_where_the_policy_says_stop(
-    bed: Bed, undisturbed: Losses
-) -> None:
-    trial = bed.submit(**ONE_NODE, hold="training", sets=["retry.on_time_limit=stop"])
-    trial.strike(by.warn_shell)
-    ended(trial, 75, "time-limit")
-    assert max(trial.saved()) > 12
-    assert f"to go on: fsdpkit resume {trial.dir}" in trial.batch_log()
-    assert trial.losses().items() <= undisturbed.items()

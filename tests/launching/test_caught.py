@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from fsdpkit.errors import STOPPED_EARLY
+from fsdpkit.failures.ends import ProcessEnd, explain
 from fsdpkit.runs.layout import raised_beside
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 from tests.launching.forking import Ended, Forking, started_anew
@@ -92,6 +93,7 @@ def test_what_led_to_it_is_recorded_whatever_the_script_s_hook_prints(
     assert (record.status, newest.type, newest.meant) == (1, "ValueError", True)
     assert (oldest.type, oldest.errno) == ("OSError", 28)
     assert newest.own == (str(rank.dir / "train.py"), 7, "save")
+    assert newest.source == 'raise ValueError("not saved") from error'
     assert [function for *_, function in newest.frames] == ["<module>", "save"]
 
 
@@ -177,15 +179,30 @@ def test_what_no_exception_ended_has_no_record(rank: Rank, quiet: str) -> None:
     assert not rank.file.exists()
 
 
-@pytest.mark.parametrize(("code", "status"), [("'no data'", 1), ("3", 3), ("True", 1), ("-1", 255)])
-def test_a_forked_rank_records_where_it_left(forked: Rank, code: str, status: int) -> None:
-    """Of one started anew only the interpreter knows."""
-    assert forked.run(f"import sys\nsys.exit({code})").status == status
-    record = forked.record()
-    newest = record.chain[0]
-    assert (record.status, newest.type) == (status, "SystemExit")
-    assert newest.message == ("no data" if status == 1 and code != "True" else "")
-    assert newest.own == (str(forked.dir / "train.py"), 2, "<module>")
+LEAVES = {
+    "sys.exit('no data')": (1, "no data"),
+    "sys.exit(-1)": (255, "exit status 255"),
+    "sys.exit(True)": (1, "exit status 1"),
+    "argparse.ArgumentParser().parse_args(['--lr'])": (2, "unrecognized arguments: --lr"),
+    "print('shard 3 is torn', file=sys.stderr); sys.exit(3)": (3, "shard 3 is torn"),
+}
+
+
+@pytest.mark.parametrize("leaves", LEAVES)
+def test_leaving_is_told_with_status_and_words_and_by_a_forked_rank_its_place(
+    rank: Rank, leaves: str
+) -> None:
+    """Where one that is started anew left, only the interpreter knows."""
+    status, words = LEAVES[leaves]
+    ended = rank.run(f"import argparse, sys\n{leaves}")
+    found = explain(ProcessEnd(status=status, raised=read_raised(rank.file), err=ended.err))
+    assert ended.status == status
+    assert found is not None
+    assert words in (found.shown.words or str(found.shown.raised or ended.err))
+    if rank.file.exists():
+        newest = rank.record().chain[0]
+        assert (rank.record().status, newest.type) == (status, "SystemExit")
+        assert newest.own == (str(rank.dir / "train.py"), 2, "<module>")
 
 
 def test_leaving_in_a_handler_records_what_was_handled(forked: Rank) -> None:

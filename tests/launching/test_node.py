@@ -7,13 +7,15 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fsdpkit.errors import STOPPED_EARLY, NodeError
 from fsdpkit.launching.node import torchrun_arguments
-from fsdpkit.launching.node_failure import first_failure, record_failure
+from fsdpkit.launching.node_failure import first_failure, judged, keep_room, record_failure
 from fsdpkit.launching.policy import cause_of
+from fsdpkit.launching.rank_files import RunDirectoryLogs
 from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.history import failures_in
 from fsdpkit.runs.layout import AttemptPaths, raised_beside
@@ -37,12 +39,15 @@ def failed(local_rank: int, exitcode: int, error_file: Path | None, age_s: float
 
 
 def first(
-    *failures: tuple[int, object], attempt: Path = Path("/nowhere"), ranks: Sequence[int] = ()
+    *failures: tuple[int, object],
+    attempt: Path = Path("/nowhere"),
+    memory: Path = Path("/nowhere"),
+    ranks: Sequence[int] = (),
 ) -> FailureRecord:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     error = ChildFailedError("train.py", dict(failures))
-    return first_failure(error, AttemptPaths(attempt), 0, ranks)
+    return first_failure(error, AttemptPaths(attempt), 0, memory, ranks)
 
 
 def test_the_older_error_file_is_the_cause_not_the_lower_rank(tmp_path: Path) -> None:
@@ -109,15 +114,55 @@ def test_a_script_that_records_nothing_is_judged_by_what_ended_it(tmp_path: Path
 
 def test_a_rank_s_own_record_in_memory_tells_what_ended_it_and_when(tmp_path: Path) -> None:
     """The run's directory is full: neither a traceback nor a copy of the record is there."""
-    ranks = [failed(local, 1, tmp_path / f"rank-{local}.error.json") for local in (0, 1)]
     for local, message in enumerate(("[Errno 28] voll", "broken")):
         chain = [{"type": "OSError", "message": message, "errno": 28 - 20 * local}]
         at_ns = int((NOW_S - 9 + local) * 1e9)
         text = json.dumps({"ended": True, "status": 1, "time_ns": at_ns, "chain": chain})
-        raised_beside(str(tmp_path / f"rank-{local}.error.json")).write_text(text)
-    found = first((4, ranks[0]), (5, ranks[1]), attempt=tmp_path / "gone")
+        raised_beside(str(tmp_path / f"rank-{4 + local}.error.json")).write_text(text)
+    found = first((4, failed(0, 1, None)), (5, failed(1, 1, None)), memory=tmp_path)
     assert (found.rank, found.time_ns) == (4, int((NOW_S - 9) * 1e9))
     assert "voll" in found.message
+
+
+def test_what_ranks_tell_of_exceptions_is_kept_as_far_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, memory = AttemptPaths(tmp_path / "attempt-0"), tmp_path / "memory"
+    memory.mkdir()
+    attempt.dir.mkdir()
+    logs = RunDirectoryLogs(attempt, 1, memory, lambda _: {})
+    environ = {"RANK": "6"}
+    logs.reify({0: environ})
+    raised_beside(environ["TORCHELASTIC_ERROR_FILE"]).write_text("{}\n")
+    logs.keep_errors()
+    assert [*attempt.dir.iterdir()] == [attempt.rank_file(6, "raised.json", 1)]
+
+    def full(_: str, kept: Path) -> None:
+        kept.write_text("{")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    logs.keep_errors()
+    assert [*attempt.dir.iterdir()] == []
+
+
+def test_on_a_full_disk_the_record_goes_where_room_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, write = AttemptPaths(tmp_path), Path.write_text
+    attempt.failures.mkdir()
+
+    def write_text(path: Path, *args: Any, **more: Any) -> int:
+        if attempt.node_room(3).exists():
+            raise OSError(28, "No space left on device")
+        return write(path, *args, **more)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    with keep_room(attempt.node_room(3)):
+        assert attempt.node_room(3).stat().st_size > 1 << 14
+        record_failure(judged("", "disk-full", 1, "full"), attempt, 3, "n4")
+    (file,) = attempt.failures.iterdir()
+    assert "disk-full" in file.read_text()
 
 
 def test_a_rank_that_takes_long_to_end_may_have_failed_first(tmp_path: Path) -> None:
@@ -125,9 +170,9 @@ def test_a_rank_that_takes_long_to_end_may_have_failed_first(tmp_path: Path) -> 
     for rank, age_s in ((1, 3.0), (2, -1.0)):
         chain = [{"type": "ValueError", "message": f"sample {rank}"}]
         line = {"status": 1, "time_ns": int((NOW_S - age_s) * 1e9), "chain": chain}
-        (tmp_path / f"rank-{rank}.raised.json").write_text(json.dumps(line))
+        raised_beside(str(tmp_path / f"rank-{rank}.error.json")).write_text(json.dumps(line))
     noticed = failed(0, 1, tmp_path / "0.json", age_s=1.0)
-    assert first((0, noticed), attempt=tmp_path, ranks=[0, 1, 2]).rank == 1
+    assert first((0, noticed), memory=tmp_path, ranks=[0, 1, 2]).rank == 1
 
 
 def test_who_only_lost_its_peer_comes_behind_whoever_raised(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from fsdpkit.launching import machine, nvml
 from fsdpkit.launching.machine import Cgroup, Roots, infiniband_ports, limits
-from fsdpkit.launching.sampling import Sampler, sampling
+from fsdpkit.launching.sampling import PrintedSoFar, Sampler, sampling
+from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.reporting import series
 from fsdpkit.runs.samples import Port, read_samples, xids
 from tests.launching.test_preflight_gpus import Gpu, fake_pynvml
@@ -138,13 +140,17 @@ def test_what_ended_the_ranks_is_in_the_last_sample(
     monkeypatch.setattr(machine, "HERE", roots)
     monkeypatch.setattr("fsdpkit.launching.sampling.Sampler", lambda: Sampler(roots))
     path = tmp_path / "node-0.samples.jsonl"
-    with sampling(path, 3600):
+    printed, output = PrintedSoFar(), (tmp_path / "rank-3.out").open("w+b")
+    printed.follow(1, [RankProcess(0, 3, 1, (output, output))])
+    with sampling(path, 3600, printed):
         while not path.exists() or not path.read_bytes().endswith(b"\n"):
             pass
+        subprocess.run(["echo"], stdout=output, check=True)
         faulty.xids.append(79)
         write(job / "memory.events", "oom_kill 3")
         write(roots.infiniband / "mlx5_0" / "ports" / "1" / "state", "1: DOWN")
     before, after = read_samples(path)
+    assert (before.launch, before.printed, after.printed) == (1, {3: (0, 0)}, {3: (1, 1)})
     assert before.cgroup is not None
     assert after.cgroup is not None
     assert (before.cgroup.oom_kills, after.cgroup.oom_kills) == (2, 3)

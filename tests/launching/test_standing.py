@@ -31,9 +31,10 @@ def attempt(tmp_path: Path) -> AttemptPaths:
 
 
 @pytest.fixture
-def idle() -> Iterator[RankProcess]:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        yield RankProcess(0, 0, process.pid)
+def idle(attempt: AttemptPaths) -> Iterator[RankProcess]:
+    files = [attempt.rank_file(0, kind, 0).open("w") for kind in ("out", "err")]
+    with files[0] as out, files[1] as err, subprocess.Popen(["sleep", "600"]) as process:
+        yield RankProcess(0, 0, process.pid, (out, err))
         process.kill()
 
 
@@ -57,16 +58,16 @@ def test_it_is_on_record_while_nothing_moves_and_no_longer(
 ) -> None:
     monkeypatch.setattr(standing, "_LATE", 100)  # the machine may be busy
     monkeypatch.setattr(stacks, "_spy", lambda: None)
-    err = attempt.rank_file(0, "err", 0)
-    err.write_text("[W TCPStore.cpp:340] TCP client failed to connect/validate to host n1:29 - x\n")
+    err = idle.output[1]
+    words = "[W TCPStore.cpp:340] TCP client failed to connect/validate to host n1:29 - x"
+    print(words, file=err, flush=True)
     with watched(attempt, tmp_path, idle).watched():
         until(lambda: read_still(attempt, 0))
         found = read_still(attempt, 0)
         assert isinstance(found, StandingStill)
         assert (found.name, found.addresses, found.ranks[0].by) == ("node1", {0: "n1:29"}, None)
         assert time.time() - 60 < found.since_s < time.time()
-        with err.open("a") as file:
-            file.write("a line is a sign of life\n")
+        print("a line is a sign of life", file=err, flush=True)
         until(lambda: read_still(attempt, 0) is None)
         until(lambda: read_still(attempt, 0))
     assert read_still(attempt, 0) is None, "the launch is over"
@@ -83,10 +84,10 @@ def test_a_sign_of_life_now_and_then_is_enough(
     monkeypatch.setattr(standing, "_PATIENCE", 20)
     looking = watched(attempt, tmp_path, idle)
     heart = HeartbeatFile(tmp_path / "hearts" / "rank-0")
-    with looking.watched(), attempt.rank_file(0, "out", 0).open("w") as out:
+    with looking.watched():
         for step in range(8):
             if sign == "a line":
-                print(step, file=out, flush=True)
+                print(step, file=idle.output[0], flush=True)
             elif sign == "a step":
                 heart.beat(step, "logging")
             else:

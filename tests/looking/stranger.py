@@ -476,7 +476,7 @@ def make_runs(places: Places, server: str) -> list[str]:
     submit("submit", "venv.toml", "--cluster", "local", "--dry-run")
     places.runs.update(run=run, bad=_spoiled(places, run, server))
     give(places.sam / "runs", STRANGER)
-    shared = [places.runs["bad"], *(places.sam / "runs" / name for name in ("sweeps", "studies"))]
+    shared = [places.runs["bad"], places.sam / "runs" / "sweeps"]
     for path in [each for top in shared for each in (top, *top.rglob("*"))]:
         if not path.is_symlink():
             path.chmod(path.stat().st_mode | 0o022)

@@ -1,9 +1,9 @@
 """Circles among the modules of a package, wherever an import hides.
 
 An import inside a function, or for type checking only, still ties one module to the other, so each
-counts. So do `import_module("…")`, and a name that is taken from a package which hands out those of
-its modules: it counts as an import of its home. The imports by which such a package lists them for
-type checkers are its offer, no need of its own.
+counts. So does a name that is taken from a package which hands out those of its modules: it counts
+as an import of its home. The imports by which such a package lists them for type checkers are its
+offer, no need of its own. What is imported by a string is not seen.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-
-BY_NAME = ("import_module", "__import__", "resolve_name", "run_module", "spec_from_file_location")
-"""Functions that import what a string names."""
 
 
 @dataclass(frozen=True)
@@ -79,42 +76,6 @@ def circle_in(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def named_at_run_time(package: Path) -> set[str]:
-    """Files that import what no string in them spells: nobody can tell what by reading."""
-    return {
-        one.file.relative_to(package).as_posix()
-        for one in modules_of(package).values()
-        if any(spelled is None for spelled in _by_name(one.tree))
-    }
-
-
-def _by_name(tree: ast.AST) -> Iterator[str | None]:
-    """What is imported by name; None for what is not spelled there."""
-    read = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _last(node.func) in BY_NAME:
-            read.add(node.func)
-            yield _spelled(node.args[0] if node.args else None)
-        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules":
-            yield _spelled(node.slice) or ""  # what is there already, nobody imports by this
-        elif (isinstance(node, ast.alias) and node.name in BY_NAME and node.asname) or (
-            _last(node) in BY_NAME and node not in read
-        ):
-            yield None
-
-
-def _last(node: ast.AST) -> str | None:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _spelled(node: ast.AST | None) -> str | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value[:1] != ".":
-        return node.value.replace(":", ".")
-    return None
-
-
 def _asked(one: Module, top: str) -> Iterator[str]:
     """What a module asks for, dotted; of `from a import b` a.b."""
     offered = set()
@@ -134,7 +95,6 @@ def _asked(one: Module, top: str) -> Iterator[str]:
             dotted = ast.unparse(node)
             if dotted.startswith(f"{top}."):
                 yield dotted
-    yield from (name for name in _by_name(one.tree) if name)
 
 
 def _home(asked: str, modules: dict[str, Module]) -> str | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.import_circles import circle_in, graph_of, named_at_run_time
+from tests.packaging.import_circles import circle_in, graph_of
 from tests.packaging.installation import ROOT
 
 PACKAGE = ROOT / "fsdpkit"
@@ -199,60 +199,6 @@ def test_the_launcher_knows_trainers_by_their_door_alone() -> None:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Nor inside functions, nor for types only: whoever reads one would have to read them all."""
     assert circle_in(graph_of(PACKAGE)) == []
-
-
-def test_these_alone_import_by_a_name_put_together_at_run_time() -> None:
-    """Where a circle could hide: commands and a package's names, and what is not ours at all."""
-    assert named_at_run_time(PACKAGE) == {
-        *("__init__.py", "training/__init__.py", "cli/groups.py"),
-        *("launching/set_aside.py", "launching/without_shapes.py", "planning/subjects.py"),
-        *("publishing/template_pattern.py", "script/lightning.py"),
-        "publishing/catalogue/compiling.py",
-    }
-
-
-@pytest.mark.parametrize(
-    "back",
-    [
-        "import p.a",
-        "from p import a",
-        "from p.a import thing",
-        "def f():\n    from p.a import thing",
-        "if TYPE_CHECKING:\n    from p.a import thing",
-        "from importlib import import_module\nimport_module('p.a')",
-        "__import__('p.a')",
-        "from p import thing",
-        "import p\np.thing()",
-        "import sys\nsys.modules['p.a']",
-        "def __getattr__(name):\n    pass\nif TYPE_CHECKING:\n    from p.a import thing",
-    ],
-)
-def test_a_circle_is_found_wherever_it_hides(back: str, tmp_path: Path) -> None:
-    package = tmp_path / "p"
-    package.mkdir()
-    lazy = "if TYPE_CHECKING:\n    from p.a import thing\ndef __getattr__(name):\n    pass\n"
-    (package / "__init__.py").write_text(lazy)
-    (package / "a.py").write_text("import p\nimport p.b\np.version\n")
-    (package / "b.py").write_text("import p\np.version\n")
-    assert circle_in(graph_of(package)) == []
-    (package / "b.py").write_text(back)
-    assert set(circle_in(graph_of(package))) == {"p.a", "p.b"}
-
-
-@pytest.mark.parametrize(
-    "hidden",
-    [
-        "from importlib import import_module\nimport_module(name)",
-        "from importlib import import_module\nimport_module('.a', 'p')",
-        "from importlib import import_module as load\nload('p.a')",
-        "import importlib\nload = importlib.import_module",
-    ],
-)
-def test_what_no_string_spells_is_said(hidden: str, tmp_path: Path) -> None:
-    package = tmp_path / "p"
-    package.mkdir()
-    (package / "b.py").write_text(hidden)
-    assert named_at_run_time(package) == {"b.py"}
 
 
 def test_only_training_and_planning_import_torch_when_they_are_imported() -> None:

@@ -50,14 +50,6 @@ def missing(source: str) -> list[str]:
     return sorted(ours - endings() - _OTHERS)
 
 
-def test_what_is_named_and_not_there_is_found() -> None:
-    assert missing('"""See docs/none.md, config/job.py and NOTES.md."""\n# docs/start.md') == [
-        "NOTES.md",
-        "docs/none.md",
-    ]
-    assert missing('x = "docs/none.md"  # README.md, torch/nn.py') == []
-
-
 def test_every_file_that_the_code_names_is_there() -> None:
     found = {
         name: lost

@@ -33,10 +33,3 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
     several = {name: at for name, at in public_classes(ROOT / "fsdpkit").items() if len(at) > 1}
     assert {name: at for name, at in several.items() if name not in TWICE} == {}
     assert sorted(TWICE) == sorted(several), "an exception that is none any more goes away"
-
-
-def test_a_name_in_two_rooms_is_found(tmp_path: Path) -> None:
-    for room in ("reporting", "launching"):
-        (tmp_path / room).mkdir()
-        (tmp_path / room / "node.py").write_text("class Failure: ...\nclass _Own: ...\n")
-    assert public_classes(tmp_path) == {"Failure": ["launching/node.py:1", "reporting/node.py:1"]}

@@ -34,7 +34,7 @@ SECTIONS = [
     "Lightning's guide",
     "FairScale, Meta and PyTorch",
 ]
-REFUSED = "refused: "
+
 
 # What can be typed after the script that OSC's page starts, and what its configurations hold.
 OF_THE_SCRIPT = (
@@ -123,18 +123,6 @@ def test_each_row_says_what_takes_its_place_and_what_shows_it(section: str) -> N
         and not commands([row.shown_by])
     ]
     assert unproved == []
-
-
-def test_no_row_stands_twice() -> None:
-    shown = [(row.section, row.page) for row in rows()]
-    assert [row for row in shown if shown.count(row) > 1] == []
-
-
-def test_a_refusal_is_one_sentence() -> None:
-    refusals = [row.here.removeprefix(REFUSED) for row in rows() if row.here.startswith(REFUSED)]
-    assert refusals
-    for sentence in refusals:
-        assert re.fullmatch(r"[A-Z][^.]+\.", _CODE.sub("code", sentence)), sentence
 
 
 def test_what_the_script_and_its_configurations_take_has_a_row() -> None:

@@ -50,10 +50,3 @@ def test_no_file_outgrows_what_one_idea_needs() -> None:
         if lines > LONGEST
     }
     assert found == set()
-
-
-def test_lines_are_counted_in_the_named_kinds_of_files_alone(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/one.py").write_text("1\n2\n")
-    (tmp_path / "a/two.js").write_text("1\n")
-    assert [lines for _, lines in lines_of(tmp_path, (".py",))] == [2]

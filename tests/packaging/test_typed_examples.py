@@ -27,14 +27,3 @@ def test_every_file_of_the_jobs_and_examples_is_checked() -> None:
     checked = [files_of(module)[0] for module in MYPY["modules"]]
     there = [path for top in ("jobs", "examples") for path in (ROOT / top).rglob("*.py")]
     assert sorted(checked) == sorted(there)
-
-
-def test_a_name_in_two_folders_is_a_program_s_which_nothing_imports() -> None:
-    """mypy reads the first file of that name for all who import it."""
-    doubtful = [module for module in MYPY["modules"] if len(files_of(module)) > 1]
-    programs = {path for module in doubtful for path in files_of(module)}
-    text = "\n".join(path.read_text("utf-8") for path in (ROOT / "examples").rglob("*.py"))
-    assert doubtful == ["train"]
-    assert all("__main__" in path.read_text("utf-8") for path in programs)
-    assert "from train import" not in text
-    assert "import train\n" not in text

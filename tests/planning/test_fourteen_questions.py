@@ -11,7 +11,6 @@ import torch._dynamo  # noqa: F401  # here once, and not again in each child
 
 from fsdpkit.config.training import load_settings
 from fsdpkit.config.trust import Consent
-from fsdpkit.errors import UsageError
 from fsdpkit.planning import plans
 from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import Card, card_named
@@ -133,19 +132,6 @@ def test_the_largest_micro_batch_is_one_that_divides_the_batch():
         6,
         12,
     ]
-
-
-def test_a_batch_that_is_cut_into_pieces_has_no_largest_and_that_is_said():
-    with pytest.raises(UsageError, match=r"--most training\.micro_batch"):
-        plans.candidates(asked("batch_size=12", "micro_batch=4"), "training.batch_size")
-
-
-def test_nothing_fits_is_an_answer():
-    none = Card("none", 1600 * MIB, (9, 0))
-    small = ("model.num_layers=1", "model.num_decoder_layers=1")
-    assert (
-        plans.most(lambda sets: asked(*small, card=none), "training.batch_size", [1, 2], 1) is None
-    )
 
 
 def test_5_twice_the_ranks_halve_the_shards_and_leave_activations_alone():
@@ -297,9 +283,3 @@ def test_a_checkpointed_layer_that_keeps_hold_of_its_insides_is_named():
     assert "keep nothing but their results" in "\n".join(table(good))
     (line,) = [line for line in table(bad) if "not released by checkpointing" in line]
     assert "layers.0" in line
-
-
-def test_nothing_above_was_a_constant():
-    """Each figure moves with the model."""
-    t5, small = planned(), planned(model=f"{MODELS}:one_wide")
-    assert t5.replayed.allocated > 1.1 * small.replayed.allocated

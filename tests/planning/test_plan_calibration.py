@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from fsdpkit.cli.plan import command
 from fsdpkit.config.training import load_settings
-from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
+from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.efficiency import machine_for
 from fsdpkit.planning.forecast import By
@@ -84,10 +84,6 @@ def test_what_counts_and_what_does_not_is_shown_with_the_reason():
     assert "left out: 1 record of torch 2.12.1: this is 2.13.0+cu130" in text
 
 
-def test_without_records_speed_rests_on_published_figures():
-    assert said() == "speed on H100-80: published figures only\n"
-
-
 def test_a_cluster_that_asks_jobs_for_an_account_asks_none_of_a_plan():
     asked = ["--calibration", "--cluster", "osc-ascend"]
     given = {"standalone_mode": False, "catch_exceptions": False}
@@ -139,13 +135,6 @@ def test_the_end_of_several_names_forgets_none():
     assert len(used(said())) == 2
 
 
-def test_a_whole_name_is_that_run_also_where_others_end_with_it():
-    run("ab12")
-    run("t6-ab12", batch=16)
-    said("--forget", "ab12")
-    assert used(said()) == {"t6-ab12"}
-
-
 def test_what_is_written_down_is_what_others_plan_by(tmp_path):
     run("t5-ab12")
     run("t5-cd34", batch=16)
@@ -154,28 +143,6 @@ def test_what_is_written_down_is_what_others_plan_by(tmp_path):
     theirs = By(file=tmp_path / "ours.json", site="another").basis(CARD)
     assert set(theirs.calibration.samples) == {"t5-ab12", "t5-cd34"}
     assert theirs.words == "ours.json, fitted to 2 runs"
-
-
-def test_what_is_written_down_is_of_its_torch(tmp_path, monkeypatch):
-    run("t5-ab12")
-    said("--save", "ours.json")
-    monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: "2.14.0")
-    with pytest.raises(ConfigError, match=r"of torch 2\.13\.0\+cu130, and this is 2\.14\.0"):
-        By(file=tmp_path / "ours.json").basis(CARD)
-
-
-def test_what_was_forgotten_is_not_written_down(tmp_path):
-    run("t5-ab12")
-    run("t5-cd34", batch=16)
-    said("--forget", "t5-cd34", "--save", "ours.json")
-    found = By(file=tmp_path / "ours.json").basis(CARD)
-    assert found.calibration.samples == ("t5-ab12",)
-
-
-def test_a_place_that_cannot_be_written_to_is_named():
-    Path("file").write_text("")
-    with pytest.raises(StorageError, match=r"file/ours\.json cannot be written"):
-        said("--save", "file/ours.json")
 
 
 @pytest.mark.parametrize(

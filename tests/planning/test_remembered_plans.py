@@ -13,8 +13,7 @@ from fsdpkit.errors import ConfigError
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.remembered import Remembered, name_of, recall, remember
 from fsdpkit.runs.predicted import Predicted, Span
-from fsdpkit.scheduling.job_checks import check_settings, training_of
-from fsdpkit.scheduling.prediction import prediction_of
+from fsdpkit.scheduling.job_checks import check_settings, prediction_of, training_of
 from fsdpkit.scheduling.submission import SubmitRequest, plan
 
 GIB = 2**30
@@ -70,13 +69,6 @@ def test_a_job_that_hardly_fits_is_submitted_with_a_warning():
     remember(name(), made("tight", 1.1))
     decided, _ = plan(request())
     assert any("barely fits" in text for text in decided.placement.warnings)
-
-
-@pytest.mark.parametrize(("share", "warned"), [(0.5, False), (0.95, True)])
-def test_a_plan_that_fits_narrowly_is_said_and_one_with_room_is_not(share, warned):
-    remember(name(), made("fits", share))
-    decided, _ = plan(request())
-    assert any("barely fits" in text for text in decided.placement.warnings) == warned
 
 
 def test_a_run_that_finds_its_own_batch_is_never_refused():
@@ -142,13 +134,6 @@ def test_a_file_that_is_no_plan_is_as_good_as_none(cache, content):
     plan(request())
 
 
-def test_a_place_that_cannot_be_written_costs_nothing_but_the_memory(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    remember(name(), made("fits", 0.5))
-    assert recall(name()) is None
-
-
 def test_the_cache_is_for_its_owner(cache):
     remember(name(), made("fits", 0.5))
     assert os.stat(cache).st_mode & 0o077 == 0
@@ -192,12 +177,6 @@ def test_a_run_keeps_what_was_predicted_of_its_very_job():
 def test_a_job_that_nobody_planned_gets_no_prediction():
     assert kept() is None
     remember(name(), made("fits", 0.5))  # by a release that predicted no speed
-    assert kept() is None
-
-
-def test_a_prediction_of_another_job_under_this_ones_name_is_none():
-    other = predicted("training.batch_size=5")
-    remember(name(), msgspec.structs.replace(made("fits", 0.5), predicted=other))
     assert kept() is None
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 
 import msgspec
 import pytest
 
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
-from fsdpkit.planning.efficiency import NAMES, UncertainValue, machine_for
+from fsdpkit.planning.efficiency import UncertainValue, machine_for
 from fsdpkit.planning.forecast import Forecast, assumed_network
 from fsdpkit.planning.speed import Goal, in_words, predict, scaling
 from fsdpkit.planning.speed_calibration import (
@@ -66,12 +65,6 @@ def test_a_doubt_that_matters_at_one_end_alone_is_in_the_range():
     )
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
-def test_a_step_that_took_no_time_calibrates_nothing(seconds):
-    with pytest.raises(ValueError, match="more than 0 s"):
-        calibrated(H100, [MeasuredStep(work=made_work(), step_s=seconds, source="broken")])
-
-
 BOUNDS = {
     "compute": ({}, made_work(rows=64)),
     "memory": ({"peak_flops": 100.0, "memory_bytes": 0.02}, made_work()),
@@ -116,12 +109,6 @@ def test_scaling_is_told_against_the_fewest_nodes():
     assert found[2].efficiency < found[1].efficiency < 1
 
 
-def test_work_that_takes_no_time_is_refused():
-    empty = msgspec.structs.replace(made_work(), operations=())
-    with pytest.raises(UsageError, match="no work"):
-        predict(empty, H100)
-
-
 def test_an_unknown_gpu_is_refused_with_those_that_are_known():
     with pytest.raises(UsageError, match=r"'tpu-v5' are known: name one of .*A100"):
         machine_for("tpu-v5")
@@ -133,14 +120,6 @@ def test_an_unknown_gpu_is_refused_with_those_that_are_known():
 )
 def test_a_gpu_is_known_by_its_driver_name_and_by_its_own(name, same_as):
     assert machine_for(name).values == machine_for(same_as).values
-
-
-def test_every_rate_has_a_value_a_doubt_and_a_source():
-    for name in NAMES:
-        value = H100.machine.values[name]
-        assert value.value > 0
-        assert value.factor >= 1
-        assert value.source
 
 
 # The file of a calibration
@@ -171,14 +150,6 @@ def test_a_rate_that_cannot_be_is_refused(tmp_path, key, value):
     whole["calibration"]["machine"]["values"]["memory_bytes"][key] = value
     path.write_text(json.dumps(whole))
     with pytest.raises(ConfigError, match="not a positive number"):
-        load(path)
-
-
-def test_a_calibration_of_another_release_is_refused(tmp_path):
-    path = tmp_path / "speed.json"
-    save(H100, path)
-    path.write_text(path.read_text().replace('"kernel_s"', '"kernels_s"'))
-    with pytest.raises(ConfigError, match="another release"):
         load(path)
 
 

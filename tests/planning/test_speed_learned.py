@@ -15,7 +15,7 @@ from fsdpkit.errors import ConfigError
 from fsdpkit.planning.cards import card_named, card_of
 from fsdpkit.planning.efficiency import UncertainValue, machine_for
 from fsdpkit.planning.forecast import By
-from fsdpkit.planning.speed_calibration import fitted, save, span, uncalibrated
+from fsdpkit.planning.speed_calibration import save, span, uncalibrated
 from fsdpkit.planning.speed_learned import (
     PUBLISHED,
     Basis,
@@ -28,7 +28,6 @@ from fsdpkit.planning.speed_learned import basis_of as basis_from
 from fsdpkit.planning.speed_measured import (
     MeasuredSpeed,
     directory,
-    forget,
     learn,
     measured_by,
     preflight_figures,
@@ -250,11 +249,6 @@ def test_what_a_site_says_of_its_network_counts_and_a_check_of_it_counts_more():
     assert found.calibration.machine.values["node_bytes"].value == 44e9
 
 
-def test_nothing_measured_changes_nothing():
-    before = uncalibrated(machine_for("h100"))
-    assert fitted(before, []) == (before, ())
-
-
 # From runs
 
 
@@ -317,13 +311,6 @@ def test_a_run_that_failed_is_no_measure(tmp_path, cause):
     assert measured_by(run_of(tmp_path, "t5-1", cause=cause).dir) is None
 
 
-def test_three_steps_are_too_few_and_that_is_said(tmp_path):
-    run_of(tmp_path / "runs", "t5-1", steps=3)
-    found = basis_of(learn(tmp_path / "runs"), HERE)
-    assert found.words == PUBLISHED
-    assert "too short: 3 steps were logged" in found.left_out[0]
-
-
 def test_a_run_that_goes_on_is_read_again(tmp_path):
     run = run_of(tmp_path / "runs", "t5-1", steps=3)
     learn(tmp_path / "runs")
@@ -333,16 +320,6 @@ def test_a_run_that_goes_on_is_read_again(tmp_path):
     (found,) = learn(tmp_path / "runs")
     assert found.problem == ""
     assert found.lines == 20
-
-
-def test_what_somebody_forgot_stays_forgotten_though_the_run_is_still_there(tmp_path):
-    run_of(tmp_path / "runs", "t5-1")
-    run_of(tmp_path / "runs", "t5-2", slower=1.01)
-    gone = forget(learn(tmp_path / "runs"), "t5-1")
-    assert [one.run for one in gone] == ["t5-1"]
-    assert basis_of(learn(tmp_path / "runs"), HERE).used == ("t5-2",)
-    forget(learn(tmp_path / "runs"), "all")
-    assert basis_of(learn(tmp_path / "runs"), HERE).words == PUBLISHED
 
 
 def report(**changed) -> NodeReport:
@@ -384,12 +361,6 @@ def test_the_slowest_node_counts_and_all_nodes_at_once_more_than_pairs():
     assert preflight_figures(by_pairs)[1] == 20
 
 
-def test_a_check_on_cpu_cores_says_nothing_of_gpus(tmp_path):
-    run = run_of(tmp_path / "runs", "check-1", steps=0)
-    node_report.save(report(device="cpu"), run.paths.task().attempt(0).dir)
-    assert basis_of(learn(tmp_path / "runs"), HERE).words == PUBLISHED
-
-
 # Whatever lies there
 
 
@@ -420,30 +391,6 @@ def test_runs_behind_links_or_of_others_are_not_read(tmp_path, monkeypatch):
     assert learn(tmp_path / "runs") == []
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert measured_by(run.dir) is None
-
-
-@pytest.mark.parametrize("name", ["run.json", "job.json", "metrics.jsonl", "attempt-0"])
-def test_half_of_a_run_is_read_without_an_error(tmp_path, name):
-    run = run_of(tmp_path / "runs", "t5-1")
-    path = run.dir / name
-    if path.is_dir():
-        (path / "ending.json").write_bytes(b"\xff{")
-    else:
-        path.write_bytes(path.read_bytes()[: len(path.read_bytes()) // 3] + b"\xff\x00{")
-    for one in learn(tmp_path / "runs"):
-        basis_of([one], HERE)
-
-
-def test_a_read_only_home_costs_nothing_but_the_memory(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    run_of(tmp_path / "runs", "t5-1")
-    assert basis_of(learn(tmp_path / "runs"), HERE).used == ("t5-1",)
-    assert recorded() == []
-
-
-def test_no_directory_of_runs_is_no_error(tmp_path):
-    assert learn(tmp_path / "none") == []
 
 
 # A calibration that somebody wrote down

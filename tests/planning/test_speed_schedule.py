@@ -86,25 +86,6 @@ def test_a_gather_longer_than_what_it_hides_behind_is_waited_for_with_the_rest()
     assert found.by_cause["in-node links"] == pytest.approx(1 + 3)
 
 
-def units(ahead: int | None) -> StepWork:
-    """Four units whose gathers are short and whose products are long."""
-    pairs = [(gather(1, name), product(10, name)) for name in "abcd"]
-    return step(*(one for pair in pairs for one in pair), ahead=ahead)
-
-
-def test_no_more_units_are_gathered_ahead_than_may_be():
-    """Without a limit all gathers follow one another at once; with one, the fourth waits until the
-    second unit is computed with. The time is the same, the moment is not."""
-    network_later = rates(in_node_bytes=100)
-    free, limited = simulate(units(None), network_later), simulate(units(2), network_later)
-    assert free.step_s == limited.step_s == pytest.approx(41)
-    slow = step(*units(2).operations[:-2], gather(25, "d"), product(1, "d"))
-    unlimited = msgspec.structs.replace(slow, gathers_ahead=None)
-    # d is gathered from second 3 without a limit, from 11 (when b's product begins) with it.
-    assert simulate(unlimited, PLAIN).step_s == pytest.approx(32)
-    assert simulate(slow, PLAIN).step_s == pytest.approx(37)
-
-
 def test_backward_gathers_one_unit_ahead():
     """What is gathered during a unit's backward waits until that unit's weights are in place."""
     backward = [
@@ -145,14 +126,6 @@ def test_a_hybrids_all_reduce_follows_its_units_reduction_and_not_the_next_one()
     assert simulate(work, PLAIN).step_s == pytest.approx(6)
     slow = simulate(work, rates(node_bytes=20))
     assert slow.step_s == pytest.approx(3 + 10)
-
-
-def test_a_message_of_the_optimizer_is_waited_for():
-    norm = Collective(
-        kind="all_reduce", bytes=100, group_size=2, group_per_node=2, unit=None, phase="optimizer"
-    )
-    work = step(product(1), norm, product(1, "", "optimizer"))
-    assert simulate(work, PLAIN).step_s == pytest.approx(1 + 1 + 1)
 
 
 def test_offloaded_weights_come_before_they_are_gathered_and_gradients_leave_after():

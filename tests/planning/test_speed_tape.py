@@ -12,13 +12,12 @@ import pytest
 
 from fsdpkit.config.training import load_settings
 from fsdpkit.config.trust import Consent
-from fsdpkit.errors import UsageError
 from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.efficiency import machine_for
 from fsdpkit.planning.forecast import work_on_tape
 from fsdpkit.planning.speed_schedule import simulate
-from fsdpkit.planning.speed_tape import on_nodes, work_of
+from fsdpkit.planning.speed_tape import on_nodes
 from fsdpkit.planning.tape import Tape
 from fsdpkit.planning.work import Copy, StepWork
 
@@ -151,8 +150,3 @@ def test_a_resized_step_is_the_one_that_is_recorded_on_as_many_nodes(case, nodes
     rates = machine_for("h100", 200).rates()
     took, takes = (simulate(each, rates).step_s for each in (resized, recorded))
     assert took == pytest.approx(takes, rel=0.01)
-
-
-def test_an_empty_tape_has_no_speed():
-    with pytest.raises(UsageError, match="no whole step"):
-        work_of(Tape(), ranks=1, ranks_per_node=1)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import msgspec
 import pytest
 
-from fsdpkit.cli.plan_tune import places_of
+from fsdpkit.cli.plan_question import places_of
 from fsdpkit.config.job import Resources
 from fsdpkit.config.site import load_site
 from fsdpkit.config.training import TrainingSettings
@@ -211,9 +210,3 @@ def test_a_site_decides_how_many_nodes_there_can_be():
     assert 1 in fit
     assert 4000 in refused
     assert "does not fit" in refused[4000]
-
-
-def test_a_goal_of_the_job_is_told_in_hours():
-    asked = job(40)
-    asked = replace(asked, settings=msgspec.structs.replace(asked.settings, steps=1000))
-    assert tuned(asked).speed.steps == 1000

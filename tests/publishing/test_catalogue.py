@@ -128,12 +128,6 @@ def test_a_field_that_the_schema_gains_is_shown_with_its_sentence() -> None:
     assert ("moon", "Phase of the moon.", "full") in [(f.name, f.meaning, f.words) for f in facts]
 
 
-def test_two_hundred_parameters_and_five_thousand_nodes_fit_on_pages(tmp_path: Path) -> None:
-    files = files_of(make_centre(tmp_path))
-    assert len(re.findall(rb'data-set="parameters\.p\d+"', files["generator.html"])) == 200
-    assert b">5000</td>" in files["clusters/zoo-vast.html"]
-
-
 BROKEN = {
     "a profile that is half copied": ("site/profiles/zoo/heron.toml", b'schema = "fsdp'),
     "a profile that is no UTF-8": ("site/profiles/zoo/vast.toml", b"\xff\xfe"),
@@ -290,21 +284,6 @@ def test_what_node_compiled_is_served(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.files["python_stdlib.zip"] == b"whole"
     folder = Path(found.files["modules.zip"].decode().strip())
     assert not folder.exists()
-
-
-def test_a_download_that_fails_says_what_to_type_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "npm").write_text("#!/bin/sh\necho no network >&2\nexit 1\n")
-    (programs / "npm").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    with pytest.raises(NotFoundError) as told:
-        runtime.fetch(tmp_path / "cache")
-    assert "no network" in str(told.value)
-    assert "npm pack --silent pyodide@" in str(told.value)
-    assert [*(tmp_path / "cache").iterdir()] == []
 
 
 def test_the_pictures_in_the_documentation_are_there_and_small() -> None:

@@ -349,14 +349,6 @@ def test_a_strangers_link_ends_in_a_message_and_runs_nothing(form: Shown, what: 
     assert [text for text in form.said if "ran" in text or "rror" in text] == []
 
 
-def test_an_anchor_is_no_link_and_empties_no_form(form: Shown) -> None:
-    fill(form, SCRIPT_OF)
-    form.page.evaluate("() => { location.hash = '#main'; }")
-    form.page.wait_for_timeout(100)
-    assert field_values(form)["account"] == "hrc0042"
-    assert form.page.locator("#note").is_hidden()
-
-
 # ---- What the form says
 
 
@@ -386,42 +378,6 @@ def test_what_would_fit_is_one_click_away(form: Shown) -> None:
     form.page.get_by_role("button", name="Take 32 × 4 GPUs on gpu").click()
     settle(form.page)
     assert "#SBATCH --nodes=32\n" in form.page.locator("#script").evaluate("(s) => s.textContent")
-
-
-def test_what_a_change_brought_is_marked_and_the_text_stays_the_script(form: Shown) -> None:
-    fill(form, {**SCRIPT_OF, "nodes": "2"})
-    fill(form, {**SCRIPT_OF, "nodes": "3"})
-    marked = form.page.locator("#script .new").all_inner_texts()
-    assert "#SBATCH --nodes=3" in [text.strip() for text in marked]
-    assert "#SBATCH --partition=gpu" not in [text.strip() for text in marked]
-
-
-def test_among_two_hundred_parameters_one_is_found_and_set(form: Shown) -> None:
-    fill(form, {"cluster": "zoo-vast", "job": "wide", "nodes": "5000", "gpus": "4"})
-    page = form.page
-    fold = page.locator("details[data-template=many]")
-    fold.evaluate("(fold) => { fold.open = true; }")
-    page.fill("[id='find.many']", "number 137")
-    shown = [one for one in fold.locator(".grid .field").all() if one.is_visible()]
-    assert len(shown) == 1
-    page.fill("[id='p.many.p137']", "4711")
-    settle(page)
-    assert "\np137=4711\n" in page.locator("#script").evaluate("(s) => s.textContent")
-    assert "#SBATCH --nodes=5000\n" in page.locator("#script").evaluate("(s) => s.textContent")
-    assert "200 parameters of many, 1 set" in fold.locator("summary").inner_text()
-    assert "find" not in page.url.partition("#")[2]
-
-
-def test_a_printed_script_is_whole(form: Shown) -> None:
-    fill(form, SCRIPT_OF)
-    form.page.emulate_media(media="print")
-    cut = form.page.evaluate(
-        """() => { const s = document.getElementById("script");
-            return [s.scrollHeight - s.clientHeight, s.scrollWidth - s.clientWidth,
-                getComputedStyle(document.getElementById("form")).display]; }"""
-    )
-    form.page.emulate_media(media="screen")
-    assert cut == [0, 0, "none"]
 
 
 # ---- Where less is there

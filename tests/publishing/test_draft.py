@@ -16,10 +16,10 @@ from fsdpkit.config.loading import tomllib
 from fsdpkit.config.placement import place
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite, load_site
-from fsdpkit.errors import FsdpkitError, SchedulerError
+from fsdpkit.errors import FsdpkitError
 from fsdpkit.listing import node_list
 from fsdpkit.publishing.draft import ProfileDraft, draft
-from fsdpkit.scheduling import live_cluster
+from fsdpkit.scheduling import slurm_answers
 from fsdpkit.scheduling.login_node import see
 from tests.json_answers import checked
 from tests.publishing.live_answers import (
@@ -415,7 +415,7 @@ def test_a_slurm_that_does_not_answer_to_the_end_leaves_no_file(
 
 def test_a_silent_slurm_is_given_up(slurm_says: Says, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm_says(captured("24.11"), node="exec sleep 60")
-    monkeypatch.setattr(live_cluster, "_LIMIT_S", 0.5)
+    monkeypatch.setattr(slurm_answers, "_LIMIT_S", 0.5)
     status, printed, told = run("draft")
     assert (status, printed) == (69, "")
     assert "scontrol has not answered within" in told
@@ -431,14 +431,6 @@ def test_without_accounting_the_limits_of_qos_stay_unknown(slurm_says: Says) -> 
         for one in profile["unknown"]
     )
     assert "account" not in profile
-
-
-def test_an_answer_without_end_is_refused(
-    slurm_says: Says, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm_says(captured("24.11"), node="head -c 3000000 /dev/zero | tr '\\\\0' a; exit 0")
-    with pytest.raises(SchedulerError, match="a line of 3000000 bytes"):
-        live_cluster.ask()
 
 
 @pytest.mark.parametrize("name", ["ours", "no/such/dir/ours.toml"])

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.config.published.memory import memory_file
 from tests.json_answers import checked
 from tests.publishing.centres import ALEX, KIM, Centre, line_of, make_key, says, submit, typed
 
@@ -202,33 +201,6 @@ def test_a_withdrawn_version_is_refused_with_the_reason_and_what_to_use(centre: 
     assert centre.try_to_publish("promote", "small@1.1.0").status == 65
 
 
-def test_the_last_version_withdrawn_leaves_nothing_in_its_place(centre: Centre) -> None:
-    centre.publish(centre.template())
-    words = ("withdraw", "small@1.0.0", "--reason", "wrong", "--instead", "see the wiki")
-    assert centre.try_to_publish(*words).status == 0
-    done = submit()
-    assert done.status == 65
-    assert "wrong; see the wiki" in done.err
-    # Not even where one of that name comes with fsdpkit.
-    folder = centre.template()
-    folder = folder.rename(folder.with_name("torchrun"))
-    manifest = folder / "template.toml"
-    manifest.write_text(manifest.read_text().replace("small", "torchrun"))
-    centre.publish(folder)
-    assert says(submit("torchrun")) == "hello"
-    assert centre.try_to_publish("withdraw", "torchrun@1.0.0", "--reason", "x").status == 0
-    assert submit("torchrun").status == 65
-
-
-@pytest.mark.parametrize("reason", ["", " ", "a\nb", "\x1b[2J", "x" * 501])
-def test_a_reason_is_one_line_of_text(centre: Centre, reason: str) -> None:
-    import click
-
-    centre.publish(centre.template())
-    with pytest.raises(click.UsageError):
-        centre.try_to_publish("withdraw", "small@1.0.0", "--reason", reason)
-
-
 def test_jobs_and_profiles_are_counted_and_the_jobs_script_travels_with_it(centre: Centre) -> None:
     centre.publish(centre.template())
     assert "job mine 1 published" in centre.publish(centre.job()).out
@@ -378,36 +350,6 @@ def test_the_end_of_the_signer_s_key_is_told_of_two_months_before(centre: Centre
         assert done.status == 0
         assert f"the key of {ALEX} counts until" in done.err
         assert "fsdpkit publish sign" in done.err
-
-
-def test_an_ssh_keygen_too_old_for_signatures_is_named_as_that(
-    centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    centre.publish(centre.template())
-    old = tmp_path / "old" / "ssh-keygen"  # what OpenSSH 8.0 answers
-    old.parent.mkdir()
-    old.write_text(
-        '#!/bin/sh\necho "unknown option -- Y" >&2\n'
-        'echo "usage: ssh-keygen [-q] [-b bits] [-C comment] [-f output_keyfile]" >&2\nexit 1\n'
-    )
-    old.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
-    memory_file(centre.dir).unlink()
-    done = submit()
-    assert done.status == 65
-    assert "older than OpenSSH 8.1" in done.err
-    done = centre.try_to_publish(centre.template("1.1.0"))
-    assert done.status == 65
-    assert "older than OpenSSH 8.1" in done.err
-
-
-def test_a_line_for_a_pattern_of_names_needs_the_name(centre: Centre) -> None:
-    centre.allow(line_of(centre.alex, "*@centre.example"))
-    done = centre.try_to_publish(centre.template())
-    assert done.status == 65
-    assert "say who you are with --as" in done.err
-    centre.publish(centre.template(), "--as", ALEX)
-    assert f"signed by {ALEX}" in submit().out
 
 
 def test_without_allowed_signers_it_says_what_to_write(centre: Centre) -> None:

@@ -16,8 +16,10 @@ from tests.publishing.called import Call, answer
 
 
 def test_what_it_writes_passes_lint_but_for_what_its_author_has_to_say(
-    call: Call, tmp_path: Path
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without shellcheck, which reads the same script for test_goldens.py."""
+    monkeypatch.setattr("fsdpkit.publishing.template_shell.has_shellcheck", lambda: False)
     assert call("template", "new", "ours").exit_code == 0
     linted = answer(call("template", "lint", "ours", "--json"))
     problems = [f for f in linted["findings"] if f["outcome"] == "problem"]
@@ -31,15 +33,6 @@ def test_what_it_writes_passes_lint_but_for_what_its_author_has_to_say(
         path.write_text(text)
     linted = answer(call("template", "lint", "ours", "--json"))
     assert linted["ok"], [f for f in linted["findings"] if f["outcome"] == "problem"]
-
-
-def test_its_comments_are_for_an_admin(call: Call, tmp_path: Path) -> None:
-    assert call("template", "new", "ours").exit_code == 0
-    script = (tmp_path / "ours" / "job.sbatch.j2").read_text()
-    assert script.count("<#") > 8
-    golden = (tmp_path / "ours" / "golden" / "generic.sbatch").read_text()
-    assert "<#" not in golden
-    assert "# template ours 1.0.0 (000000000000)" in golden
 
 
 def test_what_is_there_is_never_overwritten(call: Call, tmp_path: Path) -> None:
@@ -58,12 +51,6 @@ def test_what_is_there_is_never_overwritten(call: Call, tmp_path: Path) -> None:
 def test_a_name_that_no_template_can_have_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no template's name"):
         new_template(name, load_template("torchrun"), tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_where_nobody_may_write_nothing_is_left_half_made(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot be made"):
-        new_template("ours", load_template("torchrun"), tmp_path / "missing")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 import pytest
 
-from fsdpkit.cli import template_test
 from fsdpkit.config.site import load_site
+from fsdpkit.config.trust import Consent
 from fsdpkit.publishing.template_cases import cases_of
 from fsdpkit.publishing.template_edges import value_sets
+from fsdpkit.publishing.template_jobs import JobTrials
 from fsdpkit.publishing.template_named import open_template
-from fsdpkit.scheduling.submission import SubmitRequest
+from fsdpkit.publishing.template_trials import TrialStep
 from tests.publishing.called import TEMPLATE, Call, answer
 
 TWO_SITES = ("--no-run", "--site", "generic", "--site", "local")
@@ -72,6 +73,11 @@ def fake_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, **says: str) -> No
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
 
 
+def on_slurm(template: str, runs: Path, *, canary: bool) -> list[TrialStep]:
+    jobs = JobTrials(open_template(template), Consent(), lambda run: [], lambda words: None)
+    return list(jobs.on_slurm(jobs.request("generic", runs=str(runs)), None, canary=canary))
+
+
 REFUSED = "sbatch: error: Batch job submission failed: Invalid account or account/partition"
 
 
@@ -80,13 +86,10 @@ def test_what_slurm_refuses_is_said_with_what_to_do_about_it(
 ) -> None:
     lost = "x: error: fetch_config: DNS SRV lookup failed\nx: fatal: Could not establish a configur"
     fake_slurm(tmp_path, monkeypatch, sbatch=REFUSED, scontrol=f"{lost}ation source")
-    told = template_test._no_answer()
-    assert told is not None
-    assert told.startswith("x: fatal: Could not establish a configuration source. Slurm's commands")
-    request = SubmitRequest("canary", cluster="generic", sets=("template=torchrun",))
-    site = load_site("generic")
-    (step,) = template_test._test_only(site, request)
-    (failure,) = step.failures
+    (step,) = on_slurm("torchrun", tmp_path, canary=False)
+    assert step.skipped
+    assert "Could not establish a configuration source. Slurm's commands" in step.told
+    (failure,) = on_slurm("torchrun", tmp_path, canary=True)[0].failures
     assert REFUSED in failure
     assert "sacctmgr -nP show assoc" in failure
 
@@ -97,10 +100,7 @@ def test_a_canary_that_slurm_refuses_is_kept_with_the_refusal_and_shown_as_data(
     folder = small()
     assert answer(call("templates", "./small", "--json"))["canaries"] == []
     fake_slurm(tmp_path, monkeypatch, sbatch=REFUSED, scontrol="no", squeue="no", sacct="no")
-    found = open_template(str(folder))
-    request = SubmitRequest("canary", cluster="generic", sets=(f"template={folder}",))
-    runs = str(tmp_path / "runs")
-    step = template_test._canary(found, load_site("generic"), request, None, runs, ())
+    step = on_slurm(str(folder), tmp_path / "runs", canary=True)[-1]
     assert REFUSED in "".join(step.failures)
     (kept,) = answer(call("templates", "./small", "--json"))["canaries"]
     assert (kept["site"], kept["result"], kept["current"]) == ("generic", "failed", True)

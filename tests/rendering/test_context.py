@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from fsdpkit.config.job_loading import load_job
@@ -68,33 +67,6 @@ def test_a_probe_can_read_each_name_that_is_described(
     assert script.splitlines()[1:] == [f"# {name}" for name in plain]
     for each in names:
         assert described.value_at(context, each.name) is not None or "nothing" in each.type, each
-
-
-def test_a_name_without_a_description_would_be_noticed() -> None:
-    class Silent(msgspec.Struct):
-        new: int
-
-    (name,) = described._fields(Silent, "")
-    assert name == described.DocumentedName("new", "whole number", "")
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("nodes", "whole number"),
-        ("job.args", "list of text"),
-        ("directives", "list of table"),
-        ("directives[].value", "text or nothing"),
-        ("site.gpu_request.form", '"gpus-per-node" or "gres" or "none" or nothing'),
-        ("site.rendezvous.port_base", "whole number"),
-        ("environment.variables", "table of text"),
-        ("parameters.omp_threads", "whole number or nothing"),
-        ("retry.on_crash", '"restart" or "requeue" or "stop"'),
-    ],
-)
-def test_types_are_in_words(plan: Plan, name: str, kind: str) -> None:
-    known: Mapping[str, str] = {n.name: n.type for n in described.names(plan.template.manifest)}
-    assert known[name] == kind
 
 
 def test_each_line_of_a_script_leads_back_to_its_template(

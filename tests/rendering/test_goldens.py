@@ -11,7 +11,6 @@ from shutil import which
 
 import pytest
 
-from fsdpkit.config import assets
 from fsdpkit.config.site import load_site
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.goldens import (
@@ -39,11 +38,6 @@ def test_the_golden_script_in_the_repository_is_current(tmp_path: Path) -> None:
         for directory in (tmp_path, golden_dir())
     )
     assert made == kept
-
-
-def test_every_profile_has_a_golden_script_of_its_own_name() -> None:
-    sites = [name for name, places in assets.available("site").items() if places]
-    assert [name for name in sites if name not in GOLDENS or GOLDENS[name].site != name] == []
 
 
 def test_a_golden_holds_no_path_of_this_machine() -> None:
@@ -128,11 +122,3 @@ def test_an_array_waits_for_the_run_before_it() -> None:
     assert options["dependency"] == "afterok:1234"
     assert options["kill-on-invalid-dep"] == "yes"
     assert (options["output"] or "").endswith("/slurm-%A_%a.log")
-
-
-def test_the_header_says_what_came_from_where() -> None:
-    head = golden_script("osc-ascend").splitlines()
-    assert "fsdpkit 0.0.0" in head[1]
-    assert head[2].startswith("# template torchrun ")
-    assert "#   nodes = 2 (command line)" in head
-    assert "#   partition quad (site: the first that fits)" in head

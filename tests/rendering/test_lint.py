@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering import script as script_module
-from fsdpkit.rendering.goldens import golden_script
 from fsdpkit.rendering.lint import LONG_OPTIONS, LintFinding, lint
-from tests.rendering.work import calls_in
 
 RenderScript = Callable[..., str]
 GOOD = """#!/bin/bash
@@ -150,20 +148,6 @@ def test_the_options_are_those_of_the_manual() -> None:
     if not named:
         pytest.skip("sbatch's manual is not installed")
     assert named - LONG_OPTIONS == set()
-
-
-def test_its_work_grows_as_the_script_does() -> None:
-    script = golden_script("osc-ascend")
-    lint(script)
-    once, eight_times = (calls_in(lambda n=n: lint(script * n)) for n in (1, 8))
-    assert eight_times < 10 * once
-    assert once < 10_000
-
-
-def test_a_script_of_errors_alone_is_soon_read() -> None:
-    script = GOOD.replace("#SBATCH -A account", "#SBATCH --unknown=1\n" * 10_000)
-    assert calls_in(lambda: lint(script)) < 1_000_000
-    assert 100 <= len(lint(script)) <= 300
 
 
 def test_a_template_that_makes_a_bad_script_is_refused(

@@ -117,15 +117,6 @@ def test_a_requeue_by_slurm_itself_is_told_as_one(
     assert "queues the job again" in done.stderr
 
 
-def test_a_requeue_that_slurm_refused_is_the_end(
-    calling: Bash, render_script: RenderScript
-) -> None:
-    failed(calling, REQUEUE="1", REQUEUE_FAILS="1")
-    calling.stubs["sleep"] = "[[ $1 == 600 || $1 == 10 ]] || exec /usr/bin/sleep $1"
-    assert calling.run(render_script(python=calling.python, options=COMMAND)).returncode == 71
-    assert calls(calling) == ["requeue 71"]
-
-
 def test_a_check_that_fails_before_any_rank_is_told(
     calling: Bash, render_script: RenderScript
 ) -> None:
@@ -134,16 +125,6 @@ def test_a_check_that_fails_before_any_rank_is_told(
     del calling.stubs["torchrun"]
     assert calling.run(render_script(python=calling.python, options=COMMAND)).returncode == 78
     assert calls(calling) == ["end 78"]
-
-
-def test_without_a_python_the_log_says_that_nobody_was_told(
-    calling: Bash, render_script: RenderScript
-) -> None:
-    calling.stubs["python"] = "exit 3\n"
-    calling.environment["SRUN_STATUS"] = "5"
-    done = calling.run(render_script(python=calling.python, options=COMMAND))
-    assert done.returncode == 5
-    assert "the command of [notify] could not be called" in done.stderr
 
 
 def test_a_python_that_hangs_is_given_up_and_the_status_stays(

@@ -126,38 +126,11 @@ def test_reading_ends_at_the_first_command() -> None:
 # ---- Against a real Slurm
 
 NAMES = [
-    *(
-        "plain",
-        "a b",
-        "a'b",
-        'a"b',
-        "a#b",
-        "#ab",
-        "a\\b",
-        "a\\\\b",
-        "a\\'b",
-        "$USER",
-        "`id`",
-        "$(id)",
-    ),
-    *(
-        "a;b",
-        "a|b&c",
-        "a=b",
-        ":a",
-        "a:b",
-        "%j%x",
-        "a\\",
-        "'",
-        '"',
-        "''",
-        '"\'"',
-        "é",
-        "日本",
-        "~",
-        "*",
-    ),
-    *("hetjob", "--x", "-", "a,b", "{a}", "!a", "a  b", "x" * 200, "\\'#x"),
+    *r"""
+    plain a'b a"b a#b #ab a\b a\\b a\'b $USER `id` $(id) a;b a|b&c a=b :a a:b %j%x a\ ' "
+    '' "'" é 日本 ~ * hetjob --x - a,b {a} !a \'#x
+    """.split(),  # noqa: SIM905
+    *("a b", "a  b", "x" * 200),
 ]
 
 

@@ -239,16 +239,6 @@ def test_a_lost_node_that_the_job_cannot_do_without_stays(
     assert done.stderr.endswith("node2: gone; queued again\n")
 
 
-def test_nothing_is_left_out_where_slurm_does_not_say_what_nodes_it_has(
-    shell: Bash, render_script: RenderScript
-) -> None:
-    shell.environment.update(SEND_BACK)
-    shell.stubs["sinfo"] = "exit 1"
-    verdict(shell, **LOST)
-    shell.run(render_script(python=shell.python))
-    assert (shell.record / "scontrol").read_text().splitlines()[-1] == "requeue 12345"
-
-
 def test_what_was_left_out_before_is_left_out_no_more_when_others_are(
     shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:
@@ -269,16 +259,6 @@ def test_what_was_left_out_before_is_left_out_no_more_when_others_are(
     asked = (shell.record / "scontrol").read_text().splitlines()
     changes = [line for line in asked if line.startswith("update")]
     assert changes == [f"update JobId=12345 ExcNodeList={names}" for names in ("node2", "")]
-
-
-def test_slurm_s_end_of_a_job_that_is_queued_again_leaves_no_word_in_its_log(
-    shell: Bash, render_script: RenderScript
-) -> None:
-    shell.environment.update(SEND_BACK)
-    shell.stubs["sleep"] = "[[ $1 == 600 ]] || exec /usr/bin/sleep 0.1; kill -KILL $$"
-    verdict(shell, **LOST)
-    done = shell.run(render_script(python=shell.python))
-    assert done.stderr.endswith("queued again\n")
 
 
 @pytest.mark.parametrize("options", [{}, {"array": "0-3"}])
@@ -352,16 +332,6 @@ def test_what_waits_for_the_job_is_cancelled_where_the_answer_says_so(
     assert shell.run(render_script(python=shell.python)).returncode == 1
     asked = shell.record / "scancel"
     assert (asked.read_text().splitlines() if asked.exists() else []) == cancelled
-
-
-def test_what_a_container_says_before_the_answer_is_not_the_answer(
-    shell: Bash, render_script: RenderScript, tmp_path: Path
-) -> None:
-    shell.environment.update(SRUN_STATUS="137", REQUEUE="1")
-    shell.stubs["python"] = 'echo "Welcome to the image"; ' + shell.stubs["python"]
-    verdict(shell, **LOST)
-    shell.run(render_script(python=shell.python))
-    assert "requeue 12345" in (shell.record / "scontrol").read_text()
 
 
 UNSTARTED = "srun: error: Application launch failed: Socket timed out on send/recv operation"
@@ -577,14 +547,6 @@ def test_a_job_s_own_threads_reach_its_ranks_and_the_submitting_shell_s_do_not(
     assert shell.seen(0)["OMP_NUM_THREADS"] == "7"
 
 
-def test_one_process_a_node_is_what_torchrun_starts(
-    shell: Bash, render_script: RenderScript
-) -> None:
-    shell.run(render_script(python=shell.python, options={"launch.ranks_per_node": 1}))
-    assert "--nproc-per-node=1" in shell.arguments(0)
-    assert shell.seen(0)["FSDPKIT_GPUS_PER_NODE"] == "4"
-
-
 def test_a42_conda_is_activated_through_its_own_shell_code(
     shell: Bash, render_script: RenderScript
 ) -> None:
@@ -617,18 +579,6 @@ def test_a42_a_conda_that_does_not_work_is_said_to(
     done = shell.run(render_script(options={"environment.conda": "torch"}))
     assert done.returncode == 78
     assert f"fsdpkit: node1: {why}" in done.stderr.replace(f"'{shell.root}/bin/conda ", "")
-
-
-def test_a42_an_environment_that_conda_does_not_have_is_said_so(
-    shell: Bash, render_script: RenderScript
-) -> None:
-    base = shell.root / "conda"
-    (base / "etc" / "profile.d").mkdir(parents=True)
-    (base / "etc" / "profile.d" / "conda.sh").write_text("conda() { return 1; }\n")
-    shell.stubs["conda"] = f'echo "{base}"'
-    done = shell.run(render_script(options={"environment.conda": "torch"}))
-    assert done.returncode == 78
-    assert "cannot activate the conda environment torch" in done.stderr
 
 
 def test_a43_modules_are_loaded_through_the_exported_function(

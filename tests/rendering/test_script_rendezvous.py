@@ -106,15 +106,6 @@ def test_a01_a_name_service_that_answers_loopback_fails_closed(
     assert "127.0.0.1 from the route to node2 is a loopback" in done.stderr
 
 
-def test_a04_without_scontrol_there_is_no_fallback(
-    shell: Bash, render_script: RenderScript
-) -> None:
-    del shell.stubs["scontrol"]
-    done = shell.run(render_script(python=shell.python))
-    assert done.returncode == 78
-    assert "node1: there is no scontrol on PATH" in done.stderr
-
-
 def test_a04_a_name_that_nobody_knows_fails_closed(
     shell: Bash, render_script: RenderScript
 ) -> None:
@@ -209,14 +200,6 @@ def test_a14_a_shell_that_is_not_on_the_head_node_fails_closed(
     assert "login1: this shell should run on the head node node1" in done.stderr
 
 
-def test_a13_nothing_in_the_task_is_expanded_by_the_batch_shell(
-    shell: Bash, render_script: RenderScript
-) -> None:
-    shell.run(render_script(python=shell.python, args=["$SLURM_NODEID", "`id`", "\\$HOME"]))
-    assert shell.arguments(1)[-3:] == ["$SLURM_NODEID", "`id`", "\\$HOME"]
-    assert "$SLURM_NODEID" in (shell.record / "task.sh").read_text()
-
-
 def test_a15_a16_the_rendezvous_is_this_attempts_own_and_waits_as_the_profile_says(
     shell: Bash, render_script: RenderScript
 ) -> None:
@@ -244,16 +227,6 @@ def test_a17_the_port_is_outside_the_ephemeral_range(
     done = shell.run(render_script(python=shell.python, profile=profile))
     assert done.returncode == 0, done.stderr
     assert base <= port_of(shell) < first
-
-
-def test_a17_without_any_such_port_it_fails_closed(
-    shell: Bash, render_script: RenderScript
-) -> None:
-    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    profile = {"rendezvous": {"port_base": first, "port_span": 16}}
-    done = shell.run(render_script(python=shell.python, profile=profile))
-    assert done.returncode == 78
-    assert "node1: no free port outside" in done.stderr
 
 
 def test_a17_a_taken_port_is_passed_over(shell: Bash, render_script: RenderScript) -> None:

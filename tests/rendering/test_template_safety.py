@@ -35,12 +35,9 @@ VALUES = {
 HOSTILE = {
     "has no part": [
         "X={{ text.__class__.__mro__[1].__subclasses__() | sh }}",
-        "X={{ text['__cla' ~ 'ss__'] | sh }}",
         "X={{ range.__globals__ | sh }}",
         "X={{ text.upper() | sh }}",
-        "X={{ text.upper | sh }}",
         "X={{ '{0.__class__}'.format(text) | sh }}",
-        "{% set range = names.count %}X={{ range('a') }}",
         "{% for a in names %}{% if loop.changed %}{% endif %}{% endfor %}",
         "X={{ self.__init__ | sh }}",
         "X={{ names.append(1) | sh }}",
@@ -56,22 +53,18 @@ HOSTILE = {
         "X={{ text | attr('__class__') | sh }}",
         "X={{ names | map('upper') | first | sh }}",
         "X={{ text | safe }}",
-        "{% if text is callable %}{% endif %}",
     ],
     "there is no file": [
         "{% include '../secret.j2' %}",
-        "{% include '/etc/passwd' %}",
         "{% include 'template.toml' %}",
     ],
     "not part of templates": [
         "{% include 'part.j2' without context %}",
         "{% import 'part.j2' as s %}",
-        "{% from 'job.sbatch.j2' import x %}",
         "{% extends 'part.j2' %}",
         "{% block tail %}{% endblock %}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{% set x %}y{% endset %}",
-        "{% filter upper %}{{ text | sh }}{% endfilter %}",
         "{% autoescape true %}{{ text | sh }}{% endautoescape %}",
     ],
     "unknown tag": ["{% do names.append(1) %}"],
@@ -88,7 +81,6 @@ HOSTILE = {
     ],
     "MemoryError": [
         "X={{ ('a' * 10**9) | sh }}",
-        "X={{ ('%1000000000d' % 1) | sh }}",
         "{% set t = long %}" + "{% set t = t ~ t %}" * 60,
     ],
     "more than 8000": ["{{ " + "a ~ " * 20_000 + "a }}", "{{ a }}" * 9000],
@@ -100,7 +92,6 @@ HOSTILE = {
 ENDLESS = {
     "loops": "{% for a in range(99999) %}" * 2 + "{% endfor %}" * 2,
     "a number that grows": "{% set n = 99 %}" + "{% set n = n * n %}" * 40 + "{{ n }}",
-    "long lists sorted": "{% for a in range(9999) %}{% set l = range(99999) | sort %}{% endfor %}",
 }
 
 
@@ -219,19 +210,6 @@ def test_what_is_rendered_is_what_the_checksum_was_made_of(write_template: Write
     assert load_template(str(template.dir)).sha256 != checksum
 
 
-@pytest.mark.parametrize("link", ["/dev/zero", "/dev/stdin", "/nowhere"])
-def test_a_device_is_no_template(link: str, write_template: WriteTemplate) -> None:
-    template = write_template("true\n")
-    (template.dir / "link.j2").symlink_to(link)
-    with pytest.raises(ConfigError, match=r"link\.j2: a template's file is a plain file"):
-        write_template("true\n")
-
-
-def test_a_template_of_5_mb_is_refused_unread(write_template: WriteTemplate) -> None:
-    with pytest.raises(ConfigError, match="at most 128000 bytes"):
-        write_template("x" * 5_000_000)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -271,11 +249,6 @@ def test_a_template_may_refuse_values_in_its_own_words(write_template: WriteTemp
     template = write_template("{% if number > 2 %}{{ refuse('at most 2') }}{% endif %}")
     with pytest.raises(RenderError, match="refuses: at most 2"):
         render_template(template, VALUES)
-
-
-def test_raw_text_is_the_authors_own(write_template: WriteTemplate) -> None:
-    template = write_template("#!/bin/bash\n{% raw %}echo ${x:-{{ }}}{% endraw %}\n")
-    assert "echo ${x:-{{ }}}" in render_template(template, VALUES)
 
 
 def test_what_templates_need_is_there(write_template: WriteTemplate) -> None:

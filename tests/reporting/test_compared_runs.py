@@ -6,12 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fsdpkit.errors import UsageError
-from fsdpkit.reporting.comparison.compared import Curve, compare, curves, label
-from fsdpkit.reporting.comparison.drawing import drawn
+from fsdpkit.reporting.comparison.compared import compare, curves
 from fsdpkit.reporting.comparison.page import page
 from fsdpkit.runs.provenance import Packages, Provenance, Repository, Script, save_provenance
 from fsdpkit.scheduling.run import Run
@@ -129,20 +127,6 @@ def test_an_array_s_tasks_are_compared_with_their_own_arguments(tmp_path: Path) 
 def test_one_is_no_comparison(two: list[Run]) -> None:
     with pytest.raises(UsageError, match="from 2 to"):
         compare(two[:1])
-
-
-def test_labels_go_on_after_z() -> None:
-    assert [label(n) for n in (0, 25, 26, 27, 52)] == ["a", "z", "aa", "ab", "ba"]
-
-
-def test_a_drawing_stays_in_its_columns_whatever_the_numbers() -> None:
-    wild = Curve("a", "loss", np.arange(5000.0), np.tile([1e300, np.nan, -1e-9, np.inf, 2.0], 1000))
-    flat = Curve("b", "loss", np.array([7.0]), np.array([0.0]))
-    for found in ([wild], [flat], [wild, flat]):
-        assert max(map(len, drawn(found))) <= 80
-    assert any("a" in line for line in drawn([wild]))
-    meets = drawn([flat, Curve("c", "loss", np.array([7.0]), np.array([0.0]))])
-    assert any("*" in line for line in meets)
 
 
 def test_the_command_prints_80_columns_json_and_a_file(

@@ -3,6 +3,7 @@ order. Between two looks the test does what ranks would have done meanwhile."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.reporting.logs import following
-from fsdpkit.reporting.logs import lines as log_lines
 from fsdpkit.reporting.logs.following import follow
 from fsdpkit.reporting.logs.lines import LineFilter, in_order, sources_of
 from fsdpkit.scheduling.run import Run
@@ -178,8 +178,8 @@ def test_files_of_launches_long_gone_are_left_alone(
     first, second = (run.dir / f"attempt-{n}/rank-0.out" for n in (0, 1))
     opened: list[Path] = []
     listed: list[Path] = []
-    names_in = log_lines._names_in
-    monkeypatch.setattr(log_lines, "_names_in", lambda d: listed.append(d) or names_in(d))
+    names_in = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda d: listed.append(d) or names_in(d))
     read = following.LineReader.read
     monkeypatch.setattr(
         following.LineReader, "read", lambda self: opened.append(self.path) or read(self)

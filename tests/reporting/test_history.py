@@ -160,11 +160,6 @@ def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
     assert [c.step for c in found.checkpoints] == [5, 20]
 
 
-def test_a_run_that_never_started_has_an_empty_history(tmp_path: Path) -> None:
-    found = history_of(RunPaths(tmp_path), record(job(7)))
-    assert (found.attempts, found.checkpoints) == ((), ())
-
-
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),

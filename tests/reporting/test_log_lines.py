@@ -109,16 +109,6 @@ def test_what_is_read_of_a_large_file_are_whole_lines_of_its_end(
         assert b"\n" not in data[start - 1 :], "it begins within a line"
 
 
-def test_broken_characters_are_replaced_and_whole_ones_never_torn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_lines, "_CHUNK", 1)
-    path = tmp_path / "log"
-    append(path, "3 é\n".encode() + b"\xff\n")
-    found = [line for _, lines in lines_of(LogSource(0, 0, 0, "out", path)) for line in lines]
-    assert found == ["3 é", "\ufffd"]
-
-
 def test_a_reader_gives_a_line_when_it_is_whole_and_the_rest_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "log"
     reader = LineReader(path)
@@ -129,23 +119,6 @@ def test_a_reader_gives_a_line_when_it_is_whole_and_the_rest_when_asked(tmp_path
     assert reader.read() == ["step 2"]
     assert reader.rest() == ["last words"]
     assert reader.rest() == []
-
-
-def test_a_file_is_read_to_its_end_though_a_read_gives_less_than_was_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read_at = log_lines._read_at
-
-    def reluctant(path: Path, position: int) -> tuple[bytes, int]:
-        data, size = read_at(path, position)
-        return data[:3], size
-
-    monkeypatch.setattr(log_lines, "_read_at", reluctant)
-    append(tmp_path / "log", "step 1\nstep 2\nno end")
-    found = [
-        line for _, lines in lines_of(LogSource(0, 0, 0, "out", tmp_path / "log")) for line in lines
-    ]
-    assert found == ["step 1", "step 2", "no end"]
 
 
 def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> None:
@@ -218,12 +191,15 @@ def test_ranks_are_written_as_numbers_and_spans() -> None:
             parse_ranks(wrong)
 
 
-def test_lines_come_file_by_file(tmp_path: Path) -> None:
+def test_lines_come_file_by_file_with_whole_characters_however_little_a_read_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_lines, "_CHUNK", 1)
     sources = [LogSource(0, 0, rank, "out", tmp_path / f"{rank}") for rank in (0, 1)]
     for source in sources:
-        append(source.path, "first\nlast")
+        append(source.path, "3 é\n".encode() + b"\xff\nlast")
     found = [(source.rank, line) for source, lines in in_order(sources) for line in lines]
-    assert found == [(0, "first"), (0, "last"), (1, "first"), (1, "last")]
+    assert found == [(rank, line) for rank in (0, 1) for line in ("3 é", "\ufffd", "last")]
 
 
 # Carriage returns

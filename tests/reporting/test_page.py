@@ -14,14 +14,11 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.config.job import JobSpec, Resources
-from fsdpkit.config.training import TrainingSettings
-from fsdpkit.errors import NotFoundError, UsageError
+from fsdpkit.errors import NotFoundError
 from fsdpkit.reporting.report import about
 from fsdpkit.reporting.report.page import page
 from fsdpkit.runs import outcomes
@@ -254,13 +251,6 @@ def test_files_that_are_torn_or_missing_leave_a_page_with_the_rest(run: Run) -> 
     assert "Loss" in told
 
 
-@pytest.mark.parametrize("job", ["[]", '{"resources": 3, "training": [], "args": 1}', "{"])
-def test_nothing_but_the_record_is_a_page(tmp_path: Path, job: str) -> None:
-    run = made_run(tmp_path / "made-20260101-000000-0000")
-    run.paths.job.write_text(job)
-    assert "Finished" in text(page(run))
-
-
 def test_the_slow_rank_is_named_with_the_node_it_was_on(tmp_path: Path) -> None:
     """A spare took node2's place in the launch in which rank 3 was slow, and its GPU was hot."""
     run = made_run(tmp_path / "made-20260101-000000-0000")
@@ -325,21 +315,6 @@ def test_settings_that_differ_come_first_and_secrets_do_not_come_at_all(tmp_path
     assert html.index("training.optimizer.lr") < html.index("training.seed")
 
 
-def test_a_setting_at_its_default_is_not_listed_as_changed(tmp_path: Path) -> None:
-    """An empty list is `[]` in job.json and a tuple in the model."""
-    job = msgspec.to_builtins(
-        JobSpec(
-            schema="fsdpkit.job/1",
-            name="a",
-            entry="b.py",
-            resources=Resources(nodes=1, gpus=1, time="1"),
-            training=TrainingSettings(),
-        )
-    )
-    told = about.settings(json.loads(json.dumps(job)))
-    assert [(one.key, one.value) for one in told.changed if one.value == one.default] == []
-
-
 def test_an_array_is_a_table_of_its_tasks_and_one_of_them_in_full(tmp_path: Path) -> None:
     job = {"training": {"steps": 20}, "args": ["--lr", "1e-{array_task}", "--api-key", "hunter2"]}
     run = made_run(tmp_path / "made-20260101-000000-0000", array=[0, 3], job=job)
@@ -364,11 +339,6 @@ def test_an_array_is_a_table_of_its_tasks_and_one_of_them_in_full(tmp_path: Path
         page(run, 7)
 
 
-def test_a_run_that_is_no_array_has_no_task(run: Run) -> None:
-    with pytest.raises(UsageError, match="not an array"):
-        page(run, 1)
-
-
 def test_the_command_writes_the_file_whole_or_not_at_all(
     run: Run, tmp_path: Path, fsdpkit: Fsdpkit
 ) -> None:
@@ -386,27 +356,6 @@ def test_the_command_writes_the_file_whole_or_not_at_all(
     assert "no/such/directory.html cannot be written" in failed.stderr
     unknown = fsdpkit("report", "other")
     assert unknown.returncode == 66
-
-
-@pytest.mark.parametrize("count", [7, 2000])
-def test_the_lines_of_many_nodes_have_no_holes_whether_they_ran_for_a_minute_or_for_days(
-    tmp_path: Path, count: int
-) -> None:
-    run = made_run(tmp_path / "made-20260101-000000-0000", nodes=8)
-    task, names = run.paths.task(), [f"node{n}" for n in range(1, 9)]
-    starts(task, 0, T0, ready_s=0, nodes=names)
-    launches(task, 0, T0, nodes=names)
-    at_s, times = T0, []
-    for _ in range(count):  # as launching.sampling does
-        times.append(at_s)
-        at_s += max(10.0, (at_s - T0) / 360)
-    for node in range(8):
-        samples = ({"time_s": t, "cpu_percent": 50 + node} for t in times)
-        write_lines(task.attempt(0).node_samples(node), *samples)
-    ends(task, 0, at_s)
-    (line,) = re.findall(r'data-name="median node" d="([^"]*)"', page(run))
-    assert line.count("M") == 1
-    assert line.count("L") >= (3 if count == 7 else 100)
 
 
 # ---- Numbers that nobody expects
@@ -495,30 +444,6 @@ def test_a_loss_that_explodes_is_drawn_with_gaps_and_named(tmp_path: Path) -> No
     assert ">inf</text>" in html
 
 
-def test_a_single_evaluation_is_a_disc_wherever_its_step_lies(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "made-20260101-000000-0000")
-    task = run.paths.task()
-    starts(task, 0, T0 + 60)
-    launches(task, 0, T0 + 70)
-    trains(task, 10, 20, T0 + 80)
-    write_lines(task.metrics, {"time_s": T0 + 99, "step": 25, "eval_loss": 0.5})
-    ends(task, 0, T0 + 100)
-    html = page(run)
-    (disc,) = re.findall(r'class="line dots b" d="M([\d.]+) ([\d.]+)h0"', html)
-    assert 0 <= float(disc[0]) <= 1000
-    assert 0 <= float(disc[1]) <= 240
-
-
-def test_a_run_that_logs_no_steps_is_not_called_idle(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "made-20260101-000000-0000")
-    starts(run.paths.task(), 0, T0 + 60)
-    launches(run.paths.task(), 0, T0 + 70)
-    ends(run.paths.task(), 0, T0 + 1000)
-    told = text(page(run))
-    assert "0% trained" not in told
-    assert "it is unknown how much trained" in told
-
-
 MANY = 301
 """Attempts of a run. One drawing of each would take the page's length many times."""
 
@@ -576,13 +501,3 @@ def test_a_number_of_ones_own_has_a_curve_and_does_no_harm(tmp_path: Path) -> No
     assert HOSTILE not in html
     assert "&lt;script&gt;alert(1)" in html
     assert re.search(r">10(\.0+)? at step 20<", html)
-
-
-def test_an_evaluation_done_again_does_not_run_back_across_the_picture(tmp_path: Path) -> None:
-    run = trained(made_run(tmp_path / "made-20260101-000000-0000"))
-    again = [{"time_s": T0 + 900, "step": s, "eval_loss": 9.0} for s in (5, 10, 5, 10)]
-    write_lines(run.paths.task().metrics, *again)
-    html = page(run, now_s=T0 + 2000)
-    (drawn,) = re.findall(r'data-name="evaluation" d="([^"]*)"', html)
-    across = [float(x) for x in re.findall(r"[ML]([\d.]+) ", drawn)]
-    assert across == sorted(across)

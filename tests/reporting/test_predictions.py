@@ -20,7 +20,7 @@ from fsdpkit.reporting.training import trainings_of
 from fsdpkit.runs.predicted import Predicted, Span, save_predicted
 from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run import Run
-from tests.reporting.made_run import T0, ends, launches, made_run, starts, trains, write_lines
+from tests.reporting.made_run import T0, ends, launches, made_run, starts, trains
 
 GIB = 2**30
 ENDED = {"state": "COMPLETED", "source": "sacct", "exit_code": 0, "exit_signal": 0}
@@ -170,31 +170,6 @@ def test_without_metrics_the_prediction_stands_alone(tmp_path):
     assert in_a_line([one]) == ""
 
 
-def test_torn_lines_and_numbers_that_are_none_count_for_nothing(tmp_path):
-    run = trained(tmp_path / "run", plan())
-    metrics = run.paths.task().metrics
-    bad = {"time_s": T0 + 99, "step": 31, "step_time_s": None, "tokens_per_s": None}
-    write_lines(metrics, bad, '{"time_s": 1e9, "step": 3', '\n{"step_time_s": NaN}\n')
-    (one,) = found(run)
-    assert figure(one, "tokens_per_s").measured == 110.0
-
-
-def test_three_steps_are_too_few_to_say(tmp_path):
-    run = made_run(tmp_path / "run")
-    starts(run.paths.task(), 0, T0)
-    trains(run.paths.task(), 1, 3, T0)
-    save_predicted(run.paths, plan())
-    (one,) = found(run)
-    assert one.lines == 0
-    assert figure(one, "tokens_per_s").measured is None
-
-
-def test_resident_memory_of_a_process_is_not_compared_with_a_gpus(tmp_path):
-    run = trained(tmp_path / "run", plan(), memory_reserved_bytes=None)
-    (one,) = found(run)
-    assert figure(one, "memory_bytes").measured is None
-
-
 def resumed(directory: Path, first: Predicted | None, second: Predicted | None) -> Run:
     """Ten steps on two nodes at 100 tokens/s, ten more by a second job on four at 190."""
     earlier = JobRecord(job_id="7", nodes=2, ranks_per_node=2, ended={"7": ENDED})
@@ -226,11 +201,6 @@ def test_each_job_of_a_resumed_run_is_compared_with_its_own_prediction(tmp_path)
     assert (one.nodes, figure(one, "tokens_per_s").measured) == (2, 100.0)
     assert (two.nodes, figure(two, "tokens_per_s").measured) == (4, 190.0)
     assert figure(two, "tokens_per_s").error == pytest.approx(-0.05)
-
-
-def test_jobs_of_the_same_prediction_are_one_comparison(tmp_path):
-    (one,) = found(resumed(tmp_path / "run", plan(), plan()))
-    assert one.lines == 14
 
 
 def test_a_job_without_a_plan_is_left_out_and_does_not_lend_its_steps(tmp_path):

@@ -64,11 +64,6 @@ def test_the_trainer_knows_best_how_many_steps_there_are(written: Write, job: An
     assert (told.step, told.steps, told.eta_s) == (50, 60, 20.0)
 
 
-@pytest.mark.parametrize("said", ["many", -1, 0, 1 << 60, 1e300, None])
-def test_a_number_of_steps_that_cannot_be_is_left_out(written: Write, said: object) -> None:
-    assert progress_of(written([step(10, 100.0, planned_steps=said)]), JOB).steps == 1000
-
-
 def test_what_lies_between_two_starts_is_no_training_time(written: Write) -> None:
     """The run waited for a week in the queue, and went on exactly where it was."""
     launch = Launch(number=0, began_s=600_000.0, nodes=("n1",))

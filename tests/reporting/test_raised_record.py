@@ -113,11 +113,6 @@ def test_leaving_while_an_exception_is_handled_is_ended_by_that_exception() -> N
     assert str(found.shown.raised) == "ValueError: broken"
 
 
-def test_leaving_with_words_is_told_by_them() -> None:
-    found = explained(record({"type": "SystemExit", "message": "no data: /x"}, BROKEN))
-    assert str(found.shown.raised) == "no data: /x"
-
-
 def test_leaving_with_a_number_is_told_with_its_place() -> None:
     left = {"type": "SystemExit"}
     found = explained(record(left, left, status=3), status=3)

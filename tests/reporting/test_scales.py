@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fsdpkit.reporting.scales import clock, linear, logarithmic
-from fsdpkit.reporting.words import duration, moment, number, zone_name
-
-T0 = 1_790_000_000.0  # Monday, 21 September 2026, 14:13:20 UTC
-
-
-@pytest.fixture
-def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+from fsdpkit.reporting.scales import linear, logarithmic
+from fsdpkit.reporting.words import duration, number
 
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
@@ -75,26 +62,6 @@ def test_what_never_changes_has_an_axis_too() -> None:
 def test_a_logarithmic_axis_puts_decades_at_equal_distances() -> None:
     places = logarithmic(1, 1000).fractions(np.array([1.0, 10.0, 100.0]))
     assert places[1] - places[0] == pytest.approx(places[2] - places[1])
-
-
-def test_times_are_local_and_the_zone_is_named(in_new_york: None) -> None:
-    axis = clock(T0, T0 + 4 * 3600)
-    assert [label for _, label in axis.ticks] == ["11:00", "12:00", "13:00", "14:00"]
-    assert moment(T0) == "21 Sep 2026, 10:13:20"
-    assert zone_name(T0) == "EDT (UTC-0400)"
-
-
-@given(st.floats(0.1, 5e8))
-def test_a_time_axis_has_few_ticks_within_it(wide_s: float) -> None:
-    axis = clock(T0, T0 + wide_s)
-    assert len(axis.ticks) <= 7
-    assert all(axis.low <= value <= axis.high for value, _ in axis.ticks)
-
-
-def test_days_are_named_where_they_begin() -> None:
-    labels = [label for _, label in clock(T0, T0 + 86400).ticks]
-    assert any("Sep" in label for label in labels)
-    assert any(":" in label for label in labels)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from fsdpkit.reporting import series
 from fsdpkit.reporting.series import (
     MetricsTable,
-    middle,
     on_grid,
     read_metrics,
     read_own_numbers,
@@ -165,13 +164,6 @@ def test_one_spike_among_a_hundred_thousand_is_kept() -> None:
     assert kept_x[kept_y == 9.0].tolist() == [31_415]
 
 
-def test_the_middle_line_is_not_moved_by_a_spike() -> None:
-    y = np.ones(1000)
-    y[500] = 1e6
-    _, medians = middle(np.arange(1000.0), y, 100)
-    assert medians.tolist() == [1.0] * 100
-
-
 def test_samples_on_a_grid_are_means_and_nothing_where_there_are_none() -> None:
     time_s, edges = np.array([0.0, 1.0, 5.0, 10.0, 99.0]), np.array([0.0, 2.0, 4.0, 10.0])
     found = on_grid(time_s, np.array([1.0, 3.0, 5.0, np.nan, 7.0]), edges)
@@ -199,17 +191,3 @@ def test_numbers_of_ones_own_are_found_by_name(tmp_path: Path) -> None:
     own = {name: (x.tolist(), y.tolist()) for name, (x, y) in read_own_numbers(path).items()}
     assert own == {"recall": ([1, 2, 3], [0.1, -2, -3]), "rouge": ([3], [7])}
     assert read_own_numbers(tmp_path / "none") == {}
-
-
-def test_of_many_lines_every_second_tells_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(series, "_MOST_OWN_LINES", 100)
-    path = tmp_path / "metrics.jsonl"
-    lines = ({"time_s": T0, "step": s, "mine": s, f"name{s}": 1} for s in range(1000))
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    own = read_own_numbers(path)
-    assert len(own) == 24
-    step, value = own["mine"]
-    assert 50 <= len(step) <= 100
-    assert step.tolist() == value.tolist() == list(range(0, 1000, 16))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -115,22 +114,6 @@ def test_clocks_that_are_apart_are_put_on_the_heads(run: Run) -> None:
     assert bounds(run) == [(T0 + 100, T0 + 190)]
     task.attempt(0).ending.unlink()
     assert bounds(run) == [(T0 + 100, T0 + 180)]
-
-
-def test_an_ending_that_was_copied_later_does_not_stretch_the_attempt(run: Run) -> None:
-    task = run.paths.task()
-    starts(task, 0, T0)
-    ended = {"time_s": T0 + 50, "event": "node-ended", "node": "node1"}
-    write_lines(task.attempt(0).node_events(0), ended)
-    ends(task, 0, T0 + 86400)
-    os.utime(task.attempt(0).failures, (T0 + 86400, T0 + 86400))
-    assert bounds(run) == [(T0, T0 + 50)]
-
-
-def test_an_attempt_of_which_nothing_is_on_record_is_no_span(run: Run) -> None:
-    run.paths.task().attempt(0).dir.mkdir()
-    assert bounds(run) == [(None, None)]
-    assert [s.kind for s in spans(run)] == []
 
 
 def test_torn_files_are_no_error(run: Run) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdpkit.launching.sampling import sampling
+from fsdpkit.launching.sampling import PrintedSoFar, sampling
 from fsdpkit.reporting.usage import NodeUsage, SampleReader, frame, usage_of, worst_first
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.samples import Sample
@@ -36,7 +36,7 @@ def node(number: int, age_s: float = 5, *busy: float) -> NodeUsage:
 
 def test_what_the_real_sampler_writes_is_shown(tmp_path: Path) -> None:
     path = AttemptPaths(tmp_path).node_samples(0)
-    with sampling(path, 0.1):
+    with sampling(path, 0.1, PrintedSoFar()):
         time.sleep(0.5)
     found = SampleReader().read(path)
     assert len(found) == 2
@@ -100,10 +100,3 @@ def test_64_nodes_fit_a_terminal_of_80_by_24() -> None:
     assert lines[4].startswith("gpu-node-062")
     assert "2 " in lines[4]
     assert lines[-1].startswith("and 44 more")
-
-
-def test_a_long_name_keeps_the_end_that_tells_it_apart() -> None:
-    long = usage_of(0, "a-centre-with-a-very-long-name-node-0042", samples(5, 50.0), NOW_S)
-    row = frame("run", [long], 80, 24)[3]
-    assert "0042 " in row
-    assert len(row) <= 80

@@ -28,7 +28,7 @@ from fsdpkit.reporting.status.watching import (
     view_of,
 )
 from fsdpkit.reporting.timeline import TimelineSpan
-from fsdpkit.runs.history import Attempt, History
+from fsdpkit.runs.history import History
 from fsdpkit.runs.record import JobRecord, save
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
@@ -353,29 +353,6 @@ def test_each_change_is_told_once() -> None:
     ]
     assert changes(second, second, 8.0) == []
     assert progress_line(TrainingProgress()) == "no step yet"
-
-
-def test_an_event_whose_time_becomes_exact_is_told_once() -> None:
-    begun, exact = (RunEvent(time_s=t, words="attempt 0 began") for t in (5.0, 4.0))
-    boom, again = (RunEvent(time_s=t, words="rank 1: boom") for t in (6.0, 9.0))
-    first = View(run="r", state="RUNNING", events=(begun, boom))
-    second = View(run="r", state="RUNNING", events=(exact, boom, again))
-    assert changes(first, second, 10.0) == [again]
-
-
-def test_numbers_that_no_curve_shows_are_gaps() -> None:
-    curves = Curves()
-    for step, loss in enumerate(("1e29", "1e300", "NaN", "Infinity", "null", "2.5")):
-        curves.add(f'{{"step": {step}, "loss": {loss}, "step_time_s": 1}}')
-    assert curves.curves()["loss"] == (1e29, None, None, None, None, 2.5)
-
-
-def test_attempts_come_from_the_history() -> None:
-    attempt = Attempt(number=3, dir=Path("r/attempt-3"), job_id="7")
-    history = History(
-        run=Path("r"), array_task=None, dir=Path("r"), attempts=(attempt,), checkpoints=()
-    )
-    assert view_of("r", None, history).attempt == 3
 
 
 # ---- A script that logs nothing, or under names of its own

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs.printed_when import PrintedWhen
+from fsdpkit.runs.samples import Sample
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import RESET, found, rank
 
@@ -41,3 +43,41 @@ def test_what_others_printed_and_got_over_is_not_why_one_left() -> None:
     told = found(rank(0, None, status=1, log=common + "the shards are uneven\n"), *peers, ranks=3)
     assert (told.cause, told.rank) == ("exception", 0)
     assert "uneven" in told.sentence
+
+
+def _timed(voice: Voice, *samples: tuple[float, int, int]) -> Voice:
+    """samples: seconds since the start, bytes of standard error, steps."""
+    made = [
+        Sample(time_s=at_s, launch=0, optimizer_steps=steps, printed={voice.rank or 0: (0, size)})
+        for at_s, size, steps in samples
+    ]
+    return msgspec.structs.replace(voice, when=PrintedWhen(made, 0))
+
+
+BROKE = "error: the archive is broken\n"
+
+
+@pytest.mark.parametrize(
+    ("later", "steps", "words"),
+    [
+        ("", 400, "the archive is broken (31 min and 400 steps before the end)"),
+        ("error: no such table\n", 400, "no such table"),
+        ("", 0, "the archive is broken"),
+    ],
+)
+def test_an_old_error_that_was_survived_counts_only_if_nothing_came_later(
+    later: str, steps: int, words: str
+) -> None:
+    voice, size = rank(0, None, log=BROKE + later), len(BROKE)
+    samples = ((0.0, size, 0), (1800.0, size, steps - 3), (1860.0, size + len(later), steps))
+    told = found(_timed(voice, *samples), ranks=1)
+    assert words in told.sentence
+    assert ("broken" in told.sentence) == ("broken" in words)
+
+
+@pytest.mark.parametrize(("last_s", "told"), [(600.0, True), (1700.0, False)])
+def test_ranks_that_had_long_been_silent_are_told_of(last_s: float, told: bool) -> None:
+    log = "step 1 loss 2.5\nsaving #\n"
+    samples = ((0.0, 5, 0), (last_s, len(log), 1), (1800.0, len(log), 1))
+    of_all = found(*(_timed(voice, *samples) for voice in _ranks(log)), state=OVER, ranks=4)
+    assert ("20 min before the end" in of_all.sentence) == told

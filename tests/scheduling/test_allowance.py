@@ -16,8 +16,8 @@ from fsdpkit.config.profile import Identify
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.errors import UsageError
 from fsdpkit.rendering.directives import resource_directives
-from fsdpkit.scheduling import live_placement
-from fsdpkit.scheduling.allowance import Request, objections, remarks
+from fsdpkit.scheduling import live_placement, slurm_answers
+from fsdpkit.scheduling.allowance import Request, allowance
 from fsdpkit.scheduling.job_checks import what_is_handed_on
 from fsdpkit.scheduling.live_cluster import LiveCluster
 from fsdpkit.scheduling.live_limits import (
@@ -27,6 +27,7 @@ from fsdpkit.scheduling.live_limits import (
     parse_qos,
 )
 from fsdpkit.scheduling.live_placement import completed_by, with_qos
+from fsdpkit.scheduling.slurm_answers import SlurmAnswers
 from fsdpkit.scheduling.submission import SubmitRequest, asked_for
 from tests.publishing.live_answers import CONFIG, answers, node, partition, read
 
@@ -66,6 +67,14 @@ def asked(**changes: Any) -> Request:
     )
 
 
+def objections(request: Request, live: LiveCluster) -> list[str]:
+    return [*allowance(request, live).never]
+
+
+def remarks(request: Request, live: LiveCluster) -> list[str]:
+    return [*allowance(request, live).remarks]
+
+
 MINE = {"Account": "lab", "User": "me", "QOS": "normal,gold", "DefaultQOS": "normal"}
 LAB = {"Account": "lab", "ParentName": "root"}
 LIMITS = [
@@ -76,6 +85,7 @@ LIMITS = [
     ([{**MINE, "MaxTRESMins": "gres/gpu=240"}], "allows this job 00:30:00"),
     ([{**MINE, "MaxWall": "00:10:00"}], "allows this job 00:10:00"),
     ([{**MINE, "MaxJobs": "0"}], "allows no job"),
+    ([MINE, {**LAB, "GrpSubmit": "0"}], "account lab allows no job"),
     ([{**MINE, "MaxTRES": "gres/gpu:a100=4,gres/gpu:v100=4"}], "8 gres/gpu:a100 asked"),
 ]
 
@@ -127,6 +137,8 @@ def test_the_first_level_that_sets_a_limit_counts() -> None:
     assert not objections(asked(), cluster(associations=[mine], qos=rules, QoS="wide"))
     (found,) = objections(asked(), cluster(associations=[mine], qos=rules))
     assert "QOS normal allows a job 4" in found
+    over = [rules[0], {**rules[1], "Flags": "OverPartQOS"}]
+    assert objections(asked(), cluster(associations=[mine], qos=over, QoS="wide")) == [found]
 
 
 def test_qos_and_accounts_of_a_partition_are_compared_with_the_person_s() -> None:
@@ -137,8 +149,57 @@ def test_qos_and_accounts_of_a_partition_are_compared_with_the_person_s() -> Non
     ]
     (found,) = objections(asked(qos="silver"), cluster(associations=[MINE]))
     assert "not among yours: gold, normal" in found
+    (found,) = objections(asked(account="old"), cluster(associations=[MINE]))
+    assert "account old is not among yours: lab" in found
     (found,) = objections(asked(partition="other"), cluster(associations=[MINE]))
     assert "takes QOS gold only, the job has normal" in found
+
+
+PARTITION = [
+    ({"MaxTime": "00:30:00"}, "01:00:00 asked, partition gpu allows a job 00:30:00", "TimeLimit"),
+    ({"MaxNodes": "1"}, "2 nodes asked, partition gpu allows a job 1", "MaxNodes"),
+    ({"MinNodes": "3"}, "2 nodes asked, partition gpu wants 3 or more", "MinNodes"),
+    ({"State": "DRAIN"}, "partition gpu takes no jobs", None),
+    ({"Nodes": "n1"}, "2 nodes asked, partition gpu has 1", None),
+]
+
+
+@pytest.mark.parametrize(("changes", "why", "flag"), PARTITION)
+def test_a_job_above_its_partition_never_starts_unless_a_qos_lifts_the_limit(
+    changes: dict[str, str], why: str, flag: str | None
+) -> None:
+    (found,) = objections(asked(), cluster(**changes))
+    assert why in found
+    lifted = [{"Name": "normal", "Flags": f"DenyOnLimit,Partition{flag}"}]
+    assert bool(objections(asked(), cluster(associations=[MINE], qos=lifted, **changes))) == (
+        flag is None
+    )
+
+
+def test_of_several_partitions_one_that_takes_the_job_is_enough_unless_all_must() -> None:
+    request = asked(partition="gpu,other", qos="gold")
+    assert not objections(request, cluster(MaxNodes="1"))
+    config = f"{ENFORCED}EnforcePartLimits = ALL\n"
+    assert "allows a job 1" in objections(request, cluster(MaxNodes="1", config=config))[0]
+
+
+def test_nodes_that_are_down_delay_a_job_and_too_few_gpus_forbid_it() -> None:
+    down = node("n1") + node("n2", State="DOWN")
+    found = allowance(asked(), cluster(down))
+    assert (found.never, "1 of 2 nodes" in found.remarks[0]) == ((), True)
+    (why,) = objections(asked(gpus=8), cluster(Nodes="n[1-2]"))
+    assert "2 nodes with 8 GPUs asked, partition gpu has 0" in why
+    hidden = cluster(Nodes="n[1-2],other7")  # powered down, and nothing is known of it
+    assert not objections(asked(gpus=8), hidden)
+
+
+def test_what_a_plug_in_may_choose_otherwise_is_said_and_not_refused() -> None:
+    rules = [{"Name": "normal", "MaxTRES": "node=1"}, {"Name": "gold"}]
+    config = f"{ENFORCED}JobSubmitPlugins = lua\n"
+    found = allowance(asked(), cluster(config=config, associations=[MINE], qos=rules))
+    assert (found.never, "QOS normal allows a job 1" in found.remarks[0]) == ((), True)
+    named = cluster(config=config, associations=[MINE], qos=rules)
+    assert objections(asked(qos="normal"), named)
 
 
 def test_memory_above_what_the_cores_may_have_costs_more_cores() -> None:
@@ -243,7 +304,7 @@ def test_the_qos_that_a_partition_wants_is_filled_in_or_listed(
     outcome: str | None,
 ) -> None:
     rows = parse_associations([row(ASSOC_FORMAT, **one) for one in own])
-    monkeypatch.setattr(live_placement, "associations_of", lambda *_, **__: rows)
+    monkeypatch.setattr(SlurmAnswers, "own", lambda self: rows)
     parts = partition("other", AllowQos="gold,silver")
     live = read(answers(parts, node("n1", Partitions="other") * 2, config=ENFORCED))
     placement = filled(live, 4, partition="other", qos=given)
@@ -258,10 +319,10 @@ def test_the_qos_that_a_partition_wants_is_filled_in_or_listed(
 
 
 def test_the_slurm_of_another_cluster_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object, **__: object) -> LiveCluster:
+    def never(*_: object, **__: object) -> SlurmAnswers:
         raise AssertionError("asked the wrong cluster")
 
-    monkeypatch.setattr(live_placement, "ask", never)
+    monkeypatch.setattr(slurm_answers, "answers_of", never)
     elsewhere = msgspec.structs.replace(
         GENERIC.profile, title="Far", identify=Identify(hostname=r"login\d+\.far\.example")
     )
@@ -273,15 +334,15 @@ def test_the_slurm_of_another_cluster_is_not_asked(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("conf", "options", "said"),
     [
-        (None, (), ["-t"]),
+        ({}, (), ["-t"]),
         ({"PropagateResourceLimits": "NONE"}, (), []),
         ({"PropagateResourceLimits": "ALL", "PropagateResourceLimitsExcept": "CPU"}, (), []),
         ({"PropagateResourceLimits": "CPU,AS"}, (), ["-t"]),
-        (None, ("propagate=NONE",), []),
+        ({}, ("propagate=NONE",), []),
     ],
 )
 def test_a_limit_of_this_shell_that_would_end_ranks_is_said(
-    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str] | None, options: Any, said: list[str]
+    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], options: Any, said: list[str]
 ) -> None:
     def limit(which: int) -> tuple[int, int]:
         soft = 1200 if which == resource.RLIMIT_CPU else resource.RLIM_INFINITY

@@ -29,7 +29,6 @@ def test_a_machine_that_is_the_cluster_answers_the_questions_of_slurm(
     one, task = MarkedJob("1", mark), MarkedJob("2_3", mark)
     assert local.states([one, task], asked) == {}
     assert local.details(one, asked) == {}
-    assert local.config_text(asked) is None
     assert local.find_by_comments(["fsdpkit:some-run"], asked) == {}
     assert local.forgot(one)
     assert (local.name(asked), local.receipt(one)) == (None, (None, None))

@@ -13,7 +13,7 @@ import pytest
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord, save
-from fsdpkit.scheduling.ahead import jobs_ahead
+from fsdpkit.scheduling import slurm_answers
 from fsdpkit.scheduling.job_mark import (
     JobMark,
     JobTraits,
@@ -22,6 +22,7 @@ from fsdpkit.scheduling.job_mark import (
     scontrol_traits,
     squeue_traits,
 )
+from fsdpkit.scheduling.resuming import jobs_ahead
 from fsdpkit.scheduling.run import Run
 from tests.scheduling.records import job, run_of
 
@@ -106,7 +107,8 @@ def slurm(tmp_path: Path, run: Run) -> Callable[..., None]:
             "squeue": broken or f'case "$*" in *%T*) echo "{row}" ;; *) echo "{traits}" ;; esac',
             "sacct": "echo 'Slurm accounting storage is disabled' >&2; exit 1",
             "scontrol": broken
-            or f'case "$*" in *config*) echo "ClusterName = {cluster}" ;; '
+            or f'case "$*" in *config*) echo "ClusterName = {cluster}"; '
+            "echo SLURM_VERSION=24.11.5 ;; "
             f"*update* | *release*) echo $* >> {tmp_path}/done ;; esac",
             "scancel": f"echo $* >> {tmp_path}/done",
         }
@@ -193,7 +195,10 @@ def test_no_other_job_than_the_run_s_has_a_mark(run: Run) -> None:
         run.marked("8")
 
 
-def test_what_a_receipt_cannot_hold_is_not_recorded(run: Run, slurm: Callable[..., None]) -> None:
+def test_what_a_receipt_cannot_hold_is_not_recorded(
+    run: Run, slurm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_answers, "_KEPT_S", 0.0)  # asked anew
     slurm("pit;zer", "7|RUNNING|None|n1|1|2|3|{owner}|4000|/x|fsdpkit:r")
     assert run.client().receipt(run.marked("7")) == (None, 4000.0)
     slurm("pitzer", ANOTHER)

@@ -14,8 +14,7 @@ import pytest
 from fsdpkit.errors import UsageError
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import read_provenance
-from fsdpkit.scheduling.relocation import in_copy
-from fsdpkit.scheduling.snapshot import copy_tree, editable_dirs, read_tree
+from fsdpkit.scheduling.snapshot import copy_tree, editable_dirs, in_copy, read_tree
 from fsdpkit.scheduling.submission import SubmitRequest, plan
 from fsdpkit.worktree.files import Limit, WorkTreeFiles, files_of
 from tests.conftest import COLD, Completed

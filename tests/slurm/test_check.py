@@ -42,7 +42,7 @@ def test_a_login_node_in_order_passes_every_check(
     }
     assert found["disk speed"]["outcome"] in ("ok", "warning")
     assert "pas1234" in found["account"]["told"]
-    assert "3 idle" in found["partition"]["told"]
+    assert "3 IDLE" in found["partition"]["told"]
     assert "torch 2." in found["environment"]["told"]
     assert list(tmp_path.iterdir()) == []
     assert on_slurm.run(["squeue", "-h"], check=True).stdout == ""
@@ -65,7 +65,7 @@ def test_what_is_wrong_is_told_with_its_remedy_and_the_other_checks_still_run(
     }
     assert "Invalid account" in found["account"]["told"]
     assert "sacctmgr" in found["account"]["remedy"]
-    assert "short is down" in found["partition"]["told"]
+    assert "short is DOWN" in found["partition"]["told"]
     assert "no Python in /nowhere" in found["environment"]["told"]
     assert found["disk speed"]["outcome"] in ("ok", "warning")
 

@@ -10,8 +10,7 @@ import pytest
 
 from fsdpkit import Run
 from tests.conftest import Completed, answer_of
-from tests.scheduling.bare_template import write_bare_template
-from tests.slurm.conftest import everything_said, wait_accounted
+from tests.slurm.conftest import everything_said
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -61,20 +60,3 @@ def test_one_job_is_diagnosed_from_the_queue_to_its_end(
     assert (found["rank"], found["node"]) == (1, "node2")
     assert "the loss is a walrus" in found["sentence"]
     assert f"fsdpkit diagnose {answer['run']}" in fsdpkit("status", answer["dir"]).stdout
-
-
-def test_who_cancelled_is_told(
-    on_slurm: SlurmCluster,
-    submit: Callable[..., dict[str, Any]],
-    fsdpkit: Callable[..., Completed],
-    write_script: Callable[[str, str], Path],
-    isolated_user: Path,
-) -> None:
-    write_bare_template(isolated_user / "centre")
-    script = str(write_script("sleeps.py", "import time; time.sleep(600)"))
-    answer = submit(script, "--nodes", "1", "--gpus", "1", "--set", "template=bare")
-    on_slurm.wait_job(answer["job_id"], states=["RUNNING"])
-    on_slurm.run(["scancel", answer["job_id"]], check=True)
-    wait_accounted(on_slurm, answer["job_id"], "CANCELLED by")
-    found = answer_of(fsdpkit("diagnose", answer["dir"], "--json"))
-    assert (found["cause"], found["sentence"]) == ("cancelled", "The job was cancelled by root.")

@@ -120,34 +120,6 @@ def test_two_nodes_run_as_each_portal_submits_them(office: Office) -> None:
         assert office.user.fsdpkit("diagnose", str(run)).returncode == 0
 
 
-def test_one_node_with_all_its_gpus(office: Office) -> None:
-    """Another script of the same app: the form's number of nodes chooses."""
-    job, place = office.submit("ondemand", place="testbed:main:4", nodes="1")
-    ended = office.cluster.wait_job(job)
-    (run,) = (place / "work" / "runs").iterdir()
-    said = (place / "output.log").read_text() + everything_said(run)
-    assert (ended["JobState"], ended["NumNodes"]) == ("COMPLETED", "1"), said
-    logs = sorted(run.glob("attempt-0/rank-*.out"))
-    assert [log.read_text().split()[:2] for log in logs] == [[str(rank), "4"] for rank in range(4)]
-    record = json.loads((run / "job.json").read_text())
-    assert (record["resources"]["nodes"], record["resources"]["gpus"]) == (1, 4)
-
-
-HOSTILE = "$(touch gotcha)`touch gotcha`;touch gotcha"
-
-
-def test_a_hostile_value_ends_the_job_before_anything_is_made(office: Office) -> None:
-    """Even if the portal's server let it through: by the script's own checks, in the job."""
-    job, place = office.submit("open-composer", arguments=HOSTILE)
-    ended = office.cluster.wait_job(job)
-    log = "".join(path.read_text() for path in place.glob("slurm-*.out"))
-    assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "65:0"), log
-    assert "fsdpkit: the form: Arguments: is " in log
-    assert "allowed: words of letters" in log
-    assert not (place / "runs").exists()
-    assert not (place / "gotcha").exists()
-
-
 def test_a_job_that_is_queued_again_goes_on_in_its_run(office: Office) -> None:
     """With what the form said the first time. Its status is the training's, and `resume` can go
     on from there."""

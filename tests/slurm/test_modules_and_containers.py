@@ -142,19 +142,6 @@ def test_without_a_purge_the_submitter_s_modules_stay(
     }, everything_said(run.dir)
 
 
-@pytest.mark.slurm
-@pytest.mark.packages
-def test_a_module_that_is_not_there_ends_the_job_with_its_name(
-    modules: Modules, fsdpkit: Fsdpkit, tmp_path: Path, write_script: Script
-) -> None:
-    profile = f'[environment]\nuse_modules = ["{modules.path}"]\nmodules = ["hello", "nope/9"]\n'
-    submit = submitting(fsdpkit, tmp_path, profile)
-    run = submit(write_script("tells.py", TELLS), "--nodes", "1")
-    said = everything_said(run.dir)
-    assert "cannot load the module nope/9" in said
-    assert told_by_ranks(run.dir) == []
-
-
 # Containers
 
 

@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
 from tests.conftest import Completed
-from tests.slurm.conftest import WHO, everything_said, told_by_ranks
+from tests.slurm.conftest import WHO, everything_said
 from tests.slurm_cluster import NEWEST, SlurmCluster, choice
 from tests.slurm_cluster.machines import poll
 
@@ -169,18 +168,6 @@ def test_a_job_asks_to_be_expedited_where_the_cluster_does_that(
         on_slurm.start_node(job["BatchHost"])
 
 
-def test_no_job_asks_to_be_expedited_where_the_site_has_not_switched_it_on(
-    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed]
-) -> None:
-    def switched_off(conf: str) -> str:
-        return conf.replace("enable_expedited_requeue", "idle_on_node_suspend")
-
-    with configured(on_slurm, switched_off):
-        words = ["--nodes", "2", "--gpus", "4", "--account", "pas1234"]
-        assert "#SBATCH --requeue\n" in fsdpkit("submit", *words, "--dry-run").stdout
-        assert "to start at" in fsdpkit("submit", *words, "--check").stdout
-
-
 def test_a_user_environment_that_cannot_be_read_is_named(
     on_slurm: SlurmCluster,
     submit: Submit,
@@ -211,45 +198,6 @@ def test_a_user_environment_that_cannot_be_read_is_named(
     finally:
         for node in on_slurm.nodes():
             on_slurm.node_exec(node, ["umount", "/bin/su"], check=True)
-
-
-def test_sbatch_does_not_sleep_for_ever_at_a_full_queue(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    script = tmp_path / "job.sbatch"
-    script.write_text("#!/bin/sh\n#SBATCH --hold --output=/dev/null\n")
-    options: dict[str, Any] = {"nodes": 1, "accounting": False, "extra_conf": "MaxJobCount=2"}
-    root = tmp_path_factory.mktemp("full")
-    with SlurmCluster(root, release=RELEASE, **options) as cluster:
-        for name in ("SLURM_CONF", "PATH"):
-            monkeypatch.setenv(name, cluster.env()[name])
-        client = SlurmClient(submit_timeout_s=5)
-
-        def fill() -> None:
-            for _ in range(3):
-                client.submit(script)
-
-        with pytest.raises(SubmissionUnconfirmed, match="sleeping and retrying"):
-            fill()
-
-
-def test_what_a_surrounding_job_says_of_itself_does_not_reach_sbatch(
-    submit: Submit, write_script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SBATCH_SEGMENT_SIZE came with 25.05, SLURM_WORKING_CLUSTER went with 23.11."""
-    monkeypatch.setenv("SBATCH_SEGMENT_SIZE", "2")
-    monkeypatch.setenv("SBATCH_REQUEUE", "expedite")
-    monkeypatch.setenv("SLURM_WORKING_CLUSTER", "other:192.0.2.1:6817:9728:109")
-    script = """
-        import json, os
-        print(json.dumps([k for k in os.environ if "SEGMENT" in k or "WORKING_CLUSTER" in k]))
-    """
-    run = Run.open(
-        submit(str(write_script("told.py", script)), "--nodes", "1", "--gpus", "1")["dir"]
-    )
-    assert over(run) == "COMPLETED", everything_said(run.dir)
-    expected = ["SLURM_WORKING_CLUSTER"] if RELEASE < "23.11" else []
-    assert told_by_ranks(run.dir) == [expected]
 
 
 def test_a_run_whose_tasks_never_began_is_not_taken_for_done(

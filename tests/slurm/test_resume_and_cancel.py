@@ -312,11 +312,3 @@ def exclusions_of(cluster: SlurmCluster, run: Run) -> set[str]:
     found = {job["ExcNodeList"] for job in cluster.jobs(str(run.job_id))}
     (names,) = found
     return set() if names == "(null)" else set(expand(names) or ())
-
-
-def test_spare_nodes_are_asked_for_beside_those_that_train(
-    on_slurm: SlurmCluster, start: Submit
-) -> None:
-    run = start(1, "--spare", "1", args=("hold",))
-    assert on_slurm.jobs(str(run.job_id))[0]["NumNodes"].startswith("2")
-    assert run.record.nodes == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import stat
@@ -126,14 +125,6 @@ def test_what_init_asks_and_writes_is_submitted_as_it_stands(
     assert "account=pas1234" in (run.dir / "job.sbatch").read_text()
 
 
-def test_submitit_s_job_reports_a_failed_run(on_slurm: SlurmCluster, failed_run: Finished) -> None:
-    (job,) = Run.open(failed_run.dir).jobs()
-    error = job.exception()
-    assert error is not None
-    assert "exit status 3" in str(error)
-    assert "rank 3 on node2" in "".join(job.task(n).stderr() or "" for n in (0, 1))
-
-
 def test_the_plugin_is_known_to_submitit() -> None:
     from submitit.core import plugins
 
@@ -234,19 +225,6 @@ def test_a_run_starts_after_another_succeeded_and_never_after_a_failure(
     assert state is not None
     assert state.state == "CANCELLED"
     assert not (here / "never").exists()
-
-
-def test_a_node_that_fails_its_check_is_named_and_nothing_trains(
-    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Script
-) -> None:
-    words = ["--nodes", "2", "--gpus", "1", *ACCOUNT, *COLD, "--wait"]
-    script = str(write_script("who.py", WHO))
-    done = fsdpkit("submit", script, *words, "--set", "parameters.min_free_gb=1000000.0")
-    assert done.returncode == 78
-    assert re.search(r"node[12]: .* GB are free", done.stderr)
-    no_torch = fsdpkit("submit", script, *words, "--set", "environment.venv=/nowhere")
-    assert no_torch.returncode == 78
-    assert re.search("node1: .*Python.*/nowhere", no_torch.stderr)
 
 
 def test_cancel_ends_the_run_and_all_its_processes(

@@ -51,18 +51,19 @@ def made_up_results(record: SweepRecord) -> list[Result]:
         lr = float(settings["training.optimizer.lr"])
         value = 2 + (math.log10(lr) + 2) ** 2 + 0.2 * (settings["args.activation"] == "relu")
         failed = trial == 3
-        state = JobState("FAILED", "sacct", exit_code=1) if failed else DONE
         found.append(
             Result(
                 trial=trial,
-                settings=dict(settings),
                 run=record.batches[0].run,
+                job_id=None,
+                state="FAILED" if failed else "COMPLETED",
+                over=True,
+                succeeded=not failed,
                 rung=0,
-                state=state,
-                dropped=False,
                 step=1000,
                 value=None if failed else round(value, 4),
                 problem="FAILED, exit status 1" if failed else "",
+                settings=dict(settings),
             )
         )
     return found

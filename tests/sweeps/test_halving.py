@@ -22,7 +22,7 @@ from fsdpkit.sweeps.halving import (
     survivors,
     survivors_of,
 )
-from fsdpkit.sweeps.results import Logged, best, judged, read_last
+from fsdpkit.sweeps.results import Logged, best, judged, read_last, result_of
 from tests.sweeps.made_up import made_up_results, made_up_sweep
 
 VALUES = st.none() | st.floats(-1e6, 1e6) | st.integers(-2, 2).map(float)
@@ -105,12 +105,11 @@ def test_a_trial_that_was_left_behind_is_not_called_the_best_while_better_ones_g
 ) -> None:
     _, record = made_up_sweep(tmp_path, 6)
     (one, *_) = made_up_results(record)
-    left = replace(one, trial=0, rung=0, value=5.0, dropped=True)
-    on = replace(one, trial=1, rung=1, value=4.0, state=JobState("RUNNING", "squeue"))
+    left = replace(one, trial=0, rung=0, value=5.0, state="DROPPED")
+    on = replace(one, trial=1, rung=1, value=4.0, state="RUNNING", over=False, succeeded=False)
     assert best([left, on], highest=False) == on
-    assert best([left, replace(on, state=JobState("PENDING", "squeue"))], highest=False) is not left
     assert best([left, replace(on, value=6.0)], highest=False) != left  # it is worse by now
-    failed = replace(on, state=JobState("FAILED", "sacct", exit_code=1))
+    failed = replace(on, state="FAILED", over=True)
     assert best([left, failed], highest=False) == left
     first = replace(on, rung=0)
     assert best([first], highest=False) is None  # nobody has judged it yet
@@ -118,7 +117,7 @@ def test_a_trial_that_was_left_behind_is_not_called_the_best_while_better_ones_g
 
 def test_a_state_that_nobody_knows_is_no_success(tmp_path: Path) -> None:
     _, record = made_up_sweep(tmp_path, 6)
-    (one, *_) = made_up_results(record)
     unvouched = JobState("COMPLETED", "sacct", exit_code=0, outcome="unknown")
     for state in (None, unvouched, JobState("RUNNING", "squeue")):
-        assert not replace(one, state=state).counts
+        one = result_of(record, None, {0: ("1_0", state)}, [], 0, "r")
+        assert not replace(one, value=1.0).counts

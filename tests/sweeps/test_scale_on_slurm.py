@@ -48,11 +48,11 @@ BARE = ("--gpus", "1", *ACCOUNT, "--set", "template=bare")
 def test_all_sizes_are_measured_and_written_for_a_proposal(
     script: Path, on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], tmp_path: Path
 ) -> None:
-    words = ("scale", str(script), "--nodes", "1,3", "--name", "mine", *BARE)
-    started = answer_of(fsdpkit(*words, "--json"))
+    words = ("scale", str(script), *BARE, "--name", "mine", "--nodes")
+    started = answer_of(fsdpkit(*words, "1,3", "--json"))
     assert [*started["runs"]] == ["weak 1", "weak 3"]
-    added = answer_of(fsdpkit("scale", "extend", "mine", "--nodes", "2", "--json"))
-    assert [*added["runs"]] == ["weak 1", "weak 3", "weak 2"]
+    added = answer_of(fsdpkit(*words, "2", "--json"))
+    assert [*added["runs"]] == ["weak 2"]
     wait_for_all(on_slurm)
     told = answer_of(fsdpkit("scale", "status", "mine", "--json"))
     assert [one["efficiency"] for one in told["sizes"]] == pytest.approx([1, 0.95, 2 / 3])
@@ -67,6 +67,6 @@ def test_all_sizes_are_measured_and_written_for_a_proposal(
     ]
     rows = [*csv.DictReader((tmp_path / "proposal" / "scaling.csv").open())]
     assert [float(row["tokens_per_s"]) for row in rows] == [1000, 1900, 2000]
-    again = fsdpkit(*words)
+    again = fsdpkit(*words, "2")
     assert again.returncode == 2
-    assert "there is a study mine" in again.stderr
+    assert "study mine has 2 nodes" in again.stderr

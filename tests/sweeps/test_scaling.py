@@ -12,7 +12,7 @@ import pytest
 from fsdpkit.config.placement import place
 from fsdpkit.config.site import load_site
 from fsdpkit.config.trust import Consent
-from fsdpkit.errors import ConfigError, SchedulerError, UsageError
+from fsdpkit.errors import ConfigError, NotFoundError, SchedulerError, UsageError
 from fsdpkit.planning.cards import card_of
 from fsdpkit.planning.remembered import Remembered, name_of, remember
 from fsdpkit.rendering.script import Plan
@@ -21,9 +21,8 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import Predicted, Span, save_predicted
 from fsdpkit.scheduling.job_checks import training_of
 from fsdpkit.sweeps import scaling_study
-from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, knee, speed_of
-from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, load
-from fsdpkit.sweeps.scaling_study import CheckedStudy, StudyRequest, extend, prepare, start
+from fsdpkit.sweeps.scaling import Measured, Mode, RunSpeed, Size, compared, knee, speed_of
+from fsdpkit.sweeps.scaling_study import CheckedStudy, StudyRequest, prepare
 from fsdpkit.sweeps.scaling_tables import as_csv, as_latex, rows
 from tests.conftest import Completed, answer_of
 
@@ -37,8 +36,15 @@ def sizes(mode: Mode, rates: dict[int, float | None], *, steps: bool = False) ->
             speed = (
                 RunSpeed(samples=5, step_time_s=1 / rate) if steps else RunSpeed(tokens_per_s=rate)
             )
-        found.append((nodes, 4 * nodes, "r", "COMPLETED" if rate else "FAILED", speed))
+        state = "COMPLETED" if rate else "FAILED"
+        found.append(Measured(nodes, 4 * nodes, "r", state, speed, None))
     return compared(mode, found)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FSDPKIT_RUNS", str(tmp_path / "runs"))
 
 
 def test_efficiency_is_the_speed_of_a_node_of_that_on_the_smallest_size() -> None:
@@ -88,33 +94,47 @@ def test_the_first_half_of_a_run_is_warm_up_and_steps_done_again_count_once(tmp_
 
 def test_a_prediction_stands_beside_the_speed_of_its_own_size() -> None:
     speed = RunSpeed(tokens_per_s=1000.0)
-    asked = [(1, 4, "a", "COMPLETED", speed), (2, 8, "b", "COMPLETED", speed)]
-    found = compared("weak", asked, {2: 1900.0})
+    one = Measured(1, 4, "a", "COMPLETED", speed, None)
+    two = Measured(2, 8, "b", "COMPLETED", speed, 1900.0)
+    found = compared("weak", [one, two])
     assert [one.predicted_tokens_per_s for one in found] == [None, 1900.0]
     assert as_csv(found).splitlines()[2].split(",")[8] == "1900.0"
     assert "1\\,000 & 1\\,900 &" in as_latex(found)
     assert [row[6] for row in rows(found)] == ["–", "1,900"]
 
 
-def test_a_size_is_predicted_by_the_plan_in_its_own_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def states(here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """States of runs by name; a run is there once it is in this."""
+    found: dict[str, str] = {}
+
     def opened(where: Path) -> SimpleNamespace:
-        return SimpleNamespace(paths=RunPaths(where), state=lambda: None)
+        word = found[where.name]
+        state = SimpleNamespace(word=word, over=word != "RUNNING", succeeded=word == "COMPLETED")
+        record = SimpleNamespace(ranks_per_node=4)
+        return SimpleNamespace(paths=RunPaths(where), record=record, state=lambda: state)
 
     monkeypatch.setattr(scaling_study, "Run", SimpleNamespace(open=opened))
-    points = [Point(mode="weak", nodes=n, run=f"job-20260101-00000{n}-aaaa") for n in (1, 2)]
-    study = Study(
-        name="s",
-        created_s=1.0,
-        modes=["weak"],
-        nodes=[1, 2, 4],
-        gpus=4,
-        work_dir=str(tmp_path),
-        points=points,
-    )
-    directory = tmp_path / points[1].run
-    directory.mkdir()
+    return found
+
+
+def made(states: dict[str, str], name: str, state: str) -> RunPaths:
+    states[name] = state
+    directory = Path("runs").absolute() / name
+    directory.mkdir(parents=True)
+    (directory / "run.json").touch()
+    return RunPaths(directory)
+
+
+def test_a_study_is_the_newest_run_of_each_size_that_bears_its_name(
+    states: dict[str, str],
+) -> None:
+    made(states, "s-weak-2-20260101-000001-aaaa", "FAILED")
+    two = made(states, "s-weak-2-20260101-000002-aaaa", "COMPLETED")
+    made(states, "s-weak-10-20260101-000000-aaaa", "RUNNING")
+    made(states, "s-strong-1-20260101-000000-aaaa", "PENDING")
+    made(states, "s-weak-1-more-20260101-000000-aaaa", "RUNNING")
+    made(states, "not-s-weak-1-20260101-000000-aaaa", "RUNNING")
     plan = Predicted(
         name="a" * 64,
         made_s=1.0,
@@ -125,10 +145,16 @@ def test_a_size_is_predicted_by_the_plan_in_its_own_run(
         reserved_bytes=1,
         tokens_per_s=Span(1.0, 2.0, 3.0),
     )
-    save_predicted(RunPaths(directory), plan)
-    paths = StudyPaths(tmp_path / "studies" / "s")
-    found = scaling_study.measured(paths, study, "weak")
-    assert [one.predicted_tokens_per_s for one in found] == [None, 2.0, None]
+    save_predicted(two, plan)
+    found = scaling_study.measured("s", Path("runs").absolute())
+    assert [(m, one.nodes, one.ranks, one.state) for m in found for one in found[m]] == [
+        ("weak", 2, 8, "COMPLETED"),
+        ("weak", 10, 40, "RUNNING"),
+        ("strong", 1, 4, "PENDING"),
+    ]
+    assert [one.predicted_tokens_per_s for one in found["weak"]] == [2.0, None]
+    with pytest.raises(NotFoundError, match="no study 's-weak'"):
+        scaling_study.measured("s-weak", Path("runs").absolute())
 
 
 def test_tables_leave_empty_what_nobody_measured() -> None:
@@ -190,12 +216,6 @@ def words_of(found: CheckedStudy) -> dict[tuple[Mode, int], list[str]]:
     return {size: plan.job.spec.args for size, plan in found.plans.items()}
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FSDPKIT_RUNS", str(tmp_path / "runs"))
-
-
 @pytest.mark.usefixtures("here")
 def test_a_script_is_told_its_share_of_a_batch_that_stays_the_same() -> None:
     assert words_of(prepared("weak", "strong", batch="args.batch-size=8")) == {
@@ -237,58 +257,49 @@ def test_a_job_with_training_has_its_batch_there() -> None:
 # ---- Sizes that are added later
 
 
-@pytest.fixture
-def submitted(here: None, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """What would be submitted, in the place of submitting it; a fourth job is refused."""
-    plans: list[Plan] = []
+def added(*nodes: int, mode: Mode = "strong") -> dict[tuple[Mode, int], list[str]]:
+    Path("own.py").touch()
+    request = StudyRequest(nodes, (mode,), "own.py", "mine", cluster="local", batch="args.bs=8")
+    return words_of(prepare(request))
 
-    def submit(plan: Plan, runs: Path, _: Consent, *, prepare: Callable[[RunPaths], None]) -> None:
-        prepare(RunPaths(runs / f"own-20260101-00000{len(plans)}-aaaa"))
-        if len(plans) == 3:
+
+def test_added_sizes_share_the_batch_of_the_smallest(states: dict[str, str]) -> None:
+    assert added(2, 4) == {("strong", 2): ["--bs=8"], ("strong", 4): ["--bs=4"]}
+    made(states, "mine-strong-2-20260101-000000-aaaa", "COMPLETED")
+    assert added(8) == {("strong", 8): ["--bs=2"]}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "state", "why"),
+    [(4, "COMPLETED", "has 4 nodes"), (4, "RUNNING", "has 4 nodes"), (1, "RUNNING", "fewer")],
+)
+def test_a_size_that_would_change_what_others_are_compared_with_is_refused(
+    states: dict[str, str], nodes: int, state: str, why: str
+) -> None:
+    for known in (2, 4):
+        made(states, f"mine-strong-{known}-20260101-000000-aaaa", state)
+    with pytest.raises(UsageError, match=why):
+        added(nodes)
+
+
+def test_a_size_whose_run_failed_is_tried_again(states: dict[str, str]) -> None:
+    made(states, "mine-strong-2-20260101-000000-aaaa", "COMPLETED")
+    made(states, "mine-strong-4-20260101-000000-aaaa", "FAILED")
+    assert added(4) == {("strong", 4): ["--bs=4"]}
+
+
+def test_a_size_that_slurm_refuses_leaves_the_others_submitted(
+    states: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(plan: Plan, *_: object) -> SimpleNamespace:
+        if plan.job.spec.resources.nodes == 4:
             raise SchedulerError("too many jobs")
-        plans.append(plan)
+        return SimpleNamespace(id=plan.job.spec.name)
 
     monkeypatch.setattr(scaling_study, "submit_plan", submit)
-    return plans
-
-
-def started(name: str, **asked: object) -> StudyPaths:
-    Path("own.py").touch()
-    request = StudyRequest((2, 4), ("strong",), "own.py", name, cluster="local", **asked)  # type: ignore[arg-type]
-    return start(prepare(request), request)[0]
-
-
-def test_sizes_are_added_to_a_study_as_it_was_started(
-    submitted: list[Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = started("mine", batch="args.bs=8", sets=["resources.time=20"])
-    monkeypatch.chdir(tmp_path.parent)
-    study = extend(paths, [8], Consent())
-    assert [(point.nodes, point.run[-6]) for point in study.points] == [
-        (2, "0"),
-        (4, "1"),
-        (8, "2"),
+    sizes = scaling_study.submit(prepared("weak", batch=None), Consent())
+    assert [next(sizes) for _ in range(2)] == [
+        (f"weak {nodes}", f"scale-own-weak-{nodes}") for nodes in (1, 2)
     ]
-    assert study == load(paths)
-    assert [(plan.job.spec.resources.nodes, plan.job.spec.args) for plan in submitted] == [
-        (2, ["--bs=8"]), (4, ["--bs=4"]), (8, ["--bs=2"])
-    ]  # fmt: skip
-    assert submitted[2].job.spec.resources.time == submitted[0].job.spec.resources.time
-    assert [one.nodes for one in scaling_study.measured(paths, study, "strong")] == [2, 4, 8]
-
-
-def test_a_size_that_cannot_be_submitted_is_not_on_record(submitted: list[Plan]) -> None:
-    paths = started("mine", batch="args.bs=8")
     with pytest.raises(SchedulerError, match="too many"):
-        extend(paths, [8, 16], Consent())
-    assert [point.nodes for point in load(paths).points] == [2, 4, 8]
-
-
-@pytest.mark.parametrize(("nodes", "why"), [([4], "has 4 nodes already"), ([1], "fewer")])
-def test_a_size_that_would_change_what_others_are_compared_with_is_refused(
-    submitted: list[Plan], nodes: list[int], why: str
-) -> None:
-    paths = started("mine", batch="args.bs=8")
-    with pytest.raises(UsageError, match=why):
-        extend(paths, nodes, Consent())
-    assert len(submitted) == 2
+        next(sizes)

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import pytest
 
-from fsdpkit.config import array_tasks
 from fsdpkit.config.array_tasks import why_shared
 from fsdpkit.config.explain import alternatives, fields_of, struct_in
 from fsdpkit.config.job_loading import load_job
@@ -233,20 +232,6 @@ def test_what_a_job_gives_single_tasks_itself_is_checked_as_much(
     with pytest.raises((UsageError, ConfigError)) as refused:
         plan(SubmitRequest(job="t5", cluster="local", array="0-1", sets=[f"array_settings={own}"]))
     assert reason in str(refused.value)
-
-
-def test_a_task_is_checked_without_what_all_the_others_have(
-    isolated_user: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a thousand tasks each would otherwise be read a thousand times."""
-    read = []
-    monkeypatch.setattr(
-        array_tasks, "build", lambda kind, merged, where: read.append({*merged.values})
-    )
-    own = "{0 = {retry = {hang_s = 1}}, 1 = {retry = {hang_s = 2}}}"
-    plan(SubmitRequest(job="t5", cluster="local", array="0-1", sets=[f"array_settings={own}"]))
-    assert len(read) == 2
-    assert all("retry" in keys and "array_settings" not in keys for keys in read)
 
 
 def test_a_template_that_hands_no_variables_to_single_tasks_is_refused(

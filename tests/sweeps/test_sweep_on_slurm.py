@@ -201,43 +201,6 @@ def test_a_sweep_whose_array_was_cancelled_in_the_middle_says_so_and_goes_on_whe
     assert Run.open(run.dir).record.jobs[-1].array == [1, 2, 3]
 
 
-def test_after_a_cancelled_array_the_trials_that_ended_go_on_and_more_can_be_added(
-    home: Path, on_slurm: SlurmCluster, fsdpkit: Fsdpkit
-) -> None:
-    file = write_sweep(
-        home,
-        fates={k / 8: "hold" for k in range(1, 8)},
-        sampler="random",
-        seed=4,
-        trials=4,
-        parameters={"args": {"x": [0.0, *(k / 8 for k in range(1, 8))]}},
-        halving={"rungs": 2, "factor": 2, "resource": "args.steps", "most": 4},
-    )
-    script = home / "train.py"
-    script.write_text(script.read_text().replace("step == 2", "step == 1"))
-    told = answer_of(fsdpkit("sweep", str(file), *ONE, "--json"))
-    run = Run.open(told["run"], runs=home / "runs")
-    held = [t["trial"] for t in status(fsdpkit)["trials"] if t["settings"]["args.x"]]
-    assert 0 < len(held) < 4
-    until(lambda: all((run.paths.task(k).dir / "saved").exists() for k in held), "the others")
-    until(lambda: "COMPLETED" in {t["state"] for t in status(fsdpkit)["trials"]}, "one end")
-    on_slurm.run(["scancel", told["job_id"]])
-    wait_for_all(on_slurm)
-    paths = SweepPaths(Path(told["dir"]))
-    (decision,) = decisions(paths, load(paths), 0)
-    done = sorted({*range(4)} - {*held})
-    assert sorted(decision.survivors) == done[:2]
-    assert {j.trial for j in decision.judged if "CANCELLED" in j.lost} == {*held}
-    assert all(steps_done(run, trial) == 4 for trial in done[:2])
-    assert answer_of(fsdpkit("sweep", "best", "s", "--json"))["trial"]["trial"] in done
-    write_sweep(home, "unused", parameters={})  # the script without fates
-    more = answer_of(fsdpkit("sweep", "extend", "s", "--trials", "2", "--json"))
-    assert more["trials"] == [4, 5]
-    wait_for_all(on_slurm)
-    states = [t["state"] for t in status(fsdpkit)["trials"]]
-    assert sorted(states[4:]) == ["COMPLETED", "DROPPED"]
-
-
 def test_trials_that_are_added_are_chosen_by_what_came_out_so_far(
     home: Path, on_slurm: SlurmCluster, fsdpkit: Fsdpkit
 ) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from fsdpkit.sweeps.halving import Decision, JudgedTrial
 from fsdpkit.sweeps.page import comparable, page
 from fsdpkit.sweeps.record import write_decision
-from tests.sweeps.made_up import made_up_results, made_up_sweep
+from fsdpkit.sweeps.results import result_of
+from tests.sweeps.made_up import DONE, made_up_results, made_up_sweep
 
 
 def test_every_trial_stands_in_the_table_and_every_line_is_one_that_counts(tmp_path: Path) -> None:
@@ -25,22 +27,13 @@ def test_every_trial_stands_in_the_table_and_every_line_is_one_that_counts(tmp_p
 def test_foreign_text_is_no_markup(tmp_path: Path) -> None:
     keys = {"parameters": {"args": {"x": ["<script>alert(1)</script>", "b"], "y": {"int": [1, 9]}}}}
     paths, record = made_up_sweep(tmp_path, 6, **keys)
-    from fsdpkit.sweeps.results import Result
-    from tests.sweeps.made_up import DONE
-
     found = [
-        Result(
-            trial=k,
-            settings=dict(settings),
-            run="r",
-            rung=0,
-            state=DONE,
-            dropped=False,
-            step=1,
+        replace(
+            result_of(record, None, {k: ("1", DONE)}, [], k, "r"),
             value=float(k),
             problem="<b>bold</b>",
         )
-        for k, settings in enumerate(record.trials)
+        for k in range(len(record.trials))
     ]
     text = page(paths, record, found)
     assert "<script>alert" not in text

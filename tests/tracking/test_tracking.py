@@ -21,7 +21,6 @@ import pytest
 
 from fsdpkit.config.track import Track, Tracker
 from fsdpkit.errors import ConfigError, TrackerError
-from fsdpkit.runs.lock import BusyError, locked
 from fsdpkit.scheduling.run import Run
 from fsdpkit.tracking.points import lines_of
 from fsdpkit.tracking.sending import send, sending_of
@@ -372,12 +371,6 @@ def test_a_tracker_that_is_not_installed_is_named_with_its_extra(
         sent_to(run, "wandb")
 
 
-def test_one_at_a_time(run: Run) -> None:
-    lock = run.paths.task().track.with_name("track.json.lock")
-    with locked(lock, 0.0), pytest.raises(BusyError, match=NAME):
-        sent_to(run, "tensorboard")
-
-
 def test_a_torn_mark_sends_nothing_twice(run: Run) -> None:
     first = sent_to(run, "mlflow")
     for torn in ("", "{", '{"trackers": 3}', "[" * 9999):
@@ -392,12 +385,3 @@ def test_nobody_is_asked_when_no_tracker_is_named(
     done = fsdpkit("track", str(run.dir))
     assert done.returncode == 2
     assert "track.to" in done.stderr
-
-
-def test_a_directory_that_cannot_be_written_harms_nothing(run: Run) -> None:
-    (run.dir / "wandb").write_text("in the way")
-    before = untouched(run)
-    with pytest.raises(TrackerError, match="wandb"):
-        sent_to(run, "wandb", offline=True)
-    assert untouched(run) == before
-    assert os.path.isfile(run.dir / "wandb")

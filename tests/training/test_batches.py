@@ -6,7 +6,6 @@ World sizes are simulated: a rank's loader depends on its number and on nothing 
 from __future__ import annotations
 
 import math
-import pickle
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -169,16 +168,6 @@ def test_workers_give_the_batches_of_the_rank_itself_in_every_epoch():
         assert progress.epoch == 1
     assert len(found[0]) == 8
     assert all(map(equal, *found))
-
-
-@every_layout
-def test_what_a_worker_is_sent_makes_the_same_batch(layout):
-    """Pickled, as a loader does where processes are spawned."""
-    samples, given = set_up(layout)
-    loader = make_loader(samples, given, rank(0, 1), shuffle=True)
-    steps = pickle.loads(pickle.dumps(loader.dataset))
-    for share, batch in zip(loader.batch_sampler, loader, strict=True):
-        assert equal(steps.__getitems__(pickle.loads(pickle.dumps(share))), batch)
 
 
 # What a token weighs

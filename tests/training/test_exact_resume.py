@@ -12,16 +12,16 @@ import pytest
 from launch import findings
 
 pytestmark = pytest.mark.torch
-STEPS = 6
+
+
 SAME = [
-    *(f"every step from {step}" for step in range(1, STEPS)),
+    *(f"every step from {step}" for step in (1, 3, 5)),
     *("fsdp1, buckets", "groups, packed", "fsdp1 no_shard, spans, sgd", "float16"),
     *("bfloat16, a scheduler of torch", "micro batches, adafactor", "recomputed, scaled"),
     *("bfloat16 weights", "ignored", "fsdp1 ignored, not in the background", "patient", "epochs"),
 ]
 ON_TWO = [
-    *("fsdp1", "fsdp1 no_shard", "fsdp1 shard_grad_op", "no_shard", "shard_grad_op", "hybrid"),
-    *("recomputed", "micro batches"),
+    *("fsdp1", "fsdp1 no_shard", "no_shard", "shard_grad_op", "hybrid", "micro batches"),
 ]
 ELSEWHERE = [
     *((2, name) for name in ON_TWO),
@@ -90,7 +90,3 @@ def test_on_other_ranks_or_strategies_losses_agree_to_rounding(found, ranks, nam
         # Sums in another order; what AdamW makes of that grows over the three steps.
         assert loss == pytest.approx(same_loss, rel=2e-5), f"step {step}"
         assert norm == pytest.approx(same_norm, rel=1e-3), f"step {step}"
-
-
-def test_the_samples_of_a_step_are_not_those_of_another(found):
-    assert len(set(found[2]["plain"]["samples"].values())) == STEPS

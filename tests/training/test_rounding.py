@@ -70,9 +70,15 @@ def test_shards_are_bfloat16_and_take_half_of_what_float32_takes(found):
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "case",
-    ["full_shard", "fsdp1 full_shard", "hybrid_shard", "no_shard", "some ignored",
-     "fsdp1 hybrid_shard", "fsdp1 no_shard"],
-)  # fmt: skip
+    [
+        "full_shard",
+        "fsdp1 full_shard",
+        "hybrid_shard",
+        "no_shard",
+        "some ignored",
+        "fsdp1 no_shard",
+    ],
+)
 def test_losses_are_those_of_float32_weights_to_rounding(found, case):
     result = found[f"{case} stochastic"]
     assert result["losses"] == pytest.approx(found["float32"]["losses"], rel=0.03)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from fsdpkit.config.training import DataSettings
+from fsdpkit.training import epoch_order
+from fsdpkit.training.epoch_order import ComputedOrder
 from fsdpkit.training.progress import Progress
 from fsdpkit.training.sampler import (
     Buckets,
@@ -226,17 +228,55 @@ def test_no_two_packed_rows_of_a_window_would_have_fitted_into_one():
     assert used.sum() / used.size > 80  # of 100 tokens
 
 
-# Size
+# More samples than an order is stored of
 
 
-def test_the_order_of_a_hundred_million_samples_is_one_array_of_four_bytes_each():
-    samples = range(100_000_000)
-    sampler = ranks(2, samples=samples, shuffle=False)[1]
+@pytest.fixture
+def long_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every epoch is one of many samples, and has many windows."""
+    monkeypatch.setattr(epoch_order, "MOST_STORED", 0)
+    monkeypatch.setattr(epoch_order, "_WINDOW", 7)
+    monkeypatch.setattr(epoch_order, "_WINDOW_IN_BUCKETS", 1)
+    monkeypatch.setattr(epoch_order, "_GROUPS", 3)
+
+
+@pytest.mark.parametrize("bucketed", [False, True])
+@pytest.mark.parametrize("samples", [1, 2, 3, 40, 64, 65, 200])
+def test_a_computed_order_has_each_sample_once_on_any_number_of_ranks(
+    long_epochs, samples, bucketed
+):
+    options = {"buckets": in_buckets(samples)} if bucketed else {}
+    progress, seen = Progress(), []
+    for world_size, batch_size, steps in [(1, 4, 3), (3, 2, 4), (2, 2, 100)]:
+        for epoch, step in run(world_size, batch_size, samples, progress, steps, **options):
+            seen += step if epoch == 0 else []
+    assert sorted(seen) == list(range(samples))
+
+
+def test_a_run_that_began_with_stored_orders_keeps_them(request):
+    before = [*run(2, 4, 40, Progress(), steps=8)]
+    request.getfixturevalue("long_epochs")
+    assert [*run(2, 4, 40, Progress(stored=True), steps=8)] == before
+    assert [*run(2, 4, 40, Progress(), steps=8)] != before
+
+
+@pytest.mark.parametrize("of", [epoch_order.stored_order, ComputedOrder])
+def test_every_order_is_shuffled_alike_well(of):
+    samples = 20_000
+    first, second = (np.asarray(of(samples, 3, epoch)[0:samples]) for epoch in (0, 1))
+    cells, *_ = np.histogram2d(np.arange(samples), first, bins=16)
+    expected = samples / 256
+    assert 0.75 < ((cells - expected) ** 2 / expected).sum() / 225 < 1.3
+    assert abs((np.abs(np.diff(first)) < samples / 10).mean() - 0.19) < 0.02
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
+
+
+def test_no_rank_holds_the_order_of_a_thousand_million_samples():
+    sampler = ranks(2, samples=range(1_000_000_000))[1]
     tracemalloc.start()
     share = next(iter(GlobalBatches(sampler, 4)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert share == [1, 3, 5, 7]
+    assert len({*share}) == 4
     assert share.everyone.base is None, "no view of the order goes to a worker"
-    assert sampler.order().dtype == np.int32
-    assert peak < 1_000_000, "beside torch's array nothing grows with the number of samples"
+    assert peak < 50_000_000

@@ -16,7 +16,13 @@ alike; the only node that there is; nobody in particular."""
 Phase = Literal["loading", "saving"]
 
 _IN_WORDS = {
-    "path": (re.compile(r"(?<!File )['\"<`(=\s](/[\w.@+~-]+(?:/[\w.@+~:-]*[\w@+~-])+)"), "said"),
+    "path": (
+        re.compile(
+            r"(?<!File )['\"<`(=\s](/[\w.@+~-]+(?:/[\w.@+~:-]*[\w@+~-])+)"
+            r"|\[Errno \d+\] [\w ]+: '([\w.@+~-][\w.@+~/-]*)'"
+        ),
+        "said",
+    ),
     "port": (re.compile(r"(?i)\bport[:= ]+(\d{2,5})\b|[\]\d\s]:(\d{4,5})\b"), "said"),
     "module": (re.compile(r"No module named ['\"]?([\w.]+)"), "said"),
     "library": (re.compile(r"\b(lib[\w.+-]+?\.so[\w.]*\b)|cannot find -l([\w+-]+)"), "said"),

@@ -8,7 +8,8 @@ prints, its exit status and the order in which it ends remain as they are.
 A script that is forked from the fork server is called by program.py, which passes its last
 exception to `record`. One that is started anew is called by the interpreter: it gets a hook, and if
 the script replaces that, the exception which the interpreter keeps is recorded at exit. SystemExit
-passes both, so of such a rank only its words and its status tell.
+passes both, and nothing that could see it would leave tracebacks as they are: of such a rank its
+status and its last lines tell (failures/ends.py).
 
 Runs in whatever Python the rank has (3.7 or later), and imports little before something fails.
 """
@@ -176,8 +177,18 @@ def _described(error: BaseException, trace: Any) -> dict[str, Any]:
     if isinstance(error, SyntaxError) and isinstance(place, str) and place[:1] != "<":
         own = [_clean(place, 1000), error.lineno or 0, "<module>"]
         frames.append(own)
-    described.update(frames=frames, own=own)
+    described.update(frames=frames, own=own, source=_source(own))
     return described
+
+
+def _source(call: Any) -> str:
+    """The line of code; empty where it cannot be read."""
+    try:
+        import linecache
+
+        return _clean(linecache.getline(call[0], call[1]).strip(), 200)
+    except Exception:
+        return ""
 
 
 def _message(error: BaseException) -> str:

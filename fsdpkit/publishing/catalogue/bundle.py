@@ -24,8 +24,9 @@ _ENTRY = (
     *("fsdpkit.cli.in_page", "fsdpkit.cli.main", "fsdpkit.cli.submit", "fsdpkit.config.trust"),
     *("fsdpkit.planning.remembered", "fsdpkit.remote.hosts"),
     *("fsdpkit.scheduling.compiled_templates", "fsdpkit.scheduling.local.client"),
-    *("fsdpkit.scheduling.slurm", "fsdpkit.scheduling.slurm_release"),
-    *("fsdpkit.scheduling.submission", "fsdpkit.training.offer"),
+    *("fsdpkit.scheduling.allowance", "fsdpkit.scheduling.slurm"),
+    *("fsdpkit.scheduling.slurm_answers", "fsdpkit.scheduling.submission"),
+    "fsdpkit.training.offer",
 )
 """What is imported by name, or inside a function that a dry run calls."""
 _WHOLE = ("fsdpkit.config", "fsdpkit.rendering")

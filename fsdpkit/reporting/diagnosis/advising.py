@@ -131,9 +131,13 @@ def _earlier(said: str, voice: Voice | None) -> str | None:
 
 
 def _source(raised: PrintedException | None, voice: Voice | None) -> str | None:
-    """The line of the script that raised it, as the traceback prints it."""
+    """The line of the script that raised it, as it was recorded or as the traceback prints it."""
+    if raised is None or raised.message:
+        return None
+    if raised.source:
+        return one_line(raised.source)
     err = voice.log("err") if voice is not None else None
-    if raised is None or not raised.frames or err is None or raised.message:
+    if not raised.frames or err is None:
         return None
     frame = raised.frames[-1]
     _, _, behind = err.text.rpartition(f'File "{frame.file}", line {frame.line}, in ')

@@ -1,4 +1,5 @@
-"""What a rank said that explains nothing, since ranks that did not fail said it as well. Pure.
+"""What a rank said that explains nothing, since ranks that did not fail said it as well, or since
+it went on for many steps itself. Pure.
 
 Every log begins with a dozen warnings that look like errors. Those that a rank got over which
 merely lost its peers, or was ended with them, are no reason for another one to fail.
@@ -7,6 +8,7 @@ merely lost its peers, or was ended with them, are no reason for another one to 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -14,7 +16,9 @@ import msgspec
 from fsdpkit.failures.ends import STOPPED, TERM
 from fsdpkit.failures.tracebacks import TracebackLine, lines_of, without_numbers
 from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.reporting.words import duration
 from fsdpkit.runs.log_ends import LogText
+from fsdpkit.runs.printed_when import Ago
 
 _SILENT = (None, TERM, STOPPED)
 
@@ -68,3 +72,43 @@ def _blanked(log: LogText, baseline: frozenset[str]) -> str:
             parts += [log.text[end : line.begin], " " * (line.end - line.begin)]
             end = line.end
     return "".join([*parts, log.text[end:]])
+
+
+# What a rank got over itself
+
+
+def of_late(voice: Voice) -> Voice:
+    """The same rank with blanks in place of what it said long before its end, many steps ago."""
+    logs = tuple(_of_late(log, _old_bytes(voice, log)) for log in voice.logs)
+    return voice if logs == voice.logs else msgspec.structs.replace(voice, logs=logs)
+
+
+def _of_late(log: LogText, old_bytes: int) -> LogText:
+    old = log.text.encode(errors="replace")[: max(0, old_bytes - log.begin)]
+    cut = old.decode(errors="ignore").rfind("\n") + 1
+    blank = re.sub(r"[^\n]", " ", log.text[:cut])
+    return msgspec.structs.replace(log, text=blank + log.text[cut:])
+
+
+def _old_bytes(voice: Voice, log: LogText) -> int:
+    if voice.when is None or voice.rank is None or log.file is None:
+        return 0
+    return voice.when.got_over(voice.rank, log.file)
+
+
+def ago_in_words(voice: Voice, log: LogText | None, position: int) -> str | None:
+    """How long before its end the rank had said that; None if it may have been the last it said, or
+    that is not known."""
+    if log is None or log not in voice.logs or voice.when is None or voice.rank is None:
+        return None
+    size = log.begin + log.size(position)
+    if log.file is None or size > voice.when.got_over(voice.rank, log.file):
+        return None
+    ago = voice.when.ago(voice.rank, log.file, size)
+    return before_the_end(ago) if ago is not None else None
+
+
+def before_the_end(ago: Ago) -> str:
+    """`31 min and 400 steps before the end`."""
+    steps = f" and {ago.steps:,} step{'s' * (ago.steps > 1)}" if ago.steps else ""
+    return f"{duration(ago.seconds)}{steps} before the end"

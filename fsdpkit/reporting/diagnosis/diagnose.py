@@ -186,21 +186,11 @@ def _standing_still(
     )
 
 
-_REFUSED = re.compile(
-    r"Invalid(?:Account|QOS)|(?:Account|QOS)NotAllowed|MaxMemPerLimit"
-    r"|not permitted to use this partition"
-)
-"""Slurm's reasons for a job that it does not allow, in one word or, of an account, a QOS or a group
-that the partition refuses, in a sentence."""
-
-
 def _pending(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
     job = task.job
     told = job.pending if job is not None and job.pending else pending.PendingEvidence()
     answer = pending.why(told)
-    cause = "pending-forever" if answer.never else "pending"
-    if _REFUSED.search(told.reason or ""):
-        cause = "refused"
+    cause = "refused" if answer.refused else "pending-forever" if answer.never else "pending"
     said = [f"Slurm's reason: {told.reason}"] if told.reason else []
     facts = Facts(cause=cause, run=evidence.run, said=told.reason or "")
     if job is not None and job.left_out:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fsdpkit.bounded import ATTEMPTS_READ, NODES_READ, TASKS_READ
+from fsdpkit.bounded import ATTEMPTS_READ, NODES_READ, TASKS_READ, read_end
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.reporting.diagnosis.sources import Voice, batch_voices, voices_of
 from fsdpkit.reporting.pending import PendingEvidence, evidence_of
@@ -23,8 +23,8 @@ from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.flight_record import FlightRecord, read_flight_record
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
-from fsdpkit.runs.log_ends import end_of
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending
+from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.standing import StandingStill, read_still
@@ -36,8 +36,10 @@ from fsdpkit.scheduling.states import JobState
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
 
-_SAMPLES_BYTES = 128 << 10
-"""Of each node: about the last quarter of an hour."""
+_SAMPLES_BYTES = 512 << 10
+"""Of each node: about the last hour, of a long attempt more."""
+_OF_LATE = 64
+"""Samples in which the state of a machine may explain an end."""
 
 
 class JobEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -301,11 +303,16 @@ def _attempt(
     voices = voices_of(past, paths, ranks_per_node, newest=last)
     place = paths.task(task)
     killed = any(voice.killed or voice.lost_a_child for voice in voices)
+    sampled = _samples(past) if last or killed else {}
+    launch = past.launches[-1].number if past.launches else 0
+    when = {name: PrintedWhen(read, launch) for name, read in sampled.items()}
     return AttemptEvidence(
         number=past.number,
         ranks=len(past.launches[-1].nodes) * ranks_per_node if past.launches else 0,
         nodes=len(past.launches[-1].nodes if past.launches else past.nodes),
-        voices=tuple(voices),
+        voices=tuple(
+            msgspec.structs.replace(voice, when=when.get(voice.node or "")) for voice in voices
+        ),
         job=job,
         ending=past.ending,
         verdict=past.verdict,
@@ -319,7 +326,7 @@ def _attempt(
             for node in past.nodes
             if node.findings.get("head_address")
         ),
-        machines=_machines(past) if last or killed else {},
+        machines={name: _machine(read[-_OF_LATE:]) for name, read in sampled.items()},
         flight=_flight(past),
         still=tuple(_still(past)) if last and past.ending is None else (),
     )
@@ -339,12 +346,14 @@ def _request(task: TaskPaths) -> str | None:
     return None
 
 
-def _machines(past: history.Attempt) -> dict[str, MachineEvidence]:
+def _samples(past: history.Attempt) -> dict[str, list[samples.Sample]]:
+    """The newest of each node."""
     found = {}
     for node in past.nodes[:NODES_READ]:
-        end = end_of(past.paths.node_samples(node.number), _SAMPLES_BYTES)
-        if end is not None and (told := list(samples.decoded(end.text.encode()))):
-            found[node.name] = _machine(told)
+        with contextlib.suppress(OSError):
+            end = read_end(past.paths.node_samples(node.number), _SAMPLES_BYTES)
+            if told := list(samples.decoded(end)):
+                found[node.name] = told
     return found
 
 

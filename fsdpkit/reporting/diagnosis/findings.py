@@ -20,7 +20,7 @@ from fsdpkit.failures.last_words import last_error
 from fsdpkit.failures.patterns import Shown, Speaker
 from fsdpkit.failures.tracebacks import PrintedException, ended_by, last_unless_it_went_on
 from fsdpkit.failures.wording import outside_not_reached
-from fsdpkit.reporting.diagnosis.baseline import baseline_of, without
+from fsdpkit.reporting.diagnosis.baseline import ago_in_words, baseline_of, of_late, without
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
@@ -235,7 +235,19 @@ def _in_log(log: LogText, speaker: Speaker) -> Iterator[Shown]:
 
 
 def _by_rank(voice: Voice) -> Iterator[Finding]:
-    """By the rule that its agent decided by (failures/ends.py)."""
+    """By what it said of late, if that says anything; else, perhaps, by what it had got over."""
+    late = of_late(voice)
+    found, where = _by_its_end(late)
+    if where == "status" and late is not voice:
+        older, where = _by_its_end(voice)
+        if older is not None and where in ("err", "out"):
+            found = msgspec.structs.replace(older, sure=False)
+    if found is not None:
+        yield found
+
+
+def _by_its_end(voice: Voice) -> tuple[Finding | None, Where | None]:
+    """By the rule that its agent decided by (failures/ends.py), and in which text that stands."""
     told = voice.message
     recorded = told is not None and not VAGUE.match(told.text)
     texts: dict[Where, LogText | None] = {
@@ -262,9 +274,10 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
         found = explain(end)
     said = voice.told is not None and voice.told.sure and voice.told.exception
     if voice.told is not None and said and (found is None or not found.shown.sure):
-        yield _on_record(voice.told, voice)
-    elif found is not None:
-        yield _finding(found.shown, texts[found.where], voice)
+        return _on_record(voice.told, voice), "record"
+    if found is None:
+        return None, None
+    return _finding(found.shown, texts[found.where], voice), found.where
 
 
 def _on_record(told: FailureRecord, voice: Voice) -> Finding:
@@ -332,6 +345,8 @@ def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:
     words = shown.words or (str(shown.raised) if shown.raised else line) or line
     if shown.raised is not None and (frame := shown.raised.own_frame) is not None:
         words = f"{_shortened(in_words(words), 110)} (at {_base(frame.file)}:{frame.line})"
+    if (ago := ago_in_words(voice, text, shown.end)) is not None:
+        words = f"{_shortened(in_words(words), 110)} ({ago})"
     if shown.cause == "cancelled":  # its sentence has room for a person's name alone
         words = ""
     quoted = line or (text.text.strip().split("\n")[0] if text else words)

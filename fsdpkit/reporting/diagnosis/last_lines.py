@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import Literal
 
 from fsdpkit.failures.last_words import is_noise
 from fsdpkit.failures.tracebacks import counts_a_step, is_by_the_way, lines_of, without_numbers
+from fsdpkit.reporting.diagnosis.baseline import before_the_end
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.findings import Quote, in_words
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs.log_ends import LogText
+from fsdpkit.runs.printed_when import Ago
 
 _SAY_LITTLE = frozenset({"hang", "time-limit", "cancelled"})
 """Causes that say nothing of what the ranks did."""
@@ -22,24 +25,46 @@ _SAY_LITTLE = frozenset({"hang", "time-limit", "cancelled"})
 
 def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] | None:
     """A clause, and the line that it rests on; None where the cause says enough, or the ranks made
-    steps and said different things, or nothing."""
-    stepped = _stepped(attempt)
-    if cause not in _SAY_LITTLE or (stepped and cause != "hang"):
+    steps and said different things, unless that was long ago, or nothing."""
+    stepped, silent = _stepped(attempt), _long_silent(attempt)
+    if cause not in _SAY_LITTLE or (stepped and cause != "hang" and not silent):
         return None
     ranks = [v for v in attempt.voices if v.kind == "rank" and v.logs]
-    said = [(v, last) for v in ranks if (last := _last(v)) is not None]
+    said = [(v, last) for v in ranks if (last := last_line_of(v, "err", "out")) is not None]
     if not said:
         return None
     alike = Counter(without_numbers(last.text) for _, last in said)
     words, count = alike.most_common(1)[0]
     voice, line = next((v, last) for v, last in said if without_numbers(last.text) == words)
     all_alike = 1 < count == len(ranks)
-    if stepped and (not all_alike or counts_a_step(line.text)):
+    if stepped and not silent and (not all_alike or counts_a_step(line.text)):
         return None
     whose = "every rank's" if all_alike else f"rank {voice.rank}'s"
-    told = f"{whose} last line was: {in_words(line.text)}"
+    ago = _last_printed(voice)
+    when = f", {before_the_end(ago)}," if ago is not None and ago.seconds >= _SOME_TIME_S else ""
+    told = f"{whose} last line{when} was: {in_words(line.text)}"
     quote = Quote(line.file, line.line, in_words(line.text))
     return (told if stepped else f"no rank logged a step, and {told}"), quote
+
+
+_SOME_TIME_S = 60.0
+
+
+def _last_printed(voice: Voice) -> Ago | None:
+    if voice.when is None or voice.rank is None:
+        return None
+    return voice.when.last(voice.rank)
+
+
+def _long_silent(attempt: AttemptEvidence) -> bool:
+    """Whether no rank has printed a line or made a step for half of the time."""
+    ranks = [voice for voice in attempt.voices if voice.kind == "rank"]
+    seen_s = [voice.when.seen_s for voice in ranks if voice.when is not None]
+    last = [_last_printed(voice) for voice in ranks]
+    return bool(last) and all(
+        ago is not None and not ago.steps and 2 * ago.seconds >= max(_SOME_TIME_S, max(seen_s))
+        for ago in last
+    )
 
 
 def _stepped(attempt: AttemptEvidence) -> bool:
@@ -56,16 +81,9 @@ def _counts(text: str) -> bool:
     return any(counts_a_step(line.text) for line in lines_of(text) if not is_by_the_way(line.text))
 
 
-def _last(voice: Voice) -> LogText | None:
-    """The last line of its standard error that says anything, else of its output."""
-    logs = filter(None, (voice.log("err"), voice.log("out")))
-    return next(filter(None, map(_last_of, logs)), None)
-
-
-def last_line_of(voice: Voice) -> LogText | None:
-    """Of one rank beside others: of its output, for standard error holds what all print."""
-    logs = filter(None, (voice.log("out"), voice.log("err")))
-    return next(filter(None, map(_last_of, logs)), None)
+def last_line_of(voice: Voice, *first: Literal["err", "out"]) -> LogText | None:
+    """The last line that says anything of the first of its logs that has one."""
+    return next(filter(None, (_last_of(log) for kind in first if (log := voice.log(kind)))), None)
 
 
 _OF_THE_END = re.compile(

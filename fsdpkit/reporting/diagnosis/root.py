@@ -172,7 +172,8 @@ def _waited_for(
 
 def _last(silent: Sequence[int], attempt: AttemptEvidence) -> str:
     voice = next((v for v in attempt.voices if v.kind == "rank" and v.rank == silent[0]), None)
-    line = last_line_of(voice) if voice is not None else None
+    # Of its output, for beside others standard error holds what all print.
+    line = last_line_of(voice, "out", "err") if voice is not None else None
     return f"; its last line was: {in_words(line.text)}" if line is not None else ""
 
 

@@ -20,8 +20,9 @@ from fsdpkit.failures.exceptions import CHILD_KILLED
 from fsdpkit.failures.raised import exception_of
 from fsdpkit.runs.failures import SHELLS_MARK, FailureRecord, read_record
 from fsdpkit.runs.history import Attempt, Failure
-from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.log_ends import LogText, end_of, newest_part, part_from, without
+from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 from fsdpkit.runs.rank_ends import RankEnd, read_rank_ends
 from fsdpkit.runs.reading import parsed
@@ -56,6 +57,8 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     logs: tuple[LogText, ...] = ()
     stacks: LogText | None = None
     """Where its threads were when it made no step any more."""
+    when: PrintedWhen | None = None
+    """When it printed what."""
 
     def log(self, kind: Literal["err", "out"]) -> LogText | None:
         """Its standard error or output, as far as read."""
@@ -155,7 +158,7 @@ def _with_files(
 ) -> list[Voice]:
     """The same with what the ranks' own files hold, and the ranks of which only files speak."""
     known = {voice.rank: place for place, voice in enumerate(found) if voice.rank is not None}
-    files = _rank_files(attempt.dir, launch)
+    files = _rank_files(attempt.paths, launch)
     order = sorted(files, key=lambda r: (r not in known, not _TELL.intersection(files[r]), r))
     order = order[:RANKS_READ]
     most = min(_LOG_BYTES, _ALL_BYTES // max(1, 2 * len(order)))
@@ -226,20 +229,17 @@ def _with_ends(
     return [with_end(voice) for voice in (*found, *silent)]
 
 
-_RANK_FILE = re.compile(
-    r"rank-(\d+)(?:\.restart-(\d+))?\.(err|out|error\.json|raised\.json|stacks)"
-)
 _TELL = {"error.json", "raised.json"}
 """Files that only ranks with an exception have."""
 
 
-def _rank_files(directory: Path, launch: int) -> dict[int, dict[str, Path]]:
-    """Of each rank the files of one launch, by kind; empty ones are left out."""
+def _rank_files(attempt: AttemptPaths, launch: int) -> dict[int, dict[str, Path]]:
+    """Of each rank the files of one launch, by kind."""
     found: dict[int, dict[str, Path]] = {}
-    for path in directory.glob("rank-*"):
-        match = _RANK_FILE.fullmatch(path.name)
-        if match and int(match[2] or 0) == launch:
-            found.setdefault(int(match[1]), {})[match[3]] = path
+    with contextlib.suppress(OSError):
+        for rank, restart, kind, path in attempt.rank_files():
+            if restart == launch:
+                found.setdefault(rank, {})[kind] = path
     return found
 
 

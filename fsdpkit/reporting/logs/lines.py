@@ -16,7 +16,7 @@ from typing import Literal
 
 from fsdpkit.bounded import LINE_BYTES, TAIL_BYTES, open_regular
 from fsdpkit.errors import UsageError
-from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.record import RunRecord
 
 Stream = Literal["out", "err"]
@@ -92,31 +92,14 @@ def sources_of(paths: RunPaths, record: RunRecord, choice: LineFilter) -> list[L
     found = _batch_logs(paths, record, choice) if choice.batch else []
     task = paths.task(choice.array_task)
     for number in choice.attempts(task.attempts()):
-        found += _of_attempt(number, task.attempt(number).dir, choice)
+        found += _of_attempt(number, task.attempt(number), choice)
     return sorted(found, key=lambda source: source.place)
 
 
-_RANK_FILE = re.compile(r"rank-(\d+)(?:\.restart-(\d+))?\.(out|err)", re.ASCII)
-
-
-def _of_attempt(number: int, directory: Path, choice: LineFilter) -> Iterator[LogSource]:
-    for name in _names_in(directory):
-        match = _RANK_FILE.fullmatch(name)
-        if match is None:
-            continue
-        stream: Stream = "out" if match[3] == "out" else "err"
-        rank, launch = int(match[1]), int(match[2] or 0)
-        if stream not in choice.streams or (choice.ranks is not None and rank not in choice.ranks):
-            continue
-        if choice.launch is None or launch == choice.launch:
-            yield LogSource(number, launch, rank, stream, directory / name)
-
-
-def _names_in(directory: Path) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except FileNotFoundError:
-        return []
+def _of_attempt(number: int, attempt: AttemptPaths, choice: LineFilter) -> Iterator[LogSource]:
+    for rank, launch, kind, path in attempt.rank_files(choice.ranks):
+        if kind in choice.streams and choice.launch in (None, launch):
+            yield LogSource(number, launch, rank, "out" if kind == "out" else "err", path)
 
 
 def _batch_logs(paths: RunPaths, record: RunRecord, choice: LineFilter) -> list[LogSource]:
@@ -229,24 +212,20 @@ def position_of_last(path: Path, count: int) -> int:
     nor do many of them have that.
     """
     with open_regular(path) as file:
-        size = place = file.seek(0, os.SEEK_END)
-        if count <= 0 or not size:
-            return size
-        left = count + 1
+        size = start = file.seek(0, os.SEEK_END)
         farthest = min(count * LINE_BYTES, max(TAIL_BYTES, count * _LONG))
-        lowest = max(0, size - farthest)
-        while place > lowest:
-            start = max(lowest, place - _CHUNK)
+        lowest = max(0, size - farthest) if count > 0 else size
+        while start > lowest:
+            start = max(lowest, 2 * start - size - _CHUNK)
             file.seek(start)
-            block = file.read(place - start)
-            if place == size and not block.endswith(b"\n"):
-                left -= 1
-            at = len(block)
-            while (at := block.rfind(b"\n", 0, at)) >= 0:
-                left -= 1
-                if not left:
-                    return start + at + 1
-            place = start
+            block = file.read(size - start)
+            at = len(block) - block.endswith(b"\n")
+            for _ in range(count):
+                at = block.rfind(b"\n", 0, at)
+                if at < 0:
+                    break
+            else:
+                return start + at + 1
     return lowest
 
 

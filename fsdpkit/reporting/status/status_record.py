@@ -4,13 +4,14 @@ the same. Filled in by overview.py.
 
 from __future__ import annotations
 
+import time
 from typing import Any, Literal
 
 import msgspec
 
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.status.granted import GrantedDifference
-from fsdpkit.reporting.words import number
+from fsdpkit.reporting.words import number, roughly, second
 from fsdpkit.runs.provenance import Provenance
 from fsdpkit.scheduling.left_out import LeftOut
 
@@ -30,6 +31,18 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this will not clear by itself."""
     start_s: float | None
     """When Slurm expects to start it, Unix time; None: it does not say."""
+
+    @property
+    def sentence(self) -> str:
+        """Why, and when it will start as far as that is known."""
+        words = self.words + (f" ({self.reason})" if self.reason else "")
+        if self.never:
+            return f"{words}; this will not resolve by itself"
+        if self.start_s is None:
+            return words
+        in_s = self.start_s - time.time()
+        when = f"in {roughly(in_s)}" if in_s > 0 else "any moment"
+        return f"{words}; Slurm expects to start it {second(self.start_s)}, {when}"
 
 
 class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -123,10 +123,6 @@ class LocalClient:
         """Nothing that its comment does not say."""
         return None, None
 
-    def config_text(self, asked: Round) -> str | None:
-        """Nothing that a submission depends on."""
-        return None
-
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The newest job with each comment."""
         return {text: job for text in comments if (job := self.find_by_comment(text)) is not None}

@@ -53,21 +53,6 @@ def llama() -> dict[str, Any]:
     return {"model": LlamaForCausalLM(config), "batch": {"input_ids": ids, "labels": ids}}
 
 
-class Mixing(Layer):
-    """With products that selective checkpointing never keeps, and an attention that draws."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        heads = x.unflatten(-1, (4, -1)).transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.1)
-        x = x + mixed.transpose(1, 2).flatten(2)
-        return super().forward(x + x @ x.mT @ x)
-
-
-def mixing() -> dict[str, Any]:
-    given = reader()
-    return {**given, "model": Reader(Mixing).to("meta"), "blocks": [Mixing]}
-
-
 class Branching(Layer):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) if x.sum().item() > 0 else x

@@ -178,13 +178,6 @@ def test_nothing_else_is_ever_replaced(
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("output", [".", "..", "/"])
-def test_the_directory_one_is_in_is_not_replaced(call: Call, output: str) -> None:
-    done = call("template", "export", "torchrun", *APP, "--output", output)
-    assert done.exit_code == UsageError.exit_code
-    assert "holds the directory you are in" in str(done.exception)
-
-
 def test_a_failure_halfway_leaves_the_old_one_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,12 +193,6 @@ def test_a_failure_halfway_leaves_the_old_one_whole(
         write({"a": "new\n"}, tmp_path / "app", **about)
     assert tree(tmp_path / "app") == old
     assert [path.name for path in tmp_path.iterdir()] == ["app"]
-
-
-def test_where_nobody_may_write_is_said(call: Call, tmp_path: Path) -> None:
-    done = call("template", "export", "torchrun", *APP, "--output", "/proc/none/app")
-    assert done.exit_code == StorageError.exit_code
-    assert "/proc/none" in str(done.exception)
 
 
 OSC = ("--cluster", "osc-pitzer")
@@ -263,23 +250,6 @@ def test_a_template_that_decides_by_a_parameter_keeps_that_one_fixed(
     assert cluster["fixed"]["parameters.wait_s"] == "the script decides by it: 60"
     assert "FSDPKIT_FORM_P_WAIT_S" not in cluster["fields"]
     assert "WAIT=60 " in (tmp_path / "app" / "template" / "script-cardinal.sh").read_text()
-
-
-def test_two_hundred_parameters_and_five_thousand_nodes(call: Call, tmp_path: Path) -> None:
-    one = '[parameters.{}]\ntype = "int"\ndefault = 1\nminimum = 0\nmaximum = 9\nhelp = "x"\n'
-    names = [f"value_{number}" for number in range(200)]
-    manifest = made.MANIFEST + "".join(map(one.format, names))
-    uses = " ".join(f"{name}={{{{ parameters.{name} }}}}" for name in names)
-    made.template(tmp_path, made.SCRIPT.replace("set -euo", f"export {uses}\nset -euo"), manifest)
-    (tmp_path / "vast.toml").write_text(
-        'schema = "fsdpkit.site/1"\ntitle = "Vast"\n[node_types.n]\ngpus = 8\nnodes = 5000\n'
-        '[partitions.all]\nnode_type = "n"\nmax_node_hours = 20000.0\nmax_time = "7-00:00:00"\n'
-    )
-    for portal in ("ondemand", "open-composer"):
-        words = ("--to", portal, "--cluster", "./vast.toml=vast", "--output", portal)
-        told = answer(call("template", "export", "./small", *words, "--json"))
-        assert len(told["clusters"][0]["fields"]) > 200
-        assert len(told["clusters"][0]["places"]) == 8
 
 
 def test_hostile_words_of_a_centre_stay_words(call: Call, tmp_path: Path) -> None:

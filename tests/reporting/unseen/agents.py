@@ -174,7 +174,8 @@ def _first_failure(scene: Scene, ended: Mapping[int, Rank]) -> FailureRecord:
     first_s = scene.first_end_s + min(one.after_s for one in ended.values())
     now_ns = int((first_s + LOOK_S) * 1e9) + min(ended)
     with patch("time.time_ns", return_value=now_ns):
-        return first_failure(cast(Any, SimpleNamespace(failures=found)), scene.attempt, 0)
+        failed = cast(Any, SimpleNamespace(failures=found))
+        return first_failure(failed, scene.attempt, 0, scene.attempt.dir)
 
 
 def _process_failure(scene: Scene, rank: int, one: Rank) -> SimpleNamespace:

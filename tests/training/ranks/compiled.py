@@ -25,7 +25,6 @@ from fsdpkit.training.gradients import clip_gradients
 from fsdpkit.training.sharding import shard
 
 CASES: dict[str, dict[str, Any]] = {
-    "fsdp2 full": {"activation_checkpointing": "full"},
     "fsdp2 selective": {"activation_checkpointing": "selective"},
     "fsdp2 offload": {"activation_checkpointing": "offload"},
     "fsdp1": {"engine": "fsdp1"},

@@ -70,24 +70,19 @@ CASES: dict[str, dict] = {
     "full_shard": {},
     "full_shard tied": {"family": "tied"},
     "full_shard two groups with values": {"family": "two groups", "built": "with values"},
-    "full_shard accumulated": {"accumulate": 2},
     "full_shard checkpointed": FULL,
     "full_shard checkpointed selectively": SELECTIVE,
-    "full_shard every 2nd block checkpointed": {**FULL, "checkpoint_every": 2},
     "full_shard offloaded": {"cpu_offload": True},
     "full_shard activations offloaded": OFFLOAD,
-    "full_shard every 2nd block's activations offloaded": {**OFFLOAD, "checkpoint_every": 2},
     "hybrid_shard activations offloaded accumulated": {**OFFLOAD, **PAIRS, "accumulate": 2},
     "full_shard wrapped by size": {"wrap": "size", "wrap_parameters": 6000},
     "full_shard wrapped by name": {
         "wrap": "names", "wrap_names": ("encoder", "decoder.block.*", "lm_head"),
     },
-    "full_shard prefetch": {"prefetch": 2},
     "full_shard some ignored": IGNORED,
     "full_shard some ignored with values accumulated": {
         **IGNORED, "built": "with values", "accumulate": 2,
     },
-    "hybrid_shard some ignored": {**PAIRS, **IGNORED},
     "full_shard wrapped by a function": {"is_unit": is_unit},
     "shard_grad_op": {"strategy": "shard_grad_op"},
     "shard_grad_op checkpointed accumulated": {
@@ -98,8 +93,7 @@ CASES: dict[str, dict] = {
     "no_shard": {"strategy": "no_shard"},
 }  # fmt: skip
 CASES = {f"fsdp2 {name}": case for name, case in CASES.items()} | {
-    f"fsdp1 {name}": {**FSDP1, **case, "prefetch": min(1, case.get("prefetch", 0))}
-    for name, case in CASES.items()
+    f"fsdp1 {name}": {**FSDP1, **case} for name, case in CASES.items()
 }
 CASES |= {
     "fsdp2 hybrid_shard in one group": {"strategy": "hybrid_shard", "shard_size": 4},
@@ -107,11 +101,14 @@ CASES |= {
     "fsdp2 hybrid_shard checkpointed selectively accumulated": {
         **PAIRS, **SELECTIVE, "accumulate": 2,
     },
+    "fsdp2 full_shard every 2nd block checkpointed": {**FULL, "checkpoint_every": 2},
+    "fsdp2 full_shard every 2nd block's activations offloaded": {**OFFLOAD, "checkpoint_every": 2},
+    "fsdp2 full_shard prefetch": {"prefetch": 2},
+    "fsdp1 full_shard prefetch": {**FSDP1, "prefetch": 1},
     "fsdp2 reshard to 2": {"reshard_to": 2},
     "fsdp2 reshard to node": {"reshard_to": "node"},
     "fsdp2 reshard to 2 checkpointed accumulated": {**FULL, "reshard_to": 2, "accumulate": 2},
     "fsdp2 two blocks per unit": {"blocks_per_unit": 2},
-    "fsdp2 two blocks per unit checkpointed": {**FULL, "blocks_per_unit": 2},
     "fsdp2 two blocks per unit activations offloaded": {**OFFLOAD, "blocks_per_unit": 2},
     "fsdp2 two blocks per unit prefetch": {"blocks_per_unit": 2, "prefetch": 1},
     "fsdp2 tied modules in the root": {"family": "tied modules"},

@@ -1,4 +1,7 @@
-"""On two ranks: one cannot write its part of a save. argv: file for the findings, a folder."""
+"""On two ranks: what a save and a resume tell everybody; then one cannot write its part.
+
+argv: file for the findings, a folder.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ import json
 import os
 import resource
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -18,6 +24,7 @@ from fsdpkit.errors import StorageError
 from fsdpkit.runs.checkpoints import checkpoints_in, problems_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, ask
+from fsdpkit.training import checkpoint_files
 from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks, gather, process_group
 from fsdpkit.training.progress import Progress
@@ -28,6 +35,19 @@ def limit_files(ranks: Ranks, size: int) -> None:
     """From now on rank 1 can write no more than `size` bytes to a file."""
     if ranks.rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+@contextlib.contextmanager
+def counted(calls: Counter[str], module: object, name: str) -> Iterator[None]:
+    """Counts the calls of a function of another module."""
+    real = getattr(module, name)
+
+    def counting(*arguments: object, **named: object) -> object:
+        calls[name] += 1
+        return real(*arguments, **named)
+
+    with mock.patch.object(module, name, counting):
+        yield
 
 
 def main() -> None:
@@ -42,8 +62,14 @@ def main() -> None:
         )
         optimizer = torch.optim.AdamW(model.parameters())
         saves = Checkpointer(paths, ranks, model, optimizer)
-        saves.save(Progress(step=1))
-        saves.wait()
+        calls: Counter[str] = Counter()
+        told_all = counted(calls, dist, "all_gather_object")
+        with told_all, counted(calls, checkpoint_files, "_HarmlessUnpickler"):
+            saves.save(Progress(step=1))
+            saves.wait()
+            saves = Checkpointer(paths, ranks, model, optimizer)
+            saves.resume()
+        counts = gather(dict(calls))
         limit_files(ranks, 2000)
         asked = ask(paths) if ranks.is_first else ""
         saves.save(Progress(step=2))
@@ -74,6 +100,7 @@ def main() -> None:
         saves.save(Progress(step=6))
         saves.close()
         found = {
+            "counts": counts,
             "messages": messages,
             "said": said.getvalue(),
             "left": left,

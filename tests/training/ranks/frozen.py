@@ -35,9 +35,7 @@ from fsdpkit.training.sharding import shard
 
 CASES: dict[str, dict[str, Any]] = {
     "fsdp2": {},
-    "fsdp2 no_shard": {"strategy": "no_shard"},
     "fsdp1": {"engine": "fsdp1"},
-    "fsdp1 shard_grad_op": {"engine": "fsdp1", "strategy": "shard_grad_op"},
     "fsdp1 no_shard": {"engine": "fsdp1", "strategy": "no_shard"},
 }
 SETTINGS = OptimizerSettings(

@@ -30,7 +30,6 @@ CASES: dict[str, dict[str, Any]] = {
     "no_shard": {"strategy": "no_shard"},
     "some ignored": {"ignore": ("lm_head.*",)},
     "fsdp1 full_shard": {"engine": "fsdp1"},
-    "fsdp1 hybrid_shard": {"engine": "fsdp1", **HYBRID},
     "fsdp1 no_shard": {"engine": "fsdp1", "strategy": "no_shard"},
 }
 
@@ -39,13 +38,9 @@ def trained(
     ranks: Ranks,
     precision: PrecisionSettings,
     rounding: Any,
-    *,
-    look_first: bool = False,
     **sharding: Any,
 ) -> dict:
-    """look_first: whether the weights are compared before the first step, too."""
     model = sharded_t5(ranks, precision, **sharding)
-    first = seen_alike(model) if look_first else None
     settings = OptimizerSettings(lr=1e-2, weight_decay=0.1, rounding=rounding)
     optimizer = make_optimizer(model, settings)
     losses = []
@@ -69,7 +64,6 @@ def trained(
         "bytes": {what: sum(gather(size)) for what, size in sizes.items()},
         "types": sorted({str(local(p).dtype)[6:] for p in model.parameters()}),
         "norm": str(norm.dtype)[6:],
-        "first": first,
         "alike": seen_alike(model),
     }
 
@@ -94,14 +88,11 @@ def main() -> None:
         found = {
             "float32": trained(ranks, PrecisionSettings(), None),
             **{
-                f"{name} {rounding}": trained(
-                    ranks, lowered, rounding, look_first="full_shard" in name, **case
-                )
+                f"{name} {rounding}": trained(ranks, lowered, rounding, **case)
                 for name, case in CASES.items()
                 for rounding in ("stochastic", "compensated")
                 if rounding == "stochastic" or name == "full_shard"
             },
-            "again": trained(ranks, lowered, "stochastic", look_first=True),
             "half float32": trained(ranks, PrecisionSettings(**half), None),
             "half": trained(ranks, PrecisionSettings(**half, master="bfloat16"), "stochastic"),
             "fsdp1 half": trained(

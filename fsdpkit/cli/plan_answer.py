@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct
-
-from fsdpkit.planning.speed import Speed
-from fsdpkit.planning.tune import Tuned
+from fsdpkit.cli.json_output import answer
 
 if TYPE_CHECKING:
     from fsdpkit.planning.forecast import Forecast
+    from fsdpkit.planning.speed import Speed
     from fsdpkit.planning.verdict import MemoryVerdict
 
 
-class PlannedMemory(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class PlannedMemory:
     """Of one GPU at the peak of a step."""
 
     card: str
@@ -31,7 +31,7 @@ class PlannedMemory(Struct, frozen=True, kw_only=True):
     total_bytes: int
     """Reserved and outside."""
     measured_bytes: int | None = None
-    """null: not measured."""
+    """None: not measured."""
     peak: str
     """The moment: phase, module, operation."""
     peak_step: int
@@ -52,99 +52,76 @@ class PlannedMemory(Struct, frozen=True, kw_only=True):
     kept_in_checkpointed_layers: dict[str, int]
     """Of it what layers keep inside that are computed again; empty if all is well."""
     least_total_bytes: int | None
-    """With all that depends on values as small as it can be; null: nothing does."""
+    """With all that depends on values as small as it can be; None: nothing does."""
     host_bytes: int
     """Host memory that each rank's tensors take."""
 
 
-class OnePlan(Struct, frozen=True, kw_only=True):
-    """One set of settings. `memory` is null where they are refused; `refused` then says why."""
+@dataclass(frozen=True, kw_only=True)
+class OnePlan:
+    """One set of settings, `KEY=VALUE` on top of what was asked for.
 
-    sets: list[str]
-    """KEY=VALUE on top of what was asked for."""
+    memory: null where they are refused; `refused` then says why. lower_bound: whether something
+    could not be followed, as the notes say, so that it takes at least as much. sources: where the
+    values outside of the allocator come from.
+    """
+
+    sets: Sequence[str]
     fit: Literal["fits", "tight", "does not fit", "not known", "refused"]
     lower_bound: bool = False
-    """Whether something could not be followed, as the notes say: it takes at least as much."""
     memory: PlannedMemory | None = None
     refused: str | None = None
-    notes: list[str] = []
-    sources: dict[str, str] = {}
-    """Where the values outside of the allocator come from."""
+    notes: Sequence[str] = ()
+    sources: dict[str, str] = field(default_factory=dict)
 
 
-class PrintedPlans(Struct, frozen=True, kw_only=True):
-    """Of what was asked for; then, if it does not fit, what would, or all variations."""
-
-    schema: Literal["fsdpkit.plan/1"] = "fsdpkit.plan/1"
-    plans: list[OnePlan]
-    speed: Speed | None = None
-    """Of what was asked for; null where nothing is known of it."""
-    speed_rests_on: str | None = None
-    """Published figures, or which runs."""
-    speed_network_assumed: str | None = None
-    """What was assumed of the network between nodes; null: it was measured, or its profile says."""
-    speed_left_out: list[str] = []
-    """What was measured and does not count, with the reason."""
-
-
-class TunedPlan(Struct, frozen=True, kw_only=True):
-    """What `--tune` found."""
-
-    schema: Literal["fsdpkit.plan-tune/1"] = "fsdpkit.plan-tune/1"
-    tuned: Tuned
-
-
-class MeasuredRun(Struct, frozen=True, kw_only=True):
-    """What one run, or one `fsdpkit check --nodes`, has measured. null: not measured."""
-
-    run: str
-    made_s: float
-    site: str
-    gpu: str
-    torch: str
-    nodes: int
-    gpus: int
-    step_s: float | None
-    in_node_gb_s: float | None
-    between_gb_s: float | None
-    tflop_s: float | None
-    used: bool
-    """Whether plans for the GPU that was asked about go by it."""
-
-
-class Calibrated(Struct, frozen=True, kw_only=True):
-    """What `--calibration` shows."""
-
-    schema: Literal["fsdpkit.plan-calibration/1"] = "fsdpkit.plan-calibration/1"
-    gpu: str
-    site: str | None
-    rests_on: str
-    left_out: list[str]
-    runs: list[MeasuredRun]
-
-
+@answer("fsdpkit.plan/1")
 def planned(
+    plans: Sequence[OnePlan],
+    speed: Speed | None,
+    speed_rests_on: str | None,
+    speed_network_assumed: str | None,
+    speed_left_out: Sequence[str],
+) -> None:
+    """Of what was asked for; then, if it does not fit, what would, or all variations.
+
+    speed: of what was asked for; null where nothing is known of it. It rests on published figures,
+    or on runs. speed_network_assumed: null if what joins the nodes was measured, or its profile
+    says it. speed_left_out: what was measured and does not count, with the reason.
+    """
+
+
+def print_plans(
     found: Sequence[tuple[tuple[str, ...], MemoryVerdict | str]], expected: Forecast | None = None
-) -> PrintedPlans:
-    plans = [_one(list(sets), each) for sets, each in found]
-    if expected is None:
-        return PrintedPlans(plans=plans)
-    return PrintedPlans(
-        plans=plans,
-        speed=expected.speed,
-        speed_rests_on=expected.rests_on or None,
-        speed_network_assumed=expected.network or None,
-        speed_left_out=list(expected.left_out),
+) -> None:
+    """Each with what it was asked for; a text in place of one that was refused."""
+    planned(
+        plans=[_one(sets, each) for sets, each in found],
+        speed=expected.speed if expected else None,
+        speed_rests_on=expected.rests_on or None if expected else None,
+        speed_network_assumed=expected.network or None if expected else None,
+        speed_left_out=expected.left_out if expected else (),
     )
 
 
-def _one(sets: list[str], found: MemoryVerdict | str) -> OnePlan:
+def _one(sets: Sequence[str], found: MemoryVerdict | str) -> OnePlan:
     if isinstance(found, str):
         return OnePlan(sets=sets, fit="refused", refused=found)
+    return OnePlan(
+        sets=sets,
+        fit=found.fit,
+        lower_bound=found.is_lower_bound,
+        memory=_memory(found),
+        notes=found.notes,
+        sources=dict(found.outside.sources),
+    )
+
+
+def _memory(found: MemoryVerdict) -> PlannedMemory:
     from fsdpkit.planning.outside import SAFE
 
     ran, around, card = found.replayed, found.outside, found.asked.card
-    memory = PlannedMemory(
+    return PlannedMemory(
         card=card.name,
         card_bytes=card.memory,
         limit_bytes=int(card.memory * SAFE),
@@ -168,12 +145,4 @@ def _one(sets: list[str], found: MemoryVerdict | str) -> OnePlan:
         kept_in_checkpointed_layers=found.kept.inside,
         least_total_bytes=found.least,
         host_bytes=ran.host,
-    )
-    return OnePlan(
-        sets=sets,
-        fit=found.fit,
-        lower_bound=found.is_lower_bound,
-        memory=memory,
-        notes=list(found.notes),
-        sources=dict(around.sources),
     )
