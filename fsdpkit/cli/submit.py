@@ -30,7 +30,9 @@ from fsdpkit.cli.trusting import consent, trust_option
 from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+    from types import FrameType
 
     from fsdpkit.rendering.script import Plan
     from fsdpkit.scheduling.run import Run
@@ -91,6 +93,12 @@ def _judged(answer: str) -> None:
 )
 @wanted("after", "runs")
 @trust_option
+@grouped(
+    HOW,
+    "--here",
+    is_flag=True,
+    help="Run in the allocation that this shell is in, queue nothing; implies --wait.",
+)
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @grouped(
     HOW,
@@ -137,6 +145,8 @@ def command(
     say_what_is_not_read()
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
+    if check and asked["here"]:
+        raise click.UsageError("--check asks about a queue, which --here needs not: choose one.")
     if module is not None:
         if job is not None:
             raise click.UsageError(f"-m starts a module: leave out {job}, or put it behind --.")
@@ -157,16 +167,40 @@ def command(
             return _judged(verdict)
         click.echo(verdict)
         return 0
-    say_what_is_left_out(submission.leaked_variables())
+    if not request.here:
+        say_what_is_left_out(submission.leaked_variables())
     run = submission.submit_plan(plan, request.runs, agreed)
     report(run, as_json)
     say_what_the_copy_lacks(run)
-    if wait or follow:
-        with going_on(run.id):
+    if wait or follow or request.here:
+        with ending(run) if request.here else going_on(run.id):
             if follow:
                 print_output(run)
             return outcome(run)
     return 0
+
+
+@contextlib.contextmanager
+def ending(run: Run) -> Iterator[None]:
+    """Around waiting for a run in this shell's own allocation: Ctrl-C, or the end of the shell,
+    ends the run, and the allocation stays."""
+    import signal
+
+    from fsdpkit.errors import SchedulerError
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"\nfsdpkit: ending {run.id}; the allocation stays", err=True)
+        with contextlib.suppress(SchedulerError):  # it is on file, which the run looks for
+            run.cancel()
+        click.echo(f"fsdpkit: {run.id}: {run.wait(poll_s=1.0).describe()}", err=True)
+        raise
 
 
 def print_script(script: str, as_json: bool) -> None:

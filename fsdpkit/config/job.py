@@ -37,6 +37,9 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 _ASKED_ONCE = once(f"Slurm is asked once for all of them, which get the same: {A_SWEEP_EACH}")
 _OF_THE_RUN = once(f"they are one run, which has it as a whole: {A_SWEEP_EACH}")
 
+# Of one directory, and where the container sees it; commas and colons part them.
+Mount = Annotated[str, Meta(pattern=r"^/[^,:\x00-\x1f]*(:/[^,:\x00-\x1f]*(:[a-z+]+)?)?\Z")]
+
 ArrayTask = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,6})$")]
 
 
@@ -131,6 +134,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     container: Annotated[
         Text | None, Meta(description="Container image; the site says which engine runs it.")
     ] = None
+    mounts: Annotated[
+        list[Mount] | UnsetType,
+        Meta(description="Directories that the container sees besides: /data, /data:/mnt:ro."),
+    ] = UNSET
     variables: Annotated[
         dict[VariableName, str],
         Meta(description="Environment variables for every rank."),
@@ -151,6 +158,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "nowhere."
         ),
     ] = msgspec.field(default=UNSET, name="pass")
+
+    @property
+    def mounted(self) -> list[str]:
+        return [] if self.mounts is UNSET else self.mounts
 
     @property
     def passed(self) -> list[str]:

@@ -235,9 +235,13 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The container engine, where there is one."""
 
     engine: Annotated[
-        Literal["apptainer", "singularity"] | None, Meta(description="The command that runs one.")
+        Literal["apptainer", "singularity", "pyxis"] | None,
+        Meta(description="The command that runs one, or srun's plugin pyxis."),
     ] = None
-    arguments: Annotated[list[str], Meta(description="Such as --nv, or --bind=/scratch.")] = []
+    arguments: Annotated[
+        list[str],
+        Meta(description="Such as --nv, --bind=/scratch, --container-mounts=/scratch:/scratch."),
+    ] = []
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -170,15 +170,17 @@ def job_told(text: str) -> JobFacts:
     fields = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
     if "JobState" not in fields:
         return JobFacts()
+    here = "FSDPKIT_HERE" in os.environ  # somebody's allocation, which is not the run's to requeue
+    restarts = int(fields.get("Restarts", "0"))
     return JobFacts(
         ending=fields["JobState"] != "RUNNING",
         reason=fields.get("Reason"),
         preempted=fields.get("PreemptTime", "None") not in ("None", "Unknown", ""),
-        requeue={"1": True, "0": False}.get(fields.get("Requeue", "")),
+        requeue=False if here else {"1": True, "0": False}.get(fields.get("Requeue", "")),
         exclude=_unless_null(fields.get("ExcNodeList")),
         features=bool(_unless_null(fields.get("Features"))),
         chosen=bool(_unless_null(fields.get("ReqNodeList")) or "Reservation" in fields),
-        requeued=int(fields.get("Restarts", "0")) > int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        requeued=not here and restarts > int(os.environ.get("SLURM_RESTART_COUNT", "0")),
     )
 
 

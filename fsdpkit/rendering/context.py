@@ -131,8 +131,14 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         list[DirectiveNames], Meta(description="The #SBATCH options, in order, each once.")
     ]
     environment: Annotated[EnvironmentNames, Meta(description="Modules, Python and variables.")]
+    srun: Annotated[
+        list[str], Meta(description="Options of each srun in an allocation that exists; or none.")
+    ]
     container: Annotated[
         list[str], Meta(description="Words before the command that run it in a container; or none.")
+    ]
+    container_srun: Annotated[
+        list[str], Meta(description="Options of srun whose plugin runs it in one; or none.")
     ]
     steps: Annotated[StepNames, Meta(description="The job's [steps], outside any container.")]
     device: Annotated[

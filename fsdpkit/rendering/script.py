@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.allocation import Allocation
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.key_changes import with_old_names
 from fsdpkit.config.limits import warning_s
@@ -26,7 +27,9 @@ from fsdpkit.config.surroundings import PythonEnvironment as PythonEnvironment
 from fsdpkit.config.surroundings import own_python
 from fsdpkit.config.template import Template, parameter_values
 from fsdpkit.config.units import parse_array
-from fsdpkit.errors import ConfigError, RenderError, UsageError
+from fsdpkit.errors import RenderError, UsageError
+from fsdpkit.rendering.containers import command_words, is_by_plugin
+from fsdpkit.rendering.containers import srun_words as container_srun
 from fsdpkit.rendering.context import (
     Context,
     DigestNames,
@@ -88,6 +91,8 @@ class Plan:
     of the batch script."""
     first_attempt: int = 0
     """The number of the job's first attempt; a resumed run counts on from its earlier ones."""
+    allocation: Allocation | None = None
+    """Where the script runs at once, in place of being queued."""
 
     @property
     def digests(self) -> dict[str, str]:
@@ -149,6 +154,8 @@ def trace(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> Trac
 def _check_handed_on(plan: Plan) -> None:
     """A template that does not hand these on would run the job, or each task, as if it had none."""
     for name, given in (
+        ("srun", plan.allocation),
+        ("container_srun", is_by_plugin(plan.job, plan.site.profile)),
         ("array_args", _array_args(plan)),
         ("array_variables", _array_variables(plan)),
         ("environment.prepend", plan.job.spec.environment.prepend),
@@ -224,7 +231,9 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             unset=site.unset,
             passed=job.passed,
         ),
-        container=_container(plan, run_dir),
+        srun=_srun(plan, run_dir),
+        container=command_words(plan.job, profile, run_dir),
+        container_srun=container_srun(plan.job, profile, run_dir, plan.work_dir),
         steps=StepNames(
             before=[*plan.job.steps.get("before", ())],
             each_node=[*plan.job.steps.get("each_node", ())],
@@ -240,6 +249,12 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     return plain | {
         table: with_old_names("JobSpec", plain[table], table) for table in ("retry", "notify")
     }
+
+
+def _srun(plan: Plan, run_dir: Path) -> list[str]:
+    if plan.allocation is None:
+        return []
+    return plan.allocation.srun_words(plan.job.spec.resources.nodes, run_dir.name)
 
 
 def _gpu_request(plan: Plan) -> dict[str, Any]:
@@ -300,7 +315,7 @@ def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
         Directive("open-mode", "append"),
         Directive("signal", f"B:USR1@{warning_s(resources, plan.site.profile)}"),
     ]
-    if not plan.job.may_requeue:
+    if not plan.job.may_requeue or plan.allocation is not None:
         directives.append(Directive("no-requeue", None))
     elif plan.expedite:
         directives.append(Directive("requeue", "expedite"))
@@ -372,6 +387,8 @@ _RETURNS = {
 def requeue_note(plan: Plan) -> str:
     """Whether the script queues its own job again, and after what, for whoever reads its header."""
     retry = plan.job.spec.retry
+    if plan.allocation is not None:
+        return f"requeue: never (--here: in the allocation {plan.allocation.job_id})"
     if plan.site.profile.policy.requeue is False:
         return "requeue: never (site: policy.requeue)"
     if plan.array is not None:  # its tasks share the script, and may differ in this
@@ -399,24 +416,3 @@ def _python(plan: Plan) -> PythonEnvironment:
     if job.venv:
         return PythonEnvironment("venv", str(plan.work_dir / os.path.expanduser(job.venv)))
     return PythonEnvironment("container") if job.container else plan.python
-
-
-def _container(plan: Plan, run_dir: Path) -> list[str]:
-    """The words in front of the task's shell that run it in a container; none: no container."""
-    image = plan.job.spec.environment.container
-    if image is None:
-        return []
-    engine = plan.site.profile.container.engine
-    if engine is None:
-        raise ConfigError(
-            f"job {plan.job.spec.name}: environment.container is set, but the profile of "
-            f"{plan.site.profile.title} names no container engine ([container] engine)"
-        )
-    root, file = plan.job.entry.root, plan.job.accelerate_config
-    own = [*([root] if root else []), *([file.parent] if file else [])]
-    binds = [str(run_dir), *dict.fromkeys(map(str, own))]
-    for path in binds:
-        if "," in path or ":" in path:
-            raise UsageError(f"{engine} cannot bind a directory with ',' or ':' in it: {path}")
-    arguments = [*plan.site.profile.container.arguments, *(f"--bind={path}" for path in binds)]
-    return [engine, "exec", *arguments, image]

@@ -16,6 +16,8 @@
         source.diff                 how the sources differed from that commit; its owner's alone
         snapshot/                   the work tree as it was, where the job runs, if asked for
         run.json.lock               while somebody changes the record
+        here/                       a run of `submit --here`: its script as a step of the
+                                    allocation, and how that stands (scheduling/here)
         submitit/                   submitit's folder: pickles, results, the nodes' own logs
         slurm-<job id>.log          the batch shell's output, all attempts
         task-<k>/                   only in arrays: what follows, once for each array task
@@ -334,6 +336,10 @@ class RunPaths:
     @property
     def snapshot(self) -> Path:
         return self.dir / "snapshot"
+
+    @property
+    def here(self) -> Path:
+        return self.dir / "here"
 
     @property
     def submitit(self) -> Path:

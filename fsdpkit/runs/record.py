@@ -66,6 +66,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the cluster that took it, as it calls itself: a job's number is its own."""
     slurm_submit_s: Time | None = None
     """When that was, by the cluster's clock."""
+    here: bool = False
+    """Whether it is an allocation that the run's script is a step of, and not its own job."""
     seen: Ended | None = None
     """States by job id that end a job unless Slurm queues it again, such as PREEMPTED, as somebody
     saw them: what is left once it has forgotten the job."""
@@ -107,6 +109,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     submitted_s: Time | None = None
     slurm_cluster: ClusterName | None = None
     slurm_submit_s: Time | None = None
+    here: bool = False
     seen: Ended | None = None
     ended: Ended | None = None
     """Once the scheduler had said how every job ended: those states by job id, not asked again."""

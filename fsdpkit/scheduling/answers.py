@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fsdpkit.errors import SchedulerError
+from fsdpkit.runs.job_ids import ONE, job_of
 from fsdpkit.scheduling.environment import scrubbed
 
 
@@ -38,3 +40,16 @@ def call(
         ) from error
     except OSError as error:
         raise SchedulerError(f"{argv[0]} cannot be run: {error.strerror}") from error
+
+
+def checked_id(job_id: str) -> str:
+    """The id as an argument: a word that begins with a dash would be an option. Raises
+    SchedulerError for what is none."""
+    if not re.fullmatch(ONE, job_id):
+        raise SchedulerError(f"{job_id[:80]!r} is not a job id")
+    return job_id
+
+
+def parents_of(job_ids: Iterable[str]) -> str:
+    """The jobs that these are, or are tasks of, as one argument. Raises SchedulerError."""
+    return ",".join(dict.fromkeys(job_of(checked_id(job_id)) for job_id in job_ids))

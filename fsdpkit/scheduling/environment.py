@@ -73,6 +73,7 @@ def scrubbed(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         "FSDPKIT_GPUS_PER_NODE",
         "FSDPKIT_RANKS_PER_NODE",
         "FSDPKIT_DEVICE",
+        "FSDPKIT_HERE",
     }
 
     def leaks(name: str) -> bool:

@@ -32,11 +32,18 @@ from fsdpkit.scheduling.run_dir import check_paths
 
 
 def fit(
-    job: LoadedJob, site: LoadedSite, runs: Path, work_dir: Path, *, chained: bool = False
+    job: LoadedJob,
+    site: LoadedSite,
+    runs: Path,
+    work_dir: Path,
+    *,
+    chained: bool = False,
+    queues: bool = True,
 ) -> tuple[Placement, tuple[tuple[str, str], ...]]:
     """Where the job goes on `site`, with all warnings, and the nodes it avoids, each with the why.
 
-    Raises UsageError or ConfigError for what cannot run there.
+    queues: whether a scheduler is to find it a place; False: it has one. Raises UsageError or
+    ConfigError for what cannot run there.
     """
     resources, profile = job.spec.resources, site.profile
     check_training(job, work_dir)
@@ -50,7 +57,8 @@ def fit(
         from fsdpkit.scheduling.live_placement import completed, with_qos
         from fsdpkit.scheduling.slurm_answers import answers_for
 
-        placement = with_qos(completed(placement, resources, profile), resources, profile)
+        placement = completed(placement, resources, profile)
+        placement = with_qos(placement, resources, profile) if queues else placement
     cluster = cluster_of(profile.kind, profile.slurm_clusters)
     cluster.check(resources, here=here)
     warnings = [*placement.warnings]
@@ -64,7 +72,9 @@ def fit(
     if (file := job.accelerate_config) is not None:
         warnings += unused_of(file, resources, f"job {job.spec.name}: launch.accelerate_config")
     avoided: tuple[tuple[str, str], ...] = ()
-    if here:
+    if here and not queues:
+        warnings += look_at_files(job, runs, work_dir, elsewhere=True)
+    elif here:
         warnings += not_from_here(job, site, placement.node_type, work_dir)
         warnings += look_at_files(job, runs, work_dir, elsewhere=cluster.elsewhere)
         if cluster.elsewhere:
@@ -72,7 +82,7 @@ def fit(
             warnings += what_is_handed_on(job, answers.settings() if answers else {})
             avoided, why_not = nodes_to_leave_out(runs, resources, placement, site)
             warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
-    if profile.policy.requeue is False and job.may_requeue and not chained:
+    if queues and profile.policy.requeue is False and job.may_requeue and not chained:
         warnings.append(
             f"{profile.title} does not requeue jobs, so the job ends where [retry] would requeue "
             f"it: fsdpkit resume RUN --chained queues the next one behind it"

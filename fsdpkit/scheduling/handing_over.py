@@ -31,8 +31,9 @@ def refuse_before_queueing(plan: Plan, runs: Path, consent: Consent | None) -> N
     """Raises an FsdpkitError for what is not to be queued, or not from here, before anything is
     made. consent: to what strangers could have written of the plan; None: to nothing of it."""
     (consent or Consent()).to(items_of(plan.job, plan.site, plan.template))
-    refuse_from_here(plan)
-    refuse_what_never_starts(plan)
+    if plan.allocation is None:
+        refuse_from_here(plan)
+        refuse_what_never_starts(plan)
     refuse_without_room(plan.job, runs, training_of(plan.job, plan.work_dir))
 
 
@@ -67,15 +68,25 @@ def call_scheduler(
     Raises SubmissionUnconfirmed if Slurm may have the job and does not show it yet, and
     SubmissionInterrupted on Ctrl-C.
     """
-    profile = plan.site.profile
-    cluster = cluster_of(profile.kind, profile.slurm_clusters)
+    cluster = _taker(plan)
     try:
         job_id, name = _call_or_find(plan, cluster, paths, script, known)
         job = MarkedJob(job_id, JobMark.of(paths.dir, f"fsdpkit:{paths.dir.name}"))
-        asked = cluster if name is None else cluster_of(profile.kind, name)
+        named = name is not None and plan.allocation is None
+        asked = cluster_of(plan.site.profile.kind, name) if named else cluster
         return HandedOver(job_id, name, *asked.receipt(job))
     except KeyboardInterrupt as error:
         raise SubmissionInterrupted("interrupted while Slurm was asked") from error
+
+
+def _taker(plan: Plan) -> Cluster:
+    """Who takes the job: its cluster, or the allocation that it runs in."""
+    profile = plan.site.profile
+    if plan.allocation is None:
+        return cluster_of(profile.kind, profile.slurm_clusters)
+    from fsdpkit.scheduling.here.client import AllocationClient
+
+    return AllocationClient(profile.slurm_clusters, allocation=plan.allocation)
 
 
 def _call_or_find(

@@ -52,6 +52,8 @@ class JobMark:
     """The name of the cluster that took it, as the cluster calls itself."""
     submit_s: float | None = None
     """When that was, by the cluster's clock."""
+    here: Path | None = None
+    """Where the state lies of a script that is a step of the job; the job itself is no run's."""
 
     @classmethod
     def of(cls, directory: Path, comment: str) -> JobMark:
@@ -134,8 +136,11 @@ def comment(record: RunRecord) -> str:
 def mark_of_job(directory: Path, record: RunRecord, job: JobRecord) -> JobMark:
     """The mark of one of the run's jobs. Raises SchedulerError, as `JobMark.of`."""
     found = JobMark.of(directory, comment(record))
-    script = f"{record.id}/{RunPaths(directory).script.name}"
-    return replace(found, script=script, cluster=job.slurm_cluster, submit_s=job.slurm_submit_s)
+    paths = RunPaths(directory)
+    found = replace(found, cluster=job.slurm_cluster, submit_s=job.slurm_submit_s)
+    if job.here:
+        return replace(found, here=paths.here)
+    return replace(found, script=f"{record.id}/{paths.script.name}")
 
 
 def marked_jobs(directory: Path, record: RunRecord) -> dict[str, MarkedJob]:
@@ -146,7 +151,9 @@ def marked_jobs(directory: Path, record: RunRecord) -> dict[str, MarkedJob]:
         try:
             mark = mark_of_job(directory, record, job)
         except SchedulerError:
-            mark = JobMark(comment(record), None, None, job.slurm_cluster, job.slurm_submit_s)
+            here = RunPaths(directory).here if job.here else None
+            times = job.slurm_cluster, job.slurm_submit_s
+            mark = JobMark(comment(record), None, None, *times, here=here)
         found |= {job_id: MarkedJob(job_id, mark) for job_id in job.job_ids}
     return found
 

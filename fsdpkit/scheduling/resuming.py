@@ -99,7 +99,7 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
     ahead = jobs_ahead(run, standing)
     otherwise = _trains_otherwise(before, job)
     if changes.chained and ahead:
-        _check_chain(run, otherwise)
+        _check_chain(run, otherwise, ahead)
         for job_id in ahead:
             run.client().confirm(run.marked(job_id))
     else:
@@ -192,7 +192,11 @@ def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwis
         )
 
 
-def _check_chain(run: OpenRun, otherwise: bool) -> None:
+def _check_chain(run: OpenRun, otherwise: bool, ahead: Sequence[str]) -> None:
+    if any(job.here for job in run.record.jobs if job.job_id in ahead):
+        raise UsageError(
+            "--chained follows a job of the run's own, and this run was submitted --here"
+        )
     if not run.client().chains:
         raise UsageError("the local cluster cannot chain jobs: resume the run when it has ended")
     if otherwise:

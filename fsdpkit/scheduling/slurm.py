@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.job_ids import ONE, job_of
-from fsdpkit.scheduling.answers import call
+from fsdpkit.scheduling.answers import call, checked_id, parents_of
 from fsdpkit.scheduling.job_mark import (
     SACCT_TRAITS,
     TRAITS_FORMAT,
@@ -156,10 +156,15 @@ class SlurmClient:
         what nobody answered for stays unknown.
         """
         asked = asked or Round()
-        wanted = [job for job in dict.fromkeys(jobs) if _JOB_ID.fullmatch(job.id)]
+        wanted = [job for job in dict.fromkeys(jobs) if re.fullmatch(ONE, job.id)]
         found: dict[MarkedJob, JobState] = {}
         for owner in dict.fromkeys(job.mark.owner for job in wanted):
             self._states([job for job in wanted if job.mark.owner == owner], owner, found, asked)
+        for job in [job for job in wanted if job.mark.here is not None]:
+            from fsdpkit.scheduling.here.state import state_here
+
+            if (state := state_here(job, found.pop(job, None), self.cluster)) is not None:
+                found[job] = state
         return found
 
     def _states(
@@ -171,7 +176,7 @@ class SlurmClient:
     ) -> None:
         """Those of one user: for several jobs slurmctld sends squeue the table of all users' jobs
         unless it asks for those of one."""
-        parents = _parents(job.id for job in wanted)
+        parents = parents_of(job.id for job in wanted)
         flags = ["-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", parents]
         flags += ["-u", str(owner)] if owner is not None and "," in parents else []
         queue = self._ask(["squeue", *self._cluster_flag(), *flags], asked)
@@ -179,7 +184,7 @@ class SlurmClient:
         # squeue knows a job sooner; of its end only the others know the exit code.
         ended = [j for j in wanted if j not in found or found[j].phase in ("ended", "unknown")]
         if ended:
-            flags = ["-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", _parents(j.id for j in ended)]
+            flags = ["-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", parents_of(j.id for j in ended)]
             answer = self._ask(["sacct", *self._cluster_flag(), *flags], asked) or ""
             accounted = self._without_stale_codes(parse_sacct(answer), asked)
             named = {job_id: by_name(state) for job_id, state in accounted.items()}
@@ -224,7 +229,7 @@ class SlurmClient:
         doubtful = [i for i, state in states.items() if state.phase == "ended" and state.derived]
         if not doubtful:
             return states
-        flags = ["-n", "-P", "-o", "JobID,ExitCode,JobName", "-j", _parents(doubtful)]
+        flags = ["-n", "-P", "-o", "JobID,ExitCode,JobName", "-j", parents_of(doubtful)]
         steps = parse_steps(self._ask(["sacct", *self._cluster_flag(), *flags], asked) or "")
         fresh = {
             job_id: replace(states[job_id], derived_exit_code=code, derived_exit_signal=signal)
@@ -237,7 +242,7 @@ class SlurmClient:
         self, jobs: Sequence[MarkedJob], found: dict[MarkedJob, JobState], asked: Round
     ) -> None:
         """`scontrol show job` takes one job, or shows all."""
-        parents = [parent for parent in _parents(job.id for job in jobs).split(",") if parent]
+        parents = [parent for parent in parents_of(job.id for job in jobs).split(",") if parent]
         for words in [[]] if len(parents) > _SINGLY else [[parent] for parent in parents]:
             argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", *words]
             text = self._ask(argv, asked) or ""
@@ -246,7 +251,7 @@ class SlurmClient:
     def details(self, job: MarkedJob, asked: Round) -> dict[str, str]:
         """What slurmctld has of a job or array task, by Slurm's names; empty if it does not say,
         or if another has its number."""
-        argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", _job(job.id)]
+        argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", checked_id(job.id)]
         for line in (self._ask(argv, asked) or "").splitlines()[:1]:
             for seen in scontrol_traits(line).values():
                 if self._means(job, seen, asked):
@@ -268,7 +273,7 @@ class SlurmClient:
         that was, by its clock. None: it does not say."""
         asked = Round(_RECEIPT_S)
         argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", TRAITS_FORMAT]
-        lines = (self._ask([*argv, "-j", _parents([job.id])], asked) or "").splitlines()
+        lines = (self._ask([*argv, "-j", parents_of([job.id])], asked) or "").splitlines()
         seen = [one for one in map(traits_in, lines) if one.comment == job.mark.comment]
         return self.name(asked), seen[0].submit_s if seen else None
 
@@ -310,7 +315,7 @@ class SlurmClient:
 
     def forgot(self, job: MarkedJob) -> bool:
         """Whether Slurm's queue answers and has no such job; False if it does not answer."""
-        _job(job.id)
+        checked_id(job.id)
         try:
             seen = self._seen(job.id)
         except SchedulerError:
@@ -340,7 +345,7 @@ class SlurmClient:
         """What squeue says of the job of this number. Raises SchedulerError where it fails."""
         argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", TRAITS_FORMAT]
         try:
-            argv += ["-j", _parents([number])]
+            argv += ["-j", parents_of([number])]
             done = call(argv, _QUERY_TIMEOUT_S, {"SLURM_TIME_FORMAT": "%s"})
         except subprocess.TimeoutExpired as error:
             raise SchedulerError(f"squeue has not said whose job {number} is") from error
@@ -353,12 +358,19 @@ class SlurmClient:
         """Let a job go that is held. Raises SchedulerError, as for one that only an administrator
         may release."""
         self.confirm(job)
-        self._do("scontrol", "release", _job(job.id))
+        self._do("scontrol", "release", checked_id(job.id))
 
     def cancel(self, job: MarkedJob) -> None:
         """scancel; no error if the job is over already. Raises SchedulerError."""
-        self.confirm(job)
-        self._do("scancel", _job(job.id), fine="already completing or completed")
+        if job.mark.here is not None:
+            from fsdpkit.scheduling.here.state import end_here, request_end
+
+            request_end(job.mark.here)
+            self.confirm(job)
+            end_here(job, job.mark.here, self.cluster)
+        else:
+            self.confirm(job)
+            self._do("scancel", checked_id(job.id), fine="already completing or completed")
 
     def _do(self, command: str, *words: str, fine: str | None = None) -> None:
         """Change a job; `fine`: what may be answered instead. Raises SchedulerError."""
@@ -411,22 +423,8 @@ _LOST_AFTER_ASKING = re.compile(
 _NO_CONTACT = re.compile(r"Unable to contact|timed out|Connection refused|connect", re.IGNORECASE)
 
 
-# A word that begins with a dash would be an option to Slurm's commands.
-_JOB_ID = re.compile(ONE)
 _QUEUED = re.compile(r"[0-9]+(_([0-9]+|\[[0-9,:-]+\]))?", re.ASCII)
 _CLUSTERS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*", re.ASCII)
-
-
-def _job(job_id: str) -> str:
-    """The id as an argument. Raises SchedulerError for what is none."""
-    if not _JOB_ID.fullmatch(job_id):
-        raise SchedulerError(f"{job_id[:80]!r} is not a job id")
-    return job_id
-
-
-def _parents(job_ids: Iterable[str]) -> str:
-    """The jobs that these are, or are tasks of."""
-    return ",".join(dict.fromkeys(job_of(_job(job_id)) for job_id in job_ids))
 
 
 def _lacks_exit_code(state: JobState | None, *, unknown: bool) -> bool:

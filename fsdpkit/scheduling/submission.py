@@ -71,6 +71,8 @@ class SubmitRequest(Wanted):
     """Whether a plan that was made of this job decides if it is submitted."""
     sbatch_options: Sequence[str] = ()
     """`NAME=VALUE` or `NAME` each: options of sbatch that no key stands for."""
+    here: bool = False
+    """Run in the allocation around this process, in place of being queued."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -117,12 +119,17 @@ def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
 
 
 def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
+    allocation = None
+    if request.here:
+        from fsdpkit.scheduling.here.request import in_allocation
+
+        request, allocation = in_allocation(request, asked_for)
     site, why, job = asked_for(request)
     work_dir = Path.cwd()
     template = load_template(job.spec.template)
     if trusted := consent.to_job(job, site, template):
         check_entry(trusted, site)
-    placement, avoided = fit(job, site, runs_dir(request.runs), work_dir)
+    placement, avoided = fit(job, site, runs_dir(request.runs), work_dir, queues=allocation is None)
     if request.by_plan and (note := check_planned(job, placement.node_type, work_dir)):
         placement = replace(placement, warnings=(*placement.warnings, note))
     if request.array is not None:
@@ -148,9 +155,10 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         request.array,
         after,
         avoided=avoided,
-        expedite=wants_expediting(job, site.profile),
+        expedite=not allocation and wants_expediting(job, site.profile),
+        allocation=allocation,
     )
-    return with_remarks(decided), why
+    return decided if allocation else with_remarks(decided), why
 
 
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
@@ -267,6 +275,7 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
         ranks_per_node=plan.job.spec.ranks_per_node,
         array=parse_array(plan.array)[0] if plan.array else None,
         left_out=[node for node, _ in plan.avoided],
+        here=plan.allocation is not None,
         submitted_s=now_s(),
         work_dir=str(plan.work_dir),
         command=sys.argv,
@@ -301,6 +310,7 @@ def submit(
     snapshot: bool | None = None,
     by_plan: bool = True,
     sbatch_options: Sequence[str] = (),
+    here: bool = False,
 ) -> Run:
     """Submit a job, as `fsdpkit submit` does, and return without waiting for it.
 
@@ -326,6 +336,7 @@ def submit(
         snapshot: Run in a copy of the work tree as it is now.
         by_plan: Refuse a job that `fsdpkit plan` has shown not to fit.
         sbatch_options: `NAME=VALUE` or `NAME` each: options of sbatch that no key stands for.
+        here: Run in the allocation around this process, which has to outlive the run.
 
     Returns:
         The run; its `job_id` is the scheduler's.

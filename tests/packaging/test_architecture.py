@@ -151,8 +151,14 @@ def commands_about_jobs(path: Path) -> list[str]:
 def test_one_module_alone_speaks_to_slurm_about_a_job_and_takes_its_mark() -> None:
     """A bare number may be another's job: on a second cluster, or once a controller counts anew."""
     client = PACKAGE / "scheduling/slurm.py"
-    # What stands in for Slurm's commands inside a job, and the words that batch files may hold.
-    inside = {"local/commands.py", "batch_file/launch.py", "batch_file/lines.py"}
+    # What stands in for Slurm's commands inside a job, or asks about the one that it is in, and the
+    # words that batch files may hold.
+    inside = {
+        "local/commands.py",
+        "here/commands.py",
+        "batch_file/launch.py",
+        "batch_file/lines.py",
+    }
     others = [
         path
         for path in PACKAGE.rglob("*.py")

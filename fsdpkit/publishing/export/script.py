@@ -21,7 +21,7 @@ from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
-from fsdpkit.errors import ConfigError, RenderError
+from fsdpkit.errors import ConfigError, RenderError, UsageError
 from fsdpkit.publishing.export import checks
 from fsdpkit.publishing.export.bash_quotes import unexpanded
 from fsdpkit.publishing.export.fields import (
@@ -343,6 +343,8 @@ def _parts(plan: Plan, fields: list[Field], low: int, high: int) -> list[Traced]
 
 def _render(plan: Plan, fields: list[Field], low: int, high: int) -> Traced:
     context = context_of(plan, _run_dir(plan))
+    if context["container_srun"]:
+        raise UsageError("a portal's form cannot yet fill in the directories that pyxis mounts")
     by_key = {field.key: field for field in fields}
 
     def text(key: str, of: str) -> Variable:

@@ -53,15 +53,16 @@ class LocalJob:
         write_atomically(self._state_file(task), json.dumps(asdict(state)))
 
     def state(self, task: int | None = None) -> JobState | None:
-        state = self._saved_state(task)
+        state = self.saved_state(task)
         if not _goes_on(state) or self._supervisor_alive():
             return state
-        state = self._saved_state(task)  # it may have saved the end and gone since the first look
+        state = self.saved_state(task)  # it may have saved the end and gone since the first look
         if _goes_on(state):
             return JobState("NODE_FAIL", "local", reason="the job's supervisor was ended")
         return state
 
-    def _saved_state(self, task: int | None) -> JobState | None:
+    def saved_state(self, task: int | None = None) -> JobState | None:
+        """As it was last written, whether or not the supervisor lives."""
         try:
             return JobState(**json.loads(self._state_file(task).read_text()))
         except (OSError, ValueError, TypeError):

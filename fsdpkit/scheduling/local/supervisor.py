@@ -32,8 +32,13 @@ _LOOK_S = 0.1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def main() -> int:
+def adopt_orphans() -> None:
+    """From now on every process that is started below this one stays below it."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def main() -> int:
+    adopt_orphans()
     job = store.LocalJob(Path(sys.argv[1]))
     description = job.description
     tasks = description["tasks"] or [None]
@@ -111,10 +116,22 @@ def _environment(
 
 def _run(job: store.LocalJob, description: Mapping[str, Any], task: int | None) -> JobState:
     """Run the batch script to its end."""
-    options = description["options"]
     environment = _environment(job, description, task)
     ids = {"j": environment["SLURM_JOB_ID"], "A": job.id, "a": str(task), "%": "%"}
-    output = re.sub(r"%([jAa%])", lambda m: ids[m[1]], options["output"])
+    options = description["options"]
+    return run_script(job, options, environment, ids, parse_time_s(options["time"]))
+
+
+def run_script(
+    job: store.LocalJob,
+    options: Mapping[str, str],
+    environment: Mapping[str, str],
+    names: Mapping[str, str],
+    limit_s: float,
+) -> JobState:
+    """Run the job's script, and end all that it started. names: what `%j` in its log's path and
+    the like stand for."""
+    output = re.sub(r"%([jAa%])", lambda m: names[m[1]], options["output"])
     with open(output, "ab") as log:
         batch = subprocess.Popen(
             ["/bin/bash", "-p", str(job.dir / "script.sh")],
@@ -125,15 +142,17 @@ def _run(job: store.LocalJob, description: Mapping[str, Any], task: int | None) 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        state = _watch(job, batch, options)
+        state = _watch(job, batch, options, limit_s)
     _end_all()
     return state
 
 
 def _watch(
-    job: store.LocalJob, batch: subprocess.Popen[bytes], options: Mapping[str, str]
+    job: store.LocalJob,
+    batch: subprocess.Popen[bytes],
+    options: Mapping[str, str],
+    limit_s: float,
 ) -> JobState:
-    limit_s = parse_time_s(options["time"])
     warning_s = int(options["signal"].rpartition("@")[2])
     started, warned = time.monotonic(), False
     while (status := batch.poll()) is None:

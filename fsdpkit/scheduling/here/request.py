@@ -1,0 +1,51 @@
+"""What a person asks for with `--here`, filled in from the allocation and checked against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from fsdpkit.config.allocation import Allocation
+from fsdpkit.config.job_loading import LoadedJob
+from fsdpkit.config.site import LoadedSite
+from fsdpkit.errors import UsageError
+from fsdpkit.scheduling.here.allocation import allocation_here
+from fsdpkit.scheduling.wanted import Wanted
+
+AnyRequest = TypeVar("AnyRequest", bound=Wanted)
+Loaded = tuple[LoadedSite, str, LoadedJob]
+
+
+def in_allocation(
+    request: AnyRequest, load: Callable[[AnyRequest], Loaded]
+) -> tuple[AnyRequest, Allocation]:
+    """The request with what nobody asked for otherwise taken from the allocation.
+
+    What a job that comes with fsdpkit says of nodes, GPUs and time, and what is built in, counts
+    as not asked for. Raises UsageError for more than there is, and outside an allocation.
+    """
+    for name in ("array", "after", "partition", "spare"):
+        if getattr(request, name):
+            raise UsageError(f"--{name} is for a job that is queued: leave it out, or --here")
+    site, _, job = load(request)
+    profile = site.profile
+    if profile.kind != "slurm":
+        raise UsageError(f"--here is for an allocation of Slurm's, not for {profile.title}")
+    found = allocation_here()
+    own = {key: value for key, value in found.resources.items() if not _asked(job, key)}
+    if found.partition in profile.partitions:
+        own["partition"] = found.partition
+    if profile.gpu_request.form == "none":
+        own.pop("gpus", None)
+    request = replace(request, **own)
+    resources = load(request)[2].spec.resources
+    found.refuse_more(resources, needs_gpus=profile.gpu_request.form != "none")
+    if resources.spare:
+        raise UsageError("resources.spare is for a job that is queued: leave it out, or --here")
+    return request, found
+
+
+def _asked(job: LoadedJob, key: str) -> bool:
+    origin = job.origin(f"resources.{key}")
+    return not origin.startswith(("default", "built in", "packaged "))
