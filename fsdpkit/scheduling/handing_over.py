@@ -81,12 +81,13 @@ def call_scheduler(
 def _call_or_find(
     plan: Plan, cluster: Cluster, paths: RunPaths, script: str, known: Collection[str]
 ) -> tuple[str, str | None]:
-    from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
+    from fsdpkit.scheduling.slurm import Round, SubmissionUnconfirmed
 
     try:
         return _call(plan, cluster, paths, script)
     except SubmissionUnconfirmed:
-        job_id = cluster.find_by_comment(f"fsdpkit:{paths.dir.name}")
+        comment = f"fsdpkit:{paths.dir.name}"
+        job_id = cluster.find_by_comments([comment], Round()).get(comment)
         if job_id is None or job_id in known:
             raise
         return job_id, plan.site.profile.slurm_clusters

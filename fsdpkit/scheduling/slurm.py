@@ -304,10 +304,6 @@ class SlurmClient:
                 found[comment] = max(job_id, found.get(comment, "0"), key=int)
         return found
 
-    def find_by_comment(self, comment: str) -> str | None:
-        """The id of the newest job with this comment; for a submission cut short."""
-        return self.find_by_comments([comment], Round()).get(comment)
-
     def forgot(self, job: MarkedJob) -> bool:
         """Whether Slurm's queue answers and has no such job; False if it does not answer."""
         _job(job.id)

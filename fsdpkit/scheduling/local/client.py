@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.units import format_gb, parse_array
@@ -52,11 +53,11 @@ def _private(path: str, flags: int) -> int:
 class LocalClient:
     """The cluster that is this machine."""
 
-    elsewhere = False
-    chains = False
-    ends_tasks = False
-    gpus = False
-    notice = "running on the local cluster, this machine alone"
+    elsewhere: ClassVar[bool] = False
+    chains: ClassVar[bool] = False
+    ends_tasks: ClassVar[bool] = False
+    gpus: ClassVar[bool] = False
+    notice: ClassVar[str | None] = "running on the local cluster, this machine alone"
 
     def check(self, resources: Resources, *, here: bool) -> None:
         """Whether this machine can hold the job. Raises UsageError."""
@@ -125,19 +126,16 @@ class LocalClient:
 
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The newest job with each comment."""
-        return {text: job for text in comments if (job := self.find_by_comment(text)) is not None}
+        numbers = (int(path.name) for path in store.top().glob("[0-9]*") if path.name.isdecimal())
+        wanted, found = set(comments), dict[str, str]()
+        for number in sorted(numbers):
+            if (comment := store.LocalJob(store.top() / str(number)).comment) in wanted:
+                found[str(comment)] = str(number)
+        return found
 
     def forgot(self, job: MarkedJob) -> bool:
         """True: its states lie on this machine, so one that `states` does not have is gone."""
         return True
-
-    def find_by_comment(self, comment: str) -> str | None:
-        """The newest job with this comment."""
-        jobs = (path for path in store.top().glob("[0-9]*") if path.name.isdecimal())
-        for directory in sorted(jobs, key=lambda path: -int(path.name)):
-            if store.LocalJob(directory).comment == comment:
-                return directory.name
-        return None
 
     def has_any(self, number: str) -> bool:
         """Whether there is a job of this number here."""
