@@ -68,9 +68,8 @@ def test_who_is_interrupted_while_slurm_is_asked_keeps_the_run(
     lost = "echo 'error: Socket timed out on send/recv operation' >&2; exit 1"
     command("sbatch", f"cp $2 $ASKED.script; {hang if hangs == 'sbatch' else lost}")
     command("squeue", hang)
-    command = [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "generic"]
     submitting = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "generic"],
         cwd=tmp_path,
         env={**os.environ, **slurm_commands},
         stderr=subprocess.PIPE,
