@@ -19,13 +19,14 @@ from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.job_mark import JobTraits, MarkedJob
 from fsdpkit.scheduling.local import store
-from fsdpkit.scheduling.local.limits import check_nodes
 from fsdpkit.scheduling.sbatch_answer import SbatchAnswer
 from fsdpkit.scheduling.slurm import Round
 from fsdpkit.scheduling.states import JobState
 
 RANK_MB = 350
 """Resident memory of one rank before its model: Python with torch and gloo, measured on CPU."""
+_MOST_NODES = 250
+"""Each is a loopback address of one /24."""
 
 
 def check_fits(resources: Resources) -> None:
@@ -37,7 +38,6 @@ def check_fits(resources: Resources) -> None:
         need_mb, why = resources.nodes * resources.memory_mb, "as --set memory asks"
     else:
         need_mb, why = resources.ranks * RANK_MB, f"at least {RANK_MB} MB a process"
-    check_nodes(resources)
     if need_mb > available_mb:
         raise UsageError(
             f"{resources.nodes} nodes x {resources.gpus} processes need {format_gb(need_mb)} "
@@ -61,7 +61,8 @@ class LocalClient:
 
     def check(self, resources: Resources, *, here: bool) -> None:
         """Whether this machine can hold the job. Raises UsageError."""
-        check_nodes(resources)
+        if resources.nodes > _MOST_NODES:
+            raise UsageError(f"the local cluster has at most {_MOST_NODES} nodes")
         if here:
             check_fits(resources)
 
