@@ -34,6 +34,12 @@ class Request:
     cpus: int
     memory_mb: int | None
     gpu_type: str | None = None
+    reserved: bool = False
+    """A reservation may bring its own partition."""
+
+    def partitions(self, live: LiveCluster) -> list[LivePartition]:
+        """Where it may run; empty if that is not known."""
+        return [] if self.reserved and not self.partition else chosen(live, self.partition)
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -65,6 +71,7 @@ def request_of(plan: Plan) -> Request:
         cpus=placement.cpus_per_task,
         memory_mb=placement.memory_mb,
         gpu_type=placement.node_type.gpu_type or plan.site.profile.gpu_request.type,
+        reserved=resources.reservation is not None,
     )
 
 
@@ -131,7 +138,7 @@ def allowance(asked: Request, live: LiveCluster) -> Allowance:
     plugins = live.config.get("JobSubmitPlugins") not in (None, "", "(null)")
     against = _against(asked, live, free=False)
     never = _against(asked, live, free=True) if against and plugins else against
-    partitions = chosen(live, asked.partition)
+    partitions = asked.partitions(live)
     doubts = against if not never else []
     remarks = [*doubts, *_more_cores(asked, live, partitions), *delays(asked, live, partitions)]
     return Allowance(tuple(never), tuple(remarks))
@@ -140,7 +147,7 @@ def allowance(asked: Request, live: LiveCluster) -> Allowance:
 def _against(asked: Request, live: LiveCluster, *, free: bool) -> list[str]:
     """Why the job would not start in its partitions (slurm.conf, EnforcePartLimits). free: a job
     that names no partition or QOS may get any."""
-    partitions: list[LivePartition | None] = [*chosen(live, asked.partition)]
+    partitions: list[LivePartition | None] = [*asked.partitions(live)]
     if free and asked.partition is None:
         partitions += [one for one in live.partitions if one.up and not one.default]
     found = [_objections(asked, live, one, free=free) for one in partitions or [None]]

@@ -217,8 +217,9 @@ def answers_for(profile: SiteProfile) -> SlurmAnswers | None:
     """Those of the profile's cluster; None where it cannot be asked from here."""
     if profile.kind != "slurm" or stood_in() is not None:
         return None
-    here = profile.slurm_clusters is not None or may_be_here(profile)
-    return answers_of(profile.slurm_clusters) if here else None
+    name = profile.slurm_clusters
+    one = may_be_here(profile) if name is None else "," not in name
+    return answers_of(name) if one else None
 
 
 def wants_expediting(job: LoadedJob, profile: SiteProfile) -> bool:
