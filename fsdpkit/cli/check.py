@@ -21,7 +21,6 @@ from fsdpkit.cli.options import (
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
-    from fsdpkit.cli.json_reports import NodesMeasured
     from fsdpkit.rendering.script import Plan
     from fsdpkit.runs.node_report import NodeReport, NodeVerdict, ReportedNode
     from fsdpkit.scheduling.checks import CheckResult
@@ -101,7 +100,6 @@ def _print(finding: CheckResult) -> None:
 def _check_nodes(
     request: SubmitRequest, runs: str | None, trust: tuple[str, ...], avoid: bool, as_json: bool
 ) -> int:
-    from fsdpkit.cli.json_reports import NodesMeasured
     from fsdpkit.cli.submit import failure_lines
     from fsdpkit.errors import NotFoundError
     from fsdpkit.runs import node_report
@@ -113,31 +111,21 @@ def _check_nodes(
     run = submission.submit_plan(plan, runs, agreed)
     watch = Watch(run, plan)
     state = _wait(run, plan)
-    reached, verdicts, remarks, report = watch.findings(), _failed_before(run), [], None
+    reached = watch.findings()
+    refused = _failed_before(run)
     try:
         report = node_report.load(run.newest_attempt().dir)
     except NotFoundError:
         click.echo(f"fsdpkit: {run.id}: {state}, nothing was measured", err=True)
         for line in failure_lines(run):
             click.echo(f"fsdpkit: {line}", err=True)
-        reached = []
-    else:
-        expected_gb_s = plan.site.profile.network.all_reduce_gb_s
-        verdicts += node_report.judge(report, expected_gb_s)
-        remarks = node_report.remarks(report, expected_gb_s)
-    bad = [verdict for verdict in verdicts if verdict.state != "ok"]
-    if avoid:
-        _avoid(run, bad)
-    told = NodesMeasured(
-        run=run.id,
-        dir=str(run.dir),
-        nodes=verdicts,
-        remarks=remarks,
-        reachability=reached,
-        measured=report,
-    )
-    _tell(told, bad, as_json)
-    return FAILED if report is None or any(v.state == "broken" for v in bad) else 0
+        _tell(run, None, refused, [], [], avoid, as_json)
+        return FAILED
+    expected_gb_s = plan.site.profile.network.all_reduce_gb_s
+    verdicts = [*refused, *node_report.judge(report, expected_gb_s)]
+    remarks = node_report.remarks(report, expected_gb_s)
+    _tell(run, report, verdicts, remarks, reached, avoid, as_json)
+    return FAILED if any(v.state == "broken" for v in verdicts) else 0
 
 
 def _wait(run: Run, plan: Plan) -> str:
@@ -176,26 +164,35 @@ def _failed_before(run: Run) -> list[NodeVerdict]:
     return list(found.values())
 
 
-def _tell(told: NodesMeasured, bad: Sequence[NodeVerdict], as_json: bool) -> None:
+def _tell(
+    run: Run,
+    report: NodeReport | None,
+    verdicts: Sequence[NodeVerdict],
+    remarks: Sequence[str],
+    reached: Sequence[Reach],
+    avoid: bool,
+    as_json: bool,
+) -> None:
     """The table, the reasons, the remedy; or all of it as JSON."""
+    bad = [verdict for verdict in verdicts if verdict.state != "ok"]
+    if avoid:
+        _avoid(run, bad)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-
-        print_answer(told)
+        _print_json(run, report, verdicts, remarks, reached)
         return
-    if (report := told.measured) is not None:
-        states = {verdict.node: verdict.state for verdict in told.nodes}
+    if report is not None:
+        states = {verdict.node: verdict.state for verdict in verdicts}
         table(COLUMNS, [_row(report, node, states[node.name]) for node in report.nodes])
         if report.all_nodes_gb_s is not None:
             click.echo(f"all nodes together: {report.all_nodes_gb_s:.3g} GB/s")
-    for verdict in told.nodes:
+    for verdict in verdicts:
         for text in verdict.reasons:
             click.echo(f"{verdict.node} is {verdict.state}: {text}")
         for text in verdict.notes:
             click.echo(f"{verdict.node}: {text}")
-    for text in told.remarks:
+    for text in remarks:
         click.echo(text)
-    _tell_reach(told.reachability)
+    _tell_reach(reached)
     if bad:
         names = ",".join(verdict.node for verdict in bad)
         click.echo(
@@ -210,6 +207,28 @@ def _tell_reach(reached: Iterable[Reach]) -> None:
         click.echo(str(reach))
     if any(reach.answer == "reachable" for reach in reached):
         click.echo(MEANING)
+
+
+def _print_json(
+    run: Run,
+    report: NodeReport | None,
+    verdicts: Sequence[NodeVerdict],
+    remarks: Sequence[str],
+    reached: Sequence[Reach],
+) -> None:
+    from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.cli.json_reports import NodesMeasured
+
+    print_answer(
+        NodesMeasured(
+            run=run.id,
+            dir=str(run.dir),
+            nodes=list(verdicts),
+            remarks=list(remarks),
+            reachability=list(reached),
+            measured=report,
+        )
+    )
 
 
 COLUMNS = [
