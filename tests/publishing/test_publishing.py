@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.config.published.memory import memory_file
-from tests.conftest import Command
 from tests.json_answers import checked
 from tests.publishing.centres import ALEX, KIM, Centre, line_of, make_key, says, submit, typed
 
@@ -298,8 +297,12 @@ def test_a_link_is_not_published(centre: Centre) -> None:
     assert "leads out of the job's folder" in centre.try_to_publish(job).err
 
 
-def test_the_record_of_a_run_says_what_was_verified(centre: Centre, command: Command) -> None:
-    command("sbatch", "echo 4711")
+def test_the_record_of_a_run_says_what_was_verified(
+    centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 4711\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     centre.publish(centre.template())
     centre.publish(centre.job())
     done = typed("submit", "mine", "--cluster", "generic", "--json")
