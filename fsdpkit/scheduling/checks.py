@@ -56,7 +56,7 @@ class CheckResult:
     remedy: str | None = None
 
 
-class CheckFinding(NamedTuple):
+class Observed(NamedTuple):
     """The same of a check that is named elsewhere."""
 
     outcome: Outcome
@@ -97,7 +97,7 @@ def login_checks(
         yield _guarded("clock", lambda: _check_clock(answers))
 
 
-def _guarded(name: str, check: Callable[[], CheckFinding]) -> CheckResult:
+def _guarded(name: str, check: Callable[[], Observed]) -> CheckResult:
     """The check's finding; what it could not ask, or did not foresee, is unknown, and ends no
     other check."""
     try:
@@ -110,16 +110,16 @@ def _guarded(name: str, check: Callable[[], CheckFinding]) -> CheckResult:
         )
 
 
-def _refusal(error: FsdpkitError) -> CheckFinding:
+def _refusal(error: FsdpkitError) -> Observed:
     """The error, the remedy that the Slurm client put under it in its own place."""
     told = str(error)
     remedy = remedy_for(told)
     if remedy and told.endswith(f"\n{remedy}"):
-        return CheckFinding("failed", told.removesuffix(f"\n{remedy}"), remedy)
-    return CheckFinding("failed", told)
+        return Observed("failed", told.removesuffix(f"\n{remedy}"), remedy)
+    return Observed("failed", told)
 
 
-def _planned(request: submission.SubmitRequest) -> tuple[Plan | None, CheckFinding]:
+def _planned(request: submission.SubmitRequest) -> tuple[Plan | None, Observed]:
     """What a submission would decide, and whether it could."""
     try:
         plan, why = submission.plan(request)
@@ -128,10 +128,10 @@ def _planned(request: submission.SubmitRequest) -> tuple[Plan | None, CheckFindi
     told = f"{plan.site.profile.title} ({plan.site.id}, {why})"
     if plan.site.id == "generic":
         what = "limits and node types are not known"
-        return plan, CheckFinding(
+        return plan, Observed(
             "warning", told, f"{what}; choose a profile with --cluster (fsdpkit sites)"
         )
-    return plan, CheckFinding("ok", told)
+    return plan, Observed("ok", told)
 
 
 def _with_example_account(request: submission.SubmitRequest) -> Plan | None:
@@ -142,72 +142,72 @@ def _with_example_account(request: submission.SubmitRequest) -> Plan | None:
     return None
 
 
-def _check_slurm(answers: SlurmAnswers) -> CheckFinding:
+def _check_slurm(answers: SlurmAnswers) -> Observed:
     try:
         found = answers.config()
     except RefusedError as error:
-        return CheckFinding("ok", f"Slurm answers; {error}")
+        return Observed("ok", f"Slurm answers; {error}")
     except SchedulerError as error:
         remedy = "is this a login node? Without Slurm, use --cluster local"
         told, _, ours = str(error).partition("\n")
-        return CheckFinding("failed", told, ours or remedy)
+        return Observed("failed", told, ours or remedy)
     told = f"Slurm {found['SLURM_VERSION']} of cluster {found['ClusterName']} answers"
-    return CheckFinding("ok", told)
+    return Observed("ok", told)
 
 
-def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> CheckFinding:
+def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Observed:
     """The template renders, and Slurm would take the result."""
     if plan is None:
-        return CheckFinding("unknown", "there is no script without a site and a job that fit")
+        return Observed("unknown", "there is no script without a site and a job that fit")
     try:
-        return CheckFinding("ok", submission.check(plan, runs))
+        return Observed("ok", submission.check(plan, runs))
     except FsdpkitError as error:
         return _refusal(error)
 
 
-def _check_account(plan: Plan | None, script: CheckResult, answers: SlurmAnswers) -> CheckFinding:
+def _check_account(plan: Plan | None, script: CheckResult, answers: SlurmAnswers) -> Observed:
     """By the accounting's own list; where that cannot be read, by Slurm's word on the script."""
     if plan is None:
-        return CheckFinding("unknown", "not known which")
+        return Observed("unknown", "not known which")
     account, taken = plan.job.spec.resources.account, script.outcome == "ok"
     shown = account or "your default account"
     if script.outcome == "failed" and re.search("account", script.told, re.IGNORECASE):
-        return CheckFinding("failed", f"{shown}: {script.told}", script.remedy)
+        return Observed("failed", f"{shown}: {script.told}", script.remedy)
     try:
         accounts, why = answers.accounts(), "sacctmgr lists none of yours"
     except SchedulerError as error:
         accounts, why = [], str(error).splitlines()[0]
     if not accounts:
         by_slurm = "Slurm takes the job" if taken else "Slurm did not take the script"
-        return CheckFinding("ok" if taken else "unknown", f"{shown}: {by_slurm} ({why})")
+        return Observed("ok" if taken else "unknown", f"{shown}: {by_slurm} ({why})")
     yours = ", ".join(accounts)
     if account is None or account.lower() in accounts:
-        return CheckFinding("ok", f"{shown}, of {yours}")
+        return Observed("ok", f"{shown}, of {yours}")
     told, remedy = f"{account} is not among yours: {yours}", "choose one of them with --account"
-    return CheckFinding("warning" if taken else "failed", told, remedy)
+    return Observed("warning" if taken else "failed", told, remedy)
 
 
-def _check_partition(plan: Plan | None, answers: SlurmAnswers) -> CheckFinding:
+def _check_partition(plan: Plan | None, answers: SlurmAnswers) -> Observed:
     if plan is None:
-        return CheckFinding("unknown", "not known which")
+        return Observed("unknown", "not known which")
     name = plan.placement.select.get("partition")
     live = answers.live(accounting=False)
     partitions = chosen(live, name)
     if not partitions:
         shown = f"there is no partition {name}" if name else "there is no default partition"
-        return CheckFinding("failed", shown, "list them with sinfo -s; use --partition")
+        return Observed("failed", shown, "list them with sinfo -s; use --partition")
     shown = partitions[0].name
     if not any(one.up for one in partitions):
         remedy = "choose another with --partition, or ask the centre when it comes back"
-        return CheckFinding("failed", f"{shown} is {partitions[0].state}", remedy)
+        return Observed("failed", f"{shown} is {partitions[0].state}", remedy)
     counted = Counter(node.state for node in live.nodes_of(partitions[0]))
     counted["not listed"] = live.unknown_nodes(partitions[0])
     states = ", ".join(f"{number} {state}" for state, number in counted.items() if number)
     waits = delays(request_of(plan), live, partitions)
     if waits:
         remedy = "the job will wait; see why with sinfo -R"
-        return CheckFinding("warning", f"{'; '.join(waits)} ({states})", remedy)
-    return CheckFinding("ok", f"{shown} is up: {states or 'its nodes are not listed'}")
+        return Observed("warning", f"{'; '.join(waits)} ({states})", remedy)
+    return Observed("ok", f"{shown} is up: {states or 'its nodes are not listed'}")
 
 
 _SECTION = re.compile(r"^# ---- .*$", re.MULTILINE)
@@ -232,24 +232,24 @@ print("torch", torch.__version__, f"for CUDA or ROCm {gpu}" if gpu else "without
 """
 
 
-def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -> CheckFinding:
+def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Observed:
     """The script's own lines activate it here, so what fails is what would fail in the job."""
     if plan is None:
-        return CheckFinding("unknown", "not known which")
+        return Observed("unknown", "not known which")
     if image := plan.job.spec.environment.container:
         there = os.path.exists(image)
-        return CheckFinding(
+        return Observed(
             "unknown" if there or "://" in image else "failed",
             f"container {image}: " + ("not started here" if there else "there is no such file"),
         )
     items = list(items_of(plan.job, plan.site, plan.template))
     if unknown := strangers(items) or [item for item, _ in filter(None, [forbidden(items)])]:
         told = f"{unknown[0].kind} {unknown[0].name} is not trusted: its lines are not run here"
-        return CheckFinding("unknown", told, "submit it once, which asks about it")
+        return Observed("unknown", told, "submit it once, which asks about it")
     activation = activation_of(submission.script_of(plan, runs))
     if activation is None:
         told = f"template {plan.template.manifest.name} has no section '# ---- Environment'"
-        return CheckFinding("unknown", told)
+        return Observed("unknown", told)
     started = time.monotonic()
     environ = scrubbed(os.environ)[0] | {"SLURM_CPUS_PER_TASK": "1", "FSDPKIT_RANKS_PER_NODE": "1"}
     try:
@@ -265,18 +265,18 @@ def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -
         )
     except subprocess.TimeoutExpired:
         told = f"it did not import torch within {_IMPORT_S:.0f} s"
-        return CheckFinding("failed", told, "put it on a faster file system")
+        return Observed("failed", told, "put it on a faster file system")
     if done.returncode != 0:
         lines = [s for s in done.stderr.splitlines() if s.strip() and not s.startswith(SHELLS_MARK)]
         lines = lines or [f"exit status {done.returncode}"]
         remedy = "see environment in the job, [environment] in the site profile"
-        return CheckFinding("failed", lines[-1].removeprefix("fsdpkit: "), remedy)
+        return Observed("failed", lines[-1].removeprefix("fsdpkit: "), remedy)
     seconds = time.monotonic() - started
     said = done.stdout.strip().splitlines()[-1]
     told = f"{said}, in {seconds:.0f} s"
     if "without GPU" in said and plan.placement.node_type.vendor in ("nvidia", "amd"):
-        return CheckFinding("failed", told, "install torch's build for the nodes' GPUs")
-    return CheckFinding("ok", told)
+        return Observed("failed", told, "install torch's build for the nodes' GPUs")
+    return Observed("ok", told)
 
 
 def _existing(path: Path) -> Path:
@@ -284,21 +284,21 @@ def _existing(path: Path) -> Path:
     return next(each for each in (path, *path.parents) if each.is_dir())
 
 
-def _check_file_system(place: Path, *, shared: bool) -> CheckFinding:
+def _check_file_system(place: Path, *, shared: bool) -> Observed:
     """Whether other nodes can see it: by its type, as nobody can ask them from here."""
     kind = file_system.type_of(place)
     if not shared:
-        return CheckFinding("ok", f"{place} is on {kind or 'a file system'}")
+        return Observed("ok", f"{place} is on {kind or 'a file system'}")
     if kind in file_system.NETWORK:
-        return CheckFinding("ok", f"{place} is on {kind}, which nodes share")
+        return Observed("ok", f"{place} is on {kind}, which nodes share")
     remedy = "choose another with --runs or FSDPKIT_RUNS if the compute nodes do not see it"
     if kind in file_system.LOCAL:
-        return CheckFinding("warning", f"{place} is on {kind}, usually a disk of this node", remedy)
+        return Observed("warning", f"{place} is on {kind}, usually a disk of this node", remedy)
     told = f"{place} is on {kind or 'a file system that could not be read'}"
-    return CheckFinding("unknown", f"{told}; whether nodes share it is not known", remedy)
+    return Observed("unknown", f"{told}; whether nodes share it is not known", remedy)
 
 
-def _check_speed(place: Path) -> CheckFinding:
+def _check_speed(place: Path) -> Observed:
     """Small files as checkpoints and records are written; one large file as a shard is."""
     try:
         with tempfile.TemporaryDirectory(prefix=".fsdpkit-check-", dir=place) as made:
@@ -306,44 +306,39 @@ def _check_speed(place: Path) -> CheckFinding:
             mb_s = file_system.large_file_mb_s(Path(made))
     except OSError as error:
         told = f"{place} cannot be written: {error.strerror}"
-        return CheckFinding("failed", told, "choose another with --runs or FSDPKIT_RUNS")
+        return Observed("failed", told, "choose another with --runs or FSDPKIT_RUNS")
     told = f"a small file is safe in {small_s * 1e3:.3g} ms, {mb_s:.0f} MB/s for a large one"
     if small_s > _SLOW_FILE_S or mb_s < _SLOW_MB_S:
-        return CheckFinding(
-            "warning", told, "checkpoints will take long; is there a scratch system?"
-        )
-    return CheckFinding("ok", told)
+        return Observed("warning", told, "checkpoints will take long; is there a scratch system?")
+    return Observed("ok", told)
 
 
-def _check_space(place: Path) -> CheckFinding:
+def _check_space(place: Path) -> Observed:
     import shutil
 
     free_gb = shutil.disk_usage(place).free / 2**30
     told = f"{free_gb:,.0f} GB free (a quota may allow less)"
     if free_gb < 1:
-        return CheckFinding("failed", told, "remove old runs, or choose another --runs")
+        return Observed("failed", told, "remove old runs, or choose another --runs")
     if free_gb < _LITTLE_GB:
-        return CheckFinding("warning", told, "a checkpoint holds 12 bytes a parameter")
-    return CheckFinding("ok", told)
+        return Observed("warning", told, "a checkpoint holds 12 bytes a parameter")
+    return Observed("ok", told)
 
 
-def _check_clock(answers: SlurmAnswers) -> CheckFinding:
+def _check_clock(answers: SlurmAnswers) -> Observed:
     """This node's clock against slurmctld's, which stands over its configuration."""
     told_s = None
     with suppress(ValueError):
-        told_s = time.mktime(time.strptime(answers.config()[AS_OF], "%Y-%m-%dT%H:%M:%S"))
+        told_s = time.mktime(time.strptime(answers.config().get(AS_OF, ""), "%Y-%m-%dT%H:%M:%S"))
     if told_s is None:
-        return CheckFinding("unknown", "slurmctld's time could not be read")
+        return Observed("unknown", "slurmctld's time could not be read")
     before_s, after_s = answers.asked_s["config"]
     # It tells whole seconds, cut off.
     offset_s = max(before_s - told_s - 1, 0.0) + min(after_s - told_s, 0.0)
     if abs(offset_s) > _CLOCK_S:
-        return CheckFinding(
-            "warning",
-            f"{offset_s:+.0f} s off slurmctld's",
-            "tell the centre: at five minutes Slurm refuses what comes from this node",
-        )
-    return CheckFinding("ok", "agrees with slurmctld's to the second")
+        remedy = "tell the centre: at five minutes Slurm refuses what comes from this node"
+        return Observed("warning", f"{offset_s:+.0f} s off slurmctld's", remedy)
+    return Observed("ok", "agrees with slurmctld's to the second")
 
 
 def worst(findings: Sequence[CheckResult]) -> int:

@@ -121,7 +121,7 @@ def test_an_account_is_valid_by_the_list_else_by_slurm_s_word_on_the_script(
 
 
 def test_a_check_that_breaks_is_unknown_and_ends_no_other() -> None:
-    def breaks() -> checks.CheckFinding:
+    def breaks() -> checks.Observed:
         raise ZeroDivisionError("nobody foresaw this")
 
     found = checks._guarded("clock", breaks)
