@@ -4,6 +4,7 @@ queues it, and that a centre is told of a shared one."""
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -67,15 +68,23 @@ def call_scheduler(
     Raises SubmissionUnconfirmed if Slurm may have the job and does not show it yet, and
     SubmissionInterrupted on Ctrl-C.
     """
+    from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
+
     profile = plan.site.profile
     cluster = cluster_of(profile.kind, profile.slurm_clusters)
+    unknown = (
+        "whether the job was accepted is not known. The run is kept: fsdpkit status "
+        f"{shlex.quote(str(paths.dir))} looks for it in Slurm"
+    )
     try:
         job_id, name = _call_or_find(plan, cluster, paths, script, known)
         job = MarkedJob(job_id, JobMark.of(paths.dir, f"fsdpkit:{paths.dir.name}"))
         asked = cluster if name is None else cluster_of(profile.kind, name)
         return HandedOver(job_id, name, *asked.receipt(job))
     except KeyboardInterrupt as error:
-        raise SubmissionInterrupted("interrupted while Slurm was asked") from error
+        raise SubmissionInterrupted(f"interrupted while Slurm was asked; {unknown}") from error
+    except SubmissionUnconfirmed as error:
+        raise SubmissionUnconfirmed(f"{error}; {unknown}") from error
 
 
 def _call_or_find(
