@@ -216,10 +216,11 @@ def _membership(asked: Request, live: LiveCluster) -> Iterator[str]:
     accounts = sorted({one.account for one in live.associations or () if one.user})
     mine = _mine(asked, live)
     if live.enforces("associations") and accounts and not mine:
-        yield f"account {asked.account} is not among yours: {first_of(accounts, 12)}"
+        yield f"account {asked.account} is not among yours: --account {first_of(accounts, 12)}"
     names = sorted({name for one in mine for name in one.qos})
     if live.enforces("qos") and mine and asked.qos not in (None, *names):
-        yield f"QOS {asked.qos} is not among yours: {first_of(names, 12) or 'none'}"
+        yours = f"--set resources.qos={first_of(names, 12)}" if names else "there is none"
+        yield f"QOS {asked.qos} is not among yours: {yours}"
 
 
 def _of_partition(asked: Request, way: _Way) -> Iterator[str]:

@@ -148,9 +148,9 @@ def test_qos_and_accounts_of_a_partition_are_compared_with_the_person_s() -> Non
         "partition gpu does not take QOS normal",
     ]
     (found,) = objections(asked(qos="silver"), cluster(associations=[MINE]))
-    assert "not among yours: gold, normal" in found
+    assert "not among yours: --set resources.qos=gold, normal" in found
     (found,) = objections(asked(account="old"), cluster(associations=[MINE]))
-    assert "account old is not among yours: lab" in found
+    assert "account old is not among yours: --account lab" in found
     (found,) = objections(asked(partition="other"), cluster(associations=[MINE]))
     assert "takes QOS gold only, the job has normal" in found
 
