@@ -243,6 +243,24 @@ def write_script(tmp_path: Path) -> Callable[[str, str], Path]:
     return write
 
 
+Command = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Puts an executable of this name and text of a shell first on PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path / "commands"), prepend=":")
+
+    def put(name: str, text: str) -> Path:
+        path = tmp_path / "commands" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    return put
+
+
 def answer_of(done: Completed) -> dict[str, Any]:
     """The JSON that `--json` printed, which fits its schema."""
     from tests.json_answers import checked

@@ -266,7 +266,7 @@ class Making:
         while key in self.partitions or (key != live.name and self._is_partition(key)):
             key += "-2"
         qos = LiveQos(name="")
-        if self.live.counts_limits:
+        if self.live.enforces("limits"):
             qos = (self.live.qos or {}).get(live.qos or "", qos)
         names = [kind.name for kind in way.kinds]
         one = len(names) == 1
@@ -305,7 +305,7 @@ class Making:
         """The one that jobs there must have; of several, all, unless a job without a word has one
         of them."""
         allowed = [name for name in live.allowed_qos or () if _NAME.fullmatch(name)]
-        if not allowed or not self.live.counts_qos or self._defaults() & {*allowed}:
+        if not allowed or not self.live.enforces("qos") or self._defaults() & {*allowed}:
             return {}
         return {"qos": allowed[0]} if len(allowed) == 1 else {"allowed_qos": allowed}
 
@@ -319,7 +319,7 @@ class Making:
         here = {self.host, self.host.partition(".")[0]}
         if live.login_nodes is not None and not here & {*live.login_nodes}:
             yield f"AllocNodes={','.join(live.login_nodes)}"
-        if live.allowed_qos is not None and self.live.counts_qos:
+        if live.allowed_qos is not None and self.live.enforces("qos"):
             own = {name for a in self.live.associations or () if a.user for name in a.qos}
             if not {*live.allowed_qos} & (own or self._defaults()):
                 yield f"AllowQos={','.join(live.allowed_qos)}"
@@ -338,16 +338,16 @@ class Making:
     def _limits(self, live: LivePartition, qos: LiveQos, way: _Way) -> dict[str, Any]:
         """The partition's own limits, and those of its QOS, whichever are stricter."""
         times = [t for t in (live.max_time_s, qos.max_time_s) if t is not None]
-        bounds = [live.max_nodes, qos.per_job.get("node"), qos.in_all.get("node")]
+        bounds = [live.max_nodes, qos.of("MaxTRES").get("node"), qos.of("GrpTRES").get("node")]
         if way.count and way.count < (sum(len(kind.nodes) for kind in way.kinds) or 10**9):
             bounds.append(way.count)
         nodes = [n for n in bounds if n is not None]
-        least = max(live.min_nodes or 1, qos.least.get("node", 1))
+        least = max(live.min_nodes or 1, qos.of("MinTRES").get("node", 1))
         gpus, of_node = "gres/gpu", max((kind.gpus for kind in way.kinds), default=64)
-        all_gpus = (qos.per_job.get(gpus), qos.in_all.get(gpus))
+        all_gpus = (qos.of("MaxTRES").get(gpus), qos.of("GrpTRES").get(gpus))
         most_gpus = min((n for n in all_gpus if n is not None), default=None)
-        least_gpus, per_node = qos.least.get(gpus), qos.per_node.get(gpus, 64)
-        minutes = qos.job_minutes
+        least_gpus, per_node = qos.of("MinTRES").get(gpus), qos.of("MaxTRESPerNode").get(gpus, 64)
+        minutes = qos.of("MaxTRESMins")
         possible = not nodes or least <= min(nodes)
         return {
             "min_nodes": least if least > 1 and possible else None,
@@ -359,10 +359,10 @@ class Making:
             "default_time": format_time(live.default_time_s) if live.default_time_s else None,
             "min_gpus_per_job": None if (least_gpus or 0) > (most_gpus or 10**9) else least_gpus,
             "max_gpus_per_job": most_gpus,
-            "max_gpus_per_user": qos.per_user.get(gpus),
-            "max_gpus_per_account": qos.per_account.get(gpus),
-            "max_nodes_per_user": qos.per_user.get("node"),
-            "max_jobs_per_user": qos.jobs.get("MaxJobs") or None,
+            "max_gpus_per_user": qos.of("MaxTRESPU").get(gpus),
+            "max_gpus_per_account": qos.of("MaxTRESPA").get(gpus),
+            "max_nodes_per_user": qos.of("MaxTRESPU").get("node"),
+            "max_jobs_per_user": qos.of("MaxJobsPU").get("") or None,
             "max_memory_per_cpu_mb": max_memory_per_cpu_mb(live, self.live),
             "whole_nodes": "given" if self.live.is_whole(live) else None,
             "preempt": preempted(live, self.live),

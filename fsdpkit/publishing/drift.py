@@ -176,7 +176,7 @@ class _Comparing:
     def _limits_nodes(self, living: LivePartition) -> bool:
         """Whether it has a limit, and not only so many nodes."""
         qos = (self.live.qos or {}).get(living.qos or "")
-        of_qos = qos is not None and "node" in {**qos.per_job, **qos.in_all}
+        of_qos = qos is not None and "node" in {**qos.of("MaxTRES"), **qos.of("GrpTRES")}
         return living.max_nodes is not None or of_qos
 
     def _node_type(self, name: str, found: list[NodeType]) -> None:

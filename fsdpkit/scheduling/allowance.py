@@ -34,6 +34,12 @@ class Request:
     cpus: int
     memory_mb: int | None
     gpu_type: str | None = None
+    reserved: bool = False
+    """A reservation may bring its own partition."""
+
+    def partitions(self, live: LiveCluster) -> list[LivePartition]:
+        """Where it may run; empty if that is not known."""
+        return [] if self.reserved and not self.partition else chosen(live, self.partition)
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -65,6 +71,7 @@ def request_of(plan: Plan) -> Request:
         cpus=placement.cpus_per_task,
         memory_mb=placement.memory_mb,
         gpu_type=placement.node_type.gpu_type or plan.site.profile.gpu_request.type,
+        reserved=resources.reservation is not None,
     )
 
 
@@ -131,7 +138,7 @@ def allowance(asked: Request, live: LiveCluster) -> Allowance:
     plugins = live.config.get("JobSubmitPlugins") not in (None, "", "(null)")
     against = _against(asked, live, free=False)
     never = _against(asked, live, free=True) if against and plugins else against
-    partitions = chosen(live, asked.partition)
+    partitions = asked.partitions(live)
     doubts = against if not never else []
     remarks = [*doubts, *_more_cores(asked, live, partitions), *delays(asked, live, partitions)]
     return Allowance(tuple(never), tuple(remarks))
@@ -140,7 +147,7 @@ def allowance(asked: Request, live: LiveCluster) -> Allowance:
 def _against(asked: Request, live: LiveCluster, *, free: bool) -> list[str]:
     """Why the job would not start in its partitions (slurm.conf, EnforcePartLimits). free: a job
     that names no partition or QOS may get any."""
-    partitions: list[LivePartition | None] = [*chosen(live, asked.partition)]
+    partitions: list[LivePartition | None] = [*asked.partitions(live)]
     if free and asked.partition is None:
         partitions += [one for one in live.partitions if one.up and not one.default]
     found = [_objections(asked, live, one, free=free) for one in partitions or [None]]
@@ -208,11 +215,12 @@ def _membership(asked: Request, live: LiveCluster) -> Iterator[str]:
     """If the account or QOS that the job names is none of this user's."""
     accounts = sorted({one.account for one in live.associations or () if one.user})
     mine = _mine(asked, live)
-    if live.counts_accounts and accounts and not mine:
-        yield f"account {asked.account} is not among yours: {first_of(accounts, 12)}"
+    if live.enforces("associations") and accounts and not mine:
+        yield f"account {asked.account} is not among yours: --account {first_of(accounts, 12)}"
     names = sorted({name for one in mine for name in one.qos})
-    if live.counts_qos and mine and asked.qos not in (None, *names):
-        yield f"QOS {asked.qos} is not among yours: {first_of(names, 12) or 'none'}"
+    if live.enforces("qos") and mine and asked.qos not in (None, *names):
+        yours = f"--set resources.qos={first_of(names, 12)}" if names else "there is none"
+        yield f"QOS {asked.qos} is not among yours: {yours}"
 
 
 def _of_partition(asked: Request, way: _Way) -> Iterator[str]:
@@ -221,11 +229,9 @@ def _of_partition(asked: Request, way: _Way) -> Iterator[str]:
         return
     qos = way.qos
     where, account = f"partition {partition.name}", asked.account or (way.own and way.own.account)
-    if partition.allowed_accounts is not None and account not in (
-        None,
-        *partition.allowed_accounts,
-    ):
-        yield f"{where} is for accounts {first_of(partition.allowed_accounts, 12)} only"
+    takes = partition.allowed_accounts
+    if takes is not None and account not in (None, *takes):
+        yield f"{where} is for accounts {first_of(takes, 12)} only"
     if account in partition.denied_accounts:
         yield f"{where} is not for account {account}"
     if partition.allowed_qos is not None and qos and qos not in partition.allowed_qos:
@@ -288,7 +294,7 @@ def _more_cores(
 
 def _above(asked: Request, live: LiveCluster, way: _Way) -> Iterator[str]:
     """The limits of QOS and accounts that the job is above."""
-    if not live.counts_limits:
+    if not live.enforces("limits"):
         return
     rules = [way.partition_rule, way.rule]
     if way.rule and "overpartqos" in way.rule.flags:
@@ -314,12 +320,16 @@ def _chain(own: LiveAssociation, known: Sequence[LiveAssociation]) -> Iterator[L
 
 
 _WORDS = {
-    "per_job": "allows a job",
-    "in_all": "allows all its jobs together",
-    "per_user": "allows one person at a time",
-    "per_account": "allows one account at a time",
-    "per_node": "allows of each node",
+    "MaxTRES": "allows a job",
+    "GrpTRES": "allows all its jobs together",
+    "MaxTRESPU": "allows one person at a time",
+    "MaxTRESPA": "allows one account at a time",
+    "MaxTRESPerNode": "allows of each node",
 }
+_JOBS = (
+    *("MaxJobs", "MaxSubmit", "MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA"),
+    *("GrpJobs", "GrpSubmit"),
+)
 
 
 def _above_limits(asked: Request, levels: Sequence[Level]) -> Iterator[str]:
@@ -328,28 +338,33 @@ def _above_limits(asked: Request, levels: Sequence[Level]) -> Iterator[str]:
     have together counts at each account, unless a QOS says otherwise."""
     amounts, defined = asked.amounts, set[tuple[str, str]]()
 
-    def first(kind: str, name: str, rule: LiveLimits) -> bool:
-        known = (kind, name) in defined
-        if kind != "in_all" or isinstance(rule, LiveQos):
-            defined.add((kind, name))
-        return not known
+    def first(column: str, rule: LiveLimits) -> Iterator[tuple[str, int]]:
+        kind = column.removesuffix("PU") if column in _JOBS else column
+        for name, amount in rule.of(column).items():
+            if (kind, name) not in defined:
+                yield name, amount
+            if not column.startswith("Grp") or isinstance(rule, LiveQos):
+                defined.add((kind, name))
 
     for whose, rule in levels:
-        for kind, words in _WORDS.items():
-            have = {"gres/gpu": asked.gpus} if kind == "per_node" else amounts
-            for name, most in getattr(rule, kind, {}).items():
-                if first(kind, name, rule) and have.get(name, 0) > most:
+        for column, words in _WORDS.items():
+            have = {"gres/gpu": asked.gpus} if column == "MaxTRESPerNode" else amounts
+            for name, most in first(column, rule):
+                if have.get(name, 0) > most:
                     yield f"{have[name]} {_unit(name)} asked, {whose} {words} {most}"
-        for name, least in getattr(rule, "least", {}).items():
-            if first("least", name, rule) and amounts.get(name, least) < least:
+        for name, least in first("MinTRES", rule):
+            if amounts.get(name, least) < least:
                 yield f"{amounts[name]} {_unit(name)} asked, {whose} wants {least} or more"
-        times = {"": rule.max_time_s}
-        times |= {n: m * 60 // amounts[n] for n, m in rule.job_minutes.items() if amounts.get(n)}
-        for name, most_s in times.items():
-            if most_s is not None and first("time", name, rule) and asked.time_s > most_s:
+        times = [most_s for _, most_s in first("MaxWall", rule)]
+        minutes = [(amounts.get(name), most) for name, most in first("MaxTRESMins", rule)]
+        times += [most * 60 // amount for amount, most in minutes if amount]
+        for most_s in times:
+            if asked.time_s > most_s:
                 shown = format_time(most_s) if most_s else "no time"
                 yield f"{format_time(asked.time_s)} asked, {whose} allows this job {shown}"
-        if any(most == 0 and first("jobs", name, rule) for name, most in rule.jobs.items()):
+        if 0 in [
+            most for each in (*_JOBS, "GrpJobs", "GrpSubmit") for _, most in first(each, rule)
+        ]:
             yield f"{whose} allows no job at all"
 
 

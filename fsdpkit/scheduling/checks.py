@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fsdpkit.config.site import choose_site
 from fsdpkit.config.trust import forbidden, items_of, strangers
@@ -43,12 +43,23 @@ _LITTLE_GB = 20.0
 _CLOCK_S = 5.0
 
 
+Outcome = Literal["ok", "warning", "failed", "unknown"]
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """One check: what was found, in words, and what to do about it."""
 
     check: str
-    outcome: Literal["ok", "warning", "failed", "unknown"]
+    outcome: Outcome
+    told: str
+    remedy: str | None = None
+
+
+class Observed(NamedTuple):
+    """The same of a check that is named elsewhere."""
+
+    outcome: Outcome
     told: str
     remedy: str | None = None
 
@@ -58,7 +69,7 @@ def login_checks(
 ) -> Iterator[CheckResult]:
     """All checks for a submission like `request`, each as soon as it is done."""
     plan, told = _planned(request)
-    yield told
+    yield CheckResult("site and job", *told)
     for warning in plan.placement.warnings if plan is not None else ():
         yield CheckResult("request", "warning", warning)
     slurm = plan is None or plan.site.profile.kind == "slurm"
@@ -86,11 +97,11 @@ def login_checks(
         yield _guarded("clock", lambda: _check_clock(answers))
 
 
-def _guarded(name: str, check: Callable[[], CheckResult]) -> CheckResult:
+def _guarded(name: str, check: Callable[[], Observed]) -> CheckResult:
     """The check's finding; what it could not ask, or did not foresee, is unknown, and ends no
     other check."""
     try:
-        return check()
+        return CheckResult(name, *check())
     except SchedulerError as error:
         return CheckResult(name, "unknown", str(error).splitlines()[0])
     except Exception as error:
@@ -99,31 +110,28 @@ def _guarded(name: str, check: Callable[[], CheckResult]) -> CheckResult:
         )
 
 
-def _refusal(check: str, error: FsdpkitError) -> CheckResult:
-    """The error as a finding, the remedy that the Slurm client put under it in its own place."""
+def _refusal(error: FsdpkitError) -> Observed:
+    """The error, the remedy that the Slurm client put under it in its own place."""
     told = str(error)
     remedy = remedy_for(told)
     if remedy and told.endswith(f"\n{remedy}"):
-        return CheckResult(check, "failed", told.removesuffix(f"\n{remedy}"), remedy)
-    return CheckResult(check, "failed", told)
+        return Observed("failed", told.removesuffix(f"\n{remedy}"), remedy)
+    return Observed("failed", told)
 
 
-def _planned(request: submission.SubmitRequest) -> tuple[Plan | None, CheckResult]:
+def _planned(request: submission.SubmitRequest) -> tuple[Plan | None, Observed]:
     """What a submission would decide, and whether it could."""
     try:
         plan, why = submission.plan(request)
     except FsdpkitError as error:
-        return _with_example_account(request), _refusal("site and job", error)
-    profile = plan.site.profile
-    told = f"{profile.title} ({plan.site.id}, {why})"
+        return _with_example_account(request), _refusal(error)
+    told = f"{plan.site.profile.title} ({plan.site.id}, {why})"
     if plan.site.id == "generic":
-        return plan, CheckResult(
-            "site and job",
-            "warning",
-            told,
-            "limits and node types are not known; choose a profile with --cluster (fsdpkit sites)",
+        what = "limits and node types are not known"
+        return plan, Observed(
+            "warning", told, f"{what}; choose a profile with --cluster (fsdpkit sites)"
         )
-    return plan, CheckResult("site and job", "ok", told)
+    return plan, Observed("ok", told)
 
 
 def _with_example_account(request: submission.SubmitRequest) -> Plan | None:
@@ -134,80 +142,72 @@ def _with_example_account(request: submission.SubmitRequest) -> Plan | None:
     return None
 
 
-def _check_slurm(answers: SlurmAnswers) -> CheckResult:
+def _check_slurm(answers: SlurmAnswers) -> Observed:
     try:
         found = answers.config()
     except RefusedError as error:
-        return CheckResult("slurm", "ok", f"Slurm answers; {error}")
+        return Observed("ok", f"Slurm answers; {error}")
     except SchedulerError as error:
         remedy = "is this a login node? Without Slurm, use --cluster local"
         told, _, ours = str(error).partition("\n")
-        return CheckResult("slurm", "failed", told, ours or remedy)
+        return Observed("failed", told, ours or remedy)
     told = f"Slurm {found['SLURM_VERSION']} of cluster {found['ClusterName']} answers"
-    return CheckResult("slurm", "ok", told)
+    return Observed("ok", told)
 
 
-def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> CheckResult:
+def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Observed:
     """The template renders, and Slurm would take the result."""
     if plan is None:
-        return CheckResult(
-            "script", "unknown", "there is no script without a site and a job that fit"
-        )
+        return Observed("unknown", "there is no script without a site and a job that fit")
     try:
-        return CheckResult("script", "ok", submission.check(plan, runs))
+        return Observed("ok", submission.check(plan, runs))
     except FsdpkitError as error:
-        return _refusal("script", error)
+        return _refusal(error)
 
 
-def _check_account(plan: Plan | None, script: CheckResult, answers: SlurmAnswers) -> CheckResult:
+def _check_account(plan: Plan | None, script: CheckResult, answers: SlurmAnswers) -> Observed:
     """By the accounting's own list; where that cannot be read, by Slurm's word on the script."""
     if plan is None:
-        return CheckResult("account", "unknown", "not known which")
-    account = plan.job.spec.resources.account
+        return Observed("unknown", "not known which")
+    account, taken = plan.job.spec.resources.account, script.outcome == "ok"
     shown = account or "your default account"
-    by_slurm = replace(script, check="account", remedy=None, told=f"{shown}: Slurm takes the job")
     if script.outcome == "failed" and re.search("account", script.told, re.IGNORECASE):
-        return replace(script, check="account", told=f"{shown}: {script.told}")
+        return Observed("failed", f"{shown}: {script.told}", script.remedy)
     try:
-        accounts = answers.accounts()
+        accounts, why = answers.accounts(), "sacctmgr lists none of yours"
     except SchedulerError as error:
-        return _without_list(by_slurm, shown, str(error).splitlines()[0])
+        accounts, why = [], str(error).splitlines()[0]
     if not accounts:
-        return _without_list(by_slurm, shown, "sacctmgr lists none of yours")
+        by_slurm = "Slurm takes the job" if taken else "Slurm did not take the script"
+        return Observed("ok" if taken else "unknown", f"{shown}: {by_slurm} ({why})")
+    yours = ", ".join(accounts)
     if account is None or account.lower() in accounts:
-        return CheckResult("account", "ok", f"{shown}, of {', '.join(accounts)}")
-    outcome: Literal["warning", "failed"] = "warning" if script.outcome == "ok" else "failed"
-    told = f"{account} is not among yours: {', '.join(accounts)}"
-    return CheckResult("account", outcome, told, "choose one of them with --account")
+        return Observed("ok", f"{shown}, of {yours}")
+    told, remedy = f"{account} is not among yours: {yours}", "choose one of them with --account"
+    return Observed("warning" if taken else "failed", told, remedy)
 
 
-def _without_list(by_slurm: CheckResult, shown: str, why: str) -> CheckResult:
-    if by_slurm.outcome == "ok":
-        return replace(by_slurm, told=f"{by_slurm.told} ({why})")
-    return CheckResult("account", "unknown", f"{shown}: {why}, and Slurm did not take the script")
-
-
-def _check_partition(plan: Plan | None, answers: SlurmAnswers) -> CheckResult:
+def _check_partition(plan: Plan | None, answers: SlurmAnswers) -> Observed:
     if plan is None:
-        return CheckResult("partition", "unknown", "not known which")
+        return Observed("unknown", "not known which")
     name = plan.placement.select.get("partition")
     live = answers.live(accounting=False)
     partitions = chosen(live, name)
     if not partitions:
         shown = f"there is no partition {name}" if name else "there is no default partition"
-        return CheckResult("partition", "failed", shown, "list them with sinfo -s; use --partition")
+        return Observed("failed", shown, "list them with sinfo -s; use --partition")
     shown = partitions[0].name
     if not any(one.up for one in partitions):
         remedy = "choose another with --partition, or ask the centre when it comes back"
-        return CheckResult("partition", "failed", f"{shown} is {partitions[0].state}", remedy)
+        return Observed("failed", f"{shown} is {partitions[0].state}", remedy)
     counted = Counter(node.state for node in live.nodes_of(partitions[0]))
     counted["not listed"] = live.unknown_nodes(partitions[0])
     states = ", ".join(f"{number} {state}" for state, number in counted.items() if number)
     waits = delays(request_of(plan), live, partitions)
     if waits:
         remedy = "the job will wait; see why with sinfo -R"
-        return CheckResult("partition", "warning", f"{'; '.join(waits)} ({states})", remedy)
-    return CheckResult("partition", "ok", f"{shown} is up: {states or 'its nodes are not listed'}")
+        return Observed("warning", f"{'; '.join(waits)} ({states})", remedy)
+    return Observed("ok", f"{shown} is up: {states or 'its nodes are not listed'}")
 
 
 _SECTION = re.compile(r"^# ---- .*$", re.MULTILINE)
@@ -232,25 +232,24 @@ print("torch", torch.__version__, f"for CUDA or ROCm {gpu}" if gpu else "without
 """
 
 
-def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -> CheckResult:
+def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Observed:
     """The script's own lines activate it here, so what fails is what would fail in the job."""
     if plan is None:
-        return CheckResult("environment", "unknown", "not known which")
+        return Observed("unknown", "not known which")
     if image := plan.job.spec.environment.container:
         there = os.path.exists(image)
-        return CheckResult(
-            "environment",
+        return Observed(
             "unknown" if there or "://" in image else "failed",
             f"container {image}: " + ("not started here" if there else "there is no such file"),
         )
     items = list(items_of(plan.job, plan.site, plan.template))
     if unknown := strangers(items) or [item for item, _ in filter(None, [forbidden(items)])]:
         told = f"{unknown[0].kind} {unknown[0].name} is not trusted: its lines are not run here"
-        return CheckResult("environment", "unknown", told, "submit it once, which asks about it")
+        return Observed("unknown", told, "submit it once, which asks about it")
     activation = activation_of(submission.script_of(plan, runs))
     if activation is None:
         told = f"template {plan.template.manifest.name} has no section '# ---- Environment'"
-        return CheckResult("environment", "unknown", told)
+        return Observed("unknown", told)
     started = time.monotonic()
     environ = scrubbed(os.environ)[0] | {"SLURM_CPUS_PER_TASK": "1", "FSDPKIT_RANKS_PER_NODE": "1"}
     try:
@@ -266,20 +265,18 @@ def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -
         )
     except subprocess.TimeoutExpired:
         told = f"it did not import torch within {_IMPORT_S:.0f} s"
-        return CheckResult("environment", "failed", told, "put it on a faster file system")
+        return Observed("failed", told, "put it on a faster file system")
     if done.returncode != 0:
         lines = [s for s in done.stderr.splitlines() if s.strip() and not s.startswith(SHELLS_MARK)]
         lines = lines or [f"exit status {done.returncode}"]
         remedy = "see environment in the job, [environment] in the site profile"
-        return CheckResult("environment", "failed", lines[-1].removeprefix("fsdpkit: "), remedy)
+        return Observed("failed", lines[-1].removeprefix("fsdpkit: "), remedy)
     seconds = time.monotonic() - started
     said = done.stdout.strip().splitlines()[-1]
     told = f"{said}, in {seconds:.0f} s"
     if "without GPU" in said and plan.placement.node_type.vendor in ("nvidia", "amd"):
-        return CheckResult(
-            "environment", "failed", told, "install torch's build for the nodes' GPUs"
-        )
-    return CheckResult("environment", "ok", told)
+        return Observed("failed", told, "install torch's build for the nodes' GPUs")
+    return Observed("ok", told)
 
 
 def _existing(path: Path) -> Path:
@@ -287,25 +284,21 @@ def _existing(path: Path) -> Path:
     return next(each for each in (path, *path.parents) if each.is_dir())
 
 
-def _check_file_system(place: Path, *, shared: bool) -> CheckResult:
+def _check_file_system(place: Path, *, shared: bool) -> Observed:
     """Whether other nodes can see it: by its type, as nobody can ask them from here."""
     kind = file_system.type_of(place)
     if not shared:
-        return CheckResult("file system", "ok", f"{place} is on {kind or 'a file system'}")
+        return Observed("ok", f"{place} is on {kind or 'a file system'}")
     if kind in file_system.NETWORK:
-        return CheckResult("file system", "ok", f"{place} is on {kind}, which nodes share")
+        return Observed("ok", f"{place} is on {kind}, which nodes share")
     remedy = "choose another with --runs or FSDPKIT_RUNS if the compute nodes do not see it"
     if kind in file_system.LOCAL:
-        return CheckResult(
-            "file system", "warning", f"{place} is on {kind}, usually a disk of this node", remedy
-        )
+        return Observed("warning", f"{place} is on {kind}, usually a disk of this node", remedy)
     told = f"{place} is on {kind or 'a file system that could not be read'}"
-    return CheckResult(
-        "file system", "unknown", f"{told}; whether nodes share it is not known", remedy
-    )
+    return Observed("unknown", f"{told}; whether nodes share it is not known", remedy)
 
 
-def _check_speed(place: Path) -> CheckResult:
+def _check_speed(place: Path) -> Observed:
     """Small files as checkpoints and records are written; one large file as a shard is."""
     try:
         with tempfile.TemporaryDirectory(prefix=".fsdpkit-check-", dir=place) as made:
@@ -313,49 +306,39 @@ def _check_speed(place: Path) -> CheckResult:
             mb_s = file_system.large_file_mb_s(Path(made))
     except OSError as error:
         told = f"{place} cannot be written: {error.strerror}"
-        return CheckResult(
-            "disk speed", "failed", told, "choose another with --runs or FSDPKIT_RUNS"
-        )
+        return Observed("failed", told, "choose another with --runs or FSDPKIT_RUNS")
     told = f"a small file is safe in {small_s * 1e3:.3g} ms, {mb_s:.0f} MB/s for a large one"
     if small_s > _SLOW_FILE_S or mb_s < _SLOW_MB_S:
-        return CheckResult(
-            "disk speed", "warning", told, "checkpoints will take long; is there a scratch system?"
-        )
-    return CheckResult("disk speed", "ok", told)
+        return Observed("warning", told, "checkpoints will take long; is there a scratch system?")
+    return Observed("ok", told)
 
 
-def _check_space(place: Path) -> CheckResult:
+def _check_space(place: Path) -> Observed:
     import shutil
 
     free_gb = shutil.disk_usage(place).free / 2**30
     told = f"{free_gb:,.0f} GB free (a quota may allow less)"
     if free_gb < 1:
-        return CheckResult(
-            "disk space", "failed", told, "remove old runs, or choose another --runs"
-        )
+        return Observed("failed", told, "remove old runs, or choose another --runs")
     if free_gb < _LITTLE_GB:
-        return CheckResult("disk space", "warning", told, "a checkpoint holds 12 bytes a parameter")
-    return CheckResult("disk space", "ok", told)
+        return Observed("warning", told, "a checkpoint holds 12 bytes a parameter")
+    return Observed("ok", told)
 
 
-def _check_clock(answers: SlurmAnswers) -> CheckResult:
+def _check_clock(answers: SlurmAnswers) -> Observed:
     """This node's clock against slurmctld's, which stands over its configuration."""
     told_s = None
     with suppress(ValueError):
-        told_s = time.mktime(time.strptime(answers.config()[AS_OF], "%Y-%m-%dT%H:%M:%S"))
+        told_s = time.mktime(time.strptime(answers.config().get(AS_OF, ""), "%Y-%m-%dT%H:%M:%S"))
     if told_s is None:
-        return CheckResult("clock", "unknown", "slurmctld's time could not be read")
+        return Observed("unknown", "slurmctld's time could not be read")
     before_s, after_s = answers.asked_s["config"]
     # It tells whole seconds, cut off.
     offset_s = max(before_s - told_s - 1, 0.0) + min(after_s - told_s, 0.0)
     if abs(offset_s) > _CLOCK_S:
-        return CheckResult(
-            "clock",
-            "warning",
-            f"{offset_s:+.0f} s off slurmctld's",
-            "tell the centre: at five minutes Slurm refuses what comes from this node",
-        )
-    return CheckResult("clock", "ok", "agrees with slurmctld's to the second")
+        remedy = "tell the centre: at five minutes Slurm refuses what comes from this node"
+        return Observed("warning", f"{offset_s:+.0f} s off slurmctld's", remedy)
+    return Observed("ok", "agrees with slurmctld's to the second")
 
 
 def worst(findings: Sequence[CheckResult]) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import Resources
@@ -23,25 +23,16 @@ if TYPE_CHECKING:
 class Cluster(Protocol):
     """Whom to hand jobs to, and to ask about them."""
 
-    @property
-    def elsewhere(self) -> bool:
-        """Whether jobs run on other machines than this one."""
-
-    @property
-    def chains(self) -> bool:
-        """Whether a job can be queued to begin when another ends, however that ends."""
-
-    @property
-    def ends_tasks(self) -> bool:
-        """Whether one task of an array can be cancelled without the others."""
-
-    @property
-    def gpus(self) -> bool:
-        """Whether ranks have GPUs, so that there is something to plan for and to count."""
-
-    @property
-    def notice(self) -> str | None:
-        """What a person should know before a job goes there."""
+    elsewhere: ClassVar[bool]
+    """Whether jobs run on other machines than this one."""
+    chains: ClassVar[bool]
+    """Whether a job can be queued to begin when another ends, however that ends."""
+    ends_tasks: ClassVar[bool]
+    """Whether one task of an array can be cancelled without the others."""
+    gpus: ClassVar[bool]
+    """Whether ranks have GPUs, so that there is something to plan for and to count."""
+    notice: ClassVar[str | None]
+    """What a person should know before a job goes there."""
 
     def check(self, resources: Resources, *, here: bool) -> None:
         """Refuse what cannot start there; here: on the machine that submits. Raises UsageError."""
@@ -68,9 +59,6 @@ class Cluster(Protocol):
 
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The newest job with each comment, for submissions cut short."""
-
-    def find_by_comment(self, comment: str) -> str | None:
-        """The newest job with this comment."""
 
     def forgot(self, job: MarkedJob) -> bool:
         """Whether it answers that it knows no such job."""

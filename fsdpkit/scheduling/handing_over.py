@@ -4,6 +4,7 @@ queues it, and that a centre is told of a shared one."""
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -68,7 +69,13 @@ def call_scheduler(
     Raises SubmissionUnconfirmed if Slurm may have the job and does not show it yet, and
     SubmissionInterrupted on Ctrl-C.
     """
+    from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
+
     cluster = _taker(plan)
+    unknown = (
+        "whether the job was accepted is not known. The run is kept: fsdpkit status "
+        f"{shlex.quote(str(paths.dir))} looks for it in Slurm"
+    )
     try:
         job_id, name = _call_or_find(plan, cluster, paths, script, known)
         job = MarkedJob(job_id, JobMark.of(paths.dir, f"fsdpkit:{paths.dir.name}"))
@@ -76,7 +83,9 @@ def call_scheduler(
         asked = cluster_of(plan.site.profile.kind, name) if named else cluster
         return HandedOver(job_id, name, *asked.receipt(job))
     except KeyboardInterrupt as error:
-        raise SubmissionInterrupted("interrupted while Slurm was asked") from error
+        raise SubmissionInterrupted(f"interrupted while Slurm was asked; {unknown}") from error
+    except SubmissionUnconfirmed as error:
+        raise SubmissionUnconfirmed(f"{error}; {unknown}") from error
 
 
 def _taker(plan: Plan) -> Cluster:
@@ -92,12 +101,13 @@ def _taker(plan: Plan) -> Cluster:
 def _call_or_find(
     plan: Plan, cluster: Cluster, paths: RunPaths, script: str, known: Collection[str]
 ) -> tuple[str, str | None]:
-    from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
+    from fsdpkit.scheduling.slurm import Round, SubmissionUnconfirmed
 
     try:
         return _call(plan, cluster, paths, script)
     except SubmissionUnconfirmed:
-        job_id = cluster.find_by_comment(f"fsdpkit:{paths.dir.name}")
+        comment = f"fsdpkit:{paths.dir.name}"
+        job_id = cluster.find_by_comments([comment], Round()).get(comment)
         if job_id is None or job_id in known:
             raise
         return job_id, plan.site.profile.slurm_clusters

@@ -159,27 +159,16 @@ class LiveCluster:
         """How many nodes it has of which nothing is known."""
         return len({*partition.nodes} - {node.name for node in self.nodes_of(partition)})
 
-    @property
-    def counts_limits(self) -> bool:
-        """Whether limits of QOS and associations hold; where nobody says, they may."""
+    def enforces(self, what: str) -> bool:
+        """Whether `associations`, `limits` or `qos` of accounting hold; where nobody says, they
+        may."""
         enforced = self.config.get("AccountingStorageEnforce")
-        return enforced is None or bool({"limits", "safe"} & {*enforced.split(",")})
-
-    @property
-    def counts_accounts(self) -> bool:
-        """Whether a job must have an account of this user's."""
-        return "associations" in self.config.get("AccountingStorageEnforce", "").split(",")
+        return enforced is None or what in enforced.split(",")
 
     def is_whole(self, partition: LivePartition) -> bool:
         """Whether its jobs get whole nodes."""
         linear = self.config.get("SelectType") == "select/linear"
         return partition.whole_nodes or (linear and not partition.shares_nodes)
-
-    @property
-    def counts_qos(self) -> bool:
-        """Whether a job must have a QOS of its association."""
-        enforced = self.config.get("AccountingStorageEnforce")
-        return enforced is None or "qos" in enforced.split(",")
 
     @property
     def default_memory(self) -> dict[str, int]:

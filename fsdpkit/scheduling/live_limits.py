@@ -9,40 +9,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from fsdpkit.config.units import parse_time_s
-
-Counted = Mapping[str, int]
-"""By Slurm's names of what it counts: node, gres/gpu, …"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveLimits:
-    """What a QOS or an association limits. None, and what is not in a mapping: without a limit."""
+    """What a QOS or an association limits."""
 
-    max_time_s: int | None = None
-    per_job: Counted = field(default_factory=dict)
-    per_node: Counted = field(default_factory=dict)
-    in_all: Counted = field(default_factory=dict)
-    """Of all its jobs together."""
-    job_minutes: Counted = field(default_factory=dict)
-    """Of one job: how many of them, times its minutes."""
-    jobs: Counted = field(default_factory=dict)
-    """How many, by sacctmgr's name of the limit: MaxJobs and MaxSubmit are of one person, or of the
-    association."""
+    limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By sacctmgr's column; of each by Slurm's names of what it counts (node, gres/gpu, …)."""
+
+    def of(self, column: str) -> Mapping[str, int]:
+        """Amounts; empty without a limit. Jobs, and seconds of MaxWall, have no name."""
+        return self.limits.get(column, {})
+
+    @property
+    def max_time_s(self) -> int | None:
+        return self.of("MaxWall").get("")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveQos(LiveLimits):
-    """The limits of a QOS."""
+    """One QOS."""
 
     name: str
-    per_user: Counted = field(default_factory=dict)
-    per_account: Counted = field(default_factory=dict)
-    least: Counted = field(default_factory=dict)
     flags: tuple[str, ...] = ()
-    """As in sacctmgr(1), in lower case; an administrator's."""
+    """As in sacctmgr(1), in lower case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +65,7 @@ def parse_qos(lines: Iterable[str]) -> dict[str, LiveQos]:
     """Output of `sacctmgr -nP show qos format=` QOS_FORMAT."""
     return {
         row["Name"]: LiveQos(
-            name=row["Name"],
-            per_user=_tres(row["MaxTRESPU"]),
-            per_account=_tres(row["MaxTRESPA"]),
-            least=_tres(row["MinTRES"]),
-            flags=tuple(row["Flags"].lower().split(",")),
-            **_limits(row),
+            name=row["Name"], flags=tuple(row["Flags"].lower().split(",")), limits=_limits(row)
         )
         for row in _rows(lines, QOS_FORMAT)
     }
@@ -94,23 +82,10 @@ def parse_associations(lines: Iterable[str]) -> list[LiveAssociation]:
             qos=tuple(filter(None, row["QOS"].split(","))),
             default_qos=row["DefaultQOS"]
             or ("normal" if "normal" in row["QOS"].split(",") else ""),
-            **_limits(row),
+            limits=_limits(row),
         )
         for row in _rows(lines, ASSOC_FORMAT)
     ]
-
-
-def _limits(row: Mapping[str, str]) -> dict[str, Any]:
-    """Those that a QOS and an association have alike."""
-    of_jobs = {n.removesuffix("PU"): t for n, t in row.items() if re.match("...(Jobs|Submit)", n)}
-    return {
-        "max_time_s": time_s(row["MaxWall"]),
-        "per_job": _tres(row["MaxTRES"]),
-        "per_node": _tres(row["MaxTRESPerNode"]),
-        "in_all": _tres(row["GrpTRES"]),
-        "job_minutes": _tres(row["MaxTRESMins"]),
-        "jobs": _counted(of_jobs.items()),
-    }
 
 
 def _rows(lines: Iterable[str], form: str) -> Iterator[dict[str, str]]:
@@ -121,13 +96,15 @@ def _rows(lines: Iterable[str], form: str) -> Iterator[dict[str, str]]:
             yield dict(zip(columns, cells, strict=True))
 
 
-def _tres(text: str) -> dict[str, int]:
-    return _counted(one.partition("=")[::2] for one in text.split(","))
-
-
-def _counted(pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
-    amounts = {name: _amount(text) for name, text in pairs}
-    return {name: amount for name, amount in amounts.items() if amount is not None}
+def _limits(row: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Of the columns that hold one: `cpu=4,mem=2G`, a number, a time."""
+    found = {}
+    for column, cell in row.items():
+        if re.match("Max|Min|Grp", column):
+            pairs = (one.rpartition("=")[::2] for one in cell.split(","))
+            amounts = ((name, time_s(text) or _amount(text)) for name, text in pairs)
+            found[column] = {name: amount for name, amount in amounts if amount is not None}
+    return found
 
 
 def _amount(text: str) -> int | None:

@@ -66,7 +66,7 @@ def completed_by(
         caps = (max_memory_per_cpu_mb(partition, live) for partition in partitions)
         most = min(filter(None, caps), default=None)
         way = msgspec.structs.replace(way, max_memory_per_cpu_mb=most)
-    allowed = {partition.allowed_qos for partition in partitions} if live.counts_qos else set()
+    allowed = {partition.allowed_qos for partition in partitions} if live.enforces("qos") else set()
     if not way.allowed_qos and len(allowed) == 1 and (only := allowed.pop()):
         way = msgspec.structs.replace(way, allowed_qos=[*only])
     form = profile.gpu_request.form or gpu_form(live)

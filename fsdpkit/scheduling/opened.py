@@ -93,10 +93,10 @@ class OpenRun:
     def _confirmed(self) -> Self:
         if not awaited(self.record):
             return self
-        text = comment(self.record)
-        job_id = self.client().find_by_comment(text)
-        known = {text: job_id} if job_id else {}
-        return self.with_record(confirmed(self.paths, self.record, known))
+        from fsdpkit.scheduling.slurm import Round
+
+        found = self.client().find_by_comments([comment(self.record)], Round())
+        return self.with_record(confirmed(self.paths, self.record, found))
 
     def with_record(self, record: RunRecord) -> Self:
         """The same run with another record; nothing is written.

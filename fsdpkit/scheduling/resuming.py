@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -278,11 +277,8 @@ def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> An
                 _take_back_requests(run)
             known = [job.job_id for job in record.jobs if job.job_id]
             taken = call_scheduler(plan, run.paths, script, known)
-        except (SubmissionUnconfirmed, SubmissionInterrupted) as error:
-            raise type(error)(
-                f"{error}; whether the job was accepted is not known: fsdpkit status "
-                f"{shlex.quote(str(run.dir))} looks for it in Slurm"
-            ) from error
+        except (SubmissionUnconfirmed, SubmissionInterrupted):
+            raise
         except (SchedulerError, StorageError):
             _put_back(run.paths, old)
             save(run.paths, old)

@@ -28,7 +28,7 @@ from fsdpkit.scheduling.job_mark import (
     squeue_traits,
     traits_in,
 )
-from fsdpkit.scheduling.refusals import refusal
+from fsdpkit.scheduling.refusals import refusal, remedy_for
 from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, last_words, parse_sbatch
 from fsdpkit.scheduling.slurm_answers import answers_of
 from fsdpkit.scheduling.states import (
@@ -309,10 +309,6 @@ class SlurmClient:
                 found[comment] = max(job_id, found.get(comment, "0"), key=int)
         return found
 
-    def find_by_comment(self, comment: str) -> str | None:
-        """The id of the newest job with this comment; for a submission cut short."""
-        return self.find_by_comments([comment], Round()).get(comment)
-
     def forgot(self, job: MarkedJob) -> bool:
         """Whether Slurm's queue answers and has no such job; False if it does not answer."""
         checked_id(job.id)
@@ -344,15 +340,12 @@ class SlurmClient:
     def _seen(self, number: str) -> set[JobTraits]:
         """What squeue says of the job of this number. Raises SchedulerError where it fails."""
         argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", TRAITS_FORMAT]
-        try:
-            argv += ["-j", parents_of([number])]
-            done = call(argv, _QUERY_TIMEOUT_S, {"SLURM_TIME_FORMAT": "%s"})
-        except subprocess.TimeoutExpired as error:
-            raise SchedulerError(f"squeue has not said whose job {number} is") from error
-        if done.returncode != 0 and "Invalid job id" not in done.stderr:
-            raise SchedulerError(refusal("squeue", done))
-        rows = [line for line in done.stdout.splitlines() if "|" in line]
-        return {traits_in(line) for line in rows}
+        asked = Round()
+        text = self._ask([*argv, "-j", parents_of([number])], asked) or ""
+        if asked.unread:
+            why = asked.unread[0]
+            raise SchedulerError("\n".join([why, *filter(None, [remedy_for(why)])]))
+        return {traits_in(line) for line in text.splitlines() if "|" in line}
 
     def release(self, job: MarkedJob) -> None:
         """Let a job go that is held. Raises SchedulerError, as for one that only an administrator

@@ -44,6 +44,8 @@ _LIMIT_S = 60.0
 _KEPT_S = 300.0
 """How long a process that goes on (a notebook, a sweep) uses the same answers."""
 _KEPT_FAILED_S = 20.0
+_EXPEDITES = (25, 11)
+"""The release that has `--requeue=expedite`."""
 T = TypeVar("T")
 
 
@@ -199,18 +201,6 @@ def _failed(argv: Sequence[str], done: subprocess.CompletedProcess[str]) -> Sche
     return SchedulerError("\n".join([told, *filter(None, [remedy_for(words)])]))
 
 
-_EXPEDITES = (25, 11)
-
-
-def expedites(settings: Mapping[str, str]) -> bool:
-    """Whether a cluster with these settings takes `--requeue=expedite`: 25.11 or later, where the
-    site has switched it on. Older releases refuse an option that they do not know."""
-    number = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
-    allowed = settings.get("SlurmctldParameters", "").split(",")
-    is_new = number is not None and (int(number[1]), int(number[2])) >= _EXPEDITES
-    return is_new and "enable_expedited_requeue" in allowed
-
-
 _known: dict[tuple[str | None, ...], SlurmAnswers] = {}
 
 
@@ -227,8 +217,9 @@ def answers_for(profile: SiteProfile) -> SlurmAnswers | None:
     """Those of the profile's cluster; None where it cannot be asked from here."""
     if profile.kind != "slurm" or stood_in() is not None:
         return None
-    here = profile.slurm_clusters is not None or may_be_here(profile)
-    return answers_of(profile.slurm_clusters) if here else None
+    name = profile.slurm_clusters
+    one = may_be_here(profile) if name is None else "," not in name
+    return answers_of(name) if one else None
 
 
 def wants_expediting(job: LoadedJob, profile: SiteProfile) -> bool:
@@ -242,5 +233,9 @@ def wants_expediting(job: LoadedJob, profile: SiteProfile) -> bool:
         return False
     if (surroundings := stood_in()) is not None:
         return surroundings.expedites
-    answers = answers_for(profile)
-    return answers is not None and expedites(answers.settings())
+    settings = answers.settings() if (answers := answers_for(profile)) else {}
+    # Older releases refuse an option that they do not know, and a site must have switched it on.
+    number = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
+    is_new = number is not None and (int(number[1]), int(number[2])) >= _EXPEDITES
+    allowed = settings.get("SlurmctldParameters", "").split(",")
+    return is_new and "enable_expedited_requeue" in allowed

@@ -33,19 +33,6 @@ _ENDED = {
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"),
     *("DEADLINE", "PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL"),
 }
-_SHORT = {
-    "PD": "PENDING",
-    "R": "RUNNING",
-    "CG": "COMPLETING",
-    "CD": "COMPLETED",
-    "F": "FAILED",
-    "CA": "CANCELLED",
-    "TO": "TIMEOUT",
-    "NF": "NODE_FAIL",
-    "PR": "PREEMPTED",
-}
-
-
 HELD_STATES = ("REQUEUE_HOLD", "SPECIAL_EXIT")
 HELD_AFTER_REQUEUE = re.compile(r"requeued.*\bheld|requeue.*\bhold", re.IGNORECASE)
 """Of a reason with spaces: `launch failed requeued held` and its like."""
@@ -220,8 +207,7 @@ def by_name(state: JobState) -> JobState:
 
 
 def first_word(text: str) -> str:
-    word = text.split()[0].rstrip("+").upper() if text.split() else "UNKNOWN"
-    return _SHORT.get(word, word)
+    return text.split()[0].rstrip("+").upper() if text.split() else "UNKNOWN"
 
 
 def parse_exit_code(text: str) -> tuple[int | None, int | None]:

@@ -8,7 +8,6 @@ never handed to sbatch and is removed, or it holds all that the job needs.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -246,11 +245,8 @@ def submit_plan(
             prepare(paths)
         save(paths, record)
         taken = call_scheduler(plan, paths, script)
-    except (SubmissionUnconfirmed, SubmissionInterrupted) as error:
-        raise type(error)(
-            f"{error}; whether the job was accepted is not known. The run is kept: "
-            f"fsdpkit status {shlex.quote(str(directory))} looks for it in Slurm"
-        ) from error
+    except (SubmissionUnconfirmed, SubmissionInterrupted):
+        raise
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise

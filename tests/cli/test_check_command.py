@@ -20,7 +20,7 @@ from fsdpkit.runs.failures import CHECK
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling import checks, submission
 from fsdpkit.scheduling.slurm_answers import SlurmAnswers
-from tests.conftest import Completed
+from tests.conftest import Command, Completed
 from tests.json_answers import checked
 from tests.launching.made_reports import record
 from tests.packaging.installation import ROOT
@@ -28,20 +28,6 @@ from tests.publishing.live_answers import Says, answers, node, partition, slurm_
 
 __all__ = ["slurm_says"]
 Fsdpkit = Callable[..., Completed]
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Puts a shell script of that name first on PATH."""
-    directory = tmp_path / "bin"
-    directory.mkdir()
-    monkeypatch.setenv("PATH", str(directory), prepend=":")
-
-    def put(name: str, body: str) -> None:
-        (directory / name).write_text(f"#!/bin/sh\n{body}\n")
-        (directory / name).chmod(0o755)
-
-    return put
 
 
 @pytest.fixture
@@ -75,9 +61,6 @@ def test_a_directory_that_cannot_be_written_fails_and_so_does_the_command() -> N
     assert (found.outcome, checks.worst([found])) == ("failed", 78)
     assert "--runs" in str(found.remedy)
     assert checks.worst([checks.CheckResult("clock", "unknown", "")]) == 0
-
-
-Slurm = Callable[[str, str], None]
 
 
 @pytest.mark.parametrize(
@@ -131,14 +114,14 @@ TOO_LONG = checks.CheckResult("script", "failed", "sbatch refused: Requested tim
     ],
 )
 def test_an_account_is_valid_by_the_list_else_by_slurm_s_word_on_the_script(
-    command: Slurm, plan: Plan, list_: str, script: checks.CheckResult, outcome: str
+    command: Command, plan: Plan, list_: str, script: checks.CheckResult, outcome: str
 ) -> None:
     command("sacctmgr", list_)
     assert checks._check_account(plan, script, SlurmAnswers()).outcome == outcome
 
 
 def test_a_check_that_breaks_is_unknown_and_ends_no_other() -> None:
-    def breaks() -> checks.CheckResult:
+    def breaks() -> checks.Observed:
         raise ZeroDivisionError("nobody foresaw this")
 
     found = checks._guarded("clock", breaks)

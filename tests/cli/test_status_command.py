@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from fsdpkit.runs import record
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord
 from tests.cli.terminal import on_terminal
-from tests.conftest import Completed, answer_of
+from tests.conftest import Command, Completed, answer_of
 
 Fsdpkit = Callable[..., Completed]
 DONE = {"state": "COMPLETED", "source": "sacct", "exit_code": 0, "exit_signal": 0}
@@ -25,19 +24,14 @@ REASON = "ReqNodeNotAvail, Reserved for maintenance"
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def runs(command: Command, tmp_path: Path) -> list[Path]:
     """Runs that ended, one that trains, one that waits; the newest first."""
-    commands = tmp_path / "commands"
-    commands.mkdir()
     rows = {"000900": "900|RUNNING|None|n[1-2]|1|2|3", "000901": f"901|PENDING|{REASON}||1|N/A|N/A"}
     text = "".join(
         f"echo '{row}|0|1|/x|fsdpkit:t5-20260101-{number}-aaaa'\n" for number, row in rows.items()
     )
-    (commands / "squeue").write_text(f"#!/bin/bash\n{text}")
-    (commands / "scontrol").write_text("#!/bin/bash\nexit 1\n")
-    for path in commands.iterdir():
-        path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    command("squeue", text)
+    command("scontrol", "exit 1")
 
     def make(number: int, job_id: str, ended: bool) -> Path:
         run_id = f"t5-20260101-{number:06}-aaaa"

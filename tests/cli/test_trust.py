@@ -24,7 +24,7 @@ from fsdpkit.config.training import load_settings
 from fsdpkit.config.trust import Consent, items_of, strangers, vouch
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.subjects import of_model
-from tests.conftest import Completed
+from tests.conftest import Command, Completed
 
 Fsdpkit = Callable[..., Completed]
 JOB = """schema = "fsdpkit.job/1"
@@ -69,13 +69,9 @@ class Shared:
 
 
 @pytest.fixture
-def shared(tmp_path: Path, fsdpkit: Fsdpkit, monkeypatch: pytest.MonkeyPatch) -> Shared:
-    commands = tmp_path / "commands"
-    commands.mkdir()
+def shared(tmp_path: Path, fsdpkit: Fsdpkit, command: Command) -> Shared:
     asked = tmp_path / "asked"
-    (commands / "sbatch").write_text(f"#!/bin/sh\necho called >>{asked}\necho 4711\n")
-    (commands / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    command("sbatch", f"echo called >>{asked}\necho 4711")
     directory = tmp_path / "shared"
     directory.mkdir()
     directory.chmod(0o777)

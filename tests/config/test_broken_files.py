@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
 import pytest
 
 from fsdpkit.config.site import choose_site
+from tests.conftest import Command
 from tests.publishing.centres import typed
 
 GOOD = 'schema = "fsdpkit.site/1"\ntitle = "Good"\n[identify]\nenv = {CLUSTER_NAME = "good"}\n'
@@ -18,14 +18,12 @@ HEAD = 'schema = "fsdpkit.site/1"\ntitle = "Broken"\n'
 
 
 @pytest.fixture
-def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def profiles(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Those of a centre, on a machine that has an sbatch."""
     folder = tmp_path / "centre" / "site" / "profiles"
     folder.mkdir(parents=True)
     (folder / "good.toml").write_text(GOOD)
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 4711\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    command("sbatch", "echo 4711")
     monkeypatch.setenv("FSDPKIT_SITE_PATH", str(tmp_path / "centre"))
     monkeypatch.chdir(tmp_path)
     return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsdpkit.config.secrets import may_pass, secrets_in, why_secret
-from tests.conftest import Completed
+from tests.conftest import Command, Completed
 
 Fsdpkit = Callable[..., Completed]
 # Put together here, so that nothing that scans a repository for secrets finds one.
@@ -134,14 +133,10 @@ def test_other_variables_can(name: str) -> None:
 # The commands
 
 
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """With an sbatch that writes down what reached it."""
-    commands = tmp_path / "commands"
-    commands.mkdir()
-    (commands / "sbatch").write_text(f"#!/bin/sh\nenv > {tmp_path}/arrived\necho 12\n")
-    (commands / "sbatch").chmod(0o755)
-    return {"PATH": f"{commands}:{os.environ['PATH']}"}
+@pytest.fixture(autouse=True)
+def sbatch(command: Command, tmp_path: Path) -> None:
+    """Writes down what reached it."""
+    command("sbatch", f"env > {tmp_path}/arrived\necho 12")
 
 
 @pytest.mark.parametrize(
@@ -156,26 +151,24 @@ def environ(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_a_secret_is_refused_without_being_repeated_and_before_anything_is_written(
-    words: list[str], environ: dict[str, str], fsdpkit: Fsdpkit, tmp_path: Path
+    words: list[str], fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("")
-    done = fsdpkit("submit", "train.py", "--cluster", "generic", *words, env=environ)
+    done = fsdpkit("submit", "train.py", "--cluster", "generic", *words)
     assert done.returncode == 65, done.stderr
     assert 'environment.pass = ["' in done.stderr
     assert "hunter-two" not in done.stdout + done.stderr
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_passed_variable_reaches_sbatch_and_no_file(
-    environ: dict[str, str], fsdpkit: Fsdpkit, tmp_path: Path
-) -> None:
+def test_a_passed_variable_reaches_sbatch_and_no_file(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     words = ["submit", "--cluster", "generic", "--set", 'environment.pass=["HF_TOKEN"]']
-    assert fsdpkit(*words, env=environ).returncode == 65  # not set
-    done = fsdpkit(*words, env=environ | {"HF_TOKEN": "hunter-two"})
+    assert fsdpkit(*words).returncode == 65  # not set
+    done = fsdpkit(*words, env={"HF_TOKEN": "hunter-two"})
     assert done.returncode == 0, done.stderr
     assert "HF_TOKEN=hunter-two\n" in (tmp_path / "arrived").read_text()
     written = [p for p in (tmp_path / "runs").rglob("*") if p.is_file()]
     assert len(written) >= 4
     assert [p for p in written if b"hunter-two" in p.read_bytes()] == []
-    report = fsdpkit("report", str(written[0].parent), "-o", "-", env=environ)
+    report = fsdpkit("report", str(written[0].parent), "-o", "-")
     assert "hunter-two" not in done.stdout + done.stderr + report.stdout

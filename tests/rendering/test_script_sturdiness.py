@@ -148,3 +148,16 @@ def test_an_interface_without_a_cable_is_passed_over(
     done = shell.run(script)
     assert done.returncode == 0, done.stderr
     assert "sockets on eth1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("hard", "soft"), [("4096", "4096"), ("unlimited", "1048576"), ("1073741816", "1048576")]
+)
+def test_open_files_are_raised_to_the_hard_limit_and_to_a_million_at_most(
+    render_script: RenderScript, hard: str, soft: str
+) -> None:
+    _, begin, rest = render_script().partition("most_files=")
+    lines = begin + rest.partition("\nulimit -S -u")[0]
+    asked = f'ulimit() {{ if [[ $1 = -H ]]; then echo {hard}; else echo "$@"; fi; }}\n{lines}'
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == f"-S -n {soft}\n"

@@ -24,6 +24,7 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import JobRecord, RunRecord
 from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.states import JobState
+from tests.conftest import Command
 
 DONE = {"state": "COMPLETED", "source": "sacct", "exit_code": 0, "exit_signal": 0}
 JOB = {"resources": {"nodes": 2, "gpus": 4, "time": "12:00:00", "partition": None, "spare": 0}}
@@ -55,17 +56,12 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, believed: None) -> Slurm:
+def slurm(command: Command, tmp_path: Path, believed: None) -> Slurm:
     """Puts commands on PATH that note their call in `asked` and then run a line of shell."""
-    directory = tmp_path / "commands"
-    directory.mkdir()
-    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
 
     def put(**lines: str) -> None:
         for name in ("squeue", "sacct", "scontrol"):
-            text = f'echo "{name} $*" >> {tmp_path}/asked\n{lines.get(name, "exit 1")}\n'
-            (directory / name).write_text(f"#!/bin/bash\n{text}")
-            (directory / name).chmod(0o755)
+            command(name, f'echo "{name} $*" >> {tmp_path}/asked\n{lines.get(name, "exit 1")}')
 
     put()
     return put
@@ -477,13 +473,13 @@ def test_another_user_s_run_is_told_as_far_as_it_can_be_read(
     ]
 
 
-def test_how_we_want_times_spelt_does_not_reach_the_job(slurm: Slurm, tmp_path: Path) -> None:
+def test_how_we_want_times_spelt_does_not_reach_the_job(
+    slurm: Slurm, command: Command, tmp_path: Path
+) -> None:
     from fsdpkit.scheduling.slurm import SlurmClient
 
     slurm(squeue='echo "1|RUNNING|None|$SLURM_TIME_FORMAT"')
-    sbatch = tmp_path / "commands" / "sbatch"
-    sbatch.write_text('#!/bin/bash\n[ -z "$SLURM_TIME_FORMAT" ] && echo 7\n')
-    sbatch.chmod(0o755)
+    command("sbatch", '[ -z "$SLURM_TIME_FORMAT" ] && echo 7')
     job = MarkedJob("1", JobMark("fsdpkit:r", None))
     assert SlurmClient().states([job])[job].node_list == "%s"
     assert SlurmClient().submit(tmp_path / "job.sh").job_id == "7"

@@ -16,20 +16,16 @@ from fsdpkit.errors import DamagedError
 from fsdpkit.runs.job_file import DIGEST, bytes_of_job
 from fsdpkit.runs.layout import write_atomically
 from tests.config.access_lists import GROUP_OBJ, MASK, OTHER, USER, USER_OBJ, set_list
+from tests.conftest import Command
 from tests.publishing.centres import Said, typed
 
 Submit = Callable[..., Said]
 
 
 @pytest.fixture
-def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submit:
+def submit(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submit:
     """`fsdpkit submit` with this umask, to an sbatch that takes every job."""
-    commands = tmp_path / "commands"
-    commands.mkdir()
-    (commands / "sbatch").write_text("#!/bin/sh\necho 12\n")
-    (commands / "sbatch").chmod(0o755)
-
-    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    command("sbatch", "echo 12")
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str, umask: int = 0o022) -> Said:

@@ -148,9 +148,9 @@ def test_qos_and_accounts_of_a_partition_are_compared_with_the_person_s() -> Non
         "partition gpu does not take QOS normal",
     ]
     (found,) = objections(asked(qos="silver"), cluster(associations=[MINE]))
-    assert "not among yours: gold, normal" in found
+    assert "not among yours: --set resources.qos=gold, normal" in found
     (found,) = objections(asked(account="old"), cluster(associations=[MINE]))
-    assert "account old is not among yours: lab" in found
+    assert "account old is not among yours: --account lab" in found
     (found,) = objections(asked(partition="other"), cluster(associations=[MINE]))
     assert "takes QOS gold only, the job has normal" in found
 
@@ -187,6 +187,7 @@ def test_nodes_that_are_down_delay_a_job_and_too_few_gpus_forbid_it() -> None:
     down = node("n1") + node("n2", State="DOWN")
     found = allowance(asked(), cluster(down))
     assert (found.never, "1 of 2 nodes" in found.remarks[0]) == ((), True)
+    assert not objections(asked(gpus=8, partition=None, reserved=True), cluster(down))
     (why,) = objections(asked(gpus=8), cluster(Nodes="n[1-2]"))
     assert "2 nodes with 8 GPUs asked, partition gpu has 0" in why
     hidden = cluster(Nodes="n[1-2],other7")  # powered down, and nothing is known of it

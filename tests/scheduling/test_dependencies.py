@@ -15,6 +15,7 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import save
 from fsdpkit.scheduling.dependencies import confirm, dependencies
 from fsdpkit.scheduling.slurm import SlurmClient
+from tests.conftest import Command
 from tests.scheduling.records import job, run_of
 
 
@@ -87,13 +88,10 @@ def test_a_number_that_is_another_job_s_is_not_waited_for(
     comment: str,
     error: type[Exception] | None,
     runs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    command: Command,
 ) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for name, text in {"squeue": f"echo '{os.getuid()}|1|/x|{comment}'", "sacct": "exit 1"}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+    command("squeue", f"echo '{os.getuid()}|1|/x|{comment}'")
+    command("sacct", "exit 1")
     waits = [Dependency("afterok", "7", next(runs.iterdir()))]
     if error is None:
         confirm(waits, SlurmClient())
@@ -102,16 +100,11 @@ def test_a_number_that_is_another_job_s_is_not_waited_for(
         confirm(waits, SlurmClient())
 
 
-def test_a_number_that_no_job_has_is_refused_if_slurm_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    squeue = tmp_path / "squeue"
+def test_a_number_that_no_job_has_is_refused_if_slurm_says_so(command: Command) -> None:
     waits = [Dependency("afterok", "4711"), Dependency("singleton")]
     for text in ("echo '0|1|/x|of somebody'", "echo 'Unable to contact slurmctld' >&2; exit 1"):
-        squeue.write_text(f"#!/bin/sh\n{text}\n")
-        squeue.chmod(0o755)
+        command("squeue", text)
         confirm(waits, SlurmClient())
-    squeue.write_text("#!/bin/sh\necho 'Invalid job id specified' >&2; exit 1\n")
+    command("squeue", "echo 'Invalid job id specified' >&2; exit 1")
     with pytest.raises(UsageError, match="4711"):
         confirm(waits, SlurmClient())

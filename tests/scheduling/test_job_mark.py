@@ -24,6 +24,7 @@ from fsdpkit.scheduling.job_mark import (
 )
 from fsdpkit.scheduling.resuming import jobs_ahead
 from fsdpkit.scheduling.run import Run
+from tests.conftest import Command
 from tests.scheduling.records import job, run_of
 
 MARK = JobMark("fsdpkit:r", 501, "r/job.sbatch", "pitzer", 1000.0)
@@ -86,19 +87,17 @@ ANOTHER = "7|RUNNING|None|n1|1|2|3|{owner}|4000|/b/precious.sh|(null)"
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path: Path) -> Run:
     """Job 7 of cluster pitzer, which trained; Slurm's commands are this test's, and note calls."""
     directory = tmp_path / "runs" / "r"
     (directory / "attempt-0").mkdir(parents=True)
     taken = msgspec.structs.replace(job("7"), slurm_cluster="pitzer", slurm_submit_s=1000.0)
     save(RunPaths(directory), run_of(taken))
-    (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     return Run.open(directory)
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, run: Run) -> Callable[..., None]:
+def slurm(command: Command, tmp_path: Path, run: Run) -> Callable[..., None]:
     def says(cluster: str = "pitzer", squeue: str = "", fails: str = "") -> None:
         row = squeue.format(owner=os.getuid())
         traits = row.split("|", 7)[-1]
@@ -113,8 +112,7 @@ def slurm(tmp_path: Path, run: Run) -> Callable[..., None]:
             "scancel": f"echo $* >> {tmp_path}/done",
         }
         for name, text in texts.items():
-            (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
-            (tmp_path / "bin" / name).chmod(0o755)
+            command(name, text)
 
     return says
 

@@ -9,57 +9,37 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.errors import SchedulerError
-from fsdpkit.scheduling.slurm_answers import SlurmAnswers
+from fsdpkit.scheduling.slurm_answers import SlurmAnswers, wants_expediting
+from fsdpkit.scheduling.submission import SubmitRequest, asked_for
 from tests.conftest import Completed
 from tests.publishing.live_answers import CONFIG, Says, answers, node, partition, slurm_says
 
 __all__ = ["slurm_says"]
 QUESTIONS = ("config", "partition", "node", "qos", "assoc")
 
-# Lines of `scontrol show config`: 26.05.5 with the parameter, 24.11.5 and 22.05.8 without.
-NEW = """\
-Configuration data as of 2026-11-22T16:27:20
-JobRequeue              = 1
-SLURM_CONF              = /etc/slurm/slurm.conf
-ClusterName             = main
-SLURM_VERSION           = 26.05.5
-SlurmctldParameters     = enable_configless,enable_expedited_requeue
-
-Cgroup Support Configuration:
-"""
-OLD = NEW.replace("26.05.5", "24.11.5")
-NOT_SWITCHED_ON = NEW.replace(",enable_expedited_requeue", "")
+ON = {"SlurmctldParameters": "enable_configless,enable_expedited_requeue"}
 
 
 @pytest.mark.parametrize(
-    ("answer", "words", "directive"),
+    ("version", "parameters", "expected"),
     [
-        (NEW, (), "--requeue=expedite"),
-        (NEW.replace("26.05.5", "25.11.0-0rc1"), (), "--requeue=expedite"),
-        (NEW.replace("SLURM_VERSION", "X"), (), "--requeue"),
-        ("nothing", (), "--requeue"),
-        (NEW, ("--set", "retry.on_node_failure=stop"), "--requeue"),
-        (NEW.replace("JobRequeue              = 1", "JobRequeue = 0"), (), "--requeue=expedite"),
-        (OLD, (), "--requeue"),
-        (NOT_SWITCHED_ON, (), "--requeue"),
+        ("26.05.5", ON, True),
+        ("25.11.0-0rc1", ON, True),
+        ("24.11.5", ON, False),
+        ("X", ON, False),
+        ("26.05.5", {"SlurmctldParameters": "enable_configless"}, False),
+        ("26.05.5", {}, False),
     ],
 )
-def test_a_job_is_expedited_only_where_it_may_come_back_and_the_cluster_does_that(
-    fsdpkit: Callable[..., Completed],
-    tmp_path: Path,
-    answer: str,
-    words: tuple[str, ...],
-    directive: str,
+def test_a_job_is_expedited_only_where_the_cluster_does_that(
+    monkeypatch: pytest.MonkeyPatch, version: str, parameters: dict[str, str], expected: bool
 ) -> None:
-    (tmp_path / "answer").write_text(answer)
-    command = tmp_path / "bin" / "scontrol"
-    command.parent.mkdir()
-    command.write_text(f"#!/bin/sh\ncat {tmp_path}/answer\n")
-    command.chmod(0o755)
-    path = {"PATH": f"{command.parent}:{os.environ['PATH']}"}
-    script = fsdpkit("submit", "--cluster", "generic", "--dry-run", *words, env=path).stdout
-    requeue = [line.split()[1] for line in script.splitlines() if "#SBATCH --requeue" in line]
-    assert requeue == [directive]
+    told = {"SLURM_VERSION": version, **parameters}
+    monkeypatch.setattr(SlurmAnswers, "settings", lambda self: told)
+    site, _, job = asked_for(SubmitRequest("t5", cluster="generic"))
+    assert wants_expediting(job, site.profile) is expected
+    stops = SubmitRequest("t5", cluster="generic", sets=["retry.on_node_failure=stop"])
+    assert not wants_expediting(asked_for(stops)[2], site.profile)
 
 
 @pytest.fixture

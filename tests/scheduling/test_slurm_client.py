@@ -14,11 +14,10 @@ from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.refusals import remedy_for
 from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, parse_sbatch
-from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
+from fsdpkit.scheduling.slurm import Round, SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.states import JobState
-from tests.conftest import Completed
+from tests.conftest import Command, Completed
 
-Command = Callable[[str, str], None]
 MARK = JobMark("fsdpkit:r", 501, "r/job.sbatch")
 
 
@@ -26,21 +25,6 @@ def states(*job_ids: str) -> dict[str, JobState]:
     """What the client says of jobs of this mark."""
     found = SlurmClient().states([MarkedJob(job_id, MARK) for job_id in job_ids])
     return {job.id: state for job, state in found.items()}
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Puts an executable of this name and bash text first on PATH."""
-    directory = tmp_path / "commands"
-    directory.mkdir()
-    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
-
-    def put(name: str, text: str) -> None:
-        path = directory / name
-        path.write_text(f"#!/bin/bash\n{text}\n")
-        path.chmod(0o755)
-
-    return put
 
 
 @pytest.mark.parametrize(
@@ -151,7 +135,7 @@ def test_own_jobs_are_asked_for_by_who_runs_the_command(
     """After `su` or in a container LOGNAME may be somebody else's."""
     monkeypatch.setenv("LOGNAME", "somebody")
     command("squeue", f'printf "%s\\n" "$@" > {tmp_path}/args')
-    SlurmClient().find_by_comment("fsdpkit:x")
+    SlurmClient().find_by_comments(["fsdpkit:x"], Round())
     words = (tmp_path / "args").read_text().splitlines()
     assert words[words.index("-u") + 1] == str(os.getuid())
 

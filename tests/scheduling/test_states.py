@@ -90,7 +90,6 @@ def test_the_last_attempt_s_steps_say_whether_one_failed() -> None:
 def test_words_lose_what_slurm_appends() -> None:
     assert first_word("CANCELLED by 1234") == "CANCELLED"
     assert first_word("COMPLETED+") == "COMPLETED"
-    assert first_word("PD") == "PENDING"
     assert first_word("") == "UNKNOWN"
 
 

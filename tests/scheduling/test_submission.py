@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Completed
+from tests.conftest import Command, Completed
 from tests.slurm_cluster.machines import poll
 
 
@@ -30,25 +30,18 @@ def test_a_full_disk_is_named_and_no_half_run_stays(
 
 
 def test_a_refused_submission_leaves_no_run(
-    fsdpkit: Callable[..., Completed], tmp_path: Path
+    fsdpkit: Callable[..., Completed], command: Command, tmp_path: Path
 ) -> None:
-    commands = tmp_path / "commands"
-    commands.mkdir()
-    (commands / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: no' >&2\nexit 1\n")
-    (commands / "sbatch").chmod(0o755)
-    done = fsdpkit(
-        "submit", "--cluster", "generic", env={"PATH": f"{commands}:{os.environ['PATH']}"}
-    )
+    command("sbatch", "echo 'sbatch: error: no' >&2\nexit 1")
+    done = fsdpkit("submit", "--cluster", "generic")
     assert done.returncode == 69
     assert "sbatch refused: sbatch: error: no" in done.stderr
     assert list((tmp_path / "runs").iterdir()) == []
 
 
 @pytest.fixture
-def slurm_commands(tmp_path: Path) -> dict[str, str]:
-    """A PATH with an sbatch that takes every job, and a sacct that counts its calls."""
-    directory = tmp_path / "commands"
-    directory.mkdir()
+def slurm_commands(command: Command, tmp_path: Path) -> dict[str, str]:
+    """Variables for an sbatch that takes every job, and a sacct that counts its calls."""
     texts = {
         "sbatch": 'echo "sbatch $2" >> $ASKED.jobs; wc -l < $ASKED.jobs',
         "squeue": "case $* in *%T*) echo squeue >> $ASKED ;; esac",
@@ -57,24 +50,26 @@ def slurm_commands(tmp_path: Path) -> dict[str, str]:
         "scontrol": "exit 1",
     }
     for name, text in texts.items():
-        (directory / name).write_text(f"#!/bin/sh\n{text}\n")
-        (directory / name).chmod(0o755)
-    return {"PATH": f"{directory}:{os.environ['PATH']}", "ASKED": str(tmp_path / "asked")}
+        command(name, text)
+    return {"ASKED": str(tmp_path / "asked")}
 
 
 @pytest.mark.parametrize("hangs", ["sbatch", "squeue"])
 def test_who_is_interrupted_while_slurm_is_asked_keeps_the_run(
-    hangs: str, fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
+    hangs: str,
+    fsdpkit: Callable[..., Completed],
+    slurm_commands: dict[str, str],
+    command: Command,
+    tmp_path: Path,
 ) -> None:
     """Slurm may take the job after all, and finds all that it needs. squeue is asked for it once
     sbatch has lost the answer."""
     hang = "touch $ASKED; exec sleep 300"
     lost = "echo 'error: Socket timed out on send/recv operation' >&2; exit 1"
-    _put(tmp_path, "sbatch", f"cp $2 $ASKED.script; {hang if hangs == 'sbatch' else lost}")
-    _put(tmp_path, "squeue", hang)
-    command = [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "generic"]
+    command("sbatch", f"cp $2 $ASKED.script; {hang if hangs == 'sbatch' else lost}")
+    command("squeue", hang)
     submitting = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "generic"],
         cwd=tmp_path,
         env={**os.environ, **slurm_commands},
         stderr=subprocess.PIPE,
@@ -92,16 +87,11 @@ def test_who_is_interrupted_while_slurm_is_asked_keeps_the_run(
     assert (run / "job.json").exists()
 
     marked = "sed -n 's/^#SBATCH --comment=//p' $ASKED.script"
-    _put(tmp_path, "squeue", f'case "$*" in *%F*) echo "8|$({marked})" ;; esac')
+    command("squeue", f'case "$*" in *%F*) echo "8|$({marked})" ;; esac')
     assert (
         json.loads(fsdpkit("status", str(run), "--json", env=slurm_commands).stdout)["job_id"]
         == "8"
     )
-
-
-def _put(tmp_path: Path, name: str, text: str) -> None:
-    """Another of Slurm's commands of `slurm_commands`."""
-    (tmp_path / "commands" / name).write_text(f"#!/bin/sh\n{text}\n")
 
 
 def test_the_end_of_a_run_is_put_on_record_and_not_asked_for_again(
@@ -117,14 +107,10 @@ def test_the_end_of_a_run_is_put_on_record_and_not_asked_for_again(
 
 
 def test_two_submissions_in_one_second_are_two_runs(
-    fsdpkit: Callable[..., Completed], tmp_path: Path
+    fsdpkit: Callable[..., Completed], command: Command, tmp_path: Path
 ) -> None:
-    commands = tmp_path / "commands"
-    commands.mkdir()
-    (commands / "sbatch").write_text("#!/bin/sh\necho 7\n")
-    (commands / "sbatch").chmod(0o755)
-    env = {"PATH": f"{commands}:{os.environ['PATH']}"}
-    done = [fsdpkit("submit", "--cluster", "generic", env=env) for _ in range(3)]
+    command("sbatch", "echo 7")
+    done = [fsdpkit("submit", "--cluster", "generic") for _ in range(3)]
     assert [d.returncode for d in done] == [0, 0, 0]
     assert len({d.stdout.splitlines()[0] for d in done}) == 3
     assert len(list((tmp_path / "runs").iterdir())) == 3

@@ -153,10 +153,9 @@ def test_a_wrong_account_is_refused_with_the_remedy_and_leaves_nothing(
 ) -> None:
     done = fsdpkit("submit", "--nodes", "2", "--gpus", "4", "--account", "pas9999")
     assert done.returncode == 69
-    assert "Invalid account" in done.stderr
-    assert "sacctmgr -nP show assoc" in done.stderr
+    assert "--account pas1234" in done.stderr
     assert done.stdout == ""
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert not (tmp_path / "runs").exists()
     assert on_slurm.run(["squeue", "-h"], check=True).stdout == ""
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.units import format_gb, parse_array
@@ -18,13 +19,14 @@ from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.job_mark import JobTraits, MarkedJob
 from fsdpkit.scheduling.local import store
-from fsdpkit.scheduling.local.limits import check_nodes
 from fsdpkit.scheduling.sbatch_answer import SbatchAnswer
 from fsdpkit.scheduling.slurm import Round
 from fsdpkit.scheduling.states import JobState
 
 RANK_MB = 350
 """Resident memory of one rank before its model: Python with torch and gloo, measured on CPU."""
+_MOST_NODES = 250
+"""Each is a loopback address of one /24."""
 
 
 def check_fits(resources: Resources) -> None:
@@ -36,7 +38,6 @@ def check_fits(resources: Resources) -> None:
         need_mb, why = resources.nodes * resources.memory_mb, "as --set memory asks"
     else:
         need_mb, why = resources.ranks * RANK_MB, f"at least {RANK_MB} MB a process"
-    check_nodes(resources)
     if need_mb > available_mb:
         raise UsageError(
             f"{resources.nodes} nodes x {resources.gpus} processes need {format_gb(need_mb)} "
@@ -52,15 +53,16 @@ def _private(path: str, flags: int) -> int:
 class LocalClient:
     """The cluster that is this machine."""
 
-    elsewhere = False
-    chains = False
-    ends_tasks = False
-    gpus = False
-    notice = "running on the local cluster, this machine alone"
+    elsewhere: ClassVar[bool] = False
+    chains: ClassVar[bool] = False
+    ends_tasks: ClassVar[bool] = False
+    gpus: ClassVar[bool] = False
+    notice: ClassVar[str | None] = "running on the local cluster, this machine alone"
 
     def check(self, resources: Resources, *, here: bool) -> None:
         """Whether this machine can hold the job. Raises UsageError."""
-        check_nodes(resources)
+        if resources.nodes > _MOST_NODES:
+            raise UsageError(f"the local cluster has at most {_MOST_NODES} nodes")
         if here:
             check_fits(resources)
 
@@ -125,19 +127,16 @@ class LocalClient:
 
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The newest job with each comment."""
-        return {text: job for text in comments if (job := self.find_by_comment(text)) is not None}
+        numbers = (int(path.name) for path in store.top().glob("[0-9]*") if path.name.isdecimal())
+        wanted, found = set(comments), dict[str, str]()
+        for number in sorted(numbers):
+            if (comment := store.LocalJob(store.top() / str(number)).comment) in wanted:
+                found[str(comment)] = str(number)
+        return found
 
     def forgot(self, job: MarkedJob) -> bool:
         """True: its states lie on this machine, so one that `states` does not have is gone."""
         return True
-
-    def find_by_comment(self, comment: str) -> str | None:
-        """The newest job with this comment."""
-        jobs = (path for path in store.top().glob("[0-9]*") if path.name.isdecimal())
-        for directory in sorted(jobs, key=lambda path: -int(path.name)):
-            if store.LocalJob(directory).comment == comment:
-                return directory.name
-        return None
 
     def has_any(self, number: str) -> bool:
         """Whether there is a job of this number here."""
