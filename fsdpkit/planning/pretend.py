@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import _flat_param
-from torch.distributed.fsdp._fully_shard import _fully_shard
+from torch.distributed.fsdp import _flat_param, _runtime_utils
+from torch.distributed.fsdp._fully_shard import _fsdp_param, _fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_init import _get_post_forward_mesh_info
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -254,6 +254,31 @@ def _to_empty(
     return module
 
 
+def _pieces(tensor: Tensor, count: int, dim: int) -> list[Tensor]:
+    """As many shards, of which the first is what the first rank holds: all of its size are that
+    tensor, so that a thousand ranks take no longer than two."""
+    size = tensor.size(dim)
+    each = max(1, -(-size // count))
+    whole, rest = divmod(size, each)
+    shards = [tensor.narrow(dim, 0, min(each, size))] * whole
+    shards += [tensor.narrow(dim, 0, rest)] * (rest > 0)
+    return shards + [tensor.narrow(dim, 0, 0)] * (count - len(shards))
+
+
+def _unpadded_shard(tensor: Tensor, rank: int, count: int) -> tuple[Tensor, int]:
+    """FSDP1's, and how many values it lacks."""
+    shards = _pieces(tensor.as_strided((tensor.numel(),), (1,)), count, 0)
+    return shards[rank], shards[0].numel() - shards[rank].numel()
+
+
+def _to_reduce(state: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """FSDP1's padded gradient, and where the rank's share of the sum goes."""
+    each = -(-gradient.numel() // state.world_size)
+    lacking = each * state.world_size - gradient.numel()
+    share = torch.empty_like(gradient.narrow(0, 0, each))
+    return F.pad(gradient, [0, lacking]) if lacking else gradient, share
+
+
 def _same_storage(one: Tensor, other: Tensor) -> bool:
     """Of fake tensors, which have no addresses."""
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
@@ -298,6 +323,10 @@ def _changes(memory: int, kernels: Kernels) -> list[tuple[Any, str, Any]]:
         (distributed, "on_any", lambda this, _=None: this),
         (sharding, "init_device_mesh", _with_values(init_device_mesh)),
         (_fully_shard, "_get_post_forward_mesh_info", _with_values(_get_post_forward_mesh_info)),
+        (_fsdp_param, "_chunk_with_empty", _pieces),
+        (Shard, "_custom_chunk", staticmethod(_pieces)),
+        (_flat_param.FlatParamHandle, "_get_unpadded_shard", staticmethod(_unpadded_shard)),
+        (_runtime_utils, "_get_reduce_scatter_tensors", _to_reduce),
         (nn.Module, "to_empty", functools.partialmethod(_to_empty, nn.Module.to_empty)),
         (_flat_param, "_same_storage", _same_storage),
         (_flat_param, "_data_ptr_allocated", lambda t: t.untyped_storage().nbytes() > 0),

@@ -3,8 +3,9 @@
 The order of an epoch does not depend on the number of ranks. A position in it is one number, the
 samples that all ranks together have consumed, so a run resumes on another world size and still sees
 each sample exactly once. With length buckets the order also depends on the size of a global batch
-when the epoch began, which `Progress` therefore remembers. Which samples share a batch (`gather`)
-or a packed row (`first_fit`) is decided here too, from their lengths alone.
+when the epoch began, which `Progress` therefore remembers. Which samples share a batch or a packed
+row (`first_fit`) is decided from their lengths alone. Of more than 2²⁴ samples no rank holds the
+order: epoch_order.py computes it where it is read.
 
     sampler = GlobalOrderSampler(dataset, num_replicas=ranks.world_size, rank=ranks.rank, seed=1)
     loader = DataLoader(dataset, batch_sampler=GlobalBatches(sampler, batch_size))

@@ -37,6 +37,16 @@ SIGNATURES = {
     "torch._library.simple_registry:singleton.find": ("qualname",),
     "torch.distributed.fsdp._flat_param:_data_ptr_allocated": ("tensor",),
     "torch.distributed.fsdp._flat_param:_same_storage": ("a", "b"),
+    "torch.distributed.fsdp._flat_param:FlatParamHandle._get_unpadded_shard": (
+        *("tensor", "rank", "world_size"),
+    ),
+    "torch.distributed.fsdp._runtime_utils:_get_reduce_scatter_tensors": (
+        *("state", "unsharded_grad"),
+    ),
+    "torch.distributed.tensor:Shard._custom_chunk": ("tensor", "num_chunks", "dim"),
+    "torch.distributed.fsdp._fully_shard._fsdp_param:_chunk_with_empty": (
+        *("tensor", "num_chunks", "dim"),
+    ),
     "torch.distributed.fsdp._fully_shard._fsdp_init:_get_post_forward_mesh_info": (
         *("reshard_after_forward", "mesh_info"),
     ),

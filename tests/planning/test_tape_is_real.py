@@ -106,3 +106,13 @@ def compared(cases: dict[str, list[str]]) -> dict[str, float]:
     texts = [case if case[0].startswith("model=") else [*SMALL, *case] for case in cases.values()]
     pairs = zip(cases, peaks("real", texts), peaks("pretended", texts), strict=True)
     return {name: said / held - 1 for name, held, said in pairs}
+
+
+@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
+def test_a_step_of_8192_ranks_takes_as_much_to_plan_as_one_of_16(engine):
+    case = json.dumps([*SMALL, *sharding(engine=engine)])
+    script = SCRIPT.with_name("calls.py")
+    ran = run_ranks(1, script, case, "16", "8192", libraries=LIBRARIES)
+    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("CALLS")]
+    few, many = json.loads(line.removeprefix("CALLS"))
+    assert many < 1.25 * few

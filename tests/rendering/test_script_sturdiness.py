@@ -109,6 +109,24 @@ def test_who_loses_the_head_node_of_a_job_with_spares_does_as_retry_says(
     assert [line for line in told if line.startswith(("requeue", "scancel"))][: len(asked)] == asked
 
 
+@pytest.mark.parametrize("nodes", [3, 64, 1024, 16384])
+def test_together_the_nodes_without_their_head_ask_slurm_four_times_a_second_at_most(
+    render_script: RenderScript, nodes: int
+) -> None:
+    script = render_script(options={"resources.spare": 1})
+    loop = script[script.index("refused=0 pause=") : script.index("exit 71\n")]
+    pretended = f"""
+        exec 3>&2; timeout() {{ shift; "$@"; }}
+        scontrol() {{ echo asked >&3; echo " JobState=RUNNING "; }}
+        sleep() {{ SECONDS=$(( SECONDS + $1 )); }}
+        job=1 FSDPKIT_ATTEMPT_DIR=/none SLURM_JOB_NUM_NODES={nodes} SLURM_NODEID={nodes - 1}
+    """
+    command = ["bash", "-c", f"{pretended}{loop}echo $SECONDS"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    asked = done.stderr.count("asked\n") * nodes / int(done.stdout)
+    assert 0 < asked < 4.1
+
+
 @pytest.mark.parametrize("spare", [0, 1])
 @pytest.mark.parametrize("name", ["TERM", "USR1", "USR2"])
 def test_a_signal_to_the_step_is_the_agents_to_answer(
