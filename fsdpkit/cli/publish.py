@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.groups import FirstWordOrCommand
 from fsdpkit.cli.json_output import Answer, answer, json_option
 from fsdpkit.cli.options import table
-from fsdpkit.cli.sweep import FirstWordOrCommand
 
 if TYPE_CHECKING:
     from fsdpkit.config.published.index import Channel, IndexEntry, Kind, PublishedIndex
