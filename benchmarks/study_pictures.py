@@ -23,7 +23,6 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.scheduling.states import JobState
 from fsdpkit.sweeps.parallel import parallel
 from fsdpkit.sweeps.results import Result
 from fsdpkit.sweeps.scaling import Mode, Size
@@ -175,9 +174,11 @@ def sweep_picture(told: Mapping[str, Any]) -> str:
             trial=one["trial"],
             settings=one["settings"],
             run=one["run"],
+            job_id=None,
             rung=one["rung"],
-            state=JobState(one["state"], "sacct", outcome="done"),
-            dropped=one["state"] == "DROPPED",
+            state=one["state"],
+            over=True,
+            succeeded=True,
             step=one["step"],
             value=one["value"],
             problem=one["problem"],
