@@ -1,4 +1,5 @@
-"""A command with verbs of its own, each in a module that is imported when it is asked for."""
+"""Commands with verbs of their own: each in a module that is imported when it is asked for, or all
+in one, the first of them unnamed."""
 
 from __future__ import annotations
 
@@ -54,3 +55,26 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self._verbs.items()))
+
+
+START = "start"
+
+
+class FirstWordOrCommand(click.Group):
+    """A group whose command `start` need not be named: its first word, which `first` stands for in
+    the usage, is none of the others."""
+
+    def __init__(self, *args: Any, first: str, **about: Any) -> None:
+        super().__init__(*args, **about)
+        self.first = first
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [START, *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in self.commands if name != START]
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [f"{self.first} [OPTIONS] | COMMAND NAME [OPTIONS]"]

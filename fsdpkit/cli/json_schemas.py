@@ -19,6 +19,7 @@ from typing import Any, get_args, get_type_hints
 import click
 import msgspec
 
+from fsdpkit.cli.groups import START
 from fsdpkit.cli.json_output import Answer, JsonOption, failed
 from fsdpkit.cli.main import fsdpkit
 from fsdpkit.config.schema import in_one_line
@@ -42,10 +43,6 @@ def commands(
             yield from commands(command, (*words, name))
         else:
             yield " ".join(words if name == START else (*words, name)), command
-
-
-START = "start"
-"""The command of a group that need not be named."""
 
 
 def all_answers() -> list[Answer[Any]]:

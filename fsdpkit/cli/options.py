@@ -289,15 +289,25 @@ def table(columns: list[str], rows: list[list[str]]) -> None:
 
 def write_page(text: str, output: str) -> Path | None:
     """Write a page to a file, which is returned; `-`: print it. Raises StorageError."""
-    from fsdpkit.errors import StorageError
-    from fsdpkit.runs.layout import write_atomically
-
     if output == "-":
         click.echo(text, nl=False)
         return None
-    path = Path(output)
+    return write_file(text, Path(output), by_umask=True)
+
+
+def write_file(text: str, path: Path, *, force: bool = True, by_umask: bool = False) -> Path:
+    """Write what a person asked for, whole or not at all. force: whether a file that is there is
+    replaced. Raises StorageError, UsageError."""
+    from fsdpkit.errors import StorageError, UsageError
+    from fsdpkit.runs.layout import write_atomically, write_new
+
     try:
-        write_atomically(path, text, by_umask=True)
+        if force:
+            write_atomically(path, text, by_umask=by_umask)
+        else:
+            write_new(path, text)
+    except FileExistsError:
+        raise UsageError(f"{path} already exists; --force replaces it") from None
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     return path

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fsdpkit.cli.json_output import json_option
-from fsdpkit.cli.options import AFTERWARDS, WHAT, WithTrainerArgs, complete, grouped, wanted
+from fsdpkit.cli.options import (
+    AFTERWARDS,
+    WHAT,
+    WithTrainerArgs,
+    complete,
+    grouped,
+    wanted,
+    write_file,
+)
 from fsdpkit.cli.plan_answer import planned, print_plans
 from fsdpkit.cli.plan_calibration import calibrated, show
 from fsdpkit.cli.plan_question import PlanQuestion
@@ -36,6 +45,9 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     return tuple(sorted({*counts}))
 
 
+_question = partial(grouped, "Questions")
+
+
 @click.command("plan", cls=WithTrainerArgs)
 @click.pass_obj
 @click.argument("job", required=False, shell_complete=complete("job"))
@@ -55,70 +67,51 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
 )
 @wanted("gpus", "time", "cluster", "partition", "account", "spare")
 @grouped("Resources", "--gpu", help="GPU by name or memory: h100-80, a100-40, 48.")
-@grouped(
-    "Questions",
+@_question(
     "--try",
     "tried",
     multiple=True,
     metavar="KEY=V1,V2",
     help="Compare plans for these values; repeated: all combinations.",
 )
-@grouped(
-    "Questions",
-    "--most",
-    metavar="KEY",
-    help="Find the largest value that fits, as for training.batch_size.",
+@_question(
+    "--most", metavar="KEY", help="Find the largest value that fits, as for training.batch_size."
 )
-@grouped(
-    "Questions",
+@_question(
     "--compiled",
     is_flag=True,
     help="Follow compiled blocks as torch.compile's graphs: memory alone, not kept for submit.",
 )
-@grouped(
-    "Questions",
-    "--tune",
-    is_flag=True,
-    help="Look for the fastest settings that fit.",
-)
-@grouped(
-    "Questions",
+@_question("--tune", is_flag=True, help="Look for the fastest settings that fit.")
+@_question(
     "--aim",
     type=click.Choice(["tokens_per_s", "gpu_hours"]),
     default="tokens_per_s",
     show_default=True,
     help="What --tune optimises.",
 )
-@grouped(
-    "Questions",
+@_question(
     "--speed",
     "speed_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Calibration file for speed, instead of your own runs.",
 )
-@grouped(
-    "Questions",
+@_question(
     "--no-calibration",
     "published",
     is_flag=True,
     help="Predict speed from published figures alone, ignoring measurements.",
 )
-@grouped(
-    "Questions",
+@_question(
     "--calibration",
     is_flag=True,
     help="Show which runs and node checks the predicted speed is based on; no plan.",
 )
-@grouped(
-    "Questions",
-    "--forget",
-    multiple=True,
-    metavar="RUN|all",
-    help="With --calibration: drop a run from it.",
+@_question(
+    "--forget", multiple=True, metavar="RUN|all", help="With --calibration: drop a run from it."
 )
-@grouped(
-    "Questions",
+@_question(
     "--save",
     "save_to",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -279,9 +272,8 @@ def _one(
         plans.keep(one, [sets for sets, _ in better], expected, told)
     if picture:
         from fsdpkit.planning.picture import draw
-        from fsdpkit.runs.layout import write_atomically
 
-        write_atomically(picture, draw(one))
+        write_file(draw(one), picture)
     if as_json:
         print_plans([((), one), *better], expected)
     else:

@@ -6,17 +6,18 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.groups import FirstWordOrCommand
 from fsdpkit.cli.json_output import Answer, answer, json_option
 from fsdpkit.cli.options import table
-from fsdpkit.cli.sweep import FirstWordOrCommand
 
 if TYPE_CHECKING:
-    from fsdpkit.config.published.index import Channel, IndexEntry, Kind, PublishedIndex
+    from fsdpkit.config.published.index import Channel, IndexEntry, Kind
     from fsdpkit.publishing.changes import Change, PublishingStep
     from fsdpkit.publishing.drafts import VersionDraft
     from fsdpkit.publishing.signing import Signer
@@ -108,31 +109,13 @@ def command() -> None:
 @command.command("start")
 @click.argument("source", metavar="DIR", type=click.Path())
 @_options("to", "channel", "key", "as", "dry")
-def start(
-    source: str,
-    to: str | None,
-    channel: Channel,
-    key: str | None,
-    name: str | None,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def start(source: str, channel: Channel, **about: Any) -> int:
     """Publish what lies at DIR."""
     from fsdpkit.publishing.changes import publish
     from fsdpkit.publishing.drafts import drafts_of
 
     drafts = drafts_of(Path(source))
-
-    def make(
-        index: PublishedIndex, by: str, at_s: float
-    ) -> tuple[PublishedIndex, list[PublishingStep]]:
-        steps = []
-        for draft in drafts:
-            index, step = publish(draft, channel, index, by, at_s)
-            steps.append(step)
-        return index, steps
-
-    return _change(to, key, name, make, drafts, dry_run=dry_run, as_json=as_json)
+    return _change([partial(publish, draft, channel) for draft in drafts], drafts, **about)
 
 
 @command.command("promote")
@@ -142,7 +125,7 @@ def promote_command(version: str, channel: Channel, **about: Any) -> int:
     """Point a channel to NAME@VERSION, which is published already."""
     from fsdpkit.publishing.changes import promote
 
-    return _one_change(lambda index, by, at_s: promote(version, channel, index), **about)
+    return _change([lambda index, by, at_s: promote(version, channel, index)], **about)
 
 
 @command.command("rollback")
@@ -152,7 +135,7 @@ def rollback_command(what: str, channel: Channel, **about: Any) -> int:
     """Point a channel to the version of NAME that it pointed to before."""
     from fsdpkit.publishing.changes import rollback
 
-    return _one_change(lambda index, by, at_s: rollback(what, channel, index), **about)
+    return _change([lambda index, by, at_s: rollback(what, channel, index)], **about)
 
 
 @command.command("withdraw")
@@ -164,17 +147,14 @@ def withdraw_command(version: str, reason: str, instead: str | None, **about: An
     """Refuse NAME@VERSION to everybody from now on, with the reason."""
     from fsdpkit.publishing.changes import withdraw
 
-    said = [_words("--reason", reason), _words("--instead", instead)]
-    return _one_change(
-        lambda index, by, at_s: withdraw(version, said[0] or "", said[1], index, by, at_s), **about
-    )
+    why = _words("--reason", reason)
+    other = None if instead is None else _words("--instead", instead)
+    return _change([partial(withdraw, version, why, other)], **about)
 
 
-def _words(option: str, text: str | None) -> str | None:
+def _words(option: str, text: str) -> str:
     from fsdpkit.config.loading import CONTROL_CHARACTER
 
-    if text is None:
-        return None
     if not text.strip() or len(text) > 500 or CONTROL_CHARACTER.search(text):
         raise click.UsageError(f"{option}: one line of text, of 500 characters at most.")
     return text.strip()
@@ -182,12 +162,12 @@ def _words(option: str, text: str | None) -> str | None:
 
 @command.command("sign")
 @_options("to", "key", "as")
-def sign_command(to: str | None, key: str | None, name: str | None, as_json: bool) -> int:
+def sign_command(**about: Any) -> int:
     """Sign the present index anew, after its signer's key has expired or was removed.
 
     You vouch for all that it names: look at it first (fsdpkit publish list).
     """
-    return _change(to, key, name, lambda index, by, at_s: (index, []), as_json=as_json, renew=True)
+    return _change([], renew=True, **about)
 
 
 @command.command("list")
@@ -245,34 +225,22 @@ def _day(at_s: float) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(at_s))
 
 
-def _one_change(
-    make: Callable[[PublishedIndex, str, float], tuple[PublishedIndex, PublishingStep]],
-    **about: Any,
-) -> int:
-    def change(
-        index: PublishedIndex, by: str, at_s: float
-    ) -> tuple[PublishedIndex, list[PublishingStep]]:
-        made, step = make(index, by, at_s)
-        return made, [step]
-
-    return _change(about.pop("to"), about.pop("key"), about.pop("name"), change, **about)
-
-
 def _change(
+    changes: Sequence[Change],
+    drafts: Sequence[VersionDraft] = (),
+    *,
     to: str | None,
     key: str | None,
     name: str | None,
-    make: Change,
-    drafts: list[VersionDraft] | None = None,
-    *,
-    dry_run: bool = False,
     as_json: bool,
+    dry_run: bool = False,
     renew: bool = False,
 ) -> int:
     from fsdpkit.publishing import writing
+    from fsdpkit.publishing.changes import changed
 
     centre = _centre(to)
-    for draft in drafts or []:
+    for draft in drafts:
         if draft.personal:
             keys = ", ".join(draft.personal)
             click.echo(
@@ -281,9 +249,9 @@ def _change(
                 err=True,
             )
     if dry_run:
-        index, steps = make(writing.load(centre), "you", time.time())
+        index, steps = changed(changes, writing.load(centre), "you", time.time())
     else:
-        index, steps = writing.change(centre, _signer(key, name), make, drafts or [], renew=renew)
+        index, steps = writing.change(centre, _signer(key, name), changes, drafts, renew=renew)
     if as_json:
         return _changed(centre, index.serial, index.by, not dry_run, steps)
     for step in steps:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.groups import FirstWordOrCommand
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
     complete,
@@ -16,7 +17,6 @@ from fsdpkit.cli.options import (
     table,
     wanted,
 )
-from fsdpkit.cli.sweep import FirstWordOrCommand
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:

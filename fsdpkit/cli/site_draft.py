@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import write_file
 
 
 @answer("fsdpkit.site-draft/1")
@@ -52,7 +53,7 @@ def command(output: str | None, force: bool, slurm_cluster: str | None, as_json:
     live = SlurmAnswers(slurm_cluster).live()
     made = draft(live, login_node.see(), time.time(), slurm_cluster)
     if path is not None:
-        _write(path, made.text, force)
+        write_file(made.text, path, force=force)
     if as_json:
         unknown = list(made.tables.get("unknown", []))
         return _drafted(made.profile.title, path and path.absolute(), made.text, unknown)
@@ -73,19 +74,3 @@ def _refuse(path: Path, force: bool) -> None:
         raise UsageError(f"--output {path}: there is no directory {path.parent}")
     if path.exists() and not force:
         raise UsageError(f"{path} already exists; --force replaces it")
-
-
-def _write(path: Path, text: str, force: bool) -> None:
-    """Raises StorageError, or UsageError if somebody made the file meanwhile."""
-    from fsdpkit.errors import StorageError, UsageError
-    from fsdpkit.runs.layout import write_atomically, write_new
-
-    try:
-        if force:
-            write_atomically(path, text)
-        else:
-            write_new(path, text)
-    except FileExistsError:
-        raise UsageError(f"{path} already exists; --force replaces it") from None
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.groups import START, FirstWordOrCommand
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import as_typed, fsdpkit_as_typed, runs_option, table, wanted, write_page
 from fsdpkit.cli.trusting import consent, trust_option
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from fsdpkit.sweeps.record import SweepPaths, SweepRecord
     from fsdpkit.sweeps.results import Result
     from fsdpkit.sweeps.starting import CheckedTrials
-
-_START = "start"
 
 
 @answer("fsdpkit.sweep-start/1")
@@ -75,26 +74,6 @@ def _cancelled(name: str, runs: Sequence[str], saving: Sequence[str]) -> None:
     """
 
 
-class FirstWordOrCommand(click.Group):
-    """A group whose command `start` need not be named: its first word, which `first` stands for in
-    the usage, is none of the others."""
-
-    def __init__(self, *args: Any, first: str, **about: Any) -> None:
-        super().__init__(*args, **about)
-        self.first = first
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = [_START, *args]
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in self.commands if name != _START]
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [f"{self.first} [OPTIONS] | COMMAND NAME [OPTIONS]"]
-
-
 @click.group("sweep", cls=FirstWordOrCommand, first="FILE")
 def command() -> None:
     """Try many settings of one job as one array; optionally train only the best on.
@@ -110,7 +89,7 @@ def command() -> None:
     """
 
 
-@command.command(_START)
+@command.command(START)
 @click.argument("file", type=click.Path(dir_okay=False))
 @wanted("sets")
 @wanted("nodes", "gpus", "time", "cluster", "partition", "account")

@@ -87,11 +87,12 @@ def _show(name: str, as_json: bool) -> None:
 
     from fsdpkit.config.as_toml import inline
     from fsdpkit.config.template import load_template
+    from fsdpkit.publishing.template_tested import in_a_line
 
     template = load_template(name)
     manifest = template.manifest
+    canaries, unread = _kept(template)
     if as_json:
-        kept, unread = _kept(template)
         _one_template(
             name=manifest.name,
             version=manifest.version,
@@ -100,7 +101,7 @@ def _show(name: str, as_json: bool) -> None:
             dir=template.dir,
             sha256=template.sha256,
             parameters=msgspec.to_builtins(manifest.parameters),
-            canaries=kept,
+            canaries=canaries,
             canaries_unread=unread,
         )
         return
@@ -109,7 +110,8 @@ def _show(name: str, as_json: bool) -> None:
     click.echo(f"{template.layer}: {template.dir}\nsha256 {template.sha256}")
     if one := template.release:
         click.echo(f"published: sha256 {one.sha256}, {one.channel}, signed by {one.signer}")
-    click.echo("\n".join([*_canaries(template), ""]))
+    words = list(map(in_a_line, canaries)) or [f"canary: {unread or 'none on record'}"]
+    click.echo("\n".join([*words, ""]))
     rows = [
         [key, p.type, "unset" if p.default is None else inline(p.default), p.help]
         for key, p in manifest.parameters.items()
@@ -117,19 +119,8 @@ def _show(name: str, as_json: bool) -> None:
     table(["PARAMETER", "TYPE", "DEFAULT", "MEANING"], rows)
 
 
-def _canaries(template: Template) -> list[str]:
-    """How its canaries went (`fsdpkit template test --canary`), or why that cannot be read."""
-    from fsdpkit.errors import ConfigError
-    from fsdpkit.publishing.template_tested import lines
-
-    try:
-        return lines(template) or ["canary: none on record"]
-    except ConfigError as error:
-        return [f"canary: {error}"]
-
-
 def _kept(template: Template) -> tuple[list[KeptCanary], str | None]:
-    """The same as data."""
+    """How its canaries went (`fsdpkit template test --canary`), or why that cannot be read."""
     from fsdpkit.errors import ConfigError
     from fsdpkit.publishing.template_tested import kept
 

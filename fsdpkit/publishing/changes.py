@@ -5,7 +5,7 @@ Each leaves serial, time and signer to whoever writes the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -51,8 +51,19 @@ class PublishingStep:
     """And what it pointed to."""
 
 
-Change = Callable[[PublishedIndex, str, float], tuple[PublishedIndex, list[PublishingStep]]]
+Change = Callable[[PublishedIndex, str, float], tuple[PublishedIndex, PublishingStep]]
 """From an index, whoever makes the change, and the time."""
+
+
+def changed(
+    changes: Iterable[Change], index: PublishedIndex, by: str, at_s: float
+) -> tuple[PublishedIndex, list[PublishingStep]]:
+    """The index after all changes, in order, and what each did."""
+    steps = []
+    for change in changes:
+        index, step = change(index, by, at_s)
+        steps.append(step)
+    return index, steps
 
 
 def publish(

@@ -115,14 +115,11 @@ def kept(template: Template) -> list[KeptCanary]:
     ]
 
 
-def lines(template: Template) -> list[str]:
-    """What to say of each canary, one line each. Raises ConfigError."""
-    found = []
-    for one in kept(template):
-        of = f"version {one.version}, not of this template as it is"
-        found.append(
-            f"canary {one.result} on {one.site}, {one.date} (Slurm {one.slurm}, {one.nodes} nodes, "
-            f"{one.ranks} ranks), of {'this template' if one.current else of}"
-            + ("" if one.result == "ok" else f": {one.told}")
-        )
-    return found
+def in_a_line(one: KeptCanary) -> str:
+    """How a canary went, and of which version."""
+    of = f"version {one.version}, not of this template as it is"
+    return (
+        f"canary {one.result} on {one.site}, {one.date} (Slurm {one.slurm}, {one.nodes} nodes, "
+        f"{one.ranks} ranks), of {'this template' if one.current else of}"
+        + ("" if one.result == "ok" else f": {one.told}")
+    )

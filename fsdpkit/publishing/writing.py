@@ -35,7 +35,7 @@ from fsdpkit.config.published.index import (
 )
 from fsdpkit.config.published.signature import SignatureError, verify
 from fsdpkit.errors import ConfigError, StorageError
-from fsdpkit.publishing.changes import Change, PublishingStep
+from fsdpkit.publishing.changes import Change, PublishingStep, changed
 from fsdpkit.publishing.drafts import VersionDraft
 from fsdpkit.publishing.signing import Signer, principal, sign
 from fsdpkit.runs.layout import write_atomically
@@ -47,12 +47,12 @@ _PATIENCE_S = 30.0
 def change(
     centre: Path,
     signer: Signer,
-    make: Change,
+    changes: Sequence[Change],
     drafts: Sequence[VersionDraft] = (),
     *,
     renew: bool = False,
 ) -> tuple[PublishedIndex, list[PublishingStep]]:
-    """Make the change, sign and write it; the new index, and what happened.
+    """Make the changes, sign and write it; the new index, and what happened.
 
     renew: the present index may have a signature that counts no more. Raises ConfigError,
     NotFoundError, UsageError, and StorageError where the folder cannot be written or somebody else
@@ -64,7 +64,7 @@ def change(
             before, known = _present(centre), _history(centre)
             old = _believed(centre, before, signers, renew=renew)
             by, at_s = principal(signer, signers), round(time.time(), 3)
-            made, steps = make(old, by, at_s)
+            made, steps = changed(changes, old, by, at_s)
             written = _write_versions(centre, drafts, made)
             steps = [_as_written(step, written) for step in steps]
             if before is not None and made == old and not renew:

@@ -14,7 +14,6 @@ import pytest
 
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as group
-from fsdpkit.cli.sweep import FirstWordOrCommand
 from tests.packaging.installation import ROOT
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -80,7 +79,7 @@ def wrong_words(words: list[str]) -> Iterator[str]:
     if isinstance(command, click.Group) and name and len(words) > 1:
         words = words[1:]
         below = command.get_command(click.Context(command), words[0])
-        if below is None and isinstance(command, FirstWordOrCommand):
+        if below is None and "start" in command.commands:
             below = command.commands["start"]
         if below is None:
             yield f"there is no command: fsdpkit {name} {words[0]}"

@@ -82,14 +82,15 @@ REFUSED = "sbatch: error: Batch job submission failed: Invalid account or accoun
 
 
 def test_what_slurm_refuses_is_said_with_what_to_do_about_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    template = str(small())  # a canary is kept with its template
     lost = "x: error: fetch_config: DNS SRV lookup failed\nx: fatal: Could not establish a configur"
     fake_slurm(tmp_path, monkeypatch, sbatch=REFUSED, scontrol=f"{lost}ation source")
-    (step,) = on_slurm("torchrun", tmp_path, canary=False)
+    (step,) = on_slurm(template, tmp_path, canary=False)
     assert step.skipped
     assert "Could not establish a configuration source. Slurm's commands" in step.told
-    (failure,) = on_slurm("torchrun", tmp_path, canary=True)[0].failures
+    (failure,) = on_slurm(template, tmp_path, canary=True)[0].failures
     assert REFUSED in failure
     assert "sacctmgr -nP show assoc" in failure
 
