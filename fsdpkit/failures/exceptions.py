@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
-from fsdpkit.failures.causes import CAUSES
+from fsdpkit.failures.causes import shown_in
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.tracebacks import PrintedException, inner, is_by_the_way, of_a_rank
@@ -325,13 +325,7 @@ _PARSERS = re.compile(
 def said(text: str) -> Iterator[Shown]:
     """The causes that a process's own last words show, the more particular first. What Slurm and
     the driver do to it is theirs to tell."""
-    masked = without_quotes(text)
-    for cause in CAUSES.values():
-        for pattern in cause.patterns:
-            own = "rank" in pattern.by and pattern.level < Level.OUTSIDE
-            if own and (place := pattern.found_in(text if pattern.quoted else masked)):
-                yield Shown(cause.name, pattern, place.begin, place.end, place.node, place.rank)
-                break
+    return shown_in(text, "rank", without_quotes(text), below=Level.OUTSIDE)
 
 
 def _errno(raised: PrintedException) -> int | None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from fsdpkit.failures.stacks import Frame
+
 _MOST_MESSAGE_LINES = 60
 _MOST_BEHIND = 25
 _MOST_STEPS_BEHIND = 1
@@ -26,17 +28,6 @@ class TracebackLine(msgspec.Struct, frozen=True):
     end: int
     marked: bool = False
     """Whether torch wrote the rank in front, as it does when nobody catches an exception."""
-
-
-class Frame(msgspec.Struct, frozen=True):
-    """One call of a traceback."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
 
 
 class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
@@ -372,6 +363,12 @@ _ANEW = re.compile(
 
 _NAMES = ("Error", "Exception", "Interrupt", "Failure", "Unsupported")
 """With which a type's name ends, where no traceback shows that it is one."""
+
+
+def names_an_error(line: str) -> bool:
+    """Whether it is an error's type and message, as behind a traceback."""
+    match = _EXCEPTION.match(line)
+    return match is not None and match["type"].endswith(_NAMES[:2]) and bool(match["message"])
 
 
 def _without_traceback(lines: Sequence[TracebackLine]) -> PrintedException | None:
