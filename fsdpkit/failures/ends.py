@@ -141,7 +141,7 @@ def _by_exception(end: ProcessEnd) -> Explanation | None:
         if (traced := ended_by(end.callstack) or printed) is not None:
             raised = msgspec.structs.replace(raised, frames=traced.frames, before=traced.before)
         if printed is not None:
-            raised = msgspec.structs.replace(raised, in_front=printed.in_front, above=printed.above)
+            raised = _below(raised, printed)
         return Explanation(exceptions.shown(raised), "record")
     if printed is None or (end.status is None and not printed.sure):
         return None
@@ -179,13 +179,15 @@ def _placed(
     """With the places of a chain in the text; of what was not printed, where `newer` stands."""
     found = printed if printed is not None and _same(printed, raised) else None
     at, before = found or newer, raised.before
+    before = _placed(before, found and found.before, at) if before is not None else None
+    placed = msgspec.structs.replace(raised, begin=at.begin, end=at.end, before=before)
+    return placed if found is None else _below(placed, found)
+
+
+def _below(raised: PrintedException, printed: PrintedException) -> PrintedException:
+    """With what the process, or one of its own, had printed above it."""
     return msgspec.structs.replace(
-        raised,
-        begin=at.begin,
-        end=at.end,
-        in_front=found.in_front if found else "",
-        above=found.above if found else None,
-        before=_placed(before, found and found.before, at) if before is not None else None,
+        raised, in_front=printed.in_front, above=printed.above, above_near=printed.above_near
     )
 
 

@@ -270,7 +270,8 @@ def _referred_to(raised: PrintedException, _: Shown) -> Shown | None:
     found = _of_one(raised.above) if raised.above is not None else None
     if found is None:
         return None
-    near = raised.above_near and found.cause in _SAID_ABOVE
+    of_its_own = "thread exited unexpectedly" in raised.message
+    near = raised.above_near and (of_its_own or found.cause in _SAID_ABOVE)
     return msgspec.structs.replace(found, sure=False) if near else None
 
 
@@ -370,7 +371,7 @@ def _of_a_child(raised: PrintedException, plain: Shown) -> Shown | None:
 _REFERS_ABOVE = re.compile(
     r"(?i)\b(?:see|look at|check)\b[^.\n]{0,20}"
     r"\b(?:errors?|messages?|warnings?|logs?|output|traceback|root cause|further up)\b|"
-    r"^error building extension|\bworker .*exited unexpectedly|"
+    r"^error building extension|\b(?:worker|thread)\b.*exited unexpectedly|"
     r"(?:could not|failed to|unable to) (?:start|create|initiali[sz]e) (?:\w+ ){0,2}server\b"
 )
 """An exception that only says that something was printed before it."""

@@ -133,8 +133,10 @@ _HEADER = re.compile(
     r"^╭─+ Traceback \(most recent call last\) ─+╮$"
 )
 """As Python prints it, or as rich draws it."""
-_FRAME = re.compile(r"^│ (\S+\.py):(\d+) in (\S+) *│$")
-_FRAME = re.compile(r'^[ |]*File "([^"]+)", line (\d+)(?:, in (.+))?$')
+_FRAME = re.compile(
+    r'^(?:[ |]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?|'
+    r"│ (?P<drawn>\S+\.py):(?P<at>\d+) in (?P<within>\S+) *│)$"
+)
 _EXCEPTION = re.compile(
     r"^(?:[| ]*\| )?(?P<type>(?:[A-Za-z_]\w*\.|<locals>\.)*"
     r"(?!(?:INFO|DEBUG|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)"
@@ -310,7 +312,10 @@ def _one(lines: Sequence[TracebackLine], place: int) -> tuple[PrintedException |
     while place < len(lines) and between <= _MOST_BETWEEN:
         text = lines[place].text
         if frame := _FRAME.match(text):
-            frames.append(Frame(frame[1], int(frame[2]), frame[3] or "<module>"))
+            file, line, function = frame["file"], frame["line"], frame["function"]
+            if file is None:
+                file, line, function = frame["drawn"], frame["at"], frame["within"]
+            frames.append(Frame(file, int(line), function or "<module>"))
             between = 0
         elif text[:1] in ("│", "╰"):
             between = 0
