@@ -12,6 +12,8 @@ A new cause is added to its family, and to the order here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.families import (
     collectives,
@@ -23,6 +25,7 @@ from fsdpkit.failures.families import (
     storage,
     training,
 )
+from fsdpkit.failures.patterns import Level, Shown, Speaker
 
 CAUSES: dict[str, Cause] = {
     cause.name: cause
@@ -65,6 +68,22 @@ CAUSES: dict[str, Cause] = {
     )
 }
 """By name, the more particular first."""
+
+
+def shown_in(
+    text: str, speaker: Speaker, masked: str | None = None, below: int = Level.OUTSIDE + 1
+) -> Iterator[Shown]:
+    """The causes that a text of this speaker shows, the more particular first: for each the first
+    place, by patterns below a level. masked: the text without what it quotes."""
+    for cause in CAUSES.values():
+        for pattern in cause.patterns:
+            if speaker not in pattern.by or pattern.level >= below:
+                continue
+            searched = text if masked is None or pattern.quoted else masked
+            if (place := pattern.found_in(searched)) is not None:
+                yield Shown(cause.name, pattern, place.begin, place.end, place.node, place.rank)
+                break
+
 
 _WITHOUT_A_PAGE = ("running", "done")
 

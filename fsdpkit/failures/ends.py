@@ -12,7 +12,6 @@ import contextlib
 import re
 import signal
 from functools import lru_cache
-from itertools import takewhile
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -27,9 +26,9 @@ from fsdpkit.failures.last_words import (
 )
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.raised import exception_of, left_at
+from fsdpkit.failures.stacks import current_thread
 from fsdpkit.failures.tracebacks import (
     PrintedException,
-    TracebackLine,
     ended_by,
     is_of_a_library,
     last_unless_it_went_on,
@@ -103,8 +102,8 @@ def explain(end: ProcessEnd) -> Explanation | None:
     if end.status is None:
         return None
     return (
-        _refused(end)
-        or _hydra(end)
+        _in_err(refusals.of_arguments(end.status, end.err))
+        or _in_err(refused_by_hydra(end.err))
         or _child_killed(end)
         or _last_words(end)
         or _logged(end)
@@ -142,7 +141,7 @@ def _by_exception(end: ProcessEnd) -> Explanation | None:
         if (traced := ended_by(end.callstack) or printed) is not None:
             raised = msgspec.structs.replace(raised, frames=traced.frames, before=traced.before)
         if printed is not None:
-            raised = msgspec.structs.replace(raised, in_front=printed.in_front, above=printed.above)
+            raised = _below(raised, printed)
         return Explanation(exceptions.shown(raised), "record")
     if printed is None or (end.status is None and not printed.sure):
         return None
@@ -180,13 +179,15 @@ def _placed(
     """With the places of a chain in the text; of what was not printed, where `newer` stands."""
     found = printed if printed is not None and _same(printed, raised) else None
     at, before = found or newer, raised.before
+    before = _placed(before, found and found.before, at) if before is not None else None
+    placed = msgspec.structs.replace(raised, begin=at.begin, end=at.end, before=before)
+    return placed if found is None else _below(placed, found)
+
+
+def _below(raised: PrintedException, printed: PrintedException) -> PrintedException:
+    """With what the process, or one of its own, had printed above it."""
     return msgspec.structs.replace(
-        raised,
-        begin=at.begin,
-        end=at.end,
-        in_front=found.in_front if found else "",
-        above=found.above if found else None,
-        before=_placed(before, found and found.before, at) if before is not None else None,
+        raised, in_front=printed.in_front, above=printed.above, above_near=printed.above_near
     )
 
 
@@ -218,7 +219,6 @@ def _is_marked(end: ProcessEnd) -> bool:
 # Crashes and aborts
 
 
-_INNERMOST = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)')
 _BY_SIGNAL = Pattern((), "the kernel")
 _TRACED = Pattern((), "faulthandler, of a signal")
 _LEFT = Pattern((), "its exit status")
@@ -230,7 +230,7 @@ def _crash(end: ProcessEnd) -> Explanation:
     lines = lines_of(end.err)
     for place, line in reversed(list(enumerate(lines))):
         if line.text.startswith("Fatal Python error: "):
-            at = _where(_current_thread(lines[place:]))
+            at = _where("\n".join(dumped.text for dumped in lines[place:]))
             shown = Shown("exception", _TRACED, line.begin, line.end, words=words + at)
             return Explanation(shown, "err")
     # So UCX says that nothing was behind an address: most often /dev/shm was full.
@@ -245,39 +245,27 @@ def _crash(end: ProcessEnd) -> Explanation:
 _SHARED_MEMORY = Pattern((), "the kernel, of memory that a file was to back")
 
 
-def _current_thread(lines: list[TracebackLine]) -> list[TracebackLine]:
-    starts = [i for i, line in enumerate(lines) if line.text.startswith("Current thread ")]
-    return list(takewhile(lambda line: line.text.strip(), lines[starts[0] :])) if starts else lines
-
-
-def _where(thread: list[TracebackLine]) -> str:
-    """Its innermost call, and that of the script which led there."""
-    calls = [*filter(None, (_INNERMOST.match(line.text) for line in thread))]
+def _where(stacks: str) -> str:
+    """The innermost call of what crashed, and that of the script which led there."""
+    calls = current_thread(stacks)
     if not calls:
         return ""
-    own = next((call for call in calls if not is_of_a_library(call[1])), calls[0])
-    by = f", called at {own[1]}:{own[2]}" if own is not calls[0] else ""
-    return f", at {calls[0][1]}:{calls[0][2]} in {calls[0][3]}{by}"
+    own = next((call for call in calls if not is_of_a_library(call.file)), calls[0])
+    by = f", called at {own.file}:{own.line}" if own is not calls[0] else ""
+    return f", at {calls[0]}{by}"
 
 
 def _abort(end: ProcessEnd) -> Explanation | None:
     if end.status not in (ABRT, None):
         return None
-    shown = aborted_by(end.err, ended=end.status is not None)
-    return Explanation(shown, "err") if shown is not None else None
+    return _in_err(aborted_by(end.err, ended=end.status is not None))
+
+
+def _in_err(shown: Shown | None) -> Explanation | None:
+    return None if shown is None else Explanation(shown, "err")
 
 
 # Processes that left in order, and those of which only a number is known
-
-
-def _refused(end: ProcessEnd) -> Explanation | None:
-    shown = refusals.of_arguments(end.status, end.err)
-    return Explanation(shown, "err") if shown is not None else None
-
-
-def _hydra(end: ProcessEnd) -> Explanation | None:
-    shown = refused_by_hydra(end.err)
-    return Explanation(shown, "err") if shown is not None else None
 
 
 _OF_A_KILLED_CHILD = re.compile(
@@ -380,8 +368,5 @@ def told(end: ProcessEnd, found: Explanation | None) -> str:
     if found is None or shown is None or end.record:
         return end.record or in_words_of(end.status)
     text = {"err": end.err, "out": end.out}.get(found.where, "")
-    line = _COLOURS_AND_MARKS.sub("", text[shown.begin : shown.end]).strip()
+    line = lines_of(text[shown.begin : shown.end])[0].text.strip()
     return (text and (shown.words or line)) or in_words_of(end.status)
-
-
-_COLOURS_AND_MARKS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^\[rank\d+\]: ?")

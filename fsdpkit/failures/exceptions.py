@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
-from fsdpkit.failures.causes import CAUSES
+from fsdpkit.failures.causes import shown_in
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.tracebacks import PrintedException, inner, is_by_the_way, of_a_rank
@@ -270,7 +270,8 @@ def _referred_to(raised: PrintedException, _: Shown) -> Shown | None:
     found = _of_one(raised.above) if raised.above is not None else None
     if found is None:
         return None
-    near = raised.above_near and found.cause in _SAID_ABOVE
+    of_its_own = "thread exited unexpectedly" in raised.message
+    near = raised.above_near and (of_its_own or found.cause in _SAID_ABOVE)
     return msgspec.structs.replace(found, sure=False) if near else None
 
 
@@ -325,13 +326,7 @@ _PARSERS = re.compile(
 def said(text: str) -> Iterator[Shown]:
     """The causes that a process's own last words show, the more particular first. What Slurm and
     the driver do to it is theirs to tell."""
-    masked = without_quotes(text)
-    for cause in CAUSES.values():
-        for pattern in cause.patterns:
-            own = "rank" in pattern.by and pattern.level < Level.OUTSIDE
-            if own and (place := pattern.found_in(text if pattern.quoted else masked)):
-                yield Shown(cause.name, pattern, place.begin, place.end, place.node, place.rank)
-                break
+    return shown_in(text, "rank", without_quotes(text), below=Level.OUTSIDE)
 
 
 def _errno(raised: PrintedException) -> int | None:
@@ -376,7 +371,7 @@ def _of_a_child(raised: PrintedException, plain: Shown) -> Shown | None:
 _REFERS_ABOVE = re.compile(
     r"(?i)\b(?:see|look at|check)\b[^.\n]{0,20}"
     r"\b(?:errors?|messages?|warnings?|logs?|output|traceback|root cause|further up)\b|"
-    r"^error building extension|\bworker .*exited unexpectedly|"
+    r"^error building extension|\b(?:worker|thread)\b.*exited unexpectedly|"
     r"(?:could not|failed to|unable to) (?:start|create|initiali[sz]e) (?:\w+ ){0,2}server\b"
 )
 """An exception that only says that something was printed before it."""

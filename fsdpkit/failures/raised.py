@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from fsdpkit.failures.tracebacks import Frame, PrintedException, without_controls
+from fsdpkit.failures.stacks import Frame
+from fsdpkit.failures.tracebacks import PrintedException, without_controls
 from fsdpkit.runs.raised import RaisedException, RaisedRecord
 
 _EXIT = "SystemExit"

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from fsdpkit.failures.stacks import Frame
+
 _MOST_MESSAGE_LINES = 60
 _MOST_BEHIND = 25
 _MOST_STEPS_BEHIND = 1
@@ -26,17 +28,6 @@ class TracebackLine(msgspec.Struct, frozen=True):
     end: int
     marked: bool = False
     """Whether torch wrote the rank in front, as it does when nobody catches an exception."""
-
-
-class Frame(msgspec.Struct, frozen=True):
-    """One call of a traceback."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
 
 
 class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,8 +135,10 @@ _HEADER = re.compile(
     r"^╭─+ Traceback \(most recent call last\) ─+╮$"
 )
 """As Python prints it, or as rich draws it."""
-_FRAME = re.compile(r"^│ (\S+\.py):(\d+) in (\S+) *│$")
-_FRAME = re.compile(r'^[ |]*File "([^"]+)", line (\d+)(?:, in (.+))?$')
+_FRAME = re.compile(
+    r'^(?:[ |]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?|'
+    r"│ (?P<drawn>\S+\.py):(?P<at>\d+) in (?P<within>\S+) *│)$"
+)
 _EXCEPTION = re.compile(
     r"^(?:[| ]*\| )?(?P<type>(?:[A-Za-z_]\w*\.|<locals>\.)*"
     r"(?!(?:INFO|DEBUG|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)"
@@ -321,7 +314,10 @@ def _one(lines: Sequence[TracebackLine], place: int) -> tuple[PrintedException |
     while place < len(lines) and between <= _MOST_BETWEEN:
         text = lines[place].text
         if frame := _FRAME.match(text):
-            frames.append(Frame(frame[1], int(frame[2]), frame[3] or "<module>"))
+            file, line, function = frame["file"], frame["line"], frame["function"]
+            if file is None:
+                file, line, function = frame["drawn"], frame["at"], frame["within"]
+            frames.append(Frame(file, int(line), function or "<module>"))
             between = 0
         elif text[:1] in ("│", "╰"):
             between = 0
@@ -374,6 +370,12 @@ _ANEW = re.compile(
 
 _NAMES = ("Error", "Exception", "Interrupt", "Failure", "Unsupported")
 """With which a type's name ends, where no traceback shows that it is one."""
+
+
+def names_an_error(line: str) -> bool:
+    """Whether it is an error's type and message, as behind a traceback."""
+    match = _EXCEPTION.match(line)
+    return match is not None and match["type"].endswith(_NAMES[:2]) and bool(match["message"])
 
 
 def _without_traceback(lines: Sequence[TracebackLine]) -> PrintedException | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from fsdpkit.failures.stacks import current_thread, waits_in
 
 
 @dataclass(frozen=True)
@@ -47,22 +48,10 @@ def _odd_one(places: Mapping[int, RankPlace]) -> dict[int, RankPlace]:
     return {}
 
 
-_FRAME = re.compile(r'  File "([^"]+)", line (\d+) in (\S+)')
-
-
-_COLLECTIVE = re.compile(r"/torch/distributed/(?!elastic/)")  # whose `record` wraps every program
-_BACKWARD = re.compile(r"/torch/autograd/graph\.py")
-
-
 def place_of(stacks: str) -> RankPlace:
     """Where a rank is, from the output of faulthandler or py-spy."""
-    _, _, main = stacks.partition("Current thread ")
-    frames = _FRAME.findall(main)
-    if not frames:
+    calls = current_thread(stacks)
+    if not calls or waits_in(calls) is not None:
         return RankPlace("", "collective")
-    path, line, name = frames[0]
-    inner = [path for path, _, _ in frames[:6]]
-    if any(_COLLECTIVE.search(path) for path in inner):
-        return RankPlace("", "collective")
-    kind: Literal["backward", "own"] = "backward" if _BACKWARD.search(inner[0]) else "own"
-    return RankPlace(f"it is at {path}:{line} in {name}", kind)
+    backward = calls[0].file.endswith("/torch/autograd/graph.py")
+    return RankPlace(f"it is at {calls[0]}", "backward" if backward else "own")

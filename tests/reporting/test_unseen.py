@@ -14,7 +14,9 @@ researchers meet most often, with the ordinary noise of their logs and 84 of it 
 228 before its writer read the rules; of its `forms`, thought of after reading them, 46 of 59; of
 its `kin`, written before the rules that they try, 24 of 62 before and 60 at once after them. Of the
 ninth, recalled by another one before reading the rules, 29 of 30 (the miss was the case's own); of
-the tenth, recalled like that, 25 of 26, whose advice helped in 18 and misled in one.
+the tenth, recalled like that, 25 of 26, whose advice helped in 18 and misled in one. The eleventh
+is 7 of 21 after public threads, all named right at once; their advice had helped in 13 and misled
+in 3.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from fsdpkit.failures.tracebacks import Frame
+from fsdpkit.failures.stacks import Frame
 
 Scope = Literal["rank", "node", "all", "only-node", "job"]
 """Who failed like this: a rank; all ranks of one node of several, or the node itself; several nodes

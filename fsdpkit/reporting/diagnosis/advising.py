@@ -12,7 +12,7 @@ import msgspec
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.failures.advice.facts import Facts, Scope
-from fsdpkit.failures.tracebacks import PrintedException
+from fsdpkit.failures.tracebacks import PrintedException, lines_of, names_an_error
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence, Evidence
 from fsdpkit.reporting.diagnosis.findings import Finding
 from fsdpkit.reporting.diagnosis.sources import Voice
@@ -119,14 +119,10 @@ def _apart(first: Finding, findings: Sequence[Finding]) -> bool:
     return any(f.level <= Level.WAITED for f in elsewhere)
 
 
-_RAISED = re.compile(
-    r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception): .{1,200})$", re.MULTILINE
-)
-
-
 def _earlier(said: str, voice: Voice | None) -> str | None:
     err = voice.log("err") if voice is not None else None
-    told = [words for words in _RAISED.findall(err.text) if words not in said] if err else []
+    lines = [line.text for line in lines_of(err.text)] if err else []
+    told = [words for words in lines if names_an_error(words) and words not in said]
     return one_line(told[-1]).strip() if told else None
 
 

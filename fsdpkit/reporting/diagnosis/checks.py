@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from fsdpkit.failures.ends import STOPPED
+from fsdpkit.failures.stacks import current_thread, waits_in
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs import flight_record
@@ -82,9 +83,6 @@ def different_in_flight(attempt: AttemptEvidence) -> Iterator[Observation]:
         yield Observation(flight_record.in_words(record) or "", Level.OWN)
 
 
-_SRUN = re.compile(r"^srun: error: ([\w.-]+): task \d+: (.*)$", re.MULTILINE)
-
-
 def silent_node(attempt: AttemptEvidence) -> Iterator[Observation]:
     """A node whose agent disappeared without a message: the head if the others lost it, or the
     first whose end srun reports, if that was SIGKILL."""
@@ -98,10 +96,19 @@ def silent_node(attempt: AttemptEvidence) -> Iterator[Observation]:
 
 
 def _killed_agent(attempt: AttemptEvidence) -> Iterator[tuple[str, LogText]]:
-    for voice in attempt.voices if not _shell_was_killed(attempt) else ():
-        for log in voice.logs if voice.kind == "batch" else ():
-            if (first := _SRUN.search(log.text)) and first[2] == "Killed":
-                yield first[1], log.part(*first.span())
+    told = list(srun_tells(attempt)) if not _shell_was_killed(attempt) else []
+    yield from ((node, place) for node, words, place in told[:1] if words == "Killed")
+
+
+_SRUN = re.compile(r"^srun: error: ([\w.-]+): tasks? [\d,-]+: (.*)$", re.MULTILINE)
+
+
+def srun_tells(attempt: AttemptEvidence) -> Iterator[tuple[str, str, LogText]]:
+    """How the tasks of which node ended, in the order in which srun reports it."""
+    logs = (log for voice in attempt.voices if voice.kind == "batch" for log in voice.logs)
+    for log in logs:
+        for match in _SRUN.finditer(log.text):
+            yield match[1], match[2], log.part(*match.span())
 
 
 def _anybody_spoke(attempt: AttemptEvidence) -> bool:
@@ -137,11 +144,6 @@ def different_head_addresses(attempt: AttemptEvidence) -> Iterator[Observation]:
             return
 
 
-_FRAME = re.compile(r'  File "([^"]+)", line (\d+) in (\S+)')
-_INNERMOST = 3
-"""Frames from the innermost in which a call of torch.distributed means waiting for other ranks."""
-
-
 class _Stand(NamedTuple):
     """Where a rank's main thread was when it was asked."""
 
@@ -159,27 +161,12 @@ def _stands(attempt: AttemptEvidence) -> list[_Stand]:
     for voice in attempt.voices:
         if voice.kind != "rank" or voice.rank is None or voice.stacks is None:
             continue
-        stacks = voice.stacks
-        begin = max(0, stacks.text.find("Current thread "))
-        frames = list(_FRAME.finditer(stacks.text, begin))
-        if not frames:
+        if not (calls := current_thread(voice.stacks.text)):
             continue
-        path, line, name = frames[0].groups()
-        found.append(
-            _Stand(
-                voice,
-                next(filter(None, map(_collective, frames[:_INNERMOST])), None),
-                f"{path}:{line} in {name}",
-                stacks.part(*frames[0].span()),
-            )
-        )
+        at = max(0, voice.stacks.text.find(f'File "{calls[0].file}", line {calls[0].line} '))
+        line = LogText(f"at {calls[0]}", voice.stacks.file, voice.stacks.line_at(at))
+        found.append(_Stand(voice, waits_in(calls), str(calls[0]), line))
     return found
-
-
-def _collective(frame: re.Match[str]) -> str | None:
-    path, _, name = frame.groups()
-    inside = "/torch/distributed/" in path and "/torch/distributed/elastic/" not in path
-    return name if inside and name != "wrapper" else None
 
 
 def hung(attempt: AttemptEvidence) -> Iterator[Observation]:
@@ -190,13 +177,6 @@ def hung(attempt: AttemptEvidence) -> Iterator[Observation]:
         for stand in elsewhere:
             words = f"it is at {stand.place}, while other ranks wait for it"
             yield Observation(words, Level.OWN, stand.voice.rank, stand.voice.node, stand.line)
-
-
-def different_collectives(attempt: AttemptEvidence) -> Iterator[Observation]:
-    """The ranks wait for one another in different collectives, by their stacks or by NCCL."""
-    yield from different_in_flight(attempt)
-    yield from _stacks_differ(attempt)
-    yield from _watchdogs_differ(attempt)
 
 
 def _stacks_differ(attempt: AttemptEvidence) -> Iterator[Observation]:
@@ -262,8 +242,8 @@ def left_early(attempt: AttemptEvidence) -> Iterator[Observation]:
 
 
 def _collectives(attempt: AttemptEvidence) -> Iterator[Observation]:
-    yield from different_collectives(attempt)
-    yield from left_early(attempt)
+    for check in (different_in_flight, _stacks_differ, _watchdogs_differ, left_early):
+        yield from check(attempt)
 
 
 def log_not_opened(attempt: AttemptEvidence) -> Iterator[Observation]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.failures import exceptions
-from fsdpkit.failures.causes import CAUSES
+from fsdpkit.failures.causes import CAUSES, shown_in
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain
 from fsdpkit.failures.last_words import last_error
 from fsdpkit.failures.patterns import Shown, Speaker
@@ -108,7 +108,7 @@ _OF_FILES = ("cp", "mv", "ln", "cat", "tar", "rsync", "dd", "scp", "gzip", "unzi
 
 def _by_its_words(line: str, until: str) -> str | None:
     """The cause that a line of the prelude shows by itself, or with the lines before it."""
-    if outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:])):
+    if _names_a_service(until):
         return "no-internet"
     if "no space left on device" in line.lower() or "quota exceeded" in line.lower():
         return "disk-full"
@@ -312,18 +312,14 @@ def _known(text: str, speaker: Speaker) -> tuple[Shown, ...]:
 
 
 def _search(text: str, speaker: Speaker) -> Iterator[Shown]:
-    for cause in CAUSES.values():
-        for pattern in cause.patterns:
-            if speaker in pattern.by and (place := pattern.found_in(text)):
-                name = cause.name
-                if name == "head-address" and _of_a_service(text[: place.end]):
-                    name = "no-internet"
-                yield Shown(name, pattern, place.begin, place.end, place.node, place.rank)
-                break
+    for found in shown_in(text, speaker):
+        of_a_name = found.cause == "head-address"
+        outside = of_a_name and _names_a_service(text[: found.end])
+        yield msgspec.structs.replace(found, cause="no-internet") if outside else found
 
 
-def _of_a_service(until: str) -> bool:
-    """Whether the name that does not resolve is, by the lines up to it, one outside the cluster."""
+def _names_a_service(until: str) -> bool:
+    """Whether what could not be reached is, by the lines up to it, outside the cluster."""
     return outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:]))
 
 

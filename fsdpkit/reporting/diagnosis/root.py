@@ -14,6 +14,7 @@ import msgspec
 
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.listing import first_of
+from fsdpkit.reporting.diagnosis.checks import srun_tells
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.findings import Finding, in_a_thread, in_words
 from fsdpkit.reporting.diagnosis.last_lines import last_line_of
@@ -217,7 +218,7 @@ def _with_victim(first: Finding, others: Sequence[Finding], attempt: AttemptEvid
         same = [f for f in others if f.cause == first.cause and f.node is not None]
         node = min(same, key=order).node if same else None
     if node is None and rank is None:
-        node = where_a_task_failed(first, attempt)
+        node = _where_a_task_failed(first, attempt)
     if first.cause == "host-out-of-memory" and rank is None:
         told = [f for f in others if f.cause == first.cause and f.rank is not None]
         told = [f for f in told if node in (None, f.node)]
@@ -246,19 +247,16 @@ def _killed(node: str | None, attempt: AttemptEvidence) -> Voice | None:
     return None
 
 
-_TASK_FAILED = re.compile(
-    r"^srun: error: ([\w.-]+): tasks? [\d,-]+: Exited with exit code ", re.MULTILINE
-)
 _OF_THE_SHELL = re.compile(r"slurm_script: |^(?:Lmod|sbatch|salloc|fsdpkit)\b|^\w+Error: ")
 
 
-def where_a_task_failed(finding: Finding, attempt: AttemptEvidence) -> str | None:
+def _where_a_task_failed(finding: Finding, attempt: AttemptEvidence) -> str | None:
     """The only node of which srun says that its task left by itself, of what a task printed into
     the job's log."""
     if finding.quote is None or _OF_THE_SHELL.search(finding.quote.text):
         return None
-    logs = [log.text for voice in attempt.voices if voice.kind == "batch" for log in voice.logs]
-    nodes = {node for log in logs for node in _TASK_FAILED.findall(log)}
+    left = "Exited with exit code "
+    nodes = {node for node, words, _ in srun_tells(attempt) if words.startswith(left)}
     return nodes.pop() if len(nodes) == 1 else None
 
 
