@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import Literal
 
 from fsdpkit.failures.last_words import is_noise
 from fsdpkit.failures.tracebacks import counts_a_step, is_by_the_way, lines_of, without_numbers
@@ -27,7 +28,7 @@ def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] |
     if cause not in _SAY_LITTLE or (stepped and cause != "hang"):
         return None
     ranks = [v for v in attempt.voices if v.kind == "rank" and v.logs]
-    said = [(v, last) for v in ranks if (last := _last(v)) is not None]
+    said = [(v, last) for v in ranks if (last := last_line(v, "err", "out")) is not None]
     if not said:
         return None
     alike = Counter(without_numbers(last.text) for _, last in said)
@@ -56,15 +57,9 @@ def _counts(text: str) -> bool:
     return any(counts_a_step(line.text) for line in lines_of(text) if not is_by_the_way(line.text))
 
 
-def _last(voice: Voice) -> LogText | None:
-    """The last line of its standard error that says anything, else of its output."""
-    logs = filter(None, (voice.log("err"), voice.log("out")))
-    return next(filter(None, map(_last_of, logs)), None)
-
-
-def last_line_of(voice: Voice) -> LogText | None:
-    """Of one rank beside others: of its output, for standard error holds what all print."""
-    logs = filter(None, (voice.log("out"), voice.log("err")))
+def last_line(voice: Voice, *kinds: Literal["err", "out"]) -> LogText | None:
+    """The last line that says anything, of the first of these logs that has one."""
+    logs = filter(None, map(voice.log, kinds))
     return next(filter(None, map(_last_of, logs)), None)
 
 
