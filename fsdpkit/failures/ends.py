@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -105,8 +106,8 @@ def explain(end: ProcessEnd) -> Explanation | None:
         _in_err(refusals.of_arguments(end.status, end.err))
         or _in_err(refused_by_hydra(end.err))
         or _child_killed(end)
-        or _last_words(end)
-        or _logged(end)
+        or _in_texts(end, lambda text: last_words(text, _LEFT))
+        or (_in_texts(end, _logged) if _is_own_status(end) else None)
         or _last_line(end)
         or Explanation(_left(end), "status")
     )
@@ -288,28 +289,20 @@ def tells_of_a_killed_child(words: str) -> bool:
     return _OF_A_KILLED_CHILD.search(words) is not None
 
 
-def _logged(end: ProcessEnd) -> Explanation | None:
+def _logged(text: str) -> Shown | None:
     """The last exception of a process that left by a status of its own and names no other error."""
-    for where, text in _texts(end) if _is_own_status(end) else ():
-        if (raised := last_unless_it_went_on(text)) is not None:
-            shown = msgspec.structs.replace(exceptions.shown(raised), sure=False)
-            return Explanation(shown, where)
-    return None
+    raised = last_unless_it_went_on(text)
+    return None if raised is None else msgspec.structs.replace(exceptions.shown(raised), sure=False)
 
 
 def _is_own_status(end: ProcessEnd) -> bool:
     return end.status is not None and end.status <= 128
 
 
-def _texts(end: ProcessEnd) -> tuple[tuple[Where, str], ...]:
-    return ("err", end.err), ("out", end.out)
-
-
-def _last_words(end: ProcessEnd) -> Explanation | None:
-    for where, text in _texts(end):
-        if (shown := last_words(text, _LEFT)) is not None:
-            return Explanation(shown, where)
-    return None
+def _in_texts(end: ProcessEnd, judge: Callable[[str], Shown | None]) -> Explanation | None:
+    if (shown := judge(end.err)) is not None:
+        return Explanation(shown, "err")
+    return None if (shown := judge(end.out)) is None else Explanation(shown, "out")
 
 
 def _last_line(end: ProcessEnd) -> Explanation | None:

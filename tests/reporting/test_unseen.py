@@ -6,17 +6,15 @@ Of the first set 139 of 147 were named right before its misses were looked at, o
 somebody who had not read the rules, 202 of 222 (4 unknown, 16 wrong, of which 3 were the case's own
 mistake); of the fourth, by the same person after mending the rules, 73 of 77. Of the fifth's
 tickets, written by another one before reading the rules, 88 of 111; of its loggers, after reading
-them, 15 of 22. Its `kin` was written to try the rules that mend those. Of the sixth's tickets, of
-other languages, launchers and centres, again written before reading the rules, 63 of 101 (one of
-the misses was the case's own mistake: it had not allowed for `exception`); of its kin and traps,
-written after mending, 47 of 53, and of threads of issue trackers 25 of 30. Of the seventh, what
-researchers meet most often, with the ordinary noise of their logs and 84 of it from threads, 219 of
-228 before its writer read the rules; of its `forms`, thought of after reading them, 46 of 59; of
-its `kin`, written before the rules that they try, 24 of 62 before and 60 at once after them. Of the
-ninth, recalled by another one before reading the rules, 29 of 30 (the miss was the case's own); of
-the tenth, recalled like that, 25 of 26, whose advice helped in 18 and misled in one. The eleventh
-is 7 of 21 after public threads, all named right at once; their advice had helped in 13 and misled
-in 3.
+them, 15 of 22. Of the sixth's tickets, of other languages, launchers and centres, again written
+before reading the rules, 63 of 101 (one of the misses was the case's own mistake: it had not
+allowed for `exception`); of its kin and traps, written after mending, 47 of 53, and of threads of
+issue trackers 25 of 30. Of the seventh, what researchers meet most often, with the ordinary noise
+of their logs and 84 of it from threads, 219 of 228 before its writer read the rules; of its
+`forms`, thought of after reading them, 46 of 59. Of the ninth, recalled by another one before
+reading the rules, 29 of 30; of the tenth, recalled like that, 25 of 26, whose advice helped in 18
+and misled in one. The eleventh holds 7 of 21 after public threads, all named right at once, by
+somebody who had read the rules: their advice had helped in 13 and misled in 3.
 """
 
 from __future__ import annotations

@@ -12,7 +12,12 @@ import msgspec
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.failures.advice.facts import Facts, Scope
-from fsdpkit.failures.tracebacks import PrintedException, lines_of, names_an_error
+from fsdpkit.failures.tracebacks import (
+    PrintedException,
+    lines_of,
+    names_an_error,
+    without_numbers,
+)
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence, Evidence
 from fsdpkit.reporting.diagnosis.findings import Finding
 from fsdpkit.reporting.diagnosis.sources import Voice
@@ -86,7 +91,7 @@ def _last_of_most(attempt: AttemptEvidence) -> list[str]:
     ended, as_written = Counter[str](), dict[str, str]()
     for voice in ranks:
         texts = [log.text.rstrip().split("\n")[-_LAST_LINES:] for log in voice.logs]
-        written = {re.sub(r"\d+", "0", line): line for text in texts for line in text}
+        written = {without_numbers(line): line for text in texts for line in text}
         ended.update(written.keys())
         as_written |= written
     return [as_written[line] for line, count in ended.items() if 2 * count >= len(ranks)]

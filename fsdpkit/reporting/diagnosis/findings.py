@@ -6,9 +6,9 @@ shell and Slurm's daemons by the lines that they are known to write.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -29,7 +29,6 @@ from fsdpkit.runs.log_ends import LogText
 from fsdpkit.runs.outcomes import WARNING
 
 _MOST_WORDS = 160
-_SHORT = 4096
 
 
 class Quote(msgspec.Struct, frozen=True):
@@ -224,7 +223,7 @@ def _by_voice(voice: Voice) -> Iterator[Finding]:
         if in_logs:
             return
     if message is not None:
-        yield from _by_status(voice, message)
+        yield _by_status(voice, message)
 
 
 def _in_log(log: LogText, speaker: Speaker) -> Iterator[Shown]:
@@ -302,20 +301,12 @@ def in_a_thread(rank: int, attempt: AttemptEvidence) -> Finding | None:
 def shown_by(text: str, speaker: Speaker) -> tuple[Shown, ...]:
     """The causes that a text of the agents, the shell or Slurm shows, the more particular first:
     for each the first place."""
-    # A thousand nodes report the same few words; the ends of logs all differ, and are large.
-    return _known(text, speaker) if len(text) <= _SHORT else tuple(_search(text, speaker))
-
-
-@lru_cache(maxsize=4096)
-def _known(text: str, speaker: Speaker) -> tuple[Shown, ...]:
-    return tuple(_search(text, speaker))
-
-
-def _search(text: str, speaker: Speaker) -> Iterator[Shown]:
-    for found in shown_in(text, speaker):
-        of_a_name = found.cause == "head-address"
-        outside = of_a_name and _names_a_service(text[: found.end])
-        yield msgspec.structs.replace(found, cause="no-internet") if outside else found
+    return tuple(
+        msgspec.structs.replace(found, cause="no-internet")
+        if found.cause == "head-address" and _names_a_service(text[: found.end])
+        else found
+        for found in shown_in(text, speaker)
+    )
 
 
 def _names_a_service(until: str) -> bool:
@@ -328,7 +319,9 @@ def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:
     line = text.text[shown.begin : shown.end] if text and shown.end else ""
     words = shown.words or (str(shown.raised) if shown.raised else line) or line
     if shown.raised is not None and (frame := shown.raised.own_frame) is not None:
-        words = f"{_shortened(in_words(words), 110)} (at {_base(frame.file)}:{frame.line})"
+        words = (
+            f"{_shortened(in_words(words), 110)} (at {os.path.basename(frame.file)}:{frame.line})"
+        )
     if shown.cause == "cancelled":  # its sentence has room for a person's name alone
         words = ""
     quoted = line or (text.text.strip().split("\n")[0] if text else words)
@@ -349,10 +342,6 @@ def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:
     )
 
 
-def _base(file: str) -> str:
-    return file.rpartition("/")[2]
-
-
 def _line(text: LogText, position: int) -> int | None:
     """An exception in a JSON file is on the line that the file has."""
     if text.file is not None and text.file.suffix == ".json":
@@ -360,25 +349,18 @@ def _line(text: LogText, position: int) -> int | None:
     return text.line_at(position)
 
 
-def _by_status(voice: Voice, message: LogText) -> Iterator[Finding]:
-    """For an agent whose message matches no pattern."""
-    cause, level = "exception", Level.OWN
-    if voice.status == 137 and VAGUE.match(message.text):
-        cause, level = "unknown", Level.KILLED
-    for one in CAUSES.values():
-        if voice.status in one.statuses:
-            cause = one.name
-    line = message.text.strip().split("\n")[0]
-    yield Finding(
-        cause=cause,
-        level=level,
-        words=in_words(line),
-        quote=Quote(message.file, message.line, _printable(line)),
-        rank=voice.rank,
-        node=voice.node,
-        time_s=voice.time_s,
-        speaker=voice.kind,
+def _by_status(voice: Voice, message: LogText) -> Finding:
+    """For an agent whose message, of an older release, matches no pattern."""
+    killed = voice.status == 137 and VAGUE.match(message.text) is not None
+    named = (one.name for one in CAUSES.values() if voice.status in one.statuses)
+    told = FailureRecord(
+        by="agent",
+        status=voice.status or 1,
+        cause="unknown" if killed else next(named, "exception"),
+        level=Level.KILLED if killed else Level.OWN,
+        words=message.text.strip().partition("\n")[0],
     )
+    return _on_record(told, voice)
 
 
 def in_words(line: str) -> str:

@@ -30,7 +30,7 @@ def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] |
     if cause not in _SAY_LITTLE or (stepped and cause != "hang" and not silent):
         return None
     ranks = [v for v in attempt.voices if v.kind == "rank" and v.logs]
-    said = [(v, last) for v in ranks if (last := last_line_of(v, "err", "out")) is not None]
+    said = [(v, last) for v in ranks if (last := last_line(v, "err", "out")) is not None]
     if not said:
         return None
     alike = Counter(without_numbers(last.text) for _, last in said)
@@ -50,7 +50,7 @@ def what_it_got_over(attempt: AttemptEvidence, first: Finding) -> tuple[str, Quo
     have nothing to do with the end."""
     voice = next((v for v in attempt.voices if v.kind == "rank" and v.rank == first.rank), None)
     alone = voice is not None and _STATUS_ALONE.match(first.words)
-    line = last_line_of(voice, "err") if voice is not None and alone else None
+    line = last_line(voice, "err") if voice is not None and alone else None
     if voice is None or line is None or not (when := _long_ago(voice, line)):
         return None
     words = in_words(line.text)
@@ -101,9 +101,10 @@ def _counts(text: str) -> bool:
     return any(counts_a_step(line.text) for line in lines_of(text) if not is_by_the_way(line.text))
 
 
-def last_line_of(voice: Voice, *first: Literal["err", "out"]) -> LogText | None:
-    """The last line that says anything of the first of its logs that has one."""
-    return next(filter(None, (_last_of(log) for kind in first if (log := voice.log(kind)))), None)
+def last_line(voice: Voice, *kinds: Literal["err", "out"]) -> LogText | None:
+    """The last line that says anything, of the first of these logs that has one."""
+    logs = filter(None, map(voice.log, kinds))
+    return next(filter(None, map(_last_of, logs)), None)
 
 
 _OF_THE_END = re.compile(

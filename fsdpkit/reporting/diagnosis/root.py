@@ -17,7 +17,7 @@ from fsdpkit.listing import first_of
 from fsdpkit.reporting.diagnosis.checks import srun_tells
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.findings import Finding, in_a_thread, in_words
-from fsdpkit.reporting.diagnosis.last_lines import last_line_of
+from fsdpkit.reporting.diagnosis.last_lines import last_line
 from fsdpkit.reporting.diagnosis.sources import LOST_A_CHILD, Voice
 from fsdpkit.runs.failures import Level
 
@@ -173,8 +173,8 @@ def _waited_for(
 
 def _last(silent: Sequence[int], attempt: AttemptEvidence) -> str:
     voice = next((v for v in attempt.voices if v.kind == "rank" and v.rank == silent[0]), None)
-    # Of its output, for beside others standard error holds what all print.
-    line = last_line_of(voice, "out", "err") if voice is not None else None
+    # Of one rank beside others that of its output, for standard error holds what all print.
+    line = last_line(voice, "out", "err") if voice is not None else None
     return f"; its last line was: {in_words(line.text)}" if line is not None else ""
 
 
