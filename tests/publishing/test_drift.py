@@ -133,12 +133,13 @@ def test_limits_that_a_profile_names_are_held_to_slurm_s(
         ({"QoS": "q"}, "max_gpus_per_node"),
         ({"QoS": "q"}, "max_gpus_per_job"),
         ({"QoS": "q"}, "max_gpu_hours"),
+        ({"QoS": "q"}, "max_jobs_per_user"),
     ],
 )
 def test_a_limit_that_the_cluster_has_gained_is_a_difference(
     changes: dict[str, str], key: str
 ) -> None:
-    qos = "normal\nq||||||gres/gpu=2|gres/gpu=64|gres/gpu=600\n"
+    qos = "normal\nq||||||gres/gpu=2|gres/gpu=64|gres/gpu=600|5\n"
     config = f"{CONFIG}AccountingStorageEnforce = associations,limits,qos\n"
     answers = {**changed(**changes), "qos": qos, "config": config}
     assert f"partitions.gpu.{key}" in differs(compared(PROFILE, **answers))
@@ -151,6 +152,12 @@ def test_nodes_that_are_powered_down_and_not_shown_are_no_difference() -> None:
     assert "nodes = 8" in profile
     assert differs(compared(profile, partitions=parts, nodes=all_of_them)) == {}
     assert differs(compared(profile, partitions=parts, nodes=node("n1") + node("n3"))) == {}
+
+
+def test_nodes_that_are_away_or_on_their_way_are_no_difference() -> None:
+    away = ("IDLE+CLOUD+POWERED_DOWN", "IDLE+DRAIN", "DOWN*+CLOUD+POWERING_UP", "MIXED+MAINTENANCE")
+    for state in away:
+        assert compared(PROFILE, nodes=node("n1") + node("n2", State=state)).differ == (), state
 
 
 def test_what_a_profile_does_not_say_is_listed_apart() -> None:
