@@ -24,7 +24,8 @@ _TIMES = ("max_time", "default_time")
 _LIMITS = (
     *("min_nodes", "max_nodes", "max_time", "max_node_hours", "max_gpu_hours"),
     *("min_gpus_per_job", "max_gpus_per_job", "max_gpus_per_node", "max_gpus_per_user"),
-    *("max_gpus_per_account", "max_nodes_per_user", "max_memory_per_cpu_mb", "allowed_qos"),
+    *("max_gpus_per_account", "max_nodes_per_user", "max_jobs_per_user"),
+    *("max_memory_per_cpu_mb", "allowed_qos"),
 )
 """What a cluster has gained of these refuses jobs that the profile lets pass: a difference."""
 _OF_PARTITION = (*_LIMITS, "default_time", "whole_nodes", "preempt")

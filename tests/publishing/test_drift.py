@@ -124,31 +124,29 @@ def test_limits_that_a_profile_names_are_held_to_slurm_s(
 
 
 @pytest.mark.parametrize(
-    ("changes", "key"),
+    ("changes", "keys"),
     [
         ({"MaxNodes": "2"}, "max_nodes"),
         ({"MaxMemPerCPU": "4000"}, "max_memory_per_cpu_mb"),
         ({"AllowQos": "gold,silver"}, "allowed_qos"),
         ({"AllowQos": "gold"}, "qos"),
-        ({"QoS": "q"}, "max_gpus_per_node"),
-        ({"QoS": "q"}, "max_gpus_per_job"),
-        ({"QoS": "q"}, "max_gpu_hours"),
+        ({"QoS": "q"}, "max_gpus_per_node max_gpus_per_job max_gpu_hours max_jobs_per_user"),
     ],
 )
-def test_a_limit_that_the_cluster_has_gained_is_a_difference(
-    changes: dict[str, str], key: str
-) -> None:
-    qos = "normal\nq||||||gres/gpu=2|gres/gpu=64|gres/gpu=600\n"
+def test_a_gained_limit_is_a_difference(changes: dict[str, str], keys: str) -> None:
+    qos = "normal\nq||||||gres/gpu=2|gres/gpu=64|gres/gpu=600|5\n"
     config = f"{CONFIG}AccountingStorageEnforce = associations,limits,qos\n"
     answers = {**changed(**changes), "qos": qos, "config": config}
-    assert f"partitions.gpu.{key}" in differs(compared(PROFILE, **answers))
+    gained = differs(compared(PROFILE, **answers))
+    assert {f"partitions.gpu.{key}" for key in keys.split()} <= gained.keys()
 
 
-def test_nodes_that_are_powered_down_and_not_shown_are_no_difference() -> None:
+def test_nodes_that_are_away_or_on_their_way_are_no_difference_shown_or_not() -> None:
+    for state in ("IDLE+POWERED_DOWN", "IDLE+DRAIN", "DOWN*+POWERING_UP", "MAINTENANCE"):
+        assert differs(compared(PROFILE, nodes=node("n1") + node("n2", State=state))) == {}
     parts = partition("gpu", Default="YES", Nodes="n[1-8]")
     all_of_them = "".join(node(f"n{i}") for i in range(1, 9))
     profile = PROFILE.replace("nodes = 2", "nodes = 8")
-    assert "nodes = 8" in profile
     assert differs(compared(profile, partitions=parts, nodes=all_of_them)) == {}
     assert differs(compared(profile, partitions=parts, nodes=node("n1") + node("n3"))) == {}
 
