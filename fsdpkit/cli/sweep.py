@@ -177,7 +177,7 @@ def _open(name: str, runs: str | None) -> tuple[SweepPaths, SweepRecord]:
 @json_option(_sweep)
 def status(name: str, runs: str | None, as_json: bool) -> int:
     """Show the trials of NAME, the best first."""
-    from fsdpkit.sweeps.advancing import nobody_decides
+    from fsdpkit.sweeps.advancing import undecided
     from fsdpkit.sweeps.results import best, results
 
     paths, record = _open(name, runs)
@@ -201,7 +201,7 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
     for one in found:
         if one.problem:
             click.echo(f"trial {one.trial}: {one.problem}")
-    if nobody_decides(paths, record, found):
+    if undecided(paths, record, found):
         click.echo(f"a rung is over; who goes on: fsdpkit sweep advance {name}")
     return 0
 

@@ -98,7 +98,7 @@ def choose_site(name: str | None) -> tuple[LoadedSite, str]:
         host = host_name()
         if by_host := [s for s in profiles if _host_matches(s.profile.identify, host)]:
             return _with(broken, _only(by_host, f"host name {host}")), "recognised by its host name"
-    _refuse_if_nobodys(broken)
+    _refuse_unowned(broken)
     return _with(broken, load_site("generic")), "no profile matches this machine"
 
 
@@ -144,7 +144,7 @@ def _refuse_if_this_machines(broken: list[BrokenSite]) -> None:
         )
 
 
-def _refuse_if_nobodys(broken: list[BrokenSite]) -> None:
+def _refuse_unowned(broken: list[BrokenSite]) -> None:
     """Raise ConfigError where no profile is this machine's and one that is broken may be."""
     unknown = [b for b in broken if not b.whole]
     if unknown:

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from fsdpkit.launching import kernel, python_path, warm
 from fsdpkit.launching.allocator import set_allocator
 from fsdpkit.launching.destructors import leave
+from fsdpkit.launching.job_log import say
 from fsdpkit.launching.program import Program
-from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import take_secret
 
 

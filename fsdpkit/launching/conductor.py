@@ -17,8 +17,9 @@ import msgspec
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeError, NodeLostError
-from fsdpkit.launching.board import Board, Order
+from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import pace_s, patience_s
+from fsdpkit.launching.message_log import MessageLog, Order
 from fsdpkit.launching.node_failure import judged, record_failure
 from fsdpkit.launching.policy import (
     EndAttempt,
@@ -29,7 +30,6 @@ from fsdpkit.launching.policy import (
     trouble_of,
 )
 from fsdpkit.launching.reach import WAIT_S, Reached, Way, Ways
-from fsdpkit.launching.saying import say
 from fsdpkit.launching.stop_relay import ENDED_IN_TIME
 from fsdpkit.runs import outcomes, stack_requests
 from fsdpkit.runs.failures import PORTS_BLOCKED, FailureRecord, Level
@@ -56,7 +56,7 @@ _GATHER_S = 30.0
 class Conductor:
     """State of one attempt. nodes: names of all, standby nodes included; wanted: how many train."""
 
-    board: Board
+    message_log: MessageLog
     nodes: list[str]
     wanted: int
     retry: Retry
@@ -132,18 +132,18 @@ class Conductor:
             self._began_s += gap_s
 
     def _listen(self, now: float) -> None:
-        for node, count in enumerate(self.board.alive()):
+        for node, count in enumerate(self.message_log.alive()):
             if count != self._counts[node]:
                 self._counts[node], self._heard_s[node] = count, now
-        for report in self.board.reports():
+        for report in self.message_log.reports():
             if report.launch == self._launch and report.outcome != "interrupted":
                 self._reports[report.node] = report
-        for node, meeting in self.board.meetings():
+        for node, meeting in self.message_log.meetings():
             if meeting.launch == self._launch and node == self._training[0]:
-                self.board.order(
+                self.message_log.order(
                     Order(do="meet", launch=meeting.launch, host=meeting.host, port=meeting.port)
                 )
-        self._tried |= dict(self.board.tried())
+        self._tried |= dict(self.message_log.tried())
         for node, heard_s in enumerate(self._heard_s):
             if self._counts[node] and now - heard_s > self._lost_s and node not in self._gone:
                 self._gone.add(node)
@@ -176,7 +176,7 @@ class Conductor:
             return True
         if self._trying_s is None:
             self._trying_s = now
-            self.board.order(Order(do="try", doors=self.ways.doors))
+            self.message_log.order(Order(do="try", doors=self.ways.doors))
         if {*there} - {0} - self._tried.keys() and now - self._trying_s < WAIT_S:
             return False
         tried = {self.nodes[n]: self._tried[n] for n in there if n in self._tried}
@@ -211,7 +211,7 @@ class Conductor:
         self._began_s = now + delay_s
         names = [self.nodes[n] for n in nodes]
         self.record(event="launch", launch=self._launch, nodes=names, delay_s=delay_s)
-        self.board.order(
+        self.message_log.order(
             Order(
                 do="run",
                 launch=self._launch,
@@ -231,11 +231,11 @@ class Conductor:
         if self._stopping:
             if (end_s := ends_at(self.task)) is not None:
                 self._timed = True
-                self.board.order(Order(do="stop", delay_s=max(0.1, end_s - time.time())))
+                self.message_log.order(Order(do="stop", delay_s=max(0.1, end_s - time.time())))
         elif os.path.exists(self.task.stop_requested):  # no error where a file server fails to say
             self._stopping = True
             self.record(event="stop-requested")
-            self.board.order(Order(do="stop"))
+            self.message_log.order(Order(do="stop"))
 
     def _look_for_stack_request(self, now: float) -> None:
         if now < self._stacks_look_s:
@@ -244,7 +244,7 @@ class Conductor:
         asked = stack_requests.request(self.task)
         if asked is not None and asked != self._stacks_asked:
             self._stacks_asked = asked
-            self.board.order(Order(do="stacks", message=asked))
+            self.message_log.order(Order(do="stacks", message=asked))
 
     def _judge(self, now: float) -> None:
         quiet = any(now - self._heard_s[n] > self._quiet_s for n in self._training)
@@ -316,7 +316,7 @@ class Conductor:
         )
         with contextlib.suppress(OSError):  # the disk is full; the recorded failures remain
             outcomes.write(self.attempt.verdict, verdict)
-        self.board.order(
+        self.message_log.order(
             Order(
                 do="end",
                 status=status,

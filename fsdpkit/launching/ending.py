@@ -25,10 +25,10 @@ import msgspec
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, NodeLostError, StorageError
+from fsdpkit.launching.job_log import say
 from fsdpkit.launching.leaving_out import Exclusions, exclusions
 from fsdpkit.launching.lost_nodes import depends_on_their_word
 from fsdpkit.launching.policy import AttemptFacts, JobFacts, after_attempt, cause_of, trouble_of
-from fsdpkit.launching.saying import say
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.exclusions import nodes_of

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fsdpkit.launching.saying import say
+from fsdpkit.launching.job_log import say
 from fsdpkit.runs.flight_record import DUMP, in_words, read_flight_record
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fsdpkit.launching.uncollected import uncollected
+from fsdpkit.launching.no_collector import no_collector
 from fsdpkit.process_limits import limit_resources
 from fsdpkit.runs.flight_record import DUMP, FlightRecord, Mismatch, Stuck
 from fsdpkit.runs.layout import write_atomically
@@ -73,7 +73,7 @@ def main(words: Sequence[str]) -> None:
     os.nice(10)
     if not wait_for_dumps(dumps, world_size):
         return
-    with uncollected(), contextlib.redirect_stdout(io.StringIO()):
+    with no_collector(), contextlib.redirect_stdout(io.StringIO()):
         import torch
         from torch.distributed.flight_recorder.components import builder  # noqa: F401
     limit_resources(memory_bytes=MEMORY_BYTES, cpu_s=CPU_S)

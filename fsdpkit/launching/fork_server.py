@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.launching import fork_safety, kernel, python_path
-from fsdpkit.launching.anew import RankStart
 from fsdpkit.launching.at_start import caught, in_rank
 from fsdpkit.launching.at_start.sitecustomize import WARNINGS, pass_over_warnings
 from fsdpkit.launching.destructors import skip_destructors
+from fsdpkit.launching.job_log import say
 from fsdpkit.launching.program import ColdStartError, Program, ServerLostError, take_over
-from fsdpkit.launching.saying import say
+from fsdpkit.launching.restart_in_place import RankStart
 from fsdpkit.launching.set_aside import FIRST, SetAside
 
 _LENGTH = struct.Struct("<Q")

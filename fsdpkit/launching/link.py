@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 from fsdpkit.errors import NodeLostError, NotMetError
-from fsdpkit.launching.board import BoardAnswer, Letter, Meeting, Order, Said
-from fsdpkit.launching.line import LinkLine
+from fsdpkit.launching.connection import Connection
+from fsdpkit.launching.message_log import HeadAnswer, Letter, Meeting, Order, Said
 from fsdpkit.launching.policy import Report
 from fsdpkit.launching.reach import Door, Reached
 
@@ -49,7 +49,7 @@ class Link:
     stall is the run's file system, and no reason to end. every_s: how often a word is said.
     """
 
-    def __init__(self, line: LinkLine, lost_s: float, every_s: float = TICK_S) -> None:
+    def __init__(self, line: Connection, lost_s: float, every_s: float = TICK_S) -> None:
         self.line, self.lost_s = line, lost_s
         self.ticks: list[Callable[[], None]] = []
         self.on_stop: Callable[[float], None] = lambda _: None
@@ -181,7 +181,7 @@ class Link:
         """Whether to begin the next exchange before its time."""
         return self._over.is_set() or self._numbered > self._told
 
-    def _take(self, answer: BoardAnswer) -> None:
+    def _take(self, answer: HeadAnswer) -> None:
         self._exchanges += 1
         with self._lock:
             self._said = [said for said in self._said if said.number > answer.heard]

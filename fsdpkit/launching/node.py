@@ -26,24 +26,24 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, PortTakenError
 from fsdpkit.launching import flight, warm
 from fsdpkit.launching.accelerate_variables import accelerate_variables
-from fsdpkit.launching.board import Board, Order
 from fsdpkit.launching.carrier import carrier_of
 from fsdpkit.launching.conductor import Conductor, warn
-from fsdpkit.launching.gate import Gate
-from fsdpkit.launching.line import HeadLine, PeerConnection
+from fsdpkit.launching.connection import LocalConnection, PeerConnection
+from fsdpkit.launching.head_port import HeadPort
+from fsdpkit.launching.heartbeats import RankHeartbeats, heartbeats
+from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import HeadLostError, Link, pace_s, patience_s
+from fsdpkit.launching.message_log import MessageLog, Order
+from fsdpkit.launching.no_collector import no_collector
 from fsdpkit.launching.node_failure import TrainingEnded, keep_room, own_failure, record_failure
 from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
 from fsdpkit.launching.preflight import compare_nodes, run_checks
-from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.reach import Interfaces, Ways, try_doors
 from fsdpkit.launching.sampling import PrintedSoFar, sampling
-from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
 from fsdpkit.launching.stack_requests import AskedForStacks
-from fsdpkit.launching.standing import StandingWatch
+from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.launching.stop_relay import StopRelay
-from fsdpkit.launching.uncollected import uncollected
 from fsdpkit.launching.waiting import why_superseded
 from fsdpkit.launching.without_shapes import without_shapes
 from fsdpkit.runs.events import JsonLines
@@ -74,9 +74,9 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     node = int(environ["SLURM_NODEID"])
     attempt = AttemptPaths(Path(environ["FSDPKIT_ATTEMPT_DIR"]))
     task = TaskPaths(attempt.dir.parent)
-    signals = heed_warnings(task)
+    signals = handle_warnings(task)
     try:
-        with uncollected(), without_shapes():  # imports torchelastic
+        with no_collector(), without_shapes():  # imports torchelastic
             warm.prepare(environ)  # while this process checks the node
             findings = run_checks(environ)
             os.environ.update(accelerate_variables(environ))
@@ -123,7 +123,7 @@ def _settings(environ: Mapping[str, str]) -> tuple[LaunchSettings, int, dict[str
     return table_of_job(run, "launch", LaunchSettings), int(resources.get("gpus", 1)), own
 
 
-def heed_warnings(task: TaskPaths) -> set[int]:
+def handle_warnings(task: TaskPaths) -> set[int]:
     """Treat the signal that Slurm sends before it ends a step as a request for a last
     checkpoint. Returns the signals received, as they come."""
     received: set[int] = set()
@@ -166,15 +166,17 @@ def _follow_orders(
         with _guard(link, node):
             order = link.next_order()
             while order.do != "end":
-                pulse, launch = Pulse(directory, retry.hang_s), order.launch
-                asked.look_at(pulse, launch)
+                rank_heartbeats, launch = RankHeartbeats(directory, retry.hang_s), order.launch
+                asked.look_at(rank_heartbeats, launch)
                 if node.number in order.nodes:
-                    here = NodeLaunch(order, node, link, pulse, relay)
+                    here = NodeLaunch(order, node, link, rank_heartbeats, relay)
                     if here.wait():
-                        with StandingWatch(pulse, node, launch, min(sample_s, 10.0)).watched():
+                        with StallWatch(
+                            rank_heartbeats, node, launch, min(sample_s, 10.0)
+                        ).watched():
                             link.report(here.run(torchrun, start_s))
                 order = link.next_order()
-                if pulse.asked or why_superseded(order):
+                if rank_heartbeats.asked or why_superseded(order):
                     if node.number == 0:
                         analyses.start(node.attempt, launch, world_size)
                     elif order.do == "end":
@@ -186,22 +188,22 @@ def _follow_orders(
 def _linked_as_head(
     node: AgentNode, torchrun: Torchrun, names: list[str], retry: Retry, start_s: float
 ) -> Iterator[Link]:
-    """The head's link to itself, with the conductor; the others reach its board by the gate."""
-    board = Board(len(names))
-    link = Link(HeadLine(board), math.inf)
+    """The head's link to itself, with the conductor; the others reach it by its port."""
+    message_log = MessageLog(len(names))
+    link = Link(LocalConnection(message_log), math.inf)
     record = JsonLines(node.attempt.orders).write
     with contextlib.ExitStack() as at_end:
         connected, ways = Conductor.connected, None
         if torchrun.endpoint is not None:
             connected = carrier_of(torchrun.endpoint[0])
-            gate = Gate(board, keys_of(torchrun.config.run_id))
-            gate.open(*torchrun.endpoint)
-            at_end.callback(_close_gate, gate, record)
-            link.ticks.append(_strangers(gate, record))
+            head_port = HeadPort(message_log, keys_of(torchrun.config.run_id))
+            head_port.open(*torchrun.endpoint)
+            at_end.callback(_close_port, head_port, record)
+            link.ticks.append(_strangers(head_port, record))
             ways = Ways(Interfaces.of(os.environ, torchrun.address))
             at_end.callback(ways.close)
         conductor = Conductor(
-            board,
+            message_log,
             names,
             wanted=torchrun.config.min_nodes,
             retry=retry,
@@ -214,7 +216,7 @@ def _linked_as_head(
             ways=ways,
         )
         link.ticks.append(conductor.tick)
-        at_end.callback(lambda: link.broken or board.linger(others=conductor.others))
+        at_end.callback(lambda: link.broken or message_log.linger(others=conductor.others))
         at_end.callback(link.close)
         yield link
 
@@ -223,7 +225,7 @@ def _linked_as_head(
 def _linked_as_peer(
     node: AgentNode, torchrun: Torchrun, names: list[str], retry: Retry, start_s: float
 ) -> Iterator[Link]:
-    """Another node's link to the head. start_s: how long the head's gate may take to open."""
+    """Another node's link to the head. start_s: how long the head's port may take to open."""
     assert torchrun.endpoint is not None
     line = PeerConnection(*torchrun.endpoint, node.number, keys_of(torchrun.config.run_id), say)
 
@@ -240,27 +242,27 @@ def _linked_as_peer(
         yield link
 
 
-def _strangers(gate: Gate, record: Callable[..., Any]) -> Callable[[], None]:
+def _strangers(head_port: HeadPort, record: Callable[..., Any]) -> Callable[[], None]:
     """Reports the first connection that did not prove that it knows the secret."""
     told = False
 
     def look() -> None:
         nonlocal told
-        if gate.refused and not told:
+        if head_port.refused and not told:
             told = True
-            record(event="stranger", address=gate.first_refused)
+            record(event="stranger", address=head_port.first_refused)
             say(
-                f"warning: a connection from {gate.first_refused} did not show this run's secret "
-                "and was dropped; others are only counted"
+                f"warning: a connection from {head_port.first_refused} did not show this run's "
+                "secret and was dropped; others are only counted"
             )
 
     return look
 
 
-def _close_gate(gate: Gate, record: Callable[..., Any]) -> None:
-    gate.close()
-    if gate.refused:
-        record(event="strangers", connections=gate.refused)
+def _close_port(head_port: HeadPort, record: Callable[..., Any]) -> None:
+    head_port.close()
+    if head_port.refused:
+        record(event="strangers", connections=head_port.refused)
 
 
 @contextlib.contextmanager

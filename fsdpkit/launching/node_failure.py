@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NotMetError
-from fsdpkit.launching.saying import say
+from fsdpkit.launching.job_log import say
 from fsdpkit.runs import log_ends
 from fsdpkit.runs.failures import HUNG, FailureRecord, Level, bounded, in_a_line
 from fsdpkit.runs.layout import AttemptPaths, raised_beside
@@ -83,7 +83,7 @@ def judged(rule: str, cause: str, status: int, words: str, **more: Any) -> Failu
 
 
 def hang_failure(found: str, blamed: tuple[int, str] | None) -> FailureRecord:
-    """A hang as a failure, of the rank to blame if one stands out (`Pulse.blame`)."""
+    """A hang as a failure, of the rank to blame if one stands out (`RankHeartbeats.blame`)."""
     if blamed is None:
         words = f"{found}, waiting for other ranks"
         return judged(HUNG, "hang", _HUNG_STATUS, words, level=Level.WAITED)

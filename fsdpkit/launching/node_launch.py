@@ -17,8 +17,10 @@ import msgspec
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.errors import STOPPED_EARLY, NodeError
 from fsdpkit.launching import flight, machine, slurm_variables, worlds
-from fsdpkit.launching.board import Meeting, Order
+from fsdpkit.launching.heartbeats import RankHeartbeats
+from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import HeadLostError, Link
+from fsdpkit.launching.message_log import Meeting, Order
 from fsdpkit.launching.node_failure import (
     first_failure,
     hang_failure,
@@ -28,10 +30,8 @@ from fsdpkit.launching.node_failure import (
     with_kernels_word,
 )
 from fsdpkit.launching.policy import Outcome, Report
-from fsdpkit.launching.pulse import Pulse
 from fsdpkit.launching.reach import Interfaces
 from fsdpkit.launching.sampling import PrintedSoFar
-from fsdpkit.launching.saying import say
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stop_relay import ENDED_IN_TIME, StopRelay
 from fsdpkit.launching.waiting import local_time_out, why_superseded
@@ -74,7 +74,7 @@ class NodeLaunch:
     order: Order
     node: AgentNode
     link: Link
-    pulse: Pulse
+    rank_heartbeats: RankHeartbeats
     relay: StopRelay
     hang: FailureRecord | None = None
     """Why the ranks were ended, if they made no progress."""
@@ -107,7 +107,7 @@ class NodeLaunch:
             torchrun.launch(
                 order.launch,
                 node.attempt,
-                self.pulse.dir,
+                self.rank_heartbeats.dir,
                 variables=self._variables(),
                 meet=Meet(
                     order.nodes.index(node.number),
@@ -120,11 +120,13 @@ class NodeLaunch:
                 hooks=self,
             )
         except ChildFailedError as error:
-            if found := worlds.wrong_world(self.pulse.node, self.pulse.ranks):
+            if found := worlds.wrong_world(self.rank_heartbeats.node, self.rank_heartbeats.ranks):
                 return self._report("failed", self._wrong_world(*found))
-            ranks = [rank.rank for rank in self.pulse.ranks]
+            ranks = [rank.rank for rank in self.rank_heartbeats.ranks]
             when = PrintedWhen.of(node.attempt.node_samples(node.number), order.launch)
-            first = first_failure(error, node.attempt, order.launch, self.pulse.dir, ranks, when)
+            first = first_failure(
+                error, node.attempt, order.launch, self.rank_heartbeats.dir, ranks, when
+            )
             killed = (cgroup.sample().get("oom_kills") or 0) - kills_before
             return self._report("failed", with_kernels_word(first, killed))
         except InterruptedLaunch as error:
@@ -145,7 +147,9 @@ class NodeLaunch:
     def _variables(self) -> RankVariables:
         """What ranks have in their environment beside torchrun's; what the job sets stays."""
         node = self.node
-        dumps = flight.switched_on(os.environ, node.attempt, self.order.launch, self.pulse.node)
+        dumps = flight.switched_on(
+            os.environ, node.attempt, self.order.launch, self.rank_heartbeats.node
+        )
         names = os.environ.get("FSDPKIT_NODE_NAMES", node.name).split()
         training = [names[number] for number in self.order.nodes]
         interfaces = Interfaces.of(os.environ, "") if self.order.rendezvous else None
@@ -169,9 +173,9 @@ class NodeLaunch:
             return "superseded"
         if self.link.lost:
             return self.link.lost_message()
-        if self.hang is None and (found := self.pulse.look()) is not None:
+        if self.hang is None and (found := self.rank_heartbeats.look()) is not None:
             self._take_stacks("hang")
-            blamed = self.pulse.blame(self.node.attempt, self.order.launch)
+            blamed = self.rank_heartbeats.blame(self.node.attempt, self.order.launch)
             self.hang = hang_failure(found, blamed)
         failure = self.hang or self._why_cut_short()
         return failure.words if failure else None
@@ -184,7 +188,9 @@ class NodeLaunch:
         if self.cut_short is None and self.node.launch.world != "any" and now > self._look_s:
             self._look_s = now + _LOOK_FOR_LAUNCHERS_S
             sizes = (self._size, len(self.order.nodes) * self.node.gpus)
-            if found := worlds.inner_world(self.pulse.node, self.pulse.ranks, sizes):
+            if found := worlds.inner_world(
+                self.rank_heartbeats.node, self.rank_heartbeats.ranks, sizes
+            ):
                 self.cut_short = self._wrong_world(*found)
         return self.cut_short
 
@@ -194,10 +200,10 @@ class NodeLaunch:
     @property
     def _size(self) -> int:
         """How many ranks the launch has."""
-        return len(self.order.nodes) * len(self.pulse.ranks)
+        return len(self.order.nodes) * len(self.rank_heartbeats.ranks)
 
     def started(self, ranks: Sequence[RankProcess]) -> None:
-        self.pulse.started(ranks)
+        self.rank_heartbeats.started(ranks)
         self.node.printed.follow(self.order.launch, ranks)
         self.relay.started(ranks)
         self.node.events.write(
@@ -217,14 +223,14 @@ class NodeLaunch:
         self.node.events.write(**event_of(self.order.launch, ends))
 
     def _take_stacks(self, why: Why) -> None:
-        taken = self.pulse.ask_for_stacks(self.node.attempt, self.order.launch, why)
+        taken = self.rank_heartbeats.ask_for_stacks(self.node.attempt, self.order.launch, why)
         if taken is not None:
             self.node.events.write(**stacks.event_of(taken))
             if taken.missing:
                 say(stacks.in_words(taken))
 
     def _report(self, outcome: Outcome, failure: FailureRecord | None = None) -> Report:
-        node, step = self.node, self.pulse.step
+        node, step = self.node, self.rank_heartbeats.step
         told: dict[str, object] = {
             "event": f"ranks-{outcome}",
             "launch": self.order.launch,
@@ -232,9 +238,11 @@ class NodeLaunch:
         }
         report = Report(self.order.launch, node.number, node.name, outcome)
         if failure is None:
-            own_workers = len(self.pulse.ranks) < node.gpus
+            own_workers = len(self.rank_heartbeats.ranks) < node.gpus
             if outcome == "done" and self._size > 1 and not own_workers:
-                told["process_group"] = worlds.made_a_group(self.pulse.node, self.pulse.ranks)
+                told["process_group"] = worlds.made_a_group(
+                    self.rank_heartbeats.node, self.rank_heartbeats.ranks
+                )
             node.events.write(**told)
             return report
         node.events.write(**told, rank=failure.rank, status=failure.status, message=failure.words)

@@ -22,7 +22,7 @@ import msgspec
 from fsdpkit.config.notify import Event, Notify
 from fsdpkit.errors import StorageError
 from fsdpkit.launching.ending import this_job
-from fsdpkit.launching.saying import say
+from fsdpkit.launching.job_log import say
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.outcomes import Ending

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fsdpkit.config.gpu import build_problem
 from fsdpkit.errors import BrokenNodeError, NodeError
 from fsdpkit.launching import nvml
-from fsdpkit.launching.saying import exclude_this_node, warn
+from fsdpkit.launching.job_log import exclude_this_node, warn
 from fsdpkit.runs.node_report import GpuState
 
 _FOREIGN_MIB = 1024

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.launching import fork_safety
-from fsdpkit.launching.anew import RankStart
 from fsdpkit.launching.import_surroundings import ImportSurroundings
-from fsdpkit.launching.saying import say
-from fsdpkit.launching.uncollected import uncollected
+from fsdpkit.launching.job_log import say
+from fsdpkit.launching.no_collector import no_collector
+from fsdpkit.launching.restart_in_place import RankStart
 from fsdpkit.runs.heartbeat import HeartbeatDir
 
 FIRST = ("numpy.random", "torch")
@@ -110,7 +110,7 @@ class SetAside:
         self._loading = True
         try:
             with (
-                uncollected(),
+                no_collector(),
                 fork_safety.reads_of_variables() as reads,
                 fork_safety.missing_modules() as missing,
                 _imports_of_packages() as imports,

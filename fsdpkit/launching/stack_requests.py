@@ -11,7 +11,7 @@ import threading
 import time
 
 from fsdpkit.launching import stacks
-from fsdpkit.launching.pulse import Pulse
+from fsdpkit.launching.heartbeats import RankHeartbeats
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.stack_requests import NodeStacks, RankStacks, answer, shortened
@@ -22,11 +22,11 @@ class AskedForStacks:
 
     def __init__(self, node: int, name: str, attempt: AttemptPaths, directory: HeartbeatDir):
         self._node, self._name, self._attempt, self._dir = node, name, attempt, directory
-        self._now: tuple[Pulse, int] | None = None
+        self._now: tuple[RankHeartbeats, int] | None = None
 
-    def look_at(self, pulse: Pulse, launch: int) -> None:
+    def look_at(self, rank_heartbeats: RankHeartbeats, launch: int) -> None:
         """From now on these are the ranks."""
-        self._now = (pulse, launch)
+        self._now = (rank_heartbeats, launch)
 
     def answer(self, asked: str) -> None:
         """Answer the request of this id; returns at once."""
@@ -36,8 +36,8 @@ class AskedForStacks:
         thread.start()
 
     def _answer(self, asked: str) -> None:
-        pulse, launch = self._now or (None, 0)
-        ranks = [] if pulse is None else list(pulse.ranks)
+        rank_heartbeats, launch = self._now or (None, 0)
+        ranks = [] if rank_heartbeats is None else list(rank_heartbeats.ranks)
         texts, missing = stacks.read(ranks, self._dir)
         found = []
         for rank in ranks:

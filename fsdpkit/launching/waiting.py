@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fsdpkit.launching.board import Order
+from fsdpkit.launching.message_log import Order
 from fsdpkit.runs.rank_ends import RankEnd
 from fsdpkit.runs.reading import open_regular
 from fsdpkit.runs.stacks import Why

@@ -11,8 +11,8 @@ from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.errors import NodeError, StorageError
 from fsdpkit.launching import fork_server
 from fsdpkit.launching.fork_server import ForkServer
+from fsdpkit.launching.job_log import say
 from fsdpkit.launching.program import ColdStartError, Program, ServerLostError
-from fsdpkit.launching.saying import say
 from fsdpkit.launching.set_aside import TRAINER, WITH_TORCH
 from fsdpkit.runs.job_file import table_of_job
 

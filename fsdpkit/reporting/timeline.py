@@ -223,7 +223,7 @@ def _of_attempt(
             yield TimelineSpan("fault", at_s, at_s, failure.message, number, task)
     if attempt.stop_requested_s is not None:
         asked_s = attempt.stop_requested_s
-        unheeded = ", but its script never checked" if attempt.stop_unheeded else ""
+        unheeded = ", but its script never checked" if attempt.stop_ignored else ""
         yield TimelineSpan(
             "stop", asked_s, asked_s, f"asked to save and stop{unheeded}", number, task
         )

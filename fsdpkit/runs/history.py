@@ -149,7 +149,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return first if _level(first) >= known.level else trouble
 
     @property
-    def stop_unheeded(self) -> bool:
+    def stop_ignored(self) -> bool:
         """Whether its ranks were asked to save and stop, and none has looked for that so far."""
         looked = [n.stop_looked for n in self.nodes if n.stop_looked is not None]
         return self.stop_requested_s is not None and bool(looked) and not any(looked)

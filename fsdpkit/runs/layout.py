@@ -26,7 +26,7 @@
             node-<i>.samples.jsonl  the machine, every few seconds
             node-<i>.room           room for the record of a failure, in case the disk gets full
             node-<i>.stacks.json    where its ranks were when somebody last asked
-            node-<i>.still.json     where they are, while they do nothing (runs/standing.py)
+            node-<i>.still.json     where they are, while they do nothing (runs/stall.py)
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
             rank-<r>.error.json     torchelastic's error file
             rank-<r>.raised.json    the exceptions that nobody caught in it (runs/raised.py)

@@ -91,7 +91,7 @@ def _may_start(job: TrustedJob, python: Path) -> bool:
     return only_owner_writes(python) and only_owner_writes(python.parent.parent)
 
 
-def heeds_warnings(job: LoadedJob) -> bool:
+def handles_warnings(job: LoadedJob) -> bool:
     """Whether it may look at the warning before its end, and then needs time to save: our trainer,
     and what names fsdpkit."""
     entry = job.entry

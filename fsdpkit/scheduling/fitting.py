@@ -25,7 +25,7 @@ from fsdpkit.runs import avoided_nodes, exclusions
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.record import now_s
 from fsdpkit.scheduling.cluster import cluster_of
-from fsdpkit.scheduling.entry import heeds_warnings
+from fsdpkit.scheduling.entry import handles_warnings
 from fsdpkit.scheduling.job_checks import (
     check_environment,
     check_on,
@@ -58,7 +58,7 @@ def fit(
     if here:
         check_environment(job, site)
     is_short = resources.time_s <= shortest_s(profile)
-    placement = place(resources, site, saves=not is_short or heeds_warnings(job))
+    placement = place(resources, site, saves=not is_short or handles_warnings(job))
     if here:
         from fsdpkit.scheduling.live_placement import completed, with_qos
         from fsdpkit.scheduling.slurm_answers import answers_for

@@ -87,7 +87,7 @@ class _Attached:
             self.fitted = True
             if (found := self._newest(call.arguments.get("model"))) is not None:
                 call.arguments["ckpt_path"] = str(found)
-        self.callback.heed_signals_as(signal.getsignal(signal.SIGTERM))
+        self.callback.handle_signals_as(signal.getsignal(signal.SIGTERM))
         result = self._fit(*call.args, **call.kwargs)
         if self.callback.stopped:
             sys.exit(STOPPED_EARLY)
@@ -136,7 +136,7 @@ class RunCallback:
         with contextlib.suppress(OSError):
             self._heart = own_heart()
 
-    def heed_signals_as(self, handler: Any) -> None:
+    def handle_signals_as(self, handler: Any) -> None:
         """Slurm warns by SIGTERM, which the agents turn into a request to stop; Lightning's own
         handler would end the training there and then, without a checkpoint."""
         self._on_sigterm = handler

@@ -76,7 +76,7 @@ def _advance(paths: SweepPaths, record: SweepRecord, number: int) -> BatchStep:
     return _go_on(paths, record, number, run, decision)
 
 
-def nobody_decides(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> bool:
+def undecided(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> bool:
     """Whether a rung is over and no small job is there to decide who goes on: a person may."""
     if record.halving is None:
         return False

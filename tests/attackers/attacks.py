@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.launching.board import BoardAnswer, Letter, Order, Said
+from fsdpkit.launching.message_log import HeadAnswer, Letter, Order, Said
 from fsdpkit.launching.policy import Report
 from fsdpkit.launching.signing import GREETING_BYTES, MAGIC, AgentHandshake, Frames, Keys
 
@@ -116,7 +116,7 @@ def forge(host: str, port: int, attempt: str, known: str = "") -> Done:
     """Claims to be an agent by whoever has the package and not the secret; orders and reports that
     follow at once, as if it had been granted. attempt: the right name of it. known: another
     attempt's secret, in hexadecimal digits."""
-    end = msgspec.msgpack.encode(BoardAnswer(0, (Order(do="end", status=0),)))
+    end = msgspec.msgpack.encode(HeadAnswer(0, (Order(do="end", status=0),)))
     done = msgspec.msgpack.encode(Letter(0, (Said(1, Report(0, 1, "node2", "done")),), left=True))
     answers = []
     first = f"{attempt.partition('_')[0]}_0"

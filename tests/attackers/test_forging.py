@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from fsdpkit.launching.board import Board
-from fsdpkit.launching.gate import Gate
+from fsdpkit.launching.head_port import HeadPort
+from fsdpkit.launching.message_log import MessageLog
 from fsdpkit.launching.signing import Keys
 from tests.attackers.attacks import forge
 
 
 def test_whoever_knows_the_secret_is_believed() -> None:
     secret = bytes(range(32))
-    gate = Gate(Board(3), Keys(secret, "7_1"))
-    port = gate.open("127.0.0.1", 0)
+    head_port = HeadPort(MessageLog(3), Keys(secret, "7_1"))
+    port = head_port.open("127.0.0.1", 0)
     try:
         assert forge("127.0.0.1", port, "7_1")[1] == 0
         tried, believed = forge("127.0.0.1", port, "7_1", secret.hex())
         assert (tried > believed, believed) == (True, 2)  # of two other nodes
     finally:
-        gate.close()
+        head_port.close()

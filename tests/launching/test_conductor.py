@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fsdpkit.config.retry import Retry
-from fsdpkit.launching.board import Meeting, Order
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.link import pace_s
+from fsdpkit.launching.message_log import Meeting, Order
 from fsdpkit.launching.policy import Report
 from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, WAIT_S, Interfaces, Reached, Ways
 from fsdpkit.runs.failures import PORTS_BLOCKED, FailureRecord, in_a_line

@@ -13,14 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdpkit.launching import board as board_module
-from fsdpkit.launching import gate as gate_module
-from fsdpkit.launching import line as line_module
+from fsdpkit.launching import connection, head_port, message_log
 from fsdpkit.launching import link as link_module
-from fsdpkit.launching.board import Board, BoardAnswer, Letter, Order, Said
-from fsdpkit.launching.gate import Gate
-from fsdpkit.launching.line import PeerConnection
+from fsdpkit.launching.connection import PeerConnection
+from fsdpkit.launching.head_port import HeadPort
 from fsdpkit.launching.link import HeadLostError, Link
+from fsdpkit.launching.message_log import HeadAnswer, Letter, MessageLog, Order, Said
 from fsdpkit.launching.policy import Report
 from fsdpkit.launching.signing import CLAIM_BYTES, GREETING_BYTES, AgentHandshake, Frames, Keys
 from tests.launching.made_reports import record
@@ -41,9 +39,9 @@ class Head:
 
     def __init__(self, nodes: int = 3) -> None:
         self.said: list[str] = []
-        self.board = Board(nodes)
-        self.gate = Gate(self.board, KEYS)
-        self.port = self.gate.open(HOST, 0)
+        self.message_log = MessageLog(nodes)
+        self.head_port = HeadPort(self.message_log, KEYS)
+        self.port = self.head_port.open(HOST, 0)
         self._links: list[Link] = []
 
     def agent(self, node: int, lost_s: float = 30, port: int | None = None) -> Link:
@@ -59,13 +57,13 @@ class Head:
     def close(self) -> None:
         for link in self._links:
             link.close()
-        self.gate.close()
+        self.head_port.close()
 
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     """Leaving may take its time: what is tested is what is waited for."""
-    monkeypatch.setattr(board_module, "_LINGER_S", 200.0)
+    monkeypatch.setattr(message_log, "_LINGER_S", 200.0)
     monkeypatch.setattr(link_module, "_CLOSE_S", 60.0)
     with contextlib.closing(Head()) as made:
         yield made
@@ -76,8 +74,8 @@ def talks(head: Head, link: Link, node: int = 1) -> None:
     told = record(3, 'what\'s "that"\n{}', time_ns=12, rank=5)
     report = Report(0, node, f"node{node}", "failed", told, 7)
     link.report(report)
-    assert wait_for(head.board.reports) == [report]
-    head.board.order(Order(do="run", launch=7, nodes=(0, 1)))
+    assert wait_for(head.message_log.reports) == [report]
+    head.message_log.order(Order(do="run", launch=7, nodes=(0, 1)))
     assert link.next_order() == Order(do="run", launch=7, nodes=(0, 1))
 
 
@@ -90,8 +88,8 @@ def test_what_an_agent_says_last_is_heard_and_the_head_stays_until_all_have_left
     report = Report(0, 1, "node1", "done")
     one.report(report)
     one.close()
-    assert head.board.reports() == [report]
-    staying = threading.Thread(target=head.board.linger, args=(2,), daemon=True)
+    assert head.message_log.reports() == [report]
+    staying = threading.Thread(target=head.message_log.linger, args=(2,), daemon=True)
     staying.start()
     staying.join(timeout=0.5)
     assert staying.is_alive()
@@ -167,7 +165,7 @@ class Tap(Cable):
 def test_hiccups_lose_nothing_and_repeat_nothing(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(connection, "_ANSWER_S", 0.5)
     cable = Cable(head.port)
     link = head.agent(1, port=cable.port)
     link.start()
@@ -179,11 +177,13 @@ def test_hiccups_lose_nothing_and_repeat_nothing(
             cable.cut = True
         report = Report(number, 1, "node1", "done")
         link.report(report)
-        head.board.order(Order(do="run", launch=number))
+        head.message_log.order(Order(do="run", launch=number))
         time.sleep(0.2)
         cable.cut = False
         assert link.next_order().launch == number
-        assert wait_for(lambda report=report: said.extend(head.board.reports()) or report in said)
+        assert wait_for(
+            lambda report=report: said.extend(head.message_log.reports()) or report in said
+        )
     assert [report.launch for report in said] == list(range(6))
     assert link.superseded is None
 
@@ -191,7 +191,7 @@ def test_hiccups_lose_nothing_and_repeat_nothing(
 def test_a_head_that_is_silent_is_lost_and_one_that_is_late_is_not(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(connection, "_ANSWER_S", 0.5)
     cable = Cable(head.port)
     link = head.agent(1, lost_s=1.5, port=cable.port)
     link.start()
@@ -210,7 +210,7 @@ def test_a_head_that_is_silent_is_lost_and_one_that_is_late_is_not(
 
 def hostile_bodies() -> list[bytes]:
     """What an attacker may send: rubbish, and what he would like to be believed."""
-    end = BoardAnswer(0, (Order(do="end", status=0),))
+    end = HeadAnswer(0, (Order(do="end", status=0),))
     report = Letter(0, (Said(1, Report(0, 1, "node1", "done")),))
     packed = [msgspec.msgpack.encode(one) for one in (end, report)]
     return [
@@ -239,8 +239,8 @@ def test_what_a_stranger_sends_is_not_read(head: Head, number: int) -> None:
             while more := stranger.recv(1 << 16):
                 answer += more
             assert len(answer) == GREETING_BYTES
-    assert wait_for(lambda: head.gate.refused) == 1
-    assert head.board.reports() == []
+    assert wait_for(lambda: head.head_port.refused) == 1
+    assert head.message_log.reports() == []
     talks(head, link)
     assert link.superseded is None
 
@@ -249,25 +249,25 @@ def test_what_a_cut_connection_swallowed_is_believed_of_the_agent_alone_and_once
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody holds it back, and says it himself meanwhile."""
-    monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(connection, "_ANSWER_S", 0.5)
     tap = Tap(head.port)
     link = head.agent(1, port=tap.port)
     link.start()
-    assert wait_for(lambda: head.board.alive()[1])
+    assert wait_for(lambda: head.message_log.alive()[1])
     tap.cut = True
     heard = len(tap.up)
     report = Report(0, 1, "node1", "failed")
     link.report(report)
     assert wait_for(lambda: len(tap.up) > heard)
     for words in (tap.up, tap.up[heard:], tap.up[::-1]):
-        refused = head.gate.refused
+        refused = head.head_port.refused
         with head.dial() as stranger, contextlib.suppress(OSError):
             stranger.sendall(b"".join(words))
             stranger.shutdown(socket.SHUT_WR)
-            assert wait_for(lambda refused=refused: head.gate.refused > refused)
-    assert head.board.reports() == []
+            assert wait_for(lambda refused=refused: head.head_port.refused > refused)
+    assert head.message_log.reports() == []
     tap.cut = False
-    assert wait_for(head.board.reports) == [report]
+    assert wait_for(head.message_log.reports) == [report]
     talks(head, link)
 
 
@@ -276,7 +276,7 @@ def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
 ) -> None:
     """By whoever has another attempt's secret, or this one's and not its name; for the very node
     that has just lost its connection."""
-    monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(connection, "_ANSWER_S", 0.5)
     cable, over = Cable(head.port), threading.Event()
     link = head.agent(1, port=cable.port)
     link.start()
@@ -296,13 +296,13 @@ def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
         thread.start()
     said: list[Report] = []
     for number in range(6):
-        before = head.gate.refused
+        before = head.head_port.refused
         cable.reset()
-        assert wait_for(lambda before=before: head.gate.refused > before + 1)
+        assert wait_for(lambda before=before: head.head_port.refused > before + 1)
         link.report(Report(number, 1, "node1", "failed"))
-        head.board.order(Order(do="run", launch=number))
+        head.message_log.order(Order(do="run", launch=number))
         assert link.next_order().launch == number
-        assert wait_for(lambda n=number: said.extend(head.board.reports()) or len(said) > n)
+        assert wait_for(lambda n=number: said.extend(head.message_log.reports()) or len(said) > n)
     over.set()
     for thread in threads:
         thread.join(30)
@@ -329,8 +329,8 @@ def test_idle_and_slow_strangers_by_the_thousand_take_nothing_from_the_agents(he
         talks(head, link)
         late = head.agent(2)
         late.start()
-        assert wait_for(lambda: head.board.alive()[2])
-    assert len(head.gate._strangers) <= gate_module._STRANGERS
+        assert wait_for(lambda: head.message_log.alive()[2])
+    assert len(head.head_port._strangers) <= head_port._STRANGERS
 
 
 # ---- Addresses

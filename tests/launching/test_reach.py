@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from fsdpkit.errors import NodeError
-from fsdpkit.launching.line import PeerConnection
+from fsdpkit.launching.connection import PeerConnection
 from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, Door, Interfaces, Reached, Ways, try_doors
 from fsdpkit.launching.signing import Keys
 from fsdpkit.runs.failures import PORTS_BLOCKED
@@ -82,7 +82,7 @@ def test_an_agent_gives_up_where_the_heads_is_known_to_listen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("_LOOK_S", "_TELL_S", "_LEAVE_S", "_AGAIN_S"):
-        monkeypatch.setattr(f"fsdpkit.launching.line.{name}", 0.01)
+        monkeypatch.setattr(f"fsdpkit.launching.connection.{name}", 0.01)
     told: list[str] = []
     with socket.socket() as refusing:
         refusing.bind(("127.0.0.1", 0))

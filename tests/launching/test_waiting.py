@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.launching.board import Order
+from fsdpkit.launching.message_log import Order
 from fsdpkit.launching.waiting import local_time_out, why_superseded
 from fsdpkit.runs.rank_ends import RankEnd
 

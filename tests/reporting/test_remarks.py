@@ -37,7 +37,7 @@ def test_a_request_to_stop_that_no_rank_looks_for_is_told(
         for one in looked:
             events.write(event="stop-passed-on", looked=one)
     found = attempt_of(paths)
-    assert found.stop_unheeded is unheeded
+    assert found.stop_ignored is unheeded
     history = History(
         run=tmp_path, array_task=None, dir=tmp_path, attempts=(found,), checkpoints=()
     )

@@ -10,7 +10,7 @@ from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence, MachineEvidence
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.stack_requests import RankStacks
-from fsdpkit.runs.standing import StandingStill, read_still, remove_still, write_still
+from fsdpkit.runs.stall import Stall, read_stall, remove_stall, write_stall
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import attempt, of
 
@@ -27,8 +27,8 @@ def stacks(rank: int, *frames: tuple[str, int, str]) -> RankStacks:
     return RankStacks(rank=rank, text=text, by="py-spy")
 
 
-def still(node: int, *ranks: RankStacks, address: str = "", launch: int = 0) -> StandingStill:
-    return StandingStill(
+def still(node: int, *ranks: RankStacks, address: str = "", launch: int = 0) -> Stall:
+    return Stall(
         id="",
         node=node,
         name=f"node{node + 1}",
@@ -40,13 +40,13 @@ def still(node: int, *ranks: RankStacks, address: str = "", launch: int = 0) -> 
     )
 
 
-def two_nodes(*odd: tuple[str, int, str], address: str = "") -> tuple[StandingStill, ...]:
+def two_nodes(*odd: tuple[str, int, str], address: str = "") -> tuple[Stall, ...]:
     """Rank 1 is elsewhere, if that is given."""
     first = still(0, stacks(0, MEETS, MAIN), stacks(1, *(odd or (MEETS, MAIN))), address=address)
     return first, still(1, stacks(2, MEETS, MAIN), stacks(3, MEETS, MAIN), address=address)
 
 
-def running(nodes: tuple[StandingStill, ...], **more: object) -> AttemptEvidence:
+def running(nodes: tuple[Stall, ...], **more: object) -> AttemptEvidence:
     return attempt(state=RUNNING, ranks=4, still=nodes, **more)
 
 
@@ -96,12 +96,12 @@ def test_without_stacks_the_time_is_known_and_why_nothing_else_is() -> None:
 
 def test_what_is_read_belongs_to_the_newest_launch_and_harms_nothing(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path)
-    write_still(paths, still(0, stacks(0, MEETS), address="h\x1b[2J:1"))
-    assert read_still(paths, 0) == still(0, stacks(0, MEETS), address="h\x1b[2J:1")
+    write_stall(paths, still(0, stacks(0, MEETS), address="h\x1b[2J:1"))
+    assert read_stall(paths, 0) == still(0, stacks(0, MEETS), address="h\x1b[2J:1")
     found = diagnosed(running((*two_nodes(address="h\x1b[2J:1"),)))
     assert "\x1b" not in found.sentence + str(found.action)
     paths.node_still(0).write_bytes(b'{"since_s": "\xff')
-    assert read_still(paths, 0) is None
-    remove_still(paths, 0)
-    remove_still(paths, 0)
-    assert read_still(paths, 0) is None
+    assert read_stall(paths, 0) is None
+    remove_stall(paths, 0)
+    remove_stall(paths, 0)
+    assert read_stall(paths, 0) is None

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.xdist_group("att
 
 EARLY = ROOT / "tests" / "attackers" / "early_trainer.py"
 LEFT_STANDING = 256 + 1024
-"""At the end: as many as fsdpkit.launching.gate keeps, and as many as may wait behind them."""
+"""At the end: as many as fsdpkit.launching.head_port keeps, and as many as may wait behind them."""
 SHORT = ("training.timeout_s=20", "training.startup_timeout_s=40", "retry.restarts=2")
 """Torch's own limits, and fewer launches: what is destroyed ends soon."""
 NODES, FOUR_RANKS = ("node1", "node2"), ("--gpus", "4")

@@ -88,7 +88,7 @@ def test_a_plain_script_is_found_hanging_stops_with_all_its_ranks_and_goes_on(
     assert hung.message.startswith("rank 3 on "), "who, of four"
     assert "wait_for_a_file_server" in hung.message
     assert hung.step == 7
-    assert not attempt.stop_unheeded
+    assert not attempt.stop_ignored
     printed = [attempt.paths.rank_file(rank, "out", 1).read_text() for rank in range(4)]
     assert len(set(printed)) == 1, "all ranks after the same step"
     assert printed[0].startswith("stopping after 1")

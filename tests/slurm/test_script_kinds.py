@@ -137,7 +137,7 @@ def check(kind: str, run: Run) -> None:
         assert "SIGKILL" in (stopped.launches[0].message or ""), (kind, stopped.launches[0])
     assert len(before) == (kind not in KILLED)
     assert len(stopped.launches) == 1 + (kind in KILLED), kind
-    assert not stopped.stop_unheeded, kind
+    assert not stopped.stop_ignored, kind
     assert len(resumed.launches) == 1, kind
     status = one_status(run.dir)
     assert status.progress is not None

@@ -31,7 +31,7 @@ from fsdpkit.reporting.diagnosis.evidence import (
 from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
 from fsdpkit.reporting.diagnosis.last_lines import what_it_got_over, where_all_stood
 from fsdpkit.reporting.diagnosis.root import order, root
-from fsdpkit.reporting.diagnosis.standing import standing_ranks
+from fsdpkit.reporting.diagnosis.stalled import stalled_ranks
 from fsdpkit.runs.failures import Level
 
 _MOST_FOLLOW_ON = 20
@@ -171,7 +171,7 @@ def _standing_still(
     found: Diagnosis, newest: Sequence[AttemptEvidence], evidence: Evidence
 ) -> Diagnosis:
     """Of a run that is well but for its ranks, which all do nothing."""
-    told = standing_ranks(newest[0] if newest else None)
+    told = stalled_ranks(newest[0] if newest else None)
     if told is None:
         return found
     scope: Scope = "all" if len(newest[0].still) > 1 else "only-node"

@@ -27,7 +27,7 @@ from fsdpkit.runs.outcomes import AttemptVerdict, Ending
 from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
-from fsdpkit.runs.standing import StandingStill, read_still
+from fsdpkit.runs.stall import Stall, read_stall
 from fsdpkit.scheduling import states as slurms
 from fsdpkit.scheduling.left_out import in_words, left_out
 from fsdpkit.scheduling.run_states import decisive
@@ -104,7 +104,7 @@ class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """By node, what its last samples show."""
     flight: FlightRecord | None = None
     """What the flight recorders of the last launch say."""
-    still: tuple[StandingStill, ...] = ()
+    still: tuple[Stall, ...] = ()
     """Nodes of the last launch whose ranks do nothing, of an attempt that goes on."""
 
     def node_of(self, rank: int) -> str | None:
@@ -332,10 +332,10 @@ def _attempt(
     )
 
 
-def _still(past: history.Attempt) -> Iterator[StandingStill]:
+def _still(past: history.Attempt) -> Iterator[Stall]:
     launch = past.launches[-1].number if past.launches else 0
     for node in past.nodes[:NODES_READ]:
-        found = read_still(past.paths, node.number)
+        found = read_stall(past.paths, node.number)
         if found is not None and found.launch == launch:
             yield found
 

@@ -96,7 +96,7 @@ def remarks(history: History, job: Mapping[str, Any], *, running: bool) -> list[
     newest = history.attempts[-1] if history.attempts else None
     now = newest if running and newest and newest.ending is None else None
     found = [
-        unheeded(now) if now and now.stop_unheeded else None,
+        unheeded(now) if now and now.stop_ignored else None,
         apart(now) if now and not now.launches else None,
     ]
     return list(filter(None, [*found, began_again(history, job), without_a_group(history)]))

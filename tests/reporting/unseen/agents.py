@@ -21,6 +21,7 @@ from msgspec import structs
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.launching import ending as batch_shell
+from fsdpkit.launching.heartbeats import RankHeartbeats, RankProcess
 from fsdpkit.launching.link import HeadLostError
 from fsdpkit.launching.node_failure import (
     first_failure,
@@ -36,7 +37,6 @@ from fsdpkit.launching.policy import (
     after_launch,
     first_trouble,
 )
-from fsdpkit.launching.pulse import Pulse, RankProcess
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.failures import HEAD_SILENT, FailureRecord
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
@@ -195,12 +195,12 @@ def _process_failure(scene: Scene, rank: int, one: Rank) -> SimpleNamespace:
 
 def _hang(scene: Scene, node: int, hung: list[int]) -> FailureRecord:
     case = scene.case
-    pulse = Pulse.__new__(Pulse)
-    pulse._beats = dict(_beats(case, node))
-    pulse._ranks = list(pulse._beats)
+    rank_heartbeats = RankHeartbeats.__new__(RankHeartbeats)
+    rank_heartbeats._beats = dict(_beats(case, node))
+    rank_heartbeats._ranks = list(rank_heartbeats._beats)
     found = f"rank {hung[0]} made no step for {RETRY.hang_s} s (after step {case.step or 0})"
     with patch("time.time_ns", return_value=int(scene.first_end_s * 1e9) + node):
-        return hang_failure(found, pulse.blame(scene.attempt, 0))
+        return hang_failure(found, rank_heartbeats.blame(scene.attempt, 0))
 
 
 def _beats(case: Case, node: int) -> Iterator[tuple[RankProcess, Any]]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def no_collector() -> Iterator[None]:
     """Objects created within the block count as permanent, and are never scanned again.
 
     Afterwards the collector runs as before. After a fork, pages it need not scan stay shared.

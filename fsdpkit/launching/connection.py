@@ -1,4 +1,4 @@
-"""An agent's connection to the head node's agent; on the head node itself, the board directly.
+"""An agent's connection to the head node's agent; on the head node itself, its log of messages.
 
 A connection that breaks, stalls or leads to somebody else is made again for as long as its owner
 wants; unanswered messages are repeated on the new one.
@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from fsdpkit.errors import NodeError, NotMetError
-from fsdpkit.launching.board import Board, BoardAnswer, Letter
+from fsdpkit.launching.message_log import HeadAnswer, Letter, MessageLog
 from fsdpkit.launching.signing import (
     GRANT_BYTES,
     GREETING_BYTES,
@@ -40,36 +40,38 @@ _REFUSED_S = 3.0
 _READ_BYTES = 1 << 16
 
 
-class LinkLine(Protocol):
+class Connection(Protocol):
     """What a link needs of it. `broken` says why the other end is gone."""
 
     broken: Exception | None
 
     def send(self, letter: Letter) -> None: ...
-    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[BoardAnswer]: ...
+    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[HeadAnswer]: ...
     def nudge(self) -> None: ...
     def close(self) -> None: ...
 
 
-class HeadLine:
-    """On the head node: straight to the board."""
+class LocalConnection:
+    """On the head node: straight to the message log."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, message_log: MessageLog) -> None:
         self.broken: Exception | None = None
-        self._board, self._seen, self._version = board, 0, 0
+        self._message_log, self._seen, self._version = message_log, 0, 0
 
     def send(self, letter: Letter) -> None:
         self._seen = letter.seen
-        self._board.hear(0, letter)
-        self._version = self._board.version
+        self._message_log.hear(0, letter)
+        self._version = self._message_log.version
 
-    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[BoardAnswer]:
-        """What is on the board, once this time is over, `enough` or something new has come."""
-        self._board.wait(seconds, lambda: enough() or self._board.version != self._version)
-        return [self._board.answer(0, self._seen)]
+    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[HeadAnswer]:
+        """What the message log has, once this time is over, `enough` or something new has come."""
+        self._message_log.wait(
+            seconds, lambda: enough() or self._message_log.version != self._version
+        )
+        return [self._message_log.answer(0, self._seen)]
 
     def nudge(self) -> None:
-        self._board.nudge()
+        self._message_log.nudge()
 
     def close(self) -> None:
         pass
@@ -146,7 +148,7 @@ class PeerConnection:
             return
         self._asked_s = self._asked_s or time.monotonic()
 
-    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[BoardAnswer]:
+    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[HeadAnswer]:
         """Answers that arrive within this time; at once if there are some, or `nudge` is called."""
         if self._socket is None:
             self._sleep(seconds, [self._woken])
@@ -159,7 +161,7 @@ class PeerConnection:
         try:
             data = self._socket.recv(_READ_BYTES)
             assert self._frames is not None
-            answers = [msgspec.msgpack.decode(b, type=BoardAnswer) for b in self._frames.open(data)]
+            answers = [msgspec.msgpack.decode(b, type=HeadAnswer) for b in self._frames.open(data)]
         except (OSError, ForgedError, msgspec.MsgspecError):
             data = b""
         if not data:

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from fsdpkit.launching import stacks, standing
-from fsdpkit.launching.pulse import Pulse
+from fsdpkit.launching import stacks, stall_watch
+from fsdpkit.launching.heartbeats import RankHeartbeats
 from fsdpkit.launching.stacks import RankProcess
-from fsdpkit.launching.standing import StandingWatch
+from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
-from fsdpkit.runs.standing import StandingStill, read_still
+from fsdpkit.runs.stall import Stall, read_stall
 from tests.conftest import Completed, answer_of
 
 INTERVAL_S = 0.1
@@ -38,12 +38,12 @@ def idle(attempt: AttemptPaths) -> Iterator[RankProcess]:
         process.kill()
 
 
-def watched(attempt: AttemptPaths, tmp_path: Path, rank: RankProcess) -> StandingWatch:
+def watched(attempt: AttemptPaths, tmp_path: Path, rank: RankProcess) -> StallWatch:
     (tmp_path / "hearts").mkdir()
-    pulse = Pulse(HeartbeatDir(tmp_path / "hearts"), hang_s=0)
-    pulse.started([rank])
+    rank_heartbeats = RankHeartbeats(HeartbeatDir(tmp_path / "hearts"), hang_s=0)
+    rank_heartbeats.started([rank])
     node = SimpleNamespace(number=0, name="node1", attempt=attempt)
-    return StandingWatch(pulse, node, 0, INTERVAL_S)  # type: ignore[arg-type]
+    return StallWatch(rank_heartbeats, node, 0, INTERVAL_S)  # type: ignore[arg-type]
 
 
 def until(condition: Callable[[], object], within_s: float = 60) -> None:
@@ -56,21 +56,21 @@ def until(condition: Callable[[], object], within_s: float = 60) -> None:
 def test_it_is_on_record_while_nothing_moves_and_no_longer(
     attempt: AttemptPaths, tmp_path: Path, idle: RankProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing, "_LATE", 100)  # the machine may be busy
+    monkeypatch.setattr(stall_watch, "_LATE", 100)  # the machine may be busy
     monkeypatch.setattr(stacks, "_spy", lambda: None)
     err = idle.output[1]
     words = "[W TCPStore.cpp:340] TCP client failed to connect/validate to host n1:29 - x"
     print(words, file=err, flush=True)
     with watched(attempt, tmp_path, idle).watched():
-        until(lambda: read_still(attempt, 0))
-        found = read_still(attempt, 0)
-        assert isinstance(found, StandingStill)
+        until(lambda: read_stall(attempt, 0))
+        found = read_stall(attempt, 0)
+        assert isinstance(found, Stall)
         assert (found.name, found.addresses, found.ranks[0].by) == ("node1", {0: "n1:29"}, None)
         assert time.time() - 60 < found.since_s < time.time()
         print("a line is a sign of life", file=err, flush=True)
-        until(lambda: read_still(attempt, 0) is None)
-        until(lambda: read_still(attempt, 0))
-    assert read_still(attempt, 0) is None, "the launch is over"
+        until(lambda: read_stall(attempt, 0) is None)
+        until(lambda: read_stall(attempt, 0))
+    assert read_stall(attempt, 0) is None, "the launch is over"
 
 
 @pytest.mark.parametrize("sign", ["a line", "a step", "a step of an optimizer"])
@@ -81,7 +81,7 @@ def test_a_sign_of_life_now_and_then_is_enough(
     idle: RankProcess,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(standing, "_PATIENCE", 20)
+    monkeypatch.setattr(stall_watch, "_PATIENCE", 20)
     looking = watched(attempt, tmp_path, idle)
     heart = HeartbeatFile(tmp_path / "hearts" / "rank-0")
     with looking.watched():
@@ -93,7 +93,7 @@ def test_a_sign_of_life_now_and_then_is_enough(
             else:
                 (tmp_path / "hearts" / "steps-0").write_bytes((step + 1).to_bytes(8, "little"))
             time.sleep(5 * INTERVAL_S)
-            assert read_still(attempt, 0) is None
+            assert read_stall(attempt, 0) is None
 
 
 STANDS = """
@@ -130,6 +130,6 @@ def test_a_start_that_waits_for_ever_is_diagnosed_while_it_waits(
 def test_a_record_of_a_release_without_addresses_is_read(attempt: AttemptPaths) -> None:
     of_ranks = {"id": "0" * 16, "node": 0, "name": "n0", "launch": 0, "time_s": 1.0, "ranks": []}
     attempt.node_still(0).write_text(json.dumps({**of_ranks, "since_s": 0.5}))
-    found = read_still(attempt, 0)
+    found = read_stall(attempt, 0)
     assert found is not None
     assert found.addresses == {}

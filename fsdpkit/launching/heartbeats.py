@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fsdpkit.launching import flight, machine, stacks
 from fsdpkit.launching.blame import RankPlace, place_of, standing_out
-from fsdpkit.launching.saying import say
+from fsdpkit.launching.job_log import say
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import AttemptPaths
@@ -83,7 +83,7 @@ def _has_room(memory: str) -> bool:
     return True
 
 
-class Pulse:
+class RankHeartbeats:
     """The heartbeats of one launch on this node."""
 
     def __init__(self, directory: HeartbeatDir, hang_s: float) -> None:

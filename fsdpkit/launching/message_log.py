@@ -71,7 +71,7 @@ class Letter(msgspec.Struct, frozen=True):
     left: bool = False
 
 
-class BoardAnswer(msgspec.Struct, frozen=True):
+class HeadAnswer(msgspec.Struct, frozen=True):
     """From the head's agent. orders: those after number `first`; heard: the last of `said`."""
 
     first: int
@@ -79,7 +79,7 @@ class BoardAnswer(msgspec.Struct, frozen=True):
     heard: int = 0
 
 
-class Board:
+class MessageLog:
     """The head's side: the messages of all agents, and the orders to them. Thread-safe.
 
     nodes: how many agents there are, standby nodes included.
@@ -98,7 +98,7 @@ class Board:
         self._tried: list[tuple[int, Reached]] = []
         self._orders: list[Order] = []
 
-    def hear(self, node: int, letter: Letter) -> BoardAnswer:
+    def hear(self, node: int, letter: Letter) -> HeadAnswer:
         """Take in a letter that this node's agent wrote."""
         with self._changed:
             self._counts[node] += 1
@@ -120,10 +120,10 @@ class Board:
         if said.tried is not None:
             self._tried.append((node, said.tried))
 
-    def answer(self, node: int, seen: int) -> BoardAnswer:
+    def answer(self, node: int, seen: int) -> HeadAnswer:
         """The orders that this node's agent has not read."""
         with self._changed:
-            return BoardAnswer(seen, tuple(self._orders[seen:]), self._heard[node])
+            return HeadAnswer(seen, tuple(self._orders[seen:]), self._heard[node])
 
     def alive(self) -> list[int]:
         """How many letters of each node came."""

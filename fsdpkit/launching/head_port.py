@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from fsdpkit.errors import NodeError, PortTakenError
-from fsdpkit.launching.board import Board, Letter
 from fsdpkit.launching.listening import BACKLOG, listen
+from fsdpkit.launching.message_log import Letter, MessageLog
 from fsdpkit.launching.signing import CLAIM_BYTES, ForgedError, Frames, Head, Keys
 
 _CLAIM_S = 5.0
@@ -34,15 +34,15 @@ _OTHER_FILES = 256
 _READ_BYTES = 1 << 16
 
 
-class Gate:
-    """Serves `board` to the agents of the other nodes."""
+class HeadPort:
+    """Serves `message_log` to the agents of the other nodes."""
 
-    def __init__(self, board: Board, keys: Keys) -> None:
+    def __init__(self, message_log: MessageLog, keys: Keys) -> None:
         self.refused = 0
         """How many connections did not show the secret, or were not what comes next on theirs."""
         self.first_refused = ""
         """From which address the first of them came."""
-        self._board, self._keys = board, keys
+        self._message_log, self._keys = message_log, keys
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._agents: dict[int, _Agent] = {}
         self._loop = asyncio.new_event_loop()
@@ -61,14 +61,14 @@ class Gate:
             why = error.strerror or error
             told = f"cannot open the head node's port {host}:{port}: {why}"
             raise NodeError(told, "head-address") from error
-        _allow_files(self._board.nodes + _STRANGERS + _OTHER_FILES)
-        self._board.on_order = lambda: self._call(self._push)
+        _allow_files(self._message_log.nodes + _STRANGERS + _OTHER_FILES)
+        self._message_log.on_order = lambda: self._call(self._push)
         self._thread.start()
         return int(self._listening.getsockname()[1])
 
     def close(self) -> None:
         """Stop serving."""
-        self._board.on_order = lambda: None
+        self._message_log.on_order = lambda: None
         self._call(self._over.set)
         if self._thread.ident is not None:
             self._thread.join(timeout=5.0)
@@ -128,7 +128,7 @@ class Gate:
             return None
         finally:
             self._strangers.pop(writer, None)
-        if not 0 < node < self._board.nodes:
+        if not 0 < node < self._message_log.nodes:
             return None
         if before := self._agents.get(node):
             before.writer.close()  # it has lost that connection
@@ -145,11 +145,13 @@ class Gate:
 
     def _answer(self, agent: _Agent, letter: Letter) -> None:
         agent.seen = letter.seen
-        self._send(agent, msgspec.msgpack.encode(self._board.hear(agent.node, letter)))
+        self._send(agent, msgspec.msgpack.encode(self._message_log.hear(agent.node, letter)))
 
     def _push(self) -> None:
         for agent in list(self._agents.values()):
-            self._send(agent, msgspec.msgpack.encode(self._board.answer(agent.node, agent.seen)))
+            self._send(
+                agent, msgspec.msgpack.encode(self._message_log.answer(agent.node, agent.seen))
+            )
 
     def _send(self, agent: _Agent, body: bytes) -> None:
         if agent.writer.transport.get_write_buffer_size() > _UNSENT_BYTES:

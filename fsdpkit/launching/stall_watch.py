@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fsdpkit.launching import machine, stacks
+from fsdpkit.launching.heartbeats import RankHeartbeats
 from fsdpkit.launching.node_launch import AgentNode
-from fsdpkit.launching.pulse import Pulse
 from fsdpkit.launching.sampling import steps_made
 from fsdpkit.launching.stacks import RankProcess, RankText
 from fsdpkit.runs.heartbeat import Beat, read_heartbeat
 from fsdpkit.runs.log_ends import end_of
 from fsdpkit.runs.stack_requests import RankStacks, shortened
-from fsdpkit.runs.standing import StandingStill, remove_still, write_still
+from fsdpkit.runs.stall import Stall, remove_stall, write_stall
 
 _PATIENCE = 6
 """Looks in a row at which nothing must have moved."""
@@ -56,10 +56,10 @@ class _Look(NamedTuple):
 
 
 @dataclass
-class StandingWatch:
+class StallWatch:
     """Looks at the ranks of one launch on this node, every `interval_s` seconds."""
 
-    pulse: Pulse
+    rank_heartbeats: RankHeartbeats
     node: AgentNode
     launch: int
     interval_s: float
@@ -74,7 +74,7 @@ class StandingWatch:
             yield
         finally:
             self._over.set()
-            remove_still(self.node.attempt, self.node.number)
+            remove_stall(self.node.attempt, self.node.number)
 
     def _watch(self) -> None:
         patience_s, still, since_s = _PATIENCE * self.interval_s, False, time.time()
@@ -84,7 +84,7 @@ class StandingWatch:
             if self._moved(before, now):
                 since_s = time.time()
                 if still:  # it waits now and then, and gets over it
-                    remove_still(self.node.attempt, self.node.number)
+                    remove_stall(self.node.attempt, self.node.number)
                     still, patience_s = False, 2 * patience_s
             elif not still and time.time() - since_s >= patience_s:
                 still = True
@@ -95,20 +95,24 @@ class StandingWatch:
 
     def _look(self) -> _Look:
         printed_bytes = []
-        for rank in self.pulse.ranks:
+        for rank in self.rank_heartbeats.ranks:
             with contextlib.suppress(OSError, ValueError):
                 printed_bytes += rank.printed_bytes()
-        hearts = [self.pulse.node.rank(rank.local_rank) for rank in self.pulse.ranks]
+        hearts = [
+            self.rank_heartbeats.node.rank(rank.local_rank) for rank in self.rank_heartbeats.ranks
+        ]
         work = machine.work_of(os.getpid(), itself=False)
         beats = [*map(read_heartbeat, hearts)]
-        return _Look(time.monotonic(), work, beats, printed_bytes, steps_made(self.pulse.dir))
+        return _Look(
+            time.monotonic(), work, beats, printed_bytes, steps_made(self.rank_heartbeats.dir)
+        )
 
     def _moved(self, before: _Look, now: _Look) -> bool:
         elapsed_s, processes = now.at_s - before.at_s, now.work.processes
         cpu_s = now.work.cpu_s - before.work.cpu_s
         moved = now.work.moved_bytes - before.work.moved_bytes
         return (
-            not self.pulse.ranks
+            not self.rank_heartbeats.ranks
             or elapsed_s > _LATE * self.interval_s
             or before.signs != now.signs
             or not 0 <= cpu_s < _SOME_CORES * elapsed_s * processes  # less: a process has ended
@@ -116,9 +120,9 @@ class StandingWatch:
         )
 
     def _record(self, since_s: float) -> None:
-        ranks = list(self.pulse.ranks)
-        texts, missing = stacks.peek(ranks, self.pulse.node)
-        found = StandingStill(
+        ranks = list(self.rank_heartbeats.ranks)
+        texts, missing = stacks.peek(ranks, self.rank_heartbeats.node)
+        found = Stall(
             id="",
             node=self.node.number,
             name=self.node.name,
@@ -133,9 +137,9 @@ class StandingWatch:
             },
         )
         if not self._over.is_set():
-            write_still(self.node.attempt, found)
+            write_stall(self.node.attempt, found)
         if self._over.is_set():
-            remove_still(self.node.attempt, self.node.number)
+            remove_stall(self.node.attempt, self.node.number)
 
     def _address(self, rank: RankProcess, text: RankText | None) -> str | None:
         """As its stack says, else as torch complains of it."""

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from fsdpkit.launching import pulse as module
+from fsdpkit.launching import heartbeats as module
 from fsdpkit.launching import stacks as stacks_module
 from fsdpkit.launching.blame import RankPlace, place_of, standing_out
-from fsdpkit.launching.pulse import Pulse
+from fsdpkit.launching.heartbeats import RankHeartbeats
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import (
     HeartbeatDir,
@@ -42,65 +42,65 @@ def idle_process() -> Iterator[int]:
         process.kill()
 
 
-def pass_time(pulse: Pulse, clock: list[float], seconds: int) -> str | None:
+def pass_time(rank_heartbeats: RankHeartbeats, clock: list[float], seconds: int) -> str | None:
     """The agent looks once a second; what it says at last."""
     found = None
     for _ in range(seconds):
         clock[0] += 1
-        found = pulse.look()
+        found = rank_heartbeats.look()
     return found
 
 
 def test_a_rank_without_steps_hangs_after_its_time(tmp_path: Path, clock: list[float]) -> None:
     directory = HeartbeatDir(tmp_path)
-    pulse = Pulse(directory, hang_s=10)
+    rank_heartbeats = RankHeartbeats(directory, hang_s=10)
     file = HeartbeatFile(directory.rank(0))
-    pulse.started([RankProcess(0, 4, os.getpid())])
+    rank_heartbeats.started([RankProcess(0, 4, os.getpid())])
     file.beat(3, "training")
-    assert pulse.look() is None
-    assert pass_time(pulse, clock, 9) is None
+    assert rank_heartbeats.look() is None
+    assert pass_time(rank_heartbeats, clock, 9) is None
     file.beat(4, "training")
-    assert pulse.look() is None
-    found = pass_time(pulse, clock, 11)
+    assert rank_heartbeats.look() is None
+    found = pass_time(rank_heartbeats, clock, 11)
     assert found is not None
     assert found.startswith("rank 4 made no step for 11 s (after step 4)")
-    assert pulse.step == 4
+    assert rank_heartbeats.step == 4
 
 
 def test_outside_of_steps_ten_times_as_long_is_waited(tmp_path: Path, clock: list[float]) -> None:
     directory = HeartbeatDir(tmp_path)
-    pulse = Pulse(directory, hang_s=10)
-    pulse.started([RankProcess(0, 0, os.getpid())])
+    rank_heartbeats = RankHeartbeats(directory, hang_s=10)
+    rank_heartbeats.started([RankProcess(0, 0, os.getpid())])
     HeartbeatFile(directory.rank(0)).beat(3, "saving")
-    assert pulse.look() is None
-    assert pass_time(pulse, clock, 99) is None
-    found = pass_time(pulse, clock, 2)
+    assert rank_heartbeats.look() is None
+    assert pass_time(rank_heartbeats, clock, 99) is None
+    found = pass_time(rank_heartbeats, clock, 2)
     assert found is not None
     assert "was saving" in found
 
 
 def test_a_job_that_was_suspended_does_not_hang(tmp_path: Path, clock: list[float]) -> None:
     directory = HeartbeatDir(tmp_path)
-    pulse = Pulse(directory, hang_s=10)
-    pulse.started([RankProcess(0, 0, os.getpid())])
+    rank_heartbeats = RankHeartbeats(directory, hang_s=10)
+    rank_heartbeats.started([RankProcess(0, 0, os.getpid())])
     HeartbeatFile(directory.rank(0)).beat(3, "training")
-    assert pass_time(pulse, clock, 5) is None
+    assert pass_time(rank_heartbeats, clock, 5) is None
     clock[0] += 5000
-    assert pass_time(pulse, clock, 4) is None
-    assert pass_time(pulse, clock, 4) is not None
+    assert pass_time(rank_heartbeats, clock, 4) is None
+    assert pass_time(rank_heartbeats, clock, 4) is not None
 
 
 def test_nobody_hangs_where_that_is_switched_off_or_no_rank_tells(
     tmp_path: Path, clock: list[float]
 ) -> None:
     for hang_s, beats in ((0, True), (10, False)):
-        pulse = Pulse(HeartbeatDir(tmp_path), hang_s)
-        pulse.started([RankProcess(0, 0, os.getpid())])
+        rank_heartbeats = RankHeartbeats(HeartbeatDir(tmp_path), hang_s)
+        rank_heartbeats.started([RankProcess(0, 0, os.getpid())])
         if beats:
             HeartbeatFile(tmp_path / "rank-0").beat(1, "training")
-        assert pulse.look() is None
-        assert pass_time(pulse, clock, 200) is None
-        assert pulse.step == (1 if beats else None)
+        assert rank_heartbeats.look() is None
+        assert pass_time(rank_heartbeats, clock, 200) is None
+        assert rank_heartbeats.step == (1 if beats else None)
 
 
 RANK = """
@@ -121,29 +121,29 @@ def test_stacks_are_left_and_the_rank_outside_a_collective_is_blamed(tmp_path: P
     attempt = AttemptPaths(tmp_path / "attempt-0")
     attempt.dir.mkdir()
     directory = HeartbeatDir(tmp_path)
-    pulse = Pulse(directory, hang_s=0.1)
+    rank_heartbeats = RankHeartbeats(directory, hang_s=0.1)
     words = [str(directory.rank(0)), str(directory.stacks(0))]
     rank = subprocess.Popen([sys.executable, "-c", RANK, *words], stdout=subprocess.PIPE)
     assert rank.stdout is not None
     try:
         assert rank.stdout.readline() == b"here\n"
-        pulse.started([RankProcess(0, 6, rank.pid)])
+        rank_heartbeats.started([RankProcess(0, 6, rank.pid)])
         deadline = time.monotonic() + 120
-        while pulse.look() is None:
+        while rank_heartbeats.look() is None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        taken = pulse.ask_for_stacks(attempt, 1, "hang")
+        taken = rank_heartbeats.ask_for_stacks(attempt, 1, "hang")
         assert taken == StacksTaken(launch=1, why="hang", taken={6: "signal"})
         assert "stuck_here" in attempt.rank_file(6, "stacks", 1).read_text()
-        assert pulse.ask_for_stacks(attempt, 1, "hang") is None, "once is enough"
+        assert rank_heartbeats.ask_for_stacks(attempt, 1, "hang") is None, "once is enough"
         assert directory.dump.exists()
-        blamed = pulse.blame(attempt, 1)
+        blamed = rank_heartbeats.blame(attempt, 1)
         assert blamed is not None
         assert blamed[0] == 6
         assert "stuck_here" in blamed[1]
         rank.send_signal(signal.SIGSTOP)
         os.waitpid(rank.pid, os.WUNTRACED)
-        assert pulse.blame(attempt, 1) == (6, "the process is in state stopped")
+        assert rank_heartbeats.blame(attempt, 1) == (6, "the process is in state stopped")
     finally:
         rank.kill()
         rank.wait()
@@ -214,25 +214,25 @@ def test_a_rank_in_a_collective_is_not_blamed() -> None:
     assert place_of(own).words == "it is at /home/me/data.py:3 in all_reduce"
 
 
-def logging_rank(tmp_path: Path, pid: int) -> tuple[Pulse, HeartbeatFile]:
+def logging_rank(tmp_path: Path, pid: int) -> tuple[RankHeartbeats, HeartbeatFile]:
     """A rank whose script only logs its steps, after the second one."""
     directory = HeartbeatDir(tmp_path)
-    pulse = Pulse(directory, hang_s=10)
-    pulse.started([RankProcess(0, 4, pid)])
+    rank_heartbeats = RankHeartbeats(directory, hang_s=10)
+    rank_heartbeats.started([RankProcess(0, 4, pid)])
     heart = HeartbeatFile(directory.rank(0))
     heart.log_beat(1)
-    pulse.look()
-    return pulse, heart
+    rank_heartbeats.look()
+    return rank_heartbeats, heart
 
 
 def test_a_script_that_only_logs_hangs_after_the_same_time(
     tmp_path: Path, clock: list[float], idle_process: int
 ) -> None:
-    pulse, heart = logging_rank(tmp_path, idle_process)
+    rank_heartbeats, heart = logging_rank(tmp_path, idle_process)
     heart.log_beat(2)
-    assert pulse.look() is None
-    assert pass_time(pulse, clock, 10) is None
-    found = pass_time(pulse, clock, 1)
+    assert rank_heartbeats.look() is None
+    assert pass_time(rank_heartbeats, clock, 10) is None
+    found = pass_time(rank_heartbeats, clock, 1)
     assert found is not None
     assert found.startswith("rank 4 logged no step for 11 s (after step 2)")
 

@@ -2,8 +2,8 @@
 
     node-<i>.still.json     in the attempt's directory, there as long as it lasts
 
-The node's agent writes it and takes it away again (launching/standing.py); nothing is ended because
-of it. A person hears of it, from `diagnose`.
+The node's agent writes it and takes it away again (launching/stall_watch.py); nothing is ended
+because of it. A person hears of it, from `diagnose`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fsdpkit.runs.reading import read_bytes
 from fsdpkit.runs.stack_requests import NodeStacks
 
 
-class StandingStill(NodeStacks, frozen=True, kw_only=True):
+class Stall(NodeStacks, frozen=True, kw_only=True):
     """A node whose ranks have neither computed nor read, written, printed or logged anything."""
 
     since_s: float
@@ -28,20 +28,20 @@ class StandingStill(NodeStacks, frozen=True, kw_only=True):
     """By rank, `host:port` where it is to meet the others, as far as that is known."""
 
 
-def read_still(attempt: AttemptPaths, node: int) -> StandingStill | None:
+def read_stall(attempt: AttemptPaths, node: int) -> Stall | None:
     """None where its ranks are at work, or the file cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):  # msgspec's are ValueErrors
         data = read_bytes(attempt.node_still(node), RECORD_BYTES)
-        return msgspec.json.decode(data, type=StandingStill)
+        return msgspec.json.decode(data, type=Stall)
     return None
 
 
-def write_still(attempt: AttemptPaths, found: StandingStill) -> None:
+def write_stall(attempt: AttemptPaths, found: Stall) -> None:
     """Raises OSError."""
     data = msgspec.json.encode(found).decode(errors="replace")
     write_atomically(attempt.node_still(found.node), data + "\n")
 
 
-def remove_still(attempt: AttemptPaths, node: int) -> None:
+def remove_stall(attempt: AttemptPaths, node: int) -> None:
     with contextlib.suppress(OSError):
         attempt.node_still(node).unlink()

@@ -17,7 +17,7 @@ from fsdpkit.reporting.stacks import CodePlace, places
 _MOST_PLACES = 3
 
 
-class StandingRanks(NamedTuple):
+class StalledRanks(NamedTuple):
     sentence: str
     others: tuple[str, ...]
     """`ranks 0-3 are at …`: places for which the sentence has no room."""
@@ -26,7 +26,7 @@ class StandingRanks(NamedTuple):
     node: str | None
 
 
-def standing_ranks(attempt: AttemptEvidence | None) -> StandingRanks | None:
+def stalled_ranks(attempt: AttemptEvidence | None) -> StalledRanks | None:
     """None unless all ranks of the last launch stand still."""
     if attempt is None or not attempt.still or not attempt.ranks:
         return None
@@ -42,7 +42,7 @@ def standing_ranks(attempt: AttemptEvidence | None) -> StandingRanks | None:
         why = {one_line(rank.why_not) for node in found for rank in node.ranks if rank.why_not}
         said = (f"where they are is unknown: {', '.join(sorted(why)[:2]) or 'none answered'}",)
     odd = where[0] if len(where) == 2 and len(where[0].ranks) == 1 < len(where[1].ranks) else None
-    return StandingRanks(
+    return StalledRanks(
         sentence=f"The job is running, but its ranks have not computed, read, written or printed "
         f"anything since {since}: {first_of(said, _MOST_PLACES, '; ')}.",
         others=said[_MOST_PLACES:],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdpkit.launching.saying import say
+from fsdpkit.launching.job_log import say
 
 
 @pytest.mark.parametrize(
