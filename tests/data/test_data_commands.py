@@ -66,7 +66,7 @@ def test_prepare_and_show_on_eighty_columns(fsdpkit: Fsdpkit, tmp_path: Path) ->
     [
         (["prepare", "none.jsonl", "--output", "out"], 66, "none.jsonl: no such file"),
         (["prepare", "bad.jsonl", "--output", "out"], 65, "bad.jsonl, line 2: not JSON"),
-        (["prepare", "a.jsonl"], 2, "Missing option '--output'"),
+        (["prepare", "a.jsonl"], 2, "'--output'"),
         (["prepare", "a.jsonl", "--output", "."], 2, "holds other files"),
         (["prepare", "a.jsonl", "--output", "out", "--tokenizer", "x.json"], 66, "x.json: no such"),
         (["show", "out"], 66, "out: holds no index.json"),

@@ -163,8 +163,9 @@ def _stands(attempt: AttemptEvidence) -> list[_Stand]:
             continue
         if not (calls := current_thread(voice.stacks.text)):
             continue
-        at = max(0, voice.stacks.text.find(f'File "{calls[0].file}", line {calls[0].line} '))
-        line = LogText(f"at {calls[0]}", voice.stacks.file, voice.stacks.line_at(at))
+        shown = f'  File "{calls[0].file}", line {calls[0].line} in {calls[0].function}'
+        at = voice.stacks.text.index(shown)
+        line = voice.stacks.part(at, at + len(shown))
         found.append(_Stand(voice, waits_in(calls), str(calls[0]), line))
     return found
 
