@@ -68,5 +68,7 @@ def break_down(step: int, kinds: Mapping[str, type[Exception]]) -> None:
         return
     if wanted["once"]:
         wanted["steps"].remove(step)
-        file.write_text(json.dumps(wanted))
+        draft = DIRECTORY / f".raise-{RANK}"  # other ranks read it meanwhile
+        draft.write_text(json.dumps(wanted))
+        draft.rename(file)
     raise kinds[wanted["error"]](wanted["message"])

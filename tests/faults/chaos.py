@@ -286,7 +286,9 @@ def _raise(error: str, message: str, *, once: bool) -> Callable[[Struck, Strike]
             "message": message,
             "once": once,
         }
-        (struck.trial.directory / "raise.json").write_text(json.dumps(wanted))
+        draft = struck.trial.directory / ".raise"
+        draft.write_text(json.dumps(wanted))
+        draft.rename(struck.trial.directory / "raise.json")
 
     return ask
 
