@@ -143,14 +143,14 @@ def _of_core(options: Said) -> list[str]:
 
 
 def open_composer_defaults(app: Path) -> dict[str, str]:
-    widgets = form_of(app)["form"]
+    widgets = form_of(app, "form.yml.erb")["form"]
     own = {"_script_location": "/home/alex", "_script_1": "job.sh", "_script_2": ""}
     return own | {key: str(widget.get("value", "")) for key, widget in widgets.items()}
 
 
 def filled_in(app: Path, said: Said) -> str:
     """The script as the page shows it: what fields say stands in the place of their names."""
-    form = form_of(app)
+    form = form_of(app, "form.yml.erb")
     lines = []
     for line in form["script"].split("\n"):
         names = re.findall(r"#\{(.+?)\}", line)
