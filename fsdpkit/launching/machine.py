@@ -22,9 +22,7 @@ from fsdpkit.runs.reading import read_bytes
 _UNLIMITED_BYTES = 1 << 60
 """Version 1 of cgroups calls no limit a number near 2^63."""
 _SMALL = 1 << 16
-_COUNTERS = (
-    *("symbol_error", "link_downed", "port_rcv_errors", "local_link_integrity_errors"),
-)
+_COUNTERS = (*("symbol_error", "link_downed", "port_rcv_errors", "local_link_integrity_errors"),)
 TEMPORARY = ("/dev/shm", "/tmp")
 
 
