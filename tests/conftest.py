@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from tests.slurm_cluster import (
     release_clients,
     unavailable_reason,
 )
+from tests.warm import Warm
 
 __all__ = ["browser"]  # a fixture of all rooms
 
@@ -145,8 +145,13 @@ def isolated_user(users: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
+@pytest.fixture(scope="session")
+def warm() -> Warm:
+    return Warm()
+
+
 @pytest.fixture
-def fsdpkit(tmp_path: Path) -> Callable[..., Completed]:
+def fsdpkit(tmp_path: Path, warm: Warm) -> Callable[..., Completed]:
     """Runs `fsdpkit ARGS…` as a process of its own in the test's directory."""
 
     def run(
@@ -155,15 +160,7 @@ def fsdpkit(tmp_path: Path) -> Callable[..., Completed]:
         cwd: Path | None = None,
         timeout_s: float = 300,
     ) -> Completed:
-        return subprocess.run(
-            [sys.executable, "-m", "fsdpkit", *args],
-            cwd=cwd or tmp_path,
-            env={**os.environ, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        return warm.run(args, cwd or tmp_path, {**os.environ, **(env or {})}, timeout_s)
 
     return run
 
