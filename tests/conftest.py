@@ -27,7 +27,7 @@ from tests.slurm_cluster import (
     release_clients,
     unavailable_reason,
 )
-from tests.warm import Warm
+from tests.warm import WARM
 
 __all__ = ["browser"]  # a fixture of all rooms
 
@@ -145,13 +145,8 @@ def isolated_user(users: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-@pytest.fixture(scope="session")
-def warm() -> Warm:
-    return Warm()
-
-
 @pytest.fixture
-def fsdpkit(tmp_path: Path, warm: Warm) -> Callable[..., Completed]:
+def fsdpkit(tmp_path: Path) -> Callable[..., Completed]:
     """Runs `fsdpkit ARGS…` as a process of its own in the test's directory."""
 
     def run(
@@ -160,7 +155,7 @@ def fsdpkit(tmp_path: Path, warm: Warm) -> Callable[..., Completed]:
         cwd: Path | None = None,
         timeout_s: float = 300,
     ) -> Completed:
-        return warm.run(args, cwd or tmp_path, {**os.environ, **(env or {})}, timeout_s)
+        return WARM.run(args, cwd or tmp_path, {**os.environ, **(env or {})}, timeout_s)
 
     return run
 

@@ -82,6 +82,10 @@ class Warm:
         assert self._process.stdout.readline() == b"listens\n"
 
 
+WARM = Warm()
+"""Of this session, or of this worker of it."""
+
+
 def _read_all(pipes: Sequence[int]) -> list[str]:
     texts = [""] * len(pipes)
 
