@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from fsdpkit.config.gpu_models import GPU_MODELS, gpu_model
-from fsdpkit.errors import UsageError
+from fsdpkit.config.gpu_models import gpu_model
 
 GB = 1e9
 ASSUMED = "assumption"
@@ -88,6 +87,9 @@ class MachineRates(msgspec.Struct, frozen=True):
 
 
 _SHEET = "data sheet"
+UNPUBLISHED = "no published figure"
+_NOMINAL = 312.0, 19.5, 2.0, 100.0
+"""An A100's, by `GpuModel.rates`."""
 _ATTENTION = {
     "A100": UncertainValue(
         0.6, 1.25, "FlashAttention-2 at 50-73 % of an A100's peak, arXiv 2307.08691"
@@ -105,25 +107,24 @@ NETWORK_SHARE = 0.85
 """The same of a node's links to others."""
 
 
-def family_of(gpu: str) -> str | None:
-    """The GPU of the table that `gpu` names, in whatever spelling; None if there is none."""
+def family_of(gpu: str) -> str:
+    """The GPU of the table that `gpu` names, in whatever spelling, or the name itself."""
     row = gpu_model(gpu)
-    return row.name if row else None
+    return row.name if row else gpu.lower().removeprefix("nvidia ")
 
 
 def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
     """Published figures and assumptions for a GPU by its name, "h100-80" or "NVIDIA H100 NVL".
 
     `network_gb_s`: bus bandwidth of an all-reduce between nodes, in 10^9 bytes a second, as a
-    site's profile has it; None assumes four adapters of 400 Gb/s a node. Raises UsageError for a
-    GPU that has no figures here.
+    site's profile has it; None assumes four adapters of 400 Gb/s a node. A GPU without published
+    figures gets an A100's in such doubt that a finished run decides (source: `UNPUBLISHED`).
     """
     found = gpu_model(gpu)
-    if found is None:
-        raise UsageError(
-            f"No published figures of a GPU called {gpu!r} are known: name one of "
-            f"{', '.join(model.name for model in GPU_MODELS)}."
-        )
+    published, doubt, sheet = found.rates if found else None, 1.0, _SHEET
+    if published is None:
+        published, doubt, sheet = _NOMINAL, 8.0, UNPUBLISHED
+    tflop_s, float32_tflop_s, memory_tb_s, links_gb_s = published
     network = (
         UncertainValue(network_gb_s * GB, 1.25, "the site's profile")
         if network_gb_s
@@ -131,13 +132,13 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
             NETWORK_SHARE * 200 * GB, 2.5, f"four adapters of 400 Gb/s a node, {ASSUMED}"
         )
     )
-    peak = found.peak_tflops * 1e12
-    family = "H100" if found.name[:4] in ("H100", "H200", "GH20") else found.name[:4]
+    peak, family = tflop_s * 1e12, found.name[:4] if found else ""
+    family = "H100" if family in ("H200", "GH20") else family
     return MachineRates(
         gpu,
         {
-            "peak_flops": UncertainValue(peak, 1.0, _SHEET),
-            "float32_flops": UncertainValue(found.float32 * 1e12, 1.0, _SHEET),
+            "peak_flops": UncertainValue(peak, doubt, sheet),
+            "float32_flops": UncertainValue(float32_tflop_s * 1e12, doubt, sheet),
             "matmul_share": UncertainValue(0.75, 1.25, ASSUMED),
             "matmul_ramp_flops": UncertainValue(10e-6 * peak, 2.0, f"10 µs at peak, {ASSUMED}"),
             "attention_share": _ATTENTION.get(family, UncertainValue(0.4, 1.5, ASSUMED)),
@@ -146,7 +147,7 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
             else UncertainValue(
                 0.15, 2.0, f"twice an H100's, whose kernel is an A100's, {ASSUMED}"
             ),
-            "memory_bytes": UncertainValue(0.95e12 * found.memory_tb_s, 1.25, f"95 % of {_SHEET}"),
+            "memory_bytes": UncertainValue(0.95e12 * memory_tb_s, 1.25 * doubt, f"95 % of {sheet}"),
             "kernel_s": UncertainValue(3e-6, 1.5, ASSUMED),
             "launch_s": UncertainValue(
                 9e-6,
@@ -155,7 +156,7 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
             ),
             "collective_s": UncertainValue(150e-6, 2.0, ASSUMED),
             "in_node_bytes": UncertainValue(
-                _BUS_SHARE * found.links_gb_s * GB, 1.25, f"{100 * _BUS_SHARE:.0f} % of {_SHEET}"
+                _BUS_SHARE * links_gb_s * GB, 1.25 * doubt, f"{100 * _BUS_SHARE:.0f} % of {sheet}"
             ),
             "in_node_latency_s": UncertainValue(2e-6, 2.0, ASSUMED),
             "node_bytes": network,

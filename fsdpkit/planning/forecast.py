@@ -14,7 +14,7 @@ from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.apart import tape_apart
 from fsdpkit.planning.asked import AskedStep, on_card
 from fsdpkit.planning.cards import Card
-from fsdpkit.planning.efficiency import ASSUMED, NETWORK_SHARE
+from fsdpkit.planning.efficiency import ASSUMED, NETWORK_SHARE, UNPUBLISHED
 from fsdpkit.planning.speed import Goal, Range, Scaled, Speed, predict, scaling
 from fsdpkit.planning.speed_calibration import SpeedCalibration
 from fsdpkit.planning.speed_learned import (
@@ -55,13 +55,19 @@ class By:
         return learn(self.runs) if self.learned and self.runs is not None else ()
 
     def basis(self, card: Card) -> Basis:
-        """Raises FsdpkitError for a GPU without figures, or a file that is not for it."""
+        """Raises FsdpkitError for a GPU of which nothing is known, or a file that is not for it."""
         machine = self.machine(card)
         if self.file is not None:
             return of_file(self.file, machine)
-        if not self.learned:
-            return Basis(machine.published())
-        return basis_of(self.records(), machine, lambda run: work_of_run(run, card))
+        basis = Basis(machine.published())
+        if self.learned:
+            basis = basis_of(self.records(), machine, lambda run: work_of_run(run, card))
+        calibration = basis.calibration
+        if calibration.machine.values["peak_flops"].source == UNPUBLISHED and not basis.used:
+            raise UsageError(
+                f"no rates of {card.name} are published: one finished run on it calibrates"
+            )
+        return basis
 
     def machine(self, card: Card) -> MeasuredMachine:
         links_gb_s = (card.network_gbit_s or 0) / 8 * NETWORK_SHARE or None

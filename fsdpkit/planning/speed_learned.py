@@ -62,7 +62,6 @@ class MeasuredMachine:
         return MeasuredMachine(gpu, site, installed_torch(), network_gb_s)
 
     def published(self) -> SpeedCalibration:
-        """Raises UsageError for a GPU without figures."""
         return uncalibrated(machine_for(self.gpu, self.network_gb_s))
 
 
@@ -95,8 +94,7 @@ def of_file(path: Path, machine: MeasuredMachine) -> Basis:
 
 
 def basis_of(records: Sequence[MeasuredSpeed], machine: MeasuredMachine, work_of: WorkOf) -> Basis:
-    """What the records, the newest first, say of the machine. Raises UsageError for a GPU without
-    figures."""
+    """What the records, the newest first, say of the machine."""
     before = machine.published()
     fitting, left_out = _fitting(records, machine)
     checks = [one for one in fitting if one.training is None][:1]
@@ -190,7 +188,8 @@ def _sample(
     if not _FEWER_TOKENS <= share <= _MORE_TOKENS:
         return f"its steps had {share:.0%} of the tokens that its settings say"
     step_s = statistics.median_low([seconds for seconds, _ in timed if seconds])
-    if work.model_flops / step_s > before.machine.values["peak_flops"].value:
+    peak = before.machine.values["peak_flops"]
+    if work.model_flops / step_s > peak.value * peak.factor:
         return "its steps are faster than the GPU's peak allows"
     return MeasuredStep(work=work, step_s=step_s, source=runs[0].run)
 

@@ -11,7 +11,7 @@ import pytest
 
 from fsdpkit.config.profile import NodeType
 from fsdpkit.config.training import TrainingSettings, load_settings
-from fsdpkit.errors import ConfigError
+from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.cards import card_named, card_of
 from fsdpkit.planning.efficiency import UncertainValue, machine_for
 from fsdpkit.planning.forecast import By
@@ -240,6 +240,21 @@ def test_the_documented_rate_of_a_nodes_links_counts_where_nothing_was_measured(
         .network_gb_s
         is None
     )
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA A100-SXM-64GB", "Somebody's GPU 48"])
+def test_a_gpu_without_published_figures_is_unknown_until_one_run_has_measured_it(
+    gpu: str, monkeypatch: pytest.MonkeyPatch
+):
+    card = card_of(NodeType(gpu=gpu, gpu_memory_gb=64 if "64" in gpu else 48), "site")
+    monkeypatch.setattr(By, "records", lambda by: [])
+    with pytest.raises(UsageError, match="one finished run"):
+        By(site="delta").basis(card)
+    where = MeasuredMachine(card.name, "delta", TORCH)
+    mine = msgspec.structs.replace(record("a", preset="large"), gpu=gpu)
+    others = msgspec.structs.replace(mine, gpu="NVIDIA Another GPU")
+    assert not basis_of([others], where).used
+    assert abs(error(basis_of([mine], where))) < 0.3
 
 
 def test_what_a_site_says_of_its_network_counts_and_a_check_of_it_counts_more():

@@ -132,7 +132,7 @@ def test_a_config_json_of_no_t5_is_refused_by_file_and_key(tmp_path, changes, se
         ("t5-11b", 11307.3), ("t5-v1.1-small", 77), ("t5-v1.1-base", 247.6),
         ("t5-v1.1-large", 783.2), ("t5-v1.1-xl", 2849.8), ("t5-v1.1-xxl", 11135.4),
         ("byt5-small", 299.6), ("byt5-base", 581.7), ("byt5-large", 1228.0), ("byt5-xl", 3743.0),
-        ("byt5-xxl", 12921),
+        ("byt5-xxl", 12921), ("mt5-small", 300), ("mt5-xxl", 12900),
     ],
 )  # fmt: skip
 def test_published_sizes_have_the_published_number_of_parameters(preset, millions):
