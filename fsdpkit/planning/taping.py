@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import closing, nullcontext, suppress
+from contextlib import ExitStack, closing, suppress
 
 import torch
 
@@ -11,6 +11,7 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.asked import AskedStep, resolved
 from fsdpkit.planning.compiled import followed
+from fsdpkit.planning.cuda_calls import cuda_is
 from fsdpkit.planning.pretend import Kernels, backend, pretend
 from fsdpkit.planning.recorder import Recorder
 from fsdpkit.planning.subjects import Subject, of_model, of_trainer
@@ -57,7 +58,7 @@ def _tape(
     trust: Trust,
 ) -> Tape:
     if asked.model:
-        build, vocabulary = of_model(asked.model, settings, asked.args, asked.rows)
+        build, vocabulary = of_model(asked.model, settings, asked.args, asked.rows, asked.length)
     else:
         build, vocabulary = of_trainer(asked.entry, settings)
     with pretend(asked.ranks, asked.gpus, asked.card.memory, kernels) as (ranks, _):
@@ -68,9 +69,14 @@ def _tape(
             side=side,
             trust=trust,
         )
-        compiled = followed(recorder) if asked.compiled else nullcontext()
-        with recorder.recording(), compiled, warnings.catch_warnings():
+        with ExitStack() as around:
+            around.enter_context(recorder.recording())
+            around.enter_context(followed(recorder, as_graphs=asked.compiled))
+            around.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")  # of torch, about steps that nobody takes
+            if asked.model:
+                card = asked.card
+                around.enter_context(cuda_is(ranks.device, card.memory, card.capability))
             try:
                 subject = build(ranks)
             except FsdpkitError:
