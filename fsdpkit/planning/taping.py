@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import torch
 
@@ -86,7 +88,7 @@ def _tape(
             recorder.model_is_built(subject.model)
             recorder.tape.samples, recorder.tape.tokens = subject.counts
             recorder.tape.parameters = subject.parameters
-            with closing(subject):
+            with closing(subject), _rows_unpacked():
                 try:
                     for number in range(steps):
                         subject.step(number)
@@ -104,6 +106,23 @@ def _tape(
             tape = recorder.tape
             del subject
     return tape
+
+
+@contextmanager
+def _rows_unpacked() -> Iterator[None]:
+    """transformers reads the values of positions to see whether rows are packed, and takes tensors
+    without values for packed ones: attention then gets a mask, and slower kernels, that a run whose
+    positions simply count up does without."""
+    masks = sys.modules.get("transformers.masking_utils")
+    packed = getattr(masks, "find_packed_sequence_indices", None)
+    if masks is None or packed is None:
+        yield
+        return
+    masks.__dict__["find_packed_sequence_indices"] = lambda position_ids: None
+    try:
+        yield
+    finally:
+        masks.__dict__["find_packed_sequence_indices"] = packed
 
 
 def _update_alone(subject: Subject) -> None:
