@@ -304,7 +304,7 @@ def test_a_run_of_another_release_with_keys_that_changed_is_learned_from(tmp_pat
 
 
 def test_the_plan_of_the_same_machine_goes_by_it_unless_told_otherwise(tmp_path, monkeypatch):
-    monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: TORCH)
+    monkeypatch.setattr("fsdpkit.planning.forecast.installed_torch", lambda: TORCH)
     run_of(tmp_path / "runs", "t5-1")
     keep_work(name_of_step(settings("large"), 2, 4), work(settings("large"), 2, 4))
     by = By(runs=tmp_path / "runs", site="delta")
@@ -442,7 +442,7 @@ def test_runs_behind_links_or_of_others_are_not_read(tmp_path, monkeypatch):
 
 
 def test_a_file_of_other_gpus_or_another_torch_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: TORCH)
+    monkeypatch.setattr("fsdpkit.planning.forecast.installed_torch", lambda: TORCH)
     found = basis_of(three(), HERE)
     path = tmp_path / "delta.json"
     save(found.calibration, path, TORCH)
