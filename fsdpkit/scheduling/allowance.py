@@ -99,13 +99,13 @@ def judged(plan: Plan, test: Callable[[], str]) -> str:
     not, or its job would wait for ever."""
     found = _allowance_of(plan)
     unread = str(found).splitlines()[0] if isinstance(found, SchedulerError) else None
+    refuse_what_never_starts(plan)
     try:
         told = test()
     except SchedulerError as error:
         if unread or "Access/permission denied" not in str(error) or not _names_this_host(plan):
             raise
         told = "sbatch --test-only cannot judge a partition that lists login nodes, as here"
-    refuse_what_never_starts(plan)
     return f"{told} (limits were not read: {unread})" if unread else told
 
 
@@ -270,7 +270,7 @@ def delays(asked: Request, live: LiveCluster, partitions: Sequence[LivePartition
     for one in partitions:
         nodes, more = live.nodes_of(one), live.unknown_nodes(one)
         away = sum(not node.usable for node in nodes)
-        if nodes and len(nodes) - away + more < asked.nodes:
+        if len(nodes) - away + more < asked.nodes <= len(nodes) + more:
             found.append(
                 f"{asked.nodes} nodes asked, {away} of {len(nodes)} nodes of partition {one.name} "
                 "are down, drained or in maintenance"

@@ -232,6 +232,7 @@ def directives(placement: Placement, gpus: int) -> dict[str, str | None]:
         ({"DefMemPerCPU": "900"}, 1, 16, None),
         ({"DefMemPerCPU": "900"}, 4, 64, "0"),
         ({"OverSubscribe": "EXCLUSIVE"}, 1, 16, "0"),
+        ({"MaxCPUsPerNode": "8", "MaxMemPerNode": "40960"}, 1, 2, "10240M"),
     ],
 )
 def test_without_a_profile_slurm_says_cores_and_memory(
@@ -269,6 +270,8 @@ def test_a_job_that_may_get_slices_of_gpus_is_told_where_it_does_not() -> None:
     live = read(answers(parts, nodes + slices, config=ENFORCED))
     assert "--partition gpu" in filled(live, 4).warnings[-1]
     assert not filled(live, 4, partition="gpu").warnings
+    none = read(answers(partition("mig"), node("m1", Gres="gpu:1g.5gb:7", Partitions="mig")))
+    assert "slices" in filled(none, 4, partition="mig").warnings[0]
 
 
 def test_the_form_of_the_request_and_of_requeueing_is_the_cluster_s() -> None:
