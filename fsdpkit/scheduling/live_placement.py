@@ -216,6 +216,13 @@ def _about_slices(live: LiveCluster, names: Collection[str], gpus: int) -> Itera
         )
 
 
+def joins_no_slices(placement: Placement, resources: Resources) -> Iterator[str]:
+    """If several ranks are to train on slices of GPUs."""
+    kind = placement.node_type.gpu_type
+    if is_slice(kind) and resources.ranks > 1:
+        yield f"{kind} is a slice of a GPU (MIG), and NCCL does not join those: ask for whole GPUs"
+
+
 def _about_requeueing(live: LiveCluster, profile: SiteProfile) -> Iterator[str]:
     if live.config.get("JobRequeue") == "0" and profile.policy.requeue is None:
         yield (

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from fsdpkit.config.job import Resources
+from fsdpkit.config.partition import NodeType
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.profile import Identify
 from fsdpkit.config.site import LoadedSite, load_site
@@ -149,6 +150,10 @@ def test_qos_and_accounts_of_a_partition_are_compared_with_the_person_s() -> Non
     ]
     (found,) = objections(asked(qos="silver"), cluster(associations=[MINE]))
     assert "not among yours: --set resources.qos=gold, normal" in found
+    found = objections(asked(qos="silver"), cluster(associations=[MINE], AllowQos="gold"))[0]
+    assert "not among yours: --set resources.qos=gold" in found
+    found = objections(asked(qos="silver"), cluster(associations=[MINE], AllowQos="silver"))[0]
+    assert "--set" not in found
     (found,) = objections(asked(account="old"), cluster(associations=[MINE]))
     assert "account old is not among yours: --account lab" in found
     (found,) = objections(asked(partition="other"), cluster(associations=[MINE]))
@@ -270,6 +275,10 @@ def test_a_job_that_may_get_slices_of_gpus_is_told_where_it_does_not() -> None:
     live = read(answers(parts, nodes + slices, config=ENFORCED))
     assert "--partition gpu" in filled(live, 4).warnings[-1]
     assert not filled(live, 4, partition="gpu").warnings
+    sliced = place(Resources(nodes=2, gpus=1, time="60"), GENERIC)
+    sliced = replace(sliced, node_type=NodeType(gpu_type="a100_1g.5gb"))
+    assert [*live_placement.joins_no_slices(sliced, Resources(nodes=2, gpus=1, time="60"))]
+    assert not [*live_placement.joins_no_slices(sliced, Resources(nodes=1, gpus=1, time="60"))]
     none = read(answers(partition("mig"), node("m1", Gres="gpu:1g.5gb:7", Partitions="mig")))
     assert "slices" in filled(none, 4, partition="mig").warnings[0]
 
