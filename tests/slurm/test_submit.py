@@ -168,7 +168,7 @@ def test_check_asks_slurm_and_submits_nothing(
     assert "to start at" in good.stdout
     bad = fsdpkit(*words, "pas9999")
     assert bad.returncode == 69
-    assert "Invalid account" in bad.stderr
+    assert "account pas9999" in bad.stderr
     assert not (tmp_path / "runs").exists()
     assert on_slurm.run(["squeue", "-h"], check=True).stdout == ""
 
