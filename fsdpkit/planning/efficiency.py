@@ -9,6 +9,7 @@ off by either way.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -99,8 +100,11 @@ _ATTENTION = {
 """Of the GPUs that have published figures, H200 and GH200 with the H100's cores; of others 0.4."""
 _MEASURED = "benchmarks/results/gpu-h100.json"
 _BIASED = UncertainValue(0.075, 1.4, f"T5 v1.1-large on an H100, {_MEASURED}")
-_AMD = UncertainValue(0.55, 1.4, f"MPT on MI250, {ASSUMED} of others")
-"""Of an AMD GPU's peak, which its clock does not hold in large products."""
+_BEST_PRODUCT = {"A100": 0.87, "H100": 0.8, "B200": 0.78, "MI25": 0.77, "MI30": 0.6}
+"""Of the peak, that the best product found on such a GPU reached: the table of maximum achievable
+matmul FLOPS in stas00/ml-engineering, compute/accelerator/README.md. Of others 0.87."""
+_OF_BEST = 0.86
+"""What the products of a step reach of that."""
 _BUS_SHARE = 0.75
 """Of the links' rate that a collective of some hundred megabytes reaches as bus bandwidth."""
 NETWORK_SHARE = 0.85
@@ -113,9 +117,12 @@ def family_of(gpu: str) -> str:
     return row.name if row else gpu.lower().removeprefix("nvidia ")
 
 
-def is_common(gpu: str) -> bool:
-    """Whether many published runs on such GPUs were looked at."""
-    return (family_of(gpu) or "").startswith(("A100", "H100", "H200", "GH200"))
+def kind_of_gpu(gpu: str) -> Literal["common", "AMD", "other"]:
+    """common: many published runs on such GPUs were looked at."""
+    name = family_of(gpu) or ""
+    if name.startswith(("A100", "H100", "H200", "GH200")):
+        return "common"
+    return "AMD" if name.startswith("MI") else "other"
 
 
 def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
@@ -137,14 +144,16 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
         else UncertainValue(NETWORK_SHARE * 15.8 * GB, 7.2, UNKNOWN_NETWORK)
     )
     peak = tflop_s * 1e12
-    of_amd, family = (found.name.startswith("MI"), found.name[:4]) if found else (False, "")
+    family = found.name[:4] if found else ""
     family = "H100" if family in ("H200", "GH20") else family
     return MachineRates(
         gpu,
         {
             "peak_flops": UncertainValue(peak, doubt, sheet),
             "float32_flops": UncertainValue(float32_tflop_s * 1e12, doubt, sheet),
-            "matmul_share": _AMD if of_amd else UncertainValue(0.75, 1.25, ASSUMED),
+            "matmul_share": UncertainValue(
+                _OF_BEST * _BEST_PRODUCT.get(family, 0.87), 1.25, f"of the best product, {ASSUMED}"
+            ),
             "matmul_ramp_flops": UncertainValue(10e-6 * peak, 2.0, f"10 µs at peak, {ASSUMED}"),
             "attention_share": _ATTENTION.get(family, UncertainValue(0.4, 1.5, ASSUMED)),
             "biased_attention_share": _BIASED

@@ -178,7 +178,7 @@ def forecast(asked: AskedStep, by: By, tape: Tape) -> Forecast:
 
 def rests_on(work: StepWork, basis: Basis) -> str:
     """What the job's speed is computed from, the run that is nearest to it first."""
-    run = nearest(work, basis.calibration)
+    _, run = nearest(work, basis.calibration)
     if run is None:
         return basis.words
     day = time.strftime(" of %A, %d %B", time.localtime(run.made_s)) if run.made_s else ""

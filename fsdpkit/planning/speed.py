@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.errors import UsageError
-from fsdpkit.planning.efficiency import MachineRates, UncertainValue, is_common
+from fsdpkit.planning.efficiency import MachineRates, UncertainValue, kind_of_gpu
 from fsdpkit.planning.speed_schedule import Cause, simulate
 from fsdpkit.planning.work import StepWork
 
@@ -29,8 +29,9 @@ FOUR_OF_FIVE = 1.2816
 """Standard deviations of a normal distribution to either side that hold four fifths of it."""
 _LEFT_OUT = {
     "calibrated": (0.12, 0.1),
-    "common GPU": (0.2, 0.12),
-    "other GPU": (0.35, 0.35),
+    "common": (0.2, 0.12),
+    "other": (0.35, 0.35),
+    "AMD": (0.5, 0.3),
 }
 """Standard deviations of the logarithm of a step's time, slower and faster, for what the model
 leaves out."""
@@ -110,7 +111,7 @@ class Scaled(msgspec.Struct, frozen=True, kw_only=True):
     high: float
 
 
-class _Expected(msgspec.Struct, frozen=True):
+class Expected(msgspec.Struct, frozen=True):
     step_s: float
     slower: float
     """Standard deviation of the logarithm of `step_s` upwards, from the rates' doubts alone."""
@@ -131,8 +132,8 @@ def predict(work: StepWork, calibration: SpeedCalibration, goal: Goal | None = N
         raise UsageError(
             "The recorded step holds no work: there is nothing whose speed to predict."
         )
-    expected, sample = _nearest(work, calibration)
-    seconds = _interval(expected, _kind(calibration))
+    expected, sample = nearest(work, calibration)
+    seconds = _interval(expected, _left_out(calibration))
     host_bound = math.exp(expected.host) > _HOST_BOUND
     if host_bound:
         # A host that launches in no time leaves what the GPU itself needs.
@@ -159,11 +160,6 @@ def predict(work: StepWork, calibration: SpeedCalibration, goal: Goal | None = N
     )
 
 
-def nearest(work: StepWork, calibration: SpeedCalibration) -> MeasuredStep | None:
-    """The measured run that the job is computed from; None: there is none."""
-    return _nearest(work, calibration)[1]
-
-
 def agreeing(
     machine: MachineRates, samples: Sequence[MeasuredStep]
 ) -> tuple[SpeedCalibration, tuple[str, ...]]:
@@ -174,7 +170,7 @@ def agreeing(
         if abs(surprise := _surprise(sample, kept)) <= _SURPRISE:
             kept = msgspec.structs.replace(kept, samples=(*kept.samples, sample))
             continue
-        ratio = sample.step_s / _nearest(sample.work, kept)[0].step_s
+        ratio = sample.step_s / nearest(sample.work, kept)[0].step_s
         times, how = max(ratio, 1 / ratio), "slower" if surprise > 0 else "faster"
         odd.append(f"{sample.source}: {times:.1f} times {how} than the other data predict")
     return kept, tuple(odd)
@@ -213,20 +209,19 @@ def in_words(cause: Cause | str) -> str:
     }[cause]
 
 
-def _nearest(
-    work: StepWork, calibration: SpeedCalibration
-) -> tuple[_Expected, MeasuredStep | None]:
-    """What is expected by the run whose ratio to the job is least in doubt; else by the rates."""
+def nearest(work: StepWork, calibration: SpeedCalibration) -> tuple[Expected, MeasuredStep | None]:
+    """What is expected by the run whose ratio to the job is least in doubt, and that run; None of a
+    machine without runs, by its rates alone."""
     samples = calibration.samples or (None,)
     found = [(_expected(work, calibration.machine, sample), sample) for sample in samples]
     return min(found, key=lambda each: each[0].doubt)
 
 
-def _expected(work: StepWork, machine: MachineRates, sample: MeasuredStep | None) -> _Expected:
+def _expected(work: StepWork, machine: MachineRates, sample: MeasuredStep | None) -> Expected:
     """The step's time, and how far the rates' doubts reach: each one at both of its ends, since a
     slope may be zero at a kink."""
     if sample is not None and sample.work == work:
-        return _Expected(sample.step_s, 0.0, 0.0)
+        return Expected(sample.step_s, 0.0, 0.0)
     plain = machine.rates()
 
     def seconds(**changed: float) -> float:
@@ -246,7 +241,7 @@ def _expected(work: StepWork, machine: MachineRates, sample: MeasuredStep | None
         faster += min(0.0, *ends) ** 2
         if name in _HOST:
             host += max(0.0, *ends)
-    return _Expected(
+    return Expected(
         middle, math.sqrt(slower) / FOUR_OF_FIVE, math.sqrt(faster) / FOUR_OF_FIVE, host
     )
 
@@ -257,15 +252,14 @@ def _ends(value: UncertainValue) -> tuple[float, float]:
     return value.value / reach, value.value * reach
 
 
-def _kind(calibration: SpeedCalibration) -> str:
-    if calibration.samples:
-        return "calibrated"
-    return "common GPU" if is_common(calibration.machine.gpu) else "other GPU"
+def _left_out(calibration: SpeedCalibration) -> tuple[float, float]:
+    gpu = calibration.machine.gpu
+    return _LEFT_OUT["calibrated" if calibration.samples else kind_of_gpu(gpu)]
 
 
-def _interval(expected: _Expected, kind: str) -> Range:
+def _interval(expected: Expected, left_out: tuple[float, float]) -> Range:
     """Seconds of a step."""
-    up, down = _LEFT_OUT[kind]
+    up, down = left_out
     return Range(
         expected.step_s / math.exp(FOUR_OF_FIVE * math.hypot(expected.faster, down)),
         expected.step_s,
@@ -275,8 +269,8 @@ def _interval(expected: _Expected, kind: str) -> Range:
 
 def _surprise(sample: MeasuredStep, calibration: SpeedCalibration) -> float:
     """How many doubts slower the sample is than what the others say."""
-    expected = _nearest(sample.work, calibration)[0]
-    up, down = _LEFT_OUT[_kind(calibration)]
+    expected = nearest(sample.work, calibration)[0]
+    up, down = _left_out(calibration)
     off = math.log(sample.step_s / expected.step_s)
     return off / (math.hypot(expected.slower, up) if off > 0 else math.hypot(expected.faster, down))
 

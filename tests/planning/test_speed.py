@@ -63,7 +63,7 @@ def test_of_several_runs_the_one_that_depends_on_the_same_rates_counts():
     small, large = with_run(made_work(rows=1), 3.0, "small"), with_run(made_work(rows=64), 1.2, "l")
     both = SpeedCalibration(H100.machine, (*small.samples, *large.samples))
     job = made_work(rows=48)
-    assert nearest(job, both).source == "l"
+    assert nearest(job, both)[1].source == "l"
     plain = simulate(job, H100.machine.rates()).step_s
     assert predict(job, both).step_s.middle == pytest.approx(1.2 * plain, rel=0.05)
 
