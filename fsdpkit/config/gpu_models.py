@@ -60,7 +60,7 @@ class GpuModel(NamedTuple):
 # nvidia-smi or rocm-smi, as public logs show it; MI300A's is its maker's. Links are NVLink,
 # Infinity Fabric, or PCI Express where bridges join no more than two cards. Capability:
 # developer.nvidia.com/cuda-gpus.
-# [1] with HBM2e, whose rate is from torchtitan's benchmarks/llama3_h100_202412_torchtitan.md.
+# [1] with HBM2e, whose rate is from torchtitan's benchmark of Llama 3 on H100, December 2024.
 # [2] made for Leonardo (A100) and MareNostrum 5 (H100) alone, without a public data sheet.
 # [3] Stampede3 User Guide, Texas Advanced Computing Center, 2024; half a card.
 _TABLE = """
