@@ -122,20 +122,13 @@ ONLY_BY_SIZE = frozenset({"A100-64", "GH200-144", "H100-64", "H100-94", "H20-141
 
 
 def _row(line: str) -> GpuModel:
-    name, spelled, sizes, mib, capability, *rates, source = line.split(maxsplit=10)
-    bfloat16, float16, float32, memory, links = (None if r == "-" else float(r) for r in rates)
+    name, spellings, gigabytes, mib, known, *numbers, source = line.split(maxsplit=10)
+    spelled = tuple(frozenset(each.split("+")) for each in spellings.split("|"))
+    sizes = tuple(map(int, gigabytes.split(",")))
+    capability = None if known == "-" else parse_capability(known)
+    bf16, fp16, fp32, memory, links = (None if n == "-" else float(n) for n in numbers)
     return GpuModel(
-        name,
-        tuple(frozenset(each.split("+")) for each in spelled.split("|")),
-        tuple(map(int, sizes.split(","))),
-        int(mib),
-        None if capability == "-" else parse_capability(capability),
-        bfloat16,
-        float16,
-        float32,
-        memory,
-        links,
-        source,
+        name, spelled, sizes, int(mib), capability, bf16, fp16, fp32, memory, links, source
     )
 
 
