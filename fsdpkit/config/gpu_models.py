@@ -60,7 +60,7 @@ class GpuModel(NamedTuple):
 # nvidia-smi or rocm-smi, as public logs show it; MI300A's is its maker's. Links are NVLink,
 # Infinity Fabric, or PCI Express where bridges join no more than two cards. Capability:
 # developer.nvidia.com/cuda-gpus.
-# [1] with HBM2e, whose rate is from torchtitan's benchmarks/llama3_h100_202412_torchtitan.md.
+# [1] with HBM2e, whose rate is from torchtitan's benchmark of Llama 3 on H100, December 2024.
 # [2] made for Leonardo (A100) and MareNostrum 5 (H100) alone, without a public data sheet.
 # [3] Stampede3 User Guide, Texas Advanced Computing Center, 2024; half a card.
 _TABLE = """
@@ -122,20 +122,13 @@ ONLY_BY_SIZE = frozenset({"A100-64", "GH200-144", "H100-64", "H100-94", "H20-141
 
 
 def _row(line: str) -> GpuModel:
-    name, spelled, sizes, mib, capability, *rates, source = line.split(maxsplit=10)
-    bfloat16, float16, float32, memory, links = (None if r == "-" else float(r) for r in rates)
+    name, spellings, gigabytes, mib, known, *numbers, source = line.split(maxsplit=10)
+    spelled = tuple(frozenset(each.split("+")) for each in spellings.split("|"))
+    sizes = tuple(map(int, gigabytes.split(",")))
+    capability = None if known == "-" else parse_capability(known)
+    bf16, fp16, fp32, memory, links = (None if n == "-" else float(n) for n in numbers)
     return GpuModel(
-        name,
-        tuple(frozenset(each.split("+")) for each in spelled.split("|")),
-        tuple(map(int, sizes.split(","))),
-        int(mib),
-        None if capability == "-" else parse_capability(capability),
-        bfloat16,
-        float16,
-        float32,
-        memory,
-        links,
-        source,
+        name, spelled, sizes, int(mib), capability, bf16, fp16, fp32, memory, links, source
     )
 
 
