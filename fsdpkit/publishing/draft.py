@@ -328,6 +328,9 @@ class Making:
             own = {name for a in self.live.associations or () if a.user for name in a.qos}
             if not {*live.allowed_qos} & (own or self._defaults()):
                 yield f"AllowQos={','.join(live.allowed_qos)}"
+        accounts = {a.account for a in self.live.associations or () if a.user}
+        if accounts and accounts <= {*live.denied_accounts}:
+            yield "not for the accounts of who drafted this"
         if not live.up:
             yield "not UP when asked"
         if any(kind.slices for kind in way.kinds):

@@ -68,7 +68,7 @@ def gpu_kinds(live: LiveCluster) -> list[Kind]:
                 name=name,
                 gpus=-less,
                 slurm_type=kind or None,
-                must_say_type=bool(kind) and several,
+                must_say_type=bool(kind) and (several or is_slice(kind)),
                 arch=arch or None,
                 cpus=cpus or None,
                 memory_mb=min(memory, default=None),

@@ -20,6 +20,8 @@ from fsdpkit.scheduling.live_cluster import LiveCluster, LiveNode, LivePartition
 from fsdpkit.scheduling.live_limits import count
 from fsdpkit.scheduling.slurm_answers import answers_for
 
+_HAS_SLICES = "has slices of GPUs (MIG), which such a job may get, and which NCCL does not join"
+
 
 def completed(placement: Placement, resources: Resources, profile: SiteProfile) -> Placement:
     """With cores, memory and the form of the request as Slurm has them, where the profile does not
@@ -210,17 +212,30 @@ def _about_slices(live: LiveCluster, names: Collection[str], gpus: int) -> Itera
         others = (one for one in live.partitions if one.up and one.name not in sliced)
         better = [one.name for one in others if _has(live, [one], gpus)]
         such = f", as --partition {better[0]}" if better else ""
-        yield (
-            f"partition {found[0]} has slices of GPUs (MIG), which such a job may get, and which "
-            f"NCCL does not join: name another{such}"
+        yield (f"partition {found[0]} {_HAS_SLICES}: name another{such}")
+
+
+def slices_in(placement: Placement, resources: Resources, profile: SiteProfile) -> tuple[str, ...]:
+    """If several ranks are to train on slices of GPUs, or may, as far as the profile knows them."""
+    kind = placement.node_type.gpu_type or profile.gpu_request.type
+    if resources.ranks < 2:
+        return ()
+    if is_slice(kind):
+        return (
+            f"{kind} is a slice of a GPU (MIG), and NCCL does not join those: ask for whole GPUs",
         )
-
-
-def joins_no_slices(placement: Placement, resources: Resources) -> Iterator[str]:
-    """If several ranks are to train on slices of GPUs."""
-    kind = placement.node_type.gpu_type
-    if is_slice(kind) and resources.ranks > 1:
-        yield f"{kind} is a slice of a GPU (MIG), and NCCL does not join those: ask for whole GPUs"
+    partition = placement.select.get("partition")
+    if kind or not partition or placement.select.get("constraint") or resources.constraint:
+        return ()
+    kinds = {
+        kind
+        for name, way in profile.partitions.items()
+        if way.directives(name).get("partition") == partition
+        for kind in way.kinds
+    }
+    types = [profile.node_types[kind] for kind in kinds]
+    sliced = any(is_slice(one.gpu_type) and (one.gpus or 0) >= resources.gpus for one in types)
+    return (f"partition {partition} {_HAS_SLICES}: name another",) if sliced else ()
 
 
 def _about_requeueing(live: LiveCluster, profile: SiteProfile) -> Iterator[str]:

@@ -20,6 +20,7 @@ from fsdpkit.errors import FsdpkitError
 from fsdpkit.listing import node_list
 from fsdpkit.publishing.draft import ProfileDraft, draft
 from fsdpkit.scheduling import slurm_answers
+from fsdpkit.scheduling.live_placement import slices_in
 from fsdpkit.scheduling.login_node import see
 from tests.json_answers import checked
 from tests.publishing.live_answers import (
@@ -167,6 +168,16 @@ def test_slices_and_queues_for_tests_are_neither_chosen_nor_offered() -> None:
     ways = drafted(parts, nodes).profile.partitions
     assert [key for key, way in ways.items() if way.automatic] == ["gpu"]
     assert [key for key, way in ways.items() if way.offered] == ["gpu"]
+
+
+@pytest.mark.parametrize(("name", "told"), [("all", True), ("gpu", False)])
+def test_a_job_that_may_get_slices_is_told_by_a_drafted_profile(name: str, told: bool) -> None:
+    nodes = node("n1", Gres="gpu:4", Partitions="all") + node("n2", Gres="gpu:4", Partitions="gpu")
+    nodes += node("m1", Gres="gpu:1g.5gb:7", Partitions="all")
+    profile = drafted(partition("all") + partition("gpu"), nodes).profile
+    asked = Resources(nodes=1, gpus=4, time="1:00:00", partition=name)
+    placement = place(asked, LoadedSite("d", profile, ()))
+    assert bool(slices_in(placement, asked, profile)) == told
 
 
 def test_partitions_whose_jobs_make_way_come_last_but_for_the_default() -> None:

@@ -277,8 +277,9 @@ def test_a_job_that_may_get_slices_of_gpus_is_told_where_it_does_not() -> None:
     assert not filled(live, 4, partition="gpu").warnings
     sliced = place(Resources(nodes=2, gpus=1, time="60"), GENERIC)
     sliced = replace(sliced, node_type=NodeType(gpu_type="a100_1g.5gb"))
-    assert [*live_placement.joins_no_slices(sliced, Resources(nodes=2, gpus=1, time="60"))]
-    assert not [*live_placement.joins_no_slices(sliced, Resources(nodes=1, gpus=1, time="60"))]
+    two, one = (Resources(nodes=nodes, gpus=1, time="60") for nodes in (2, 1))
+    assert live_placement.slices_in(sliced, two, GENERIC.profile)
+    assert not live_placement.slices_in(sliced, one, GENERIC.profile)
     none = read(answers(partition("mig"), node("m1", Gres="gpu:1g.5gb:7", Partitions="mig")))
     assert "slices" in filled(none, 4, partition="mig").warnings[0]
 
