@@ -227,6 +227,11 @@ def test_modules_environments_and_literal_variables(
     assert found.tables.get("environment", {}) == environment
 
 
+def test_an_exported_text_that_the_command_is_made_of_is_no_variable() -> None:
+    launch = "srun bash -c 'torchrun --nproc_per_node 4 t.py $A'\n"
+    assert "environment" not in moved(f"{TWO_BY_FOUR}export A='--lr 1'\n{launch}").tables
+
+
 def test_a_secret_is_written_nowhere() -> None:
     found = moved(f"{TWO_BY_FOUR}export WANDB_API_KEY=0123456789abcdef0123\n{LAUNCH}")
     assert "environment" not in found.tables

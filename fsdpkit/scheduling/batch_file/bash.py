@@ -34,6 +34,14 @@ _TOKEN = re.compile(
 )
 _OPENS = {")": "(", "}": "{"}
 _ENDS_CASE = (")", ";;", ";&", ";;&")
+_COMPOUNDS = {
+    "if": ("fi", ("then", "elif", "else")),
+    **dict.fromkeys(("for", "while", "until"), ("done", ("do",))),
+    "case": ("esac", _ENDS_CASE[1:]),
+    "{": ("}", ()),
+    "(": (")", ()),
+}
+"""By the keyword that opens a compound command: the one that closes it, and those between."""
 
 
 class BashError(ConfigError):
@@ -53,21 +61,14 @@ class Simple:
 
 
 @dataclass(frozen=True)
-class Branch:
-    """Commands that run if the condition holds; no condition: an `else`, or the only body."""
-
-    condition: tuple[Node, ...]
-    body: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
 class Block:
     """A compound command: `if`, `for`, `while`, `until`, `case`, `function`, `{` or `(`."""
 
     kind: str
     line: int
     text: str
-    branches: tuple[Branch, ...]
+    sections: tuple[tuple[Node, ...], ...]
+    """What stands between its keywords: of an `if`, conditions and bodies by turns."""
     name: str = ""
     """Of a function, or of the variable of a `for`."""
 
@@ -243,11 +244,6 @@ class _Parser:
         token = self.peek()
         return token is not None and token.text in texts
 
-    def _expect(self, word: str, line: int) -> None:
-        if not self._next_is(word):
-            raise BashError(f"line {line}: no {word!r} where one belongs")
-        self.at += 1
-
     def commands(self, ends: Collection[str]) -> tuple[Node, ...]:
         """Up to one of the words or operators that end them, which is not taken."""
         self.depth += 1
@@ -265,66 +261,42 @@ class _Parser:
     def _command(self, token: _Token) -> Node:
         line, word = self.line_at(token), token.text
         header = self.said(token.at, _end_of_line(self.text, token.at))
-        if word in ("(", "{"):
+        if word == "function":
             self.at += 1
-            closing = "})"[word == "("]
-            branches = [Branch((), self.commands((closing,)))]
-            self._expect(closing, line)
-            return self._block(word, line, header, branches)
-        if word in ("while", "until", "if"):
-            return self._block(word, line, header, self._conditional(line, is_if=word == "if"))
-        if word in ("for", "case", "function"):
-            self.at += 1
-            name = self.take().text
-            if word == "function":
-                return self._function(name, line, header)
-            if word == "case":
-                return self._block(word, line, header, self._cases(line))
-            while (following := self.peek()) is not None and following.text != "do":
-                self.at += 1
-            branches = self._conditional(line, is_if=False, has_condition=False)
-            return self._block("for", line, header, branches, name)
-        return self._simple(line, header)
+            return self._function(self.take().text, line, header)
+        return self._block(word, line, header) if word in _COMPOUNDS else self._simple(line, header)
 
-    def _block(
-        self, kind: str, line: int, header: str, branches: Collection[Branch], name: str = ""
-    ) -> Block:
+    def _block(self, kind: str, line: int, header: str) -> Block:
         """Redirections behind a compound command are read over."""
+        closing, dividing = _COMPOUNDS[kind]
+        self.at += 1
+        name = self.take().text if kind == "for" else ""
+        sections: list[tuple[Node, ...]] = []
+        while not sections or self._next_is(*dividing):
+            self.at += bool(sections)
+            if kind == "case":
+                self._past_pattern()
+            sections.append(self.commands((closing, *dividing)))
+        if not self._next_is(closing) or (dividing and kind != "case" and len(sections) < 2):
+            raise BashError(f"line {line}: no {closing!r} where one belongs")
+        self.at += 1
         while (token := self.peek()) is not None and token.kind == "redirection":
             self.at += 2
         self._operator()
-        return Block(kind, line, header, tuple(branches), name)
+        return Block(kind, line, header, tuple(sections), name)
 
-    def _conditional(self, line: int, *, is_if: bool, has_condition: bool = True) -> list[Branch]:
-        branches, opening = [], "then" if is_if else "do"
-        while True:
-            self.at += has_condition
-            condition = self.commands((opening,)) if has_condition else ()
-            self._expect(opening, line)
-            body = self.commands(("elif", "else", "fi") if is_if else ("done",))
-            branches.append(Branch(condition, body))
-            if self._next_is("elif"):
-                continue
-            if is_if and self._next_is("else"):
-                self.at += 1
-                branches.append(Branch((), self.commands(("fi",))))
-            self._expect("fi" if is_if else "done", line)
-            return branches
-
-    def _cases(self, line: int) -> list[Branch]:
-        branches: list[Branch] = []
-        self._expect("in", line)
-        while (token := self.take()).text != "esac":
-            if token.text == ")":
-                branches.append(Branch((), self.commands(("esac",))))
-        return branches
+    def _past_pattern(self) -> None:
+        while self._next_is("\n"):
+            self.at += 1
+        while not self._next_is("esac") and self.take().text != ")":
+            pass
 
     def _function(self, name: str, line: int, header: str) -> Node:
         while self._next_is("(", ")", "\n"):
             self.at += 1
         if (token := self.peek()) is None:
             raise BashError(f"line {line}: a function has no body")
-        return Block("function", line, header, (Branch((), (self._command(token),)),), name)
+        return Block("function", line, header, ((self._command(token),),), name)
 
     def _operator(self) -> str:
         if (token := self.peek()) is None or token.kind != "operator" or token.text in _ENDS_CASE:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fsdpkit.scheduling.batch_file.bash import BashError, Block, Branch, Node, Simple
+from fsdpkit.scheduling.batch_file.bash import BashError, Block, Node, Simple
 from fsdpkit.scheduling.batch_file.expansion import Expander, is_of_node
 
 _MOST_STEPS = 5_000
@@ -24,6 +24,8 @@ _WHOLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?", re.ASCII)
 _ALWAYS_SET = re.compile(
     r"\$\{?SLURM_(JOB_?ID|JOB_NODELIST|NODELIST|JOB_NAME|N?NODES|SUBMIT_DIR)\b"
 )
+
+_Bodies = Sequence[Sequence[Node]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Walk(Expander):
         )
         if fields and fields[0] in self.functions and self.called < _MOST_CALLS:
             self.called += 1
-            self.walk(self.functions[fields[0]].branches[0].body, within)
+            self.walk(self.functions[fields[0]].sections[0], within)
 
     def _assign(self, found: re.Match[str]) -> str:
         if found[2]:
@@ -125,48 +127,53 @@ class Walk(Expander):
     def _block(self, block: Block, within: tuple[Block, ...]) -> None:
         if block.kind == "function":
             self.functions[block.name] = block
-            return
-        if block.kind in ("{", "("):
-            self.walk(block.branches[0].body, within)
-            return
-        if block.kind != "if":
-            if block.kind != "case":
-                self._forget(block.branches)
+        elif block.kind in ("{", "("):
+            self.walk(block.sections[0], within)
+        elif block.kind == "if":
+            self._if(block, within)
+        elif block.kind == "case":
+            self._any_of(block, block.sections, within)
+        else:
+            self._forget(block.sections)
             if block.kind == "for":
                 self.variables[block.name] = self.unknown(f"${block.name}")
-            self._any_of(block, block.branches, within)
-            return
-        for number, branch in enumerate(block.branches):
-            holds = self._holds(branch.condition) if branch.condition else True
-            if holds is None:
-                self._any_of(block, block.branches[number:], within)
-                return
-            if holds:
-                self.walk(branch.body, within)
-                for each in block.branches[number + 1 :]:
-                    self._never(block, each)
-                return
-            self._never(block, branch)
+            self._any_of(block, block.sections[1:], within)
 
-    def _any_of(self, block: Block, branches: Sequence[Branch], within: tuple[Block, ...]) -> None:
-        """Branches of which one or none is taken."""
+    def _if(self, block: Block, within: tuple[Block, ...]) -> None:
+        conditions, bodies = [*block.sections[::2]], [*block.sections[1::2]]
+        if len(conditions) > len(bodies):
+            bodies.append(conditions.pop())
+        held: bool | None = False
+        for number, body in enumerate(bodies):
+            if not held:
+                held = self._holds(conditions[number]) if number < len(conditions) else True
+                if held is None:
+                    self._any_of(block, bodies[number:], within)
+                    return
+                if held:
+                    self.walk(body, within)
+                    continue
+            self._never(block, body)
+
+    def _any_of(self, block: Block, bodies: _Bodies, within: tuple[Block, ...]) -> None:
+        """Bodies of which one or none is run."""
         before, directory = dict(self.variables), self.directory
-        for branch in branches:
+        for body in bodies:
             self.variables, self.directory = dict(before), directory
-            self.walk(branch.body, (*within, block))
+            self.walk(body, (*within, block))
         self.variables, self.directory = before, directory
-        self._forget(branches)
+        self._forget(bodies)
 
-    def _never(self, block: Block, branch: Branch) -> None:
-        """A branch that is not taken: what it alone would set is not set."""
+    def _never(self, block: Block, body: Sequence[Node]) -> None:
+        """A body that is not run: what it alone would set is not set."""
         self.skipped.append(block)
-        for name in _assigned_in(branch.body):
+        for name in _assigned_in(body):
             if self.value_of(name) is None and not name.startswith("SLURM_"):
                 self.variables[name] = None
 
-    def _forget(self, branches: Sequence[Branch]) -> None:
-        for branch in branches:
-            for name in _assigned_in(branch.body):
+    def _forget(self, bodies: _Bodies) -> None:
+        for body in bodies:
+            for name in _assigned_in(body):
                 self.variables[name] = self.unknown(f"${name}")
 
     def _holds(self, condition: Sequence[Node]) -> bool | None:
@@ -236,5 +243,5 @@ def _assigned_in(nodes: Iterable[Node]) -> Iterator[str]:
                 elif node.words[0] not in _DECLARES:
                     break
         else:
-            for branch in node.branches:
-                yield from _assigned_in(branch.body)
+            for section in node.sections:
+                yield from _assigned_in(section)
