@@ -53,9 +53,7 @@ class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
     """Exit status, 128 + signal; None: nobody says how it ended, or whether."""
     record: str = ""
-    """The exception in torchelastic's error file."""
-    callstack: str = ""
-    """Its traceback there."""
+    """The exception that ended it, as its agent has put it on record."""
     raised: RaisedRecord | None = None
     """The exception that ended it, as it recorded that itself: then no text is asked for one."""
     err: str = ""
@@ -63,7 +61,7 @@ class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
     out: str = ""
 
 
-Where = Literal["raised", "record", "callstack", "err", "out", "status"]
+Where = Literal["raised", "record", "err", "out", "status"]
 
 
 class Explanation(NamedTuple):
@@ -136,13 +134,7 @@ def _by_exception(end: ProcessEnd) -> Explanation | None:
         return _by_raised(caught, printed, end)
     told = _of_record(end.record) if end.record else None
     if told is not None and (printed is None or not _same(printed, told)):
-        printed = None
-    if told is not None and (end.callstack or printed is None):
         raised = msgspec.structs.replace(told, begin=0, end=len(end.record.partition("\n")[0]))
-        if (traced := ended_by(end.callstack) or printed) is not None:
-            raised = msgspec.structs.replace(raised, frames=traced.frames, before=traced.before)
-        if printed is not None:
-            raised = _below(raised, printed)
         return Explanation(exceptions.shown(raised), "record")
     if printed is None or (end.status is None and not printed.sure):
         return None
@@ -205,7 +197,7 @@ _RECORD = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOT
 
 
 def _of_record(text: str) -> PrintedException:
-    """`RuntimeError: words` as torchelastic writes it down."""
+    """`RuntimeError: words` as an agent writes it down."""
     match = _RECORD.match(text.strip())
     if match is None:
         return PrintedException(type="", message=text.strip())
@@ -358,8 +350,8 @@ def told(end: ProcessEnd, found: Explanation | None) -> str:
     shown = found.shown if found is not None and found.shown.sure else None
     if shown is not None and shown.raised is not None:
         return ": ".join(filter(None, (shown.raised.type, shown.raised.message)))
-    if found is None or shown is None or end.record:
-        return end.record or in_words_of(end.status)
+    if found is None or shown is None:
+        return in_words_of(end.status)
     text = {"err": end.err, "out": end.out}.get(found.where, "")
     line = lines_of(text[shown.begin : shown.end])[0].text.strip()
     return (text and (shown.words or line)) or in_words_of(end.status)

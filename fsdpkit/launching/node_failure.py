@@ -16,7 +16,7 @@ from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NotMetError
 from fsdpkit.launching.job_log import say
 from fsdpkit.runs import log_ends
 from fsdpkit.runs.failures import HUNG, FailureRecord, Level, bounded, in_a_line
-from fsdpkit.runs.layout import AttemptPaths, raised_beside
+from fsdpkit.runs.layout import AttemptPaths, error_file, raised_beside
 from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 
@@ -103,8 +103,7 @@ def first_failure(
 ) -> FailureRecord:
     """The failure that explains the others among this node's ranks; of several, the first.
 
-    torchelastic keeps whole seconds; the rank's own record and the error file's time are finer. A
-    rank that ended without either did so at most one look before now.
+    A rank that ended without a record of its own did so at most one look before now.
 
     memory: where ranks record their exceptions, for the disk may have been too full for a copy.
     ranks: all of this node, for one that takes long to end may have failed first. when: how much
@@ -113,8 +112,7 @@ def first_failure(
     from fsdpkit.failures.ends import explain, told  # many regular expressions: only on failure
 
     def end_of(rank: int, failure: ProcessFailure | None = None) -> ProcessEnd:
-        error_file = memory / attempt.rank_file(rank, "error.json", launch).name
-        raised = read_raised(raised_beside(str(error_file)))
+        raised = read_raised(raised_beside(error_file(memory, rank, launch)))
         text = log_ends.end_of(attempt.rank_file(rank, "err", launch), _LAST_BYTES)
         if text is not None and when is not None:
             text = when.of_late(rank, text)
@@ -124,7 +122,8 @@ def first_failure(
     ends = []
     for rank, failure in error.failures.items():
         end = end_of(rank, failure)
-        ends.append((_ended_ns(failure, end.raised, now_ns), rank, end))
+        seen_ns = end.raised.time_ns if end.raised else 0
+        ends.append((seen_ns or now_ns - _MONITOR_NS, rank, end))
     first_ns = min(time_ns for time_ns, *_ in ends)
     others = {rank: end_of(rank) for rank in ranks if rank not in error.failures}
     ends += _still_ending(others, first_ns)
@@ -189,23 +188,7 @@ def _end_of_rank(
         return ProcessEnd(status=raised.status if raised else None, raised=raised, err=err)
     code = failure.exitcode
     status = 128 - code if code < 0 else code
-    return ProcessEnd(status=status, record=_told_by_rank(failure) or "", raised=raised, err=err)
-
-
-def _ended_ns(failure: ProcessFailure, raised: RaisedRecord | None, now_ns: int) -> int:
-    if raised is not None and raised.time_ns:
-        return raised.time_ns
-    try:
-        return os.stat(failure.error_file).st_mtime_ns
-    except OSError:
-        return now_ns - _MONITOR_NS
-
-
-def _told_by_rank(failure: ProcessFailure) -> str | None:
-    """The exception in the rank's error file; None if it wrote none (torch then says <NONE>)."""
-    told = failure.error_file_data.get("message")
-    text = told.get("message") if isinstance(told, dict) else None
-    return str(text).removesuffix(": ").strip() if text else None  # of one without words
+    return ProcessEnd(status=status, raised=raised, err=err)
 
 
 @contextlib.contextmanager

@@ -11,17 +11,23 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 
-from fsdpkit.runs.layout import AttemptPaths, RankFileKind, make_directory, raised_beside
+from fsdpkit.runs.layout import (
+    AttemptPaths,
+    RankFileKind,
+    error_file,
+    make_directory,
+    raised_beside,
+)
 
 RankVariables = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Of torchrun's variables of a rank: what else its environment has, or has otherwise."""
 
 
 class RunDirectoryLogs(LogsSpecs):
-    """Every rank's stdout, stderr and error file in the attempt's directory, by global rank.
+    """Every rank's stdout, stderr and exceptions in the attempt's directory, by global rank.
 
     Global rank 0 is also copied to this process's own output, so that the job's log shows the
-    training. Error files are written into the node's memory and copied by `keep_errors`: a rank
+    training. Exceptions are written into the node's memory and copied by `keep_raised`: a rank
     that fails because the disk is full shall be able to say so.
     """
 
@@ -31,12 +37,12 @@ class RunDirectoryLogs(LogsSpecs):
         super().__init__()
         self._variables = variables
         self._attempt, self._launch, self._memory = attempt, launch, memory
-        self._errors: dict[str, Path] = {}
+        self._raised: dict[Path, Path] = {}
         self._files: list[Path] = []
 
-    def keep_errors(self) -> None:
+    def keep_raised(self) -> None:
         """Copy the files about exceptions to the attempt's directory, as far as space allows."""
-        for source, kept in self._errors.items():
+        for source, kept in self._raised.items():
             try:
                 shutil.copyfile(source, kept)
             except OSError:  # most ranks have none; of one that did not fit, nothing stays
@@ -66,14 +72,11 @@ class RunDirectoryLogs(LogsSpecs):
         out = {i: str(file(r, "out")) for i, r in ranks.items()}
         err = {i: str(file(r, "err")) for i, r in ranks.items()}
         self._files = [Path(path) for path in (*out.values(), *err.values())]
-        kept = {i: file(r, "error.json") for i, r in ranks.items()}
-        errors = {i: str(self._memory / path.name) for i, path in kept.items()}
-        self._errors = {errors[i]: path for i, path in kept.items()}
-        for i, rank in ranks.items():
-            self._errors[str(raised_beside(errors[i]))] = file(rank, "raised.json")
+        errors = {i: error_file(self._memory, r, self._launch) for i, r in ranks.items()}
+        self._raised = {raised_beside(errors[i]): file(r, "raised.json") for i, r in ranks.items()}
         for local, env in envs.items():
             env.update(self._variables(env))
-            env["TORCHELASTIC_ERROR_FILE"] = errors[local]
+            env["TORCHELASTIC_ERROR_FILE"] = str(errors[local])
             env["TORCHELASTIC_RESTART_COUNT"] = str(self._launch)
         shown = {local for local, rank in ranks.items() if rank == 0}
         return LogsDest(
@@ -81,7 +84,7 @@ class RunDirectoryLogs(LogsSpecs):
             stderrs=err,
             tee_stdouts={i: p for i, p in out.items() if i in shown},
             tee_stderrs={i: p for i, p in err.items() if i in shown},
-            error_files=errors,
+            error_files={i: str(path) for i, path in errors.items()},
             filtered_stdout=os.devnull,
             filtered_stderr=os.devnull,
         )

@@ -374,7 +374,7 @@ class Torchrun:
             result = agent.run()
             forks.look()
         finally:
-            logs.keep_errors()
+            logs.keep_raised()
             if store is not None:
                 store.close()
             _reap_orphans([forks.server.pid] if forks.server else [])

@@ -28,7 +28,6 @@
             node-<i>.stacks.json    where its ranks were when somebody last asked
             node-<i>.still.json     where they are, while they do nothing (runs/stall.py)
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
-            rank-<r>.error.json     torchelastic's error file
             rank-<r>.raised.json    the exceptions that nobody caught in it (runs/raised.py)
             rank-<r>.stacks         where its threads were when it, or who waited for it, was ended
             ranks-1024-2047/        from the 1,024th rank on, a folder for each 1,024 of them
@@ -81,11 +80,11 @@ HUGGINGFACE, LIGHTNING, ACCELERATE = "trainer", "lightning", "accelerate"
 """Below a task's directory: what such a trainer saves, by itself or because it was asked for."""
 
 
-RankFileKind = Literal["out", "err", "error.json", "raised.json", "stacks"]
+RankFileKind = Literal["out", "err", "raised.json", "stacks"]
 RANKS_A_FOLDER = 1024
 """A directory with the files of all ranks of a large job would be a queue before its server."""
 _RANK_FILE = re.compile(
-    r"rank-(\d{1,9})(?:\.restart-(\d{1,9}))?\.(out|err|error\.json|raised\.json|stacks)", re.ASCII
+    r"rank-(\d{1,9})(?:\.restart-(\d{1,9}))?\.(out|err|raised\.json|stacks)", re.ASCII
 )
 
 
@@ -354,9 +353,13 @@ class RunPaths:
         return sorted(int(n) for n in names if n.isdecimal())
 
 
-def raised_beside(error_file: str) -> Path:
-    """In the node's memory, what a rank whose $TORCHELASTIC_ERROR_FILE this is writes of its
-    exceptions (launching/at_start/caught.py)."""
+def error_file(memory: Path, rank: int, launch: int) -> Path:
+    """A rank's $TORCHELASTIC_ERROR_FILE, in the node's memory."""
+    return memory / f"rank-{rank}.restart-{launch}.error"
+
+
+def raised_beside(error_file: Path) -> Path:
+    """What a rank with this error file writes of its exceptions (launching/at_start/caught.py)."""
     return Path(f"{error_file}.raised")
 
 

@@ -18,7 +18,7 @@ from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import Completed
 from tests.packaging.installation import ROOT
-from tests.reporting.log_runs import T0_S, append, attempt_of, error_file, failure, launch, make_run
+from tests.reporting.log_runs import T0_S, append, attempt_of, failure, launch, make_run, raised
 
 Fsdpkit = Callable[..., Completed]
 
@@ -73,7 +73,7 @@ def poisoned(tmp_path: Path) -> Run:
     attempt = attempt_of(run)
     launch(attempt, 0, T0_S)
     failure(attempt, T0_S + 1, 0, 0, f"1 RuntimeError: {POISON}")
-    error_file(attempt, 0, T0_S + 1, f"RuntimeError: {POISON}", f"Traceback\n  File {POISON}\n")
+    raised(attempt, 0, T0_S + 1, f"RuntimeError: {POISON}")
     append(run.dir / "attempt-0/rank-0.out", f"I am 0 {POISON}\n10%\r50%\r100%\n")
     append(
         run.dir / "attempt-0/rank-0.err", f"[rank0]: Traceback {POISON}\n".encode() + b"\x9b2J\n"

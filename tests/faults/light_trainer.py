@@ -23,7 +23,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ from breakpoints import DIRECTORY, LOOK_S, RANK, break_down, hold
 
 import fsdpkit
 from fsdpkit.config.training.settings import TrainingSettings
-from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, StorageError
+from fsdpkit.errors import STOPPED_EARLY, StorageError
 from fsdpkit.runs.checkpoint_writing import Claim, WrittenFile, abandon, claim, now, publish
 from fsdpkit.runs.checkpoints import Description, checkpoints_in, describe, problems_of
 from fsdpkit.runs.events import JsonLines
@@ -313,29 +312,5 @@ def train() -> int:
     return 0
 
 
-def main() -> int:
-    try:
-        return train()
-    except Exception as error:
-        _record(error)
-        if not isinstance(error, FsdpkitError):
-            raise
-        print(f"light_trainer: {error}", file=sys.stderr)
-        return error.exit_code
-
-
-def _record(error: Exception) -> None:
-    """Leave the error where torchelastic's `record` does, and in the same form."""
-    told = {
-        "message": f"{type(error).__name__}: {error}",
-        "extraInfo": {
-            "py_callstack": traceback.format_exc(),
-            "timestamp": str(int(time.time())),
-        },
-    }
-    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w", encoding="utf-8") as file:
-        json.dump({"message": told}, file)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(train())

@@ -11,7 +11,7 @@ import pytest
 
 from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.failures.ends import ProcessEnd, explain
-from fsdpkit.runs.layout import raised_beside
+from fsdpkit.runs.layout import error_file, raised_beside
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 from tests.launching.forking import Ended, Forking, started_anew
 from tests.launching.test_forked_ranks import ENDINGS, said
@@ -33,12 +33,12 @@ class Rank(NamedTuple):
         environ = {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4"}
         environ["FSDPKIT_HEARTBEAT_DIR"] = str(memory)
         if recorded:
-            environ["TORCHELASTIC_ERROR_FILE"] = str(memory / "rank-2.error.json")
+            environ["TORCHELASTIC_ERROR_FILE"] = str(error_file(memory, 2, 0))
         return self.start(environ)
 
     @property
     def file(self) -> Path:
-        return raised_beside(str(self.dir / "memory" / "rank-2.error.json"))
+        return raised_beside(error_file(self.dir / "memory", 2, 0))
 
     def record(self) -> RaisedRecord:
         record = read_raised(self.file)

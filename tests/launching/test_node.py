@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from fsdpkit.launching.policy import cause_of
 from fsdpkit.launching.rank_files import RunDirectoryLogs
 from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.history import failures_in
-from fsdpkit.runs.layout import AttemptPaths, raised_beside
+from fsdpkit.runs.layout import AttemptPaths, error_file, raised_beside
 from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.samples import Sample
 from tests.launching.made_reports import record
@@ -27,17 +26,18 @@ pytestmark = pytest.mark.torch
 NOW_S = time.time()
 
 
-def failed(local_rank: int, exitcode: int, error_file: Path | None, age_s: float = 0.0) -> object:
-    """torchelastic's own record of a failed rank, from a real error file."""
+def failed(local_rank: int, exitcode: int) -> object:
+    """torchelastic's own record of a failed rank."""
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-    if error_file is not None:
-        message = f"ValueError: rank {local_rank} broke"
-        at = NOW_S - age_s
-        extra = {"timestamp": str(int(at)), "py_callstack": ""}
-        error_file.write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
-        os.utime(error_file, (at, at))
-    return ProcessFailure(local_rank, 1234, exitcode, str(error_file or "<N/A>"))
+    return ProcessFailure(local_rank, 1234, exitcode, "<N/A>")
+
+
+def raised(memory: Path, rank: int, age_s: float, message: str = "", **more: Any) -> None:
+    """What a rank writes of its end so long ago."""
+    chain = [{"type": "ValueError", "message": message or f"rank {rank} broke", **more}]
+    line = {"status": 1, "time_ns": int((NOW_S - age_s) * 1e9), "chain": chain}
+    raised_beside(error_file(memory, rank, 0)).write_text(json.dumps(line))
 
 
 def first(
@@ -53,42 +53,31 @@ def first(
     return first_failure(error, AttemptPaths(attempt), 0, memory, ranks, when)
 
 
-def test_the_older_error_file_is_the_cause_not_the_lower_rank(tmp_path: Path) -> None:
-    late = failed(0, 1, tmp_path / "0.json", age_s=1.0)
-    early = failed(1, 1, tmp_path / "1.json", age_s=1.4)  # in the same second as the other, perhaps
-    failure = first((4, late), (5, early))
+def test_the_older_record_is_the_cause_not_the_lower_rank(tmp_path: Path) -> None:
+    raised(tmp_path, 4, age_s=1.0)
+    raised(tmp_path, 5, age_s=1.4)
+    failure = first((4, failed(0, 1)), (5, failed(1, 1)), memory=tmp_path)
     assert (failure.rank, failure.status) == (5, 1)
-    assert failure.words == "ValueError: rank 1 broke"
+    assert failure.words == "ValueError: rank 5 broke"
 
 
 def test_a_silent_exit_is_dated_one_look_back_so_followers_do_not_overtake_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time_ns", lambda: int(NOW_S * 1e9))
-    silent = failed(0, 3, None)
-    follower = failed(1, 1, tmp_path / "1.json", age_s=0.05)
-    failure = first((0, silent), (1, follower))
+    raised(tmp_path, 1, age_s=0.05)
+    failure = first((0, failed(0, 3)), (1, failed(1, 1)), memory=tmp_path)
     assert (failure.rank, failure.status, failure.words) == (0, 3, "exit status 3")
 
 
-def test_an_exception_without_words_is_recorded_by_its_name_alone(tmp_path: Path) -> None:
-    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-
-    file = tmp_path / "0.json"
-    file.write_text(
-        json.dumps({"message": {"message": "AssertionError: ", "extraInfo": {"timestamp": "1"}}})
-    )
-    assert first((0, ProcessFailure(0, 1234, 1, str(file)))).words == "AssertionError"
-
-
 def test_a_signal_is_named_and_counted_as_a_shell_does() -> None:
-    failure = first((2, failed(2, -9, None)))
+    failure = first((2, failed(2, -9)))
     assert failure.status == 137
     assert failure.words == "ended by signal 9 (SIGKILL)"
 
 
 def test_stopping_early_is_told_apart_from_failing() -> None:
-    failure = first((0, failed(0, STOPPED_EARLY, None)))
+    failure = first((0, failed(0, STOPPED_EARLY)))
     assert failure.status == STOPPED_EARLY
     assert "stopped early as asked" in failure.words
 
@@ -104,11 +93,11 @@ RAISED = """step 3 loss 2.1
 def test_a_script_that_records_nothing_is_judged_by_what_ended_it(tmp_path: Path) -> None:
     memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     (tmp_path / "rank-3.err").write_text(RAISED.format(3, memory))
-    found = first((3, failed(3, 1, None)), attempt=tmp_path)
+    found = first((3, failed(3, 1)), attempt=tmp_path)
     assert (found.words, cause_of(found)) == (memory, "out-of-memory")
     hint = "if you see CUDA out of memory, take a smaller batch\n"
     (tmp_path / "rank-3.err").write_text(hint + RAISED.format(3, "KeyError: 'oxide Xid 79'"))
-    found = first((3, failed(3, 1, None)), attempt=tmp_path)
+    found = first((3, failed(3, 1)), attempt=tmp_path)
     assert (found.words, cause_of(found)) == (
         "KeyError: 'oxide Xid 79'",
         "crash",
@@ -118,11 +107,8 @@ def test_a_script_that_records_nothing_is_judged_by_what_ended_it(tmp_path: Path
 def test_a_rank_s_own_record_in_memory_tells_what_ended_it_and_when(tmp_path: Path) -> None:
     """The run's directory is full: neither a traceback nor a copy of the record is there."""
     for local, message in enumerate(("[Errno 28] voll", "broken")):
-        chain = [{"type": "OSError", "message": message, "errno": 28 - 20 * local}]
-        at_ns = int((NOW_S - 9 + local) * 1e9)
-        text = json.dumps({"status": 1, "time_ns": at_ns, "chain": chain})
-        raised_beside(str(tmp_path / f"rank-{4 + local}.error.json")).write_text(text)
-    found = first((4, failed(0, 1, None)), (5, failed(1, 1, None)), memory=tmp_path)
+        raised(tmp_path, 4 + local, 9 - local, message, type="OSError", errno=28 - 20 * local)
+    found = first((4, failed(0, 1)), (5, failed(1, 1)), memory=tmp_path)
     assert (found.rank, found.time_ns) == (4, int((NOW_S - 9) * 1e9))
     assert "voll" in found.message
 
@@ -136,8 +122,8 @@ def test_what_ranks_tell_of_exceptions_is_kept_as_far_as_there_is_room(
     logs = RunDirectoryLogs(attempt, 1, memory, lambda _: {})
     environ = {"RANK": "6"}
     logs.reify({0: environ})
-    raised_beside(environ["TORCHELASTIC_ERROR_FILE"]).write_text("{}\n")
-    logs.keep_errors()
+    raised_beside(Path(environ["TORCHELASTIC_ERROR_FILE"])).write_text("{}\n")
+    logs.keep_raised()
     assert [*attempt.dir.iterdir()] == [attempt.rank_file(6, "raised.json", 1)]
 
     def full(_: str, kept: Path) -> None:
@@ -145,7 +131,7 @@ def test_what_ranks_tell_of_exceptions_is_kept_as_far_as_there_is_room(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shutil.copyfile", full)
-    logs.keep_errors()
+    logs.keep_raised()
     assert [*attempt.dir.iterdir()] == []
 
 
@@ -179,17 +165,15 @@ def test_what_a_rank_survived_by_many_steps_did_not_end_it(
         for at_s in (1.0, 1900.0)
     ]
     when = PrintedWhen(samples, 0)
-    assert first((4, failed(0, 1, None)), attempt=tmp_path, when=when).cause == cause
+    assert first((4, failed(0, 1)), attempt=tmp_path, when=when).cause == cause
 
 
 def test_a_rank_that_takes_long_to_end_may_have_failed_first(tmp_path: Path) -> None:
     """Not one that raised because it was asked to end, once another was gone."""
     for rank, age_s in ((1, 3.0), (2, -1.0)):
-        chain = [{"type": "ValueError", "message": f"sample {rank}"}]
-        line = {"status": 1, "time_ns": int((NOW_S - age_s) * 1e9), "chain": chain}
-        raised_beside(str(tmp_path / f"rank-{rank}.error.json")).write_text(json.dumps(line))
-    noticed = failed(0, 1, tmp_path / "0.json", age_s=1.0)
-    assert first((0, noticed), memory=tmp_path, ranks=[0, 1, 2]).rank == 1
+        raised(tmp_path, rank, age_s)
+    raised(tmp_path, 0, age_s=1.0)
+    assert first((0, failed(0, 1)), memory=tmp_path, ranks=[0, 1, 2]).rank == 1
 
 
 def test_who_only_lost_its_peer_comes_behind_whoever_raised(tmp_path: Path) -> None:
@@ -200,7 +184,7 @@ def test_who_only_lost_its_peer_comes_behind_whoever_raised(tmp_path: Path) -> N
     )
     (tmp_path / "rank-0.err").write_text(RAISED.format(0, nccl))
     (tmp_path / "rank-1.err").write_text(RAISED.format(1, "ValueError: a bad sample"))
-    found = first((0, failed(0, 1, None)), (1, failed(1, 1, None)), attempt=tmp_path)
+    found = first((0, failed(0, 1)), (1, failed(1, 1)), attempt=tmp_path)
     assert (found.rank, found.words) == (1, "ValueError: a bad sample")
 
 

@@ -75,10 +75,12 @@ def failure(attempt: AttemptPaths, at_s: float, node: int, rank: int | None, lin
     file.write_text(in_a_line(record))
 
 
-def error_file(attempt: AttemptPaths, rank: int, at_s: float, message: str, trace: str) -> None:
-    more = {"py_callstack": trace, "timestamp": str(int(at_s))}
-    text = json.dumps({"message": {"message": message, "extraInfo": more}})
-    attempt.rank_file(rank, "error.json", 0).write_text(text)
+def raised(attempt: AttemptPaths, rank: int, at_s: float, line: str, launch: int = 0) -> None:
+    """line: `ValueError: words`."""
+    kind, _, message = line.partition(": ")
+    told = {"time_ns": int(at_s * 1e9), "chain": [{"type": kind, "message": message}]}
+    text = json.dumps({"status": 1, **told}) + "\n"
+    attempt.rank_file(rank, "raised.json", launch).write_text(text)
 
 
 def ready(attempt: AttemptPaths, node: int, clock_offset_s: float = 0.0) -> None:

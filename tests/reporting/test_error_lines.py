@@ -12,10 +12,10 @@ from tests.reporting.log_runs import (
     append,
     attempt_of,
     ending,
-    error_file,
     failure,
     launch,
     make_run,
+    raised,
     ready,
     trouble,
 )
@@ -36,15 +36,17 @@ def test_the_first_failing_rank_comes_first_with_its_traceback_and_follow_ons_sa
     launch(attempt, 0, T0_S)
     failure(attempt, T0_S + 9, 0, 0, f"1 rank 0 on node1: {RESET.format(537)}")
     failure(attempt, T0_S + 10, 1, 3, "1 rank 3 on node2: ValueError: the loss is a walrus")
+    raised(attempt, 3, T0_S + 10, "ValueError: the loss is a walrus")
     trace = "Traceback (most recent call last):\n  File x\nValueError: the loss is a walrus"
-    error_file(attempt, 3, T0_S + 10, "ValueError: the loss is a walrus", trace)
+    append(attempt.rank_file(3, "err", 0), trace)
     for rank in (0, 1, 2):
-        error_file(attempt, rank, T0_S + 9, RESET.format(rank), "not worth reading")
+        raised(attempt, rank, T0_S + 9, RESET.format(rank))
+        append(attempt.rank_file(rank, "err", 0), "not worth reading")
     first, second = errors(run).broken
     assert (first.who, first.message) == ("rank 3 on node2", "ValueError: the loss is a walrus")
     assert not first.follow_on
     assert list(first.details) == trace.splitlines()
-    assert first.file == attempt.dir / "rank-3.error.json"
+    assert first.file == attempt.dir / "rank-3.err"
     assert second.follow_on
     assert not second.details
     assert (second.who, *second.same) == ("rank 0 on node1", "rank 1 on node1", "rank 2 on node2")

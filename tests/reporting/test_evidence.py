@@ -17,6 +17,7 @@ from fsdpkit.runs import log_ends
 from fsdpkit.runs.failures import FailureRecord, in_a_line
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from fsdpkit.runs.log_ends import end_of
+from tests.reporting.log_runs import raised
 from tests.reporting.made_run import JOB, T0, launches, made_run, starts, write_lines
 
 SACCT = f"{JOB}|FAILED|1:0|1:0|None|node[1-2]\n"
@@ -47,18 +48,6 @@ def record(node: int, message: str, rank: int | None = None, **more: Any) -> Fai
     return FailureRecord(by=by, name=f"node{node + 1}", rank=rank, **fields)
 
 
-def error_file(
-    task: TaskPaths, number: int, rank: int, message: str, at_s: float, launch: int = 0
-) -> None:
-    """What torchelastic writes for an exception."""
-    extra = {
-        "py_callstack": f"Traceback (most recent call last):\n{message}\n",
-        "timestamp": str(int(at_s)),
-    }
-    told = {"message": {"message": message, "extraInfo": extra}}
-    task.attempt(number).rank_file(rank, "error.json", launch).write_text(json.dumps(told))
-
-
 def log(directory: Path, name: str, text: str) -> Path:
     path = directory / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,21 +75,21 @@ def diagnosed(task: TaskPaths, sacct: str = SACCT) -> Diagnosis:
     return diagnose(gather_from(task.dir, {"sacct": sacct}))
 
 
-def test_a_rank_is_heard_through_its_record_its_error_file_and_its_log(tmp_path: Path) -> None:
+def test_a_rank_is_heard_through_its_agent_s_record_its_own_and_its_log(tmp_path: Path) -> None:
     task = run_with_an_attempt(tmp_path)
     fails(task, 0, T0 + 20.5, 1, "ValueError: bad", rank=2)
-    error_file(task, 0, 2, "ValueError: bad", T0 + 20)
-    error_file(task, 0, 0, RESET, T0 + 20)
+    raised(task.attempt(0), 2, T0 + 20, "ValueError: bad")
+    raised(task.attempt(0), 0, T0 + 21, RESET)
     log(task.attempt(0).dir, "rank-2.err", "first\nsecond\n")
     evidence = gather_from(task.dir, {"sacct": SACCT})
     two = voice(evidence, rank=2)
     assert (two.node, two.status, two.time_s) == ("node2", 1, T0 + 20.5)
     assert two.message
     assert two.message.text == "ValueError: bad"
-    assert two.traceback
-    assert "Traceback" in two.traceback.text
+    assert two.raised
+    assert two.raised.chain[0].message == "bad"
     assert [(text.file and text.file.name, text.line) for text in two.logs] == [("rank-2.err", 1)]
-    assert voice(evidence, rank=0).time_s == T0 + 21  # whole seconds: it may have been later
+    assert voice(evidence, rank=0).time_s == T0 + 21
     assert (diagnose(evidence).rank, diagnose(evidence).evidence[0].line) == (2, 1)
 
 
@@ -182,7 +171,7 @@ def test_the_culprit_is_found_among_512_ranks_though_nobody_recorded_it(tmp_path
 def test_launches_that_were_got_over_are_not_the_cause(tmp_path: Path) -> None:
     task = run_with_an_attempt(tmp_path)
     fails(task, 0, T0 + 20, 0, "OSError: [Errno 28] No space left on device", rank=0)
-    error_file(task, 0, 0, "OSError: [Errno 28] No space left on device", T0 + 20)
+    raised(task.attempt(0), 0, T0 + 20, "OSError: [Errno 28] No space left on device")
     write_lines(
         task.attempt(0).dir / "orders.jsonl",
         {
@@ -194,7 +183,7 @@ def test_launches_that_were_got_over_are_not_the_cause(tmp_path: Path) -> None:
     )
     launches(task, 0, T0 + 25, launch=1)
     fails(task, 0, T0 + 40, 1, "ValueError: bad", rank=2)
-    error_file(task, 0, 2, "ValueError: bad", T0 + 40, launch=1)
+    raised(task.attempt(0), 2, T0 + 40, "ValueError: bad", launch=1)
     told = "fsdpkit: rank 0 on node1: No space left on device; starting the ranks again in 5 s\n"
     log(task.dir, f"submitit/{JOB}_0_log.out", told)
     log(task.dir, f"submitit/{JOB}_0_log.err", "")
@@ -324,7 +313,7 @@ def test_memory_that_was_full_at_the_end_is_read_where_a_rank_was_killed(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "name", ["verdict.json", "ending.json", "rank-2.error.json", "orders.jsonl"]
+    "name", ["verdict.json", "ending.json", "rank-2.raised.json", "orders.jsonl"]
 )
 def test_a_torn_file_is_passed_over(tmp_path: Path, name: str) -> None:
     task = run_with_an_attempt(tmp_path)

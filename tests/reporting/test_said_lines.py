@@ -30,7 +30,7 @@ def test_a_ranks_last_words_name_the_cause_and_the_rank(said: Said) -> None:
 
 
 @lines_of("rank")
-def test_a_rank_without_an_error_file_is_understood_by_its_log(said: Said) -> None:
+def test_a_rank_without_a_record_is_understood_by_its_log(said: Said) -> None:
     if not re.match(r"[\w.]+(: |$)", said.words):
         return  # an agent's words
     marked = said.words.replace("\n", "\n[rank3]: ")

@@ -78,7 +78,7 @@ NO_FILES = [
 RECORDS = ["run.json", "job.json", "metrics.jsonl", "slurm-12.log", "stop-requested"]
 OF_ATTEMPT = [
     *("verdict.json", "ending.json", "orders.jsonl", "node-0.events.jsonl", "rank-0.err"),
-    *("node-0.samples.jsonl", "rank-0.out", "rank-0.error.json"),
+    *("node-0.samples.jsonl", "rank-0.out", "rank-0.raised.json"),
 ]
 
 

@@ -241,7 +241,6 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
     texts: dict[Where, LogText | None] = {
         "raised": voice.raised_text,
         "record": told if recorded else None,
-        "callstack": voice.traceback,
         "err": voice.log("err"),
         "out": voice.log("out"),
         "status": told,
@@ -250,13 +249,12 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
     end = ProcessEnd(
         status=voice.status,
         record=words.get("record", ""),
-        callstack=words.get("callstack", ""),
         raised=voice.raised,
         err=words.get("err", ""),
         out=words.get("out", ""),
     )
     found = None
-    if recorded and voice.traceback is None:  # its agent's reading of what can still be read
+    if recorded:  # its agent's reading of what can still be read
         found = explain(msgspec.structs.replace(end, record=""))
     if found is None or not found.shown.sure or found.where == "status":
         found = explain(end)

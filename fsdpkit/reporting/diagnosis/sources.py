@@ -1,7 +1,7 @@
 """The log sources of an attempt's end: ranks, the nodes' agents, the batch shell.
 
-Reads what `launching` wrote (failures/, torchelastic's error files) and the ends of the logs. For
-an attempt with several launches it reads the last one: the run recovered from the earlier ones.
+Reads what `launching` wrote (failures/, what ranks raised) and the ends of the logs. For an attempt
+with several launches it reads the last one: the run recovered from the earlier ones.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -25,12 +25,10 @@ from fsdpkit.runs.log_ends import LogText, end_of, newest_part, part_from, witho
 from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.raised import RaisedRecord, read_raised
 from fsdpkit.runs.rank_ends import RankEnd, read_rank_ends
-from fsdpkit.runs.reading import parsed
 
 _ALL_BYTES = 32 << 20
 """Shared by the ranks' logs of an attempt."""
 _LOG_BYTES = 64 << 10
-_ERROR_FILE_BYTES = 1 << 20
 _LAST_WORDS = 4096
 """Characters of a log in which its end is looked for, where that is asked of each rank."""
 
@@ -49,7 +47,6 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     """Its last words: the exception that ended it, or what its agent says of its end."""
     told: FailureRecord | None = None
     """What its agent, or a shell, has put on record of its end."""
-    traceback: LogText | None = None
     raised: RaisedRecord | None = None
     """The exception that ended it, as it recorded that itself."""
     raised_text: LogText | None = None
@@ -159,14 +156,13 @@ def _with_files(
     """The same with what the ranks' own files hold, and the ranks of which only files speak."""
     known = {voice.rank: place for place, voice in enumerate(found) if voice.rank is not None}
     files = _rank_files(attempt.paths, launch)
-    order = sorted(files, key=lambda r: (r not in known, not _TELL.intersection(files[r]), r))
+    order = sorted(files, key=lambda r: (r not in known, "raised.json" not in files[r], r))
     order = order[:RANKS_READ]
     most = min(_LOG_BYTES, _ALL_BYTES // max(1, 2 * len(order)))
     for rank in order:
         node = attempt.node_of_rank(rank, ranks_per_node) if ranks_per_node else None
         voice = found[known[rank]] if rank in known else Voice(kind="rank", rank=rank, node=node)
         voice = _with_raised(voice, files[rank].get("raised.json"), offsets)
-        voice = _with_error_file(voice, files[rank].get("error.json"))
         logs = (files[rank].get(kind) for kind in ("err", "out"))
         ends = (_end(log, most, failed=rank in known) for log in logs if log is not None)
         stacks = files[rank].get("stacks")
@@ -229,10 +225,6 @@ def _with_ends(
     return [with_end(voice) for voice in (*found, *silent)]
 
 
-_TELL = {"error.json", "raised.json"}
-"""Files that only ranks with an exception have."""
-
-
 def _rank_files(attempt: AttemptPaths, launch: int) -> dict[int, dict[str, Path]]:
     """Of each rank the files of one launch, by kind."""
     found: dict[int, dict[str, Path]] = {}
@@ -258,28 +250,6 @@ def _with_raised(voice: Voice, file: Path | None, offsets: Mapping[str, float]) 
         message=text if voice.message is None else voice.message,
         raised=record,
         raised_text=text,
-    )
-
-
-def _with_error_file(voice: Voice, file: Path | None) -> Voice:
-    """The exception, its traceback and its time from torchelastic's error file."""
-    read = end_of(file, _ERROR_FILE_BYTES) if file is not None else None
-    if read is None:
-        return voice
-    try:
-        told: Any = parsed(read.text)["message"]
-        message, extra = str(told["message"]), told.get("extraInfo", {})
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return voice
-    # Whole seconds; of two on one node the one recorded by the agent came first.
-    seconds = str(extra.get("timestamp", ""))
-    time_s = float(seconds) + 1.0 if seconds.isdecimal() else None
-    return msgspec.structs.replace(
-        voice,
-        status=1 if voice.status is None else voice.status,
-        time_s=time_s if voice.time_s is None else voice.time_s,
-        message=LogText(message, file) if voice.message is None else voice.message,
-        traceback=LogText(str(extra.get("py_callstack", "")), file),
     )
 
 

@@ -50,7 +50,7 @@ class LoggedFailure(msgspec.Struct, frozen=True, kw_only=True):
     same: tuple[str, ...] = ()
     """Others who reported the same."""
     details: tuple[str, ...] = ()
-    """The traceback, or the end of the rank's standard error."""
+    """The end of the rank's standard error."""
     file: Path | None = None
     """Where the details are from."""
 
@@ -131,8 +131,6 @@ def _failure_of(voice: Voice) -> LoggedFailure:
 
 
 def _details(voice: Voice) -> tuple[Sequence[str], Path | None]:
-    if voice.traceback is not None and voice.traceback.text.strip():
-        return voice.traceback.text.splitlines(), voice.traceback.file
     if (err := voice.log("err")) is None:
         return (), None
     lines = [line[:QUOTED] for line in err.text.splitlines() if line.strip()]

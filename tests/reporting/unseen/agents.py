@@ -7,7 +7,6 @@ that. The clock is the scene's.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -182,13 +181,9 @@ def _process_failure(scene: Scene, rank: int, one: Rank) -> SimpleNamespace:
     """The same as torchelastic's ProcessFailure, without torch."""
     assert one.status
     killed = one.status - 128 if one.status > 128 else 0
-    file = scene.attempt.rank_file(rank, "error.json", 0)
-    data = json.loads(file.read_text()) if file.exists() else {"message": "<NONE>"}
     return SimpleNamespace(
         local_rank=rank % scene.case.gpus,
         exitcode=-killed or one.status,
-        error_file=str(file) if file.exists() else "<N/A>",
-        error_file_data=data,
         signal_name=lambda: signal.Signals(killed).name,
     )
 

@@ -23,7 +23,7 @@ from fsdpkit.runs.outcomes import AttemptVerdict
 from fsdpkit.runs.record import RunRecord, save
 from tests.reporting.unseen import agents
 from tests.reporting.unseen.agents import LASTED_S, RETRY, Scene
-from tests.reporting.unseen.case import Case, Rank
+from tests.reporting.unseen.case import Case
 
 RUN = "train-20261122-003000-4b1a"
 """Of every case alike: a name must not help to name the cause."""
@@ -182,24 +182,12 @@ def _srun(case: Case, status: int) -> str:
 
 
 def _write_ranks(scene: Scene, node: int) -> None:
-    ended = scene.ended(node)
     for rank in range(node * scene.case.gpus, (node + 1) * scene.case.gpus):
         one = scene.case.rank(rank)
         _put(scene.attempt.rank_file(rank, "out", 0), one.out)
         _put(scene.attempt.rank_file(rank, "err", 0), one.err)
-        if rank in ended and one.record is not None:
-            _write_record(scene.attempt.rank_file(rank, "error.json", 0), one)
         if rank in scene.case.stacks:
             _put(scene.attempt.rank_file(rank, "stacks", 0), scene.case.stacks[rank])
-
-
-def _write_record(path: Path, rank: Rank) -> None:
-    """torchelastic's error file."""
-    at_s = FIRST_END_S + rank.after_s
-    stack = rank.callstack or f"Traceback (most recent call last):\n{rank.record}\n"
-    extra = {"py_callstack": stack, "timestamp": str(int(at_s))}
-    _put(path, json.dumps({"message": {"message": rank.record, "extraInfo": extra}}))
-    os.utime(path, (at_s, at_s))
 
 
 def _write_events(scene: Scene, node: int, reports: Sequence[Report]) -> None:

@@ -17,7 +17,7 @@ class Rank:
 
     A rank that would end later than torchelastic looks after the first on its node (0.1 s), or than
     the head node's agent waits for other nodes (3 s), is ended by its agent: its texts stay, its
-    status and record do not come to be.
+    status does not come to be.
     """
 
     err: str = ""
@@ -25,10 +25,6 @@ class Rank:
     out: str = ""
     status: int | None = None
     """Exit status; 128 + signal if a signal ended it. None: it went on until it was ended."""
-    record: str | None = None
-    """The exception in torchelastic's error file. None: the script does not use `record`."""
-    callstack: str = ""
-    """The traceback in that file."""
     after_s: float = 0.0
     """When it ended, in seconds after the first rank that ended."""
 

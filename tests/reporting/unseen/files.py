@@ -2,12 +2,11 @@
 
 A file begins with what is not text, as TOML, up to a line `---`. Then come sections, each with a
 head in brackets: `[rank 0-3,5] status=1 after_s=0.06`, `[others]`, `[stacks 3]`, `[batch]`,
-`[node 1]`, `[file PATH]`. Of a rank the texts follow behind `err:`, `out:`, `record:` and
-`callstack:`. A line of text has a space in front, or `>` where torch's excepthook wrote `[rankN]: `
-there; «NAME» alone on it stands for the lines of snippets.txt of that name, «r» for the number of
-the rank, «300*x» for as many letters, and «9 more» below a line for as many of the same. Control
-characters and backslashes are escaped as in Python; `\\c` at the end of a text says that its last
-line has no newline.
+`[node 1]`, `[file PATH]`. Of a rank the texts follow behind `err:` and `out:`. A line of text has a
+space in front, or `>` where torch's excepthook wrote `[rankN]: ` there; «NAME» alone on it stands
+for the lines of snippets.txt of that name, «r» for the number of the rank, «300*x» for as many
+letters, and «9 more» below a line for as many of the same. Control characters and backslashes are
+escaped as in Python; `\\c` at the end of a text says that its last line has no newline.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def _numbers(words: str) -> Iterator[int]:
 def _parts(lines: list[str], rank: int | None) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for line in lines:
-        if line in ("err:", "out:", "record:", "callstack:"):
+        if line in ("err:", "out:"):
             found[line[:-1]] = []
         else:
             found[[*found][-1]].append(line)

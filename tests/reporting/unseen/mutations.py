@@ -135,13 +135,7 @@ def other_paths(case: Case, dice: random.Random) -> Case:
     """Somebody else's home, script and environment."""
 
     def change(rank: Rank) -> Rank:
-        return replace(
-            rank,
-            err=moved(rank.err),
-            out=moved(rank.out),
-            record=None if rank.record is None else moved(rank.record),
-            callstack=moved(rank.callstack),
-        )
+        return replace(rank, err=moved(rank.err), out=moved(rank.out))
 
     return _of_ranks(case, change)
 
@@ -157,7 +151,7 @@ def peers_are_lost(case: Case, dice: random.Random) -> Case | None:
 
 def on_64_ranks(case: Case, dice: random.Random) -> Case | None:
     """The same on 8 nodes with 8 GPUs each; the ranks keep their nodes and their places there."""
-    told = "".join(rank.err + (rank.record or "") + rank.out for rank in case.ranks.values())
+    told = "".join(rank.err + rank.out for rank in case.ranks.values())
     numbered = re.search(r"(?i)\branks?\W{0,2}\d", told + case.batch)
     if case.size >= 64 or case.nodes > 8 or case.hung or case.stacks or numbered:
         return None
