@@ -35,6 +35,8 @@ class Allocation:
     """As the cluster calls itself."""
     submit_s: float
     """When it was submitted, by the cluster's clock."""
+    hold: str | None = None
+    """The run that it is, if it was made to be held for others (`fsdpkit hold`)."""
 
     @property
     def resources(self) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""The nodes that a run of `fsdpkit hold` has, and which of them are free."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+from fsdpkit.config.allocation import Allocation
+from fsdpkit.config.job import Resources
+from fsdpkit.errors import SchedulerError, UsageError
+from fsdpkit.runs.job_file import table_of_job
+from fsdpkit.scheduling.local import store
+from fsdpkit.scheduling.opened import OpenRun
+
+
+def nodes_held_by(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
+    """What the hold of that name has and no other run is on. Raises UsageError unless it is one and
+    has nodes now, SchedulerError if that is not known."""
+    run = OpenRun.open(name, runs=runs)
+    if not run.record.holds:
+        raise UsageError(f"{run.id} is no hold: fsdpkit hold gets nodes to run on")
+    if run.record.kind != kind:
+        raise UsageError(f"the hold {run.id} is on another cluster: {run.record.site}")
+    state = run.state()
+    if state is None:
+        raise SchedulerError(f"whether the hold {run.id} has its nodes is not known at the moment")
+    if state.phase != "running":
+        raise UsageError(f"the hold {run.id} has no nodes now: {state.describe()}")
+    assert run.job_id is not None
+    found = _local(run) if run.record.kind == "local" else _slurm(run)
+    return replace(found, hold=run.id)
+
+
+def _local(run: OpenRun) -> Allocation:
+    from fsdpkit.scheduling.local.supervisor import nodes_of
+
+    assert run.job_id is not None
+    job, resources = store.find(run.job_id), table_of_job(run.dir, "resources", Resources)
+    state = job.state() if job else None
+    if job is None or state is None:
+        raise SchedulerError(f"the local cluster knows no job {run.job_id}")
+    taken = {node for other in store.on_hold(run.job_id) for node in other.description["nodes"]}
+    nodes = nodes_of(int(job.id) * 7, resources.nodes)
+    return Allocation(
+        job_id=job.id,
+        nodes=tuple(node for node in nodes if node not in taken),
+        gpus=resources.gpus,
+        cpus=int(job.description["options"]["cpus-per-task"]),
+        left_s=int((state.end_s or time.time() + resources.time_s) - time.time()),
+        partition="",
+        account=None,
+        cluster=None,
+        submit_s=0.0,
+    )
+
+
+def _slurm(run: OpenRun) -> Allocation:
+    raise SchedulerError("not yet")
