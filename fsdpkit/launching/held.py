@@ -11,17 +11,31 @@ import os
 import resource
 import signal
 import socket
+import struct
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from fsdpkit.launching.fork_server import receive, send
-from fsdpkit.launching.holder import LIMITS, SIGNALS, address_of, is_own
 from fsdpkit.launching.job_log import say
 
 VARIABLE = "FSDPKIT_HOLD"
 """Name of the hold's run, in the environment of runs on it."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+LIMITS = ("RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_CORE")
+_CREDENTIALS = struct.Struct("3i")
 _ANSWER_S = 30.0
+
+
+def address_of(hold: str, node: str) -> str:
+    """Where the holder of a hold listens on a node: a name in Linux's abstract namespace."""
+    return f"\0fsdpkit-{os.getuid()}-{hold}-{node}"
+
+
+def is_own(connection: socket.socket) -> bool:
+    """Whether the process at the other end is this user's (unix(7), SO_PEERCRED)."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
 
 
 def hand_over(environ: Mapping[str, str]) -> None:

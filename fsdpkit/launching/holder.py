@@ -18,7 +18,6 @@ import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -29,19 +28,17 @@ from typing import Any, NoReturn
 from fsdpkit.launching import agent, fork_safety, kernel
 from fsdpkit.launching.allocator import set_allocator
 from fsdpkit.launching.fork_server import LoadedTorch, load, receive, send
+from fsdpkit.launching.held import LIMITS, SIGNALS, VARIABLE, address_of, is_own
 from fsdpkit.launching.import_surroundings import is_read_late
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.program import ColdStartError, Program, same_interpreter, take_over
 from fsdpkit.launching.python_path import restore
 from fsdpkit.launching.set_aside import WITH_TORCH
 
-_CREDENTIALS = struct.Struct("3i")
 _LOOK_S = 0.1
 """How often a holder with agents looks whether one has ended."""
 _ANSWER_S = 5.0
 """How long who connects may take to say what it wants."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
-LIMITS = ("RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_CORE")
 _NATIVE = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_", "NPY_", "ATEN_"),
     *("TORCH", "PYTORCH_", "C10_", "CUDA", "CUBLAS", "CUDNN", "NVIDIA_", "NVRTC", "HIP", "HSA_"),
@@ -49,17 +46,6 @@ _NATIVE = (
     *("ONEDNN_", "TRITON_", "INTEL_", "OPENSSL_"),
 )
 """Beginnings of variables that libraries of C and C++ read by themselves when they are loaded."""
-
-
-def address_of(hold: str, node: str) -> str:
-    """Where the holder of a hold listens on a node: a name in Linux's abstract namespace."""
-    return f"\0fsdpkit-{os.getuid()}-{hold}-{node}"
-
-
-def is_own(connection: socket.socket) -> bool:
-    """Whether the process at the other end is this user's (unix(7), SO_PEERCRED)."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
 
 
 @dataclass
@@ -222,7 +208,7 @@ def main() -> NoReturn:
         loaded, why_not = None, f"{type(error).__name__}: {error}"
         say(f"torch is not loaded ahead: {why_not}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(address_of(os.environ["FSDPKIT_HOLD"], os.environ["SLURMD_NODENAME"]))
+    listener.bind(address_of(os.environ[VARIABLE], os.environ["SLURMD_NODENAME"]))
     listener.listen(64)
     Path(sys.argv[1]).touch(0o600)
     say("ready for runs")
