@@ -39,7 +39,7 @@ from fsdpkit.publishing.catalogue.runtime import (  # noqa: E402
     cache_dir,
     fetch,
 )
-from fsdpkit.publishing.catalogue.writing import write  # noqa: E402
+from fsdpkit.publishing.replacing import CATALOGUE, write  # noqa: E402
 from tests.browsers import binary_of  # noqa: E402
 from tests.publishing.catalogue_pages import Quiet  # noqa: E402
 from tests.publishing.made_centre import make_centre  # noqa: E402
@@ -87,7 +87,7 @@ def served() -> Iterator[str]:
         os.environ |= {"FSDPKIT_STATE_DIR": f"{top}/state", "FSDPKIT_CONFIG_DIR": os.devnull}
         engine = engine_of(fetch(cache_dir())).files
         catalogue = read_catalogue([shown_centre(top), make_centre(top)], clusters=["hrc-heron"])
-        write(catalogue_files(catalogue, "Heron", engine), top / "pages")
+        write(CATALOGUE, catalogue_files(catalogue, "Heron", engine), top / "pages")
         handler = functools.partial(Quiet, directory=str(top / "pages"))
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()

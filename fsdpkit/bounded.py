@@ -43,6 +43,9 @@ RENDERING_BYTES = _limit(256 << 20, "bytes", "memory of rendering it, beyond wha
 TEMPLATE_FILES = _limit(1000, "entries", "a template's folder")
 SCRIPT_BYTES = _limit(4 << 20, "bytes", "a training script, as it is looked through")
 MODEL_BYTES = _limit(64 << 20, "bytes", "a model's config.json, or the index of its weights")
+COUNTED_BYTES = _limit(32 << 20, "bytes", "training data, as its rows are counted")
+BALANCE_BYTES = _limit(1 << 16, "bytes", "what a centre's command says of an account's balance")
+BALANCE_S = _limit(10, "s", "how long that command may take")
 LAYERS = _limit(1000, "entries", "layers, blocks or experts of a model, in its config.json")
 
 # Runs

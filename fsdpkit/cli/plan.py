@@ -21,6 +21,7 @@ from fsdpkit.cli.options import (
 )
 from fsdpkit.cli.plan_answer import planned, print_plans
 from fsdpkit.cli.plan_calibration import calibrated, show
+from fsdpkit.cli.plan_outlook import outlook, print_outlook
 from fsdpkit.cli.plan_question import PlanQuestion
 from fsdpkit.cli.plan_tune import search, tuned
 from fsdpkit.cli.trusting import consent, trust_option
@@ -76,6 +77,11 @@ _question = partial(grouped, "Questions")
 )
 @_question(
     "--most", metavar="KEY", help="Find the largest value that fits, as for training.batch_size."
+)
+@_question(
+    "--soonest",
+    is_flag=True,
+    help="Ask Slurm when each partition would start the job, and show when it ends.",
 )
 @_question(
     "--compiled",
@@ -137,6 +143,7 @@ def command(
     nodes: tuple[int, ...],
     tried: tuple[str, ...],
     most: str | None,
+    soonest: bool,
     compiled: bool,
     tune: bool,
     aim: Any,
@@ -193,7 +200,8 @@ def command(
     # A plan of our T5 is kept by its settings, that of a script by what it is told.
     own = model is not None
     told = question.args_alone() if own else None
-    return _one(question.step, by, picture, as_json, keep=not own or told is not None, told=told)
+    keep = not own or told is not None
+    return _one(question, by, picture, as_json, soonest=soonest, keep=keep, told=told)
 
 
 def _refuse_what_does_not_fit(given: Mapping[str, Any]) -> None:
@@ -203,6 +211,8 @@ def _refuse_what_does_not_fit(given: Mapping[str, Any]) -> None:
     several_plans = bool(given["tried"]) + bool(given["most"]) + given["tune"]
     if several_plans > 1:
         raise UsageError("--try compares values, --most looks for one, --tune for all: choose one")
+    if given["soonest"] and several_plans:
+        raise UsageError("--soonest is about one plan: leave out --try, --most and --tune")
     if given["picture"] and several_plans:
         raise UsageError("--picture draws one plan: leave out --try, --most and --tune")
     if given["compiled"] and (given["tune"] or given["speed_file"] or given["published"]):
@@ -252,18 +262,20 @@ def _largest(ask: Ask, most: str, as_json: bool) -> int:
 
 
 def _one(
-    ask: Ask,
+    question: PlanQuestion,
     by: By,
     picture: Path | None,
     as_json: bool,
     *,
+    soonest: bool,
     keep: bool,
     told: Sequence[str] | None,
 ) -> int:
-    """One plan, its speed, and what would fit if it does not."""
+    """One plan, its speed, when it ends, and what would fit if it does not."""
     from fsdpkit.planning import plans, speed_words, words
     from fsdpkit.planning.forecast import forecast
 
+    ask = question.step
     one = plans.plan(ask(()))
     expected = None if one.asked.compiled else forecast(one.asked, by, one.tape)
     open_ended = one.fit in ("fits", "not known")
@@ -274,13 +286,16 @@ def _one(
         from fsdpkit.planning.picture import draw
 
         write_file(draw(one), picture)
+    ahead = outlook(question, one, expected, soonest=soonest)
     if as_json:
-        print_plans([((), one), *better], expected)
+        print_plans([((), one), *better], expected, ahead)
     else:
         _print(words.table(one))
         if expected is not None:
             click.echo()
             _print(speed_words.lines(expected))
+        click.echo()
+        print_outlook(ahead)
         if better:
             ((sets, fitting),) = better
             how = " ".join(f"--set {each}" for each in sets)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from fsdpkit.cli.json_output import answer
 
 if TYPE_CHECKING:
+    from fsdpkit.cli.plan_outlook import Outlook
     from fsdpkit.planning.forecast import Forecast
     from fsdpkit.planning.speed import Speed
     from fsdpkit.planning.verdict import MemoryVerdict
@@ -82,17 +83,21 @@ def planned(
     speed_rests_on: str | None,
     speed_network_assumed: str | None,
     speed_left_out: Sequence[str],
+    outlook: Outlook | None,
 ) -> None:
     """Of what was asked for; then, if it does not fit, what would, or all variations.
 
     speed: of what was asked for; null where nothing is known of it. It rests on published figures,
     or on runs. speed_network_assumed: null if what joins the nodes was measured, or its profile
-    says it. speed_left_out: what was measured and does not count, with the reason.
+    says it. speed_left_out: what was measured and does not count, with the reason. outlook: null
+    where values are compared.
     """
 
 
 def print_plans(
-    found: Sequence[tuple[tuple[str, ...], MemoryVerdict | str]], expected: Forecast | None = None
+    found: Sequence[tuple[tuple[str, ...], MemoryVerdict | str]],
+    expected: Forecast | None = None,
+    ahead: Outlook | None = None,
 ) -> None:
     """Each with what it was asked for; a text in place of one that was refused."""
     planned(
@@ -101,6 +106,7 @@ def print_plans(
         speed_rests_on=expected.rests_on or None if expected else None,
         speed_network_assumed=expected.network or None if expected else None,
         speed_left_out=expected.left_out if expected else (),
+        outlook=ahead,
     )
 
 

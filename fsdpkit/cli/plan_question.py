@@ -10,12 +10,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fsdpkit.config.job import Resources
     from fsdpkit.config.job_loading import LoadedJob
+    from fsdpkit.config.placement import Placement
+    from fsdpkit.config.profile import SiteProfile
     from fsdpkit.config.site import LoadedSite
     from fsdpkit.config.training import TrainingSettings
     from fsdpkit.config.trust import Consent
     from fsdpkit.planning.asked import AskedStep
     from fsdpkit.planning.cards import Card
+    from fsdpkit.scheduling.submission import SubmitRequest
     from fsdpkit.scheduling.wanted import Wanted
+
+
+@dataclass(frozen=True)
+class PlanPlace:
+    """Where the job would run, as far as that is known."""
+
+    job: LoadedJob
+    site: LoadedSite | None
+    profile: SiteProfile
+    placement: Placement
 
 
 @dataclass(frozen=True)
@@ -108,6 +121,51 @@ class PlanQuestion:
         if not fitting:
             raise UsageError("--tune: " + next(iter(refused.values())))
         return fitting, refused
+
+    def place(self) -> PlanPlace:
+        """The site's place for the job; where a GPU was named and no site, one without facts.
+        Raises FsdpkitError."""
+        from fsdpkit.config.partition import NodeType, Partition
+        from fsdpkit.config.placement import Placement, place_to_plan
+        from fsdpkit.config.profile import SiteProfile
+        from fsdpkit.config.site import choose_site
+        from fsdpkit.scheduling.live_placement import completed
+
+        job = self._job()
+        resources = job.spec.resources
+        if self.gpu is not None and self.cluster is None:
+            memory_mb, no_facts = resources.memory_mb, Partition()
+            gpus, node = resources.gpus, NodeType()
+            placed = Placement(None, {}, node, gpus, "", memory_mb, "", "", no_facts, ())
+            profile = SiteProfile(schema="fsdpkit.site/1", title="a cluster")
+            return PlanPlace(job, None, profile, placed)
+        site, _ = choose_site(self.cluster)
+        placed = completed(place_to_plan(resources, site), resources, site.profile)
+        return PlanPlace(job, site, site.profile, placed)
+
+    def balance(self, place: PlanPlace) -> str | None:
+        """What the centre's command says of the job's account; None where there is no command, no
+        account, or this is another machine. Raises ConfigError for a stranger's profile."""
+        from fsdpkit.scheduling.charging import balance_of
+        from fsdpkit.scheduling.slurm_answers import answers_for
+
+        command, account = place.profile.billing.balance, place.job.spec.resources.account
+        if not command or account is None or place.site is None:
+            return None
+        if answers_for(place.profile) is None or not self.agreed.to_site(place.site):
+            return None
+        return balance_of(command, account)
+
+    def as_request(self) -> SubmitRequest:
+        """The same as a submission, whether or not the job fits its GPUs."""
+        from dataclasses import asdict
+
+        from fsdpkit.scheduling.submission import SubmitRequest
+
+        said = asdict(self.wanted)
+        return SubmitRequest(
+            **said, job=self.job, cluster=self.cluster, args=self.args, by_plan=False
+        )
 
     def site_and_network(self) -> tuple[str | None, float | None]:
         """The cluster whose runs count, and what its profile says of bandwidth between nodes; None

@@ -13,8 +13,7 @@ import click
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, runs_option, table
 from fsdpkit.cli.terminal import reading_bar
-from fsdpkit.config.units import format_bytes
-from fsdpkit.reporting.words import roughly
+from fsdpkit.config.units import format_bytes, roughly
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.pruning import Holding, PrunedRun

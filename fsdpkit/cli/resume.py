@@ -19,6 +19,7 @@ from fsdpkit.cli.options import (
     wanted,
 )
 from fsdpkit.cli.submit import (
+    ending,
     outcome,
     print_output,
     print_script,
@@ -59,6 +60,12 @@ def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
     help="Only these array tasks: 0-3,7.",
 )
 @trust_option
+@grouped(
+    HOW,
+    "--here",
+    is_flag=True,
+    help="Run in the allocation that this shell is in, queue nothing; implies --wait.",
+)
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @waiting_options
 @json_option(submitted, rendered, group=AFTERWARDS)
@@ -70,6 +77,7 @@ def command(
     wait: bool,
     follow: bool,
     as_json: bool,
+    here: bool,
     **asked: Any,
 ) -> int:
     """Continue an ended RUN from its newest checkpoint, in the same run directory.
@@ -92,8 +100,8 @@ def command(
 
     def end(run: Run, first_attempt: int = 0) -> int:
         report(run, as_json)
-        if wait or follow:
-            with going_on(run.id):
+        if wait or follow or here:
+            with ending(run) if here else going_on(run.id):
                 if follow:
                     print_output(run, first_attempt)
                 return outcome(run)
@@ -101,7 +109,7 @@ def command(
 
     say_what_is_not_read()
     opened = Run.open(run, runs=runs)
-    request = ResumeRequest(**asked)
+    request = ResumeRequest(here=here, **asked)
     if request == ResumeRequest() and not dry_run and (held := release_held(opened)):
         click.echo(f"fsdpkit: job {', '.join(held)} was held, and is released", err=True)
         return end(opened)
@@ -112,5 +120,6 @@ def command(
     if dry_run:
         print_script(render(plan, opened.dir, compiled_templates()), as_json)
         return 0
-    say_what_is_left_out(leaked_variables())
+    if not here:
+        say_what_is_left_out(leaked_variables())
     return end(submit_resume(opened, plan, agreed), 0 if plan.chained else plan.first_attempt)

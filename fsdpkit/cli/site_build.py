@@ -67,7 +67,7 @@ def command(
     from fsdpkit.publishing.catalogue.plans import NO_PLANS, read_plans
     from fsdpkit.publishing.catalogue.reading import read_catalogue
     from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch
-    from fsdpkit.publishing.catalogue.writing import write
+    from fsdpkit.publishing.replacing import CATALOGUE, write
 
     folders = [centre.absolute() for centre in centres]
     folders = folders or [layer.dir for layer in reversed(assets.centre_layers())]
@@ -75,7 +75,8 @@ def command(
     catalogue = read_catalogue(folders, installed, clusters, carried)
     shown = name or (folders[0].name if folders else "fsdpkit")
     engine = engine_of(fetch(cache_dir()) if runtime is None else runtime)
-    write(catalogue_files(catalogue, shown, engine.files), output)
+    pages = catalogue_files(catalogue, shown, engine.files)
+    write(CATALOGUE, pages, output, force=True)
     click.echo(
         f"{output}: {len(catalogue.sites)} clusters, {len(catalogue.templates)} templates, "
         f"{len(catalogue.jobs)} jobs" + ("" if plans is None else f", {len(carried.files)} plans")

@@ -46,13 +46,14 @@ def command(name: str, as_json: bool) -> int:
     from fsdpkit.config.site import load_site
     from fsdpkit.errors import UsageError
     from fsdpkit.publishing.drift import drift, lines
+    from fsdpkit.scheduling.login_node import host_name
     from fsdpkit.scheduling.slurm_answers import SlurmAnswers
 
     site = load_site(name)
     if site.profile.kind == "local":
         raise UsageError(f"{site.id} is this machine, not a cluster of Slurm's")
     live = SlurmAnswers(site.profile.slurm_clusters).live()
-    found = drift(site.profile, live)
+    found = drift(site.profile, live, host_name())
     if as_json:
         _compared(site.id, not found.differ, **vars(found), unread=live.not_read)
         return 1 if found.differ else 0

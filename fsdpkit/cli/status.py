@@ -16,7 +16,8 @@ import click
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, hanging, runs_option
 from fsdpkit.cli.terminal import redraw
-from fsdpkit.reporting.words import roughly, second
+from fsdpkit.config.units import roughly
+from fsdpkit.reporting.words import second
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.status_record import Status, Task

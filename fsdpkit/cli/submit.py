@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.states import JobState
+    from fsdpkit.scheduling.submission import SubmitRequest
 
 
 class _Submit(WithTrainerArgs):
@@ -117,6 +118,12 @@ def _judged(answer: str) -> None:
     default=True,
     help="Submit even if fsdpkit plan says it does not fit.",
 )
+@grouped(
+    HOW,
+    "--soonest",
+    is_flag=True,
+    help="Take the partition in which it ends first, by Slurm's estimate of when each starts it.",
+)
 @grouped(HOW, "--check", is_flag=True, help="Let Slurm validate the script; submit nothing.")
 @waiting_options
 @json_option(submitted, rendered, _judged, group=AFTERWARDS)
@@ -125,6 +132,7 @@ def command(
     trust: tuple[str, ...],
     dry_run: bool,
     check: bool,
+    soonest: bool,
     wait: bool,
     follow: bool,
     as_json: bool,
@@ -153,10 +161,17 @@ def command(
     say_what_is_not_read()
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
+<<<<<<< HEAD
     if check and (asked["here"] or asked["on"]):
         raise click.UsageError("--check asks about a queue, which --here and --on need not.")
     if asked["here"] and asked["on"]:
         raise click.UsageError("--here is this shell's allocation, --on a hold: choose one.")
+=======
+    if soonest and asked["here"]:
+        raise click.UsageError("--soonest asks about queues, which --here needs not: choose one.")
+    if check and asked["here"]:
+        raise click.UsageError("--check asks about a queue, which --here needs not: choose one.")
+>>>>>>> main
     if module is not None:
         if job is not None:
             raise click.UsageError(f"-m starts a module: leave out {job}, or put it behind --.")
@@ -164,6 +179,8 @@ def command(
     if job is None and args and not args[0].startswith("-"):
         raise click.UsageError(f"Name what is started before --: fsdpkit submit {args[0]} …")
     request = submission.SubmitRequest(args=args, job=job, **asked)
+    if soonest:
+        request = _in_soonest(request)
     agreed = consent(trust, submits=not (dry_run or check))
     plan, why = submission.plan(request, agreed)
     say_where(plan, why)
@@ -189,6 +206,21 @@ def command(
                 print_output(run)
             return outcome(run)
     return 0
+
+
+def _in_soonest(request: SubmitRequest) -> SubmitRequest:
+    """The same job in the partition where it ends first, which standard error shows. Raises
+    UsageError where none would start it."""
+    from dataclasses import replace
+
+    from fsdpkit.scheduling.expected import expected_s
+    from fsdpkit.scheduling.soonest import lines, soonest, starts
+
+    found = starts(request, expected_s)
+    first = soonest(found)
+    for line in lines(found):
+        click.echo(f"fsdpkit: {line}", err=True)
+    return replace(request, partition=first.partition)
 
 
 @contextlib.contextmanager

@@ -112,8 +112,9 @@ def command(
     docs/ondemand.md. Exit status 0; 65 if the template, the profile or the job cannot be exported;
     74 if the directory cannot be written.
     """
+    import fsdpkit
     from fsdpkit.publishing.export.build import build
-    from fsdpkit.publishing.export.writing import write
+    from fsdpkit.publishing.replacing import EXPORT, write
     from fsdpkit.publishing.template_named import open_template
 
     found = open_template(template)
@@ -123,22 +124,22 @@ def command(
 
         spec = load_job(job).spec
     app = build(found, _clusters(clusters), portal, job=spec, python=python, release=release)
-    about = found.manifest
-    made = write(
-        app.files,
-        output,
-        portal=app.portal,
-        release=app.release,
-        template=f"{about.name} {about.version}, sha256 {found.sha256}",
-        force=force,
-    )
+    manifest = found.manifest
+    about = {
+        "made_by": f"fsdpkit {fsdpkit.__version__}",
+        "portal": app.portal,
+        "release": app.release,
+        "template": f"{manifest.name} {manifest.version}, sha256 {found.sha256}",
+    }
+    contents = {name: text.encode() for name, text in app.files.items()}
+    made = write(EXPORT, contents, output, about=about, force=force)
     if as_json:
         return _exported(
             dir=made,
             to=app.portal,
             release=app.release,
-            template=about.name,
-            version=about.version,
+            template=manifest.name,
+            version=manifest.version,
             sha256=found.sha256,
             files=sorted(app.files),
             clusters=[_cluster(one) for one in app.exports],

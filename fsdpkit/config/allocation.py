@@ -48,9 +48,10 @@ class Allocation:
     def refuse_more(self, resources: Resources, *, needs_gpus: bool) -> None:
         """Raise UsageError for what the allocation lacks."""
         if lacking := [*self._lacking(resources, needs_gpus)]:
+            what, option = ("allocation", "--here") if self.hold is None else ("hold's job", "--on")
             raise UsageError(
-                f"the allocation {self.job_id} has {', '.join(lacking)}: ask for less, or leave "
-                "out --here to queue a job"
+                f"the {what} {self.job_id} has {', '.join(lacking)}: ask for less, or leave out "
+                f"{option} to queue a job"
             )
 
     def _lacking(self, resources: Resources, needs_gpus: bool) -> Iterator[str]:

@@ -18,7 +18,7 @@ from fsdpkit.config.units import format_time
 from fsdpkit.errors import UsageError
 
 _EARLY_S = 60  # by as much Slurm may deliver the warning too soon (sbatch(1), --signal)
-_START_S = 120  # modules, imports, rendezvous
+START_S = 120  # modules, imports, rendezvous
 
 
 def problems(
@@ -57,7 +57,7 @@ def among(resources: Resources, partition: Partition, kinds: Sequence[NodeType])
 
 def shortest_s(profile: SiteProfile) -> int:
     """A job of no more than this has no time to train."""
-    return profile.policy.warning_s + _EARLY_S + _START_S
+    return profile.policy.warning_s + _EARLY_S + START_S
 
 
 def warning_s(resources: Resources, profile: SiteProfile) -> int:
@@ -65,6 +65,11 @@ def warning_s(resources: Resources, profile: SiteProfile) -> int:
     would be at its start (of a script that does not look at it), in its last quarter."""
     is_short = resources.time_s <= shortest_s(profile)
     return min(profile.policy.warning_s, resources.time_s // 4 if is_short else sys.maxsize)
+
+
+def training_s(resources: Resources, profile: SiteProfile) -> int:
+    """Of the time limit, what is left for training between the start and the warning."""
+    return resources.time_s - warning_s(resources, profile) - _EARLY_S - START_S
 
 
 def refuse_no_time(resources: Resources, profile: SiteProfile) -> None:

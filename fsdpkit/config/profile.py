@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.config.billing import Billing
 from fsdpkit.config.fields import Scalar, Text, VariableName
 from fsdpkit.config.linear_regex import LinearRegex, matches
 from fsdpkit.config.loading import parsed
@@ -245,8 +246,19 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file systems, in words: where runs live is the person's choice (--runs)."""
+    """The file systems: where runs live is the person's choice (--runs)."""
 
+    read_gb_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="Rate at which one job can read from the file system of its data, all its "
+            "nodes together, in 10^9 bytes a second."
+        ),
+    ] = None
+    write_gb_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="The same for writing checkpoints where runs live."),
+    ] = None
     notes: Annotated[str | None, Meta(description="What a person should know of it.")] = None
 
 
@@ -312,6 +324,7 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     )
     container: Annotated[Container, Meta(description="Its container engine.")] = Container()
     storage: Annotated[Storage, Meta(description="Its file systems.")] = Storage()
+    billing: Annotated[Billing, Meta(description="What it charges.")] = Billing()
     policy: Annotated[Policy, Meta(description="Its rules.")] = Policy()
     parameters: Annotated[dict[str, Scalar], Meta(description="Template parameters, by name.")] = {}
 

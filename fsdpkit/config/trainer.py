@@ -38,6 +38,25 @@ class CheckpointSize(NamedTuple):
     """Checkpoints that are on disk at most, the one that is being written included."""
 
 
+class TrainingLength(NamedTuple):
+    """When training ends, and what it does besides its steps."""
+
+    steps: int | None = None
+    """None: not known."""
+    source: str = ""
+    """What says so, such as `training.steps`; of None, why it is not known and what to do."""
+    is_estimate: bool = False
+    saves: int = 0
+    """Checkpoints until then."""
+    background: bool = False
+    """Whether training goes on while one is written."""
+    evaluations: int = 0
+    evaluated: int = 0
+    """Batches of a rank in one of them."""
+    not_counted: tuple[str, ...] = ()
+    """What else takes time."""
+
+
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A `[training]` without keys."""
 
@@ -162,3 +181,16 @@ class Trainer:
             The sizes; None where nothing is written, or it is not known.
         """
         return None
+
+    def length(self, settings: Any, ranks: int, work_dir: Path) -> TrainingLength:
+        """When training ends. May read data, a bounded part of it.
+
+        Args:
+            settings: What `in_place` returned.
+            ranks: Ranks of the job.
+            work_dir: The job's directory, in which relative paths start.
+
+        Returns:
+            The length.
+        """
+        return TrainingLength(source="the trainer does not say how many steps it makes")

@@ -167,6 +167,11 @@ class Consent:
         ConfigError."""
         return TrustedJob(job) if self.to(items_of(job, site, template)) else None
 
+    def to_site(self, site: LoadedSite) -> bool:
+        """Whether a command that the profile names may run. Raises ConfigError."""
+        tables = site.layered.files.values()
+        return self.to(_item(each, kind="site", name=site.id) for each in tables)
+
     def to_script(self, path: Path) -> TrustedScript:
         """The file, and with it what lies beside it and can be imported. Raises ConfigError."""
         try:

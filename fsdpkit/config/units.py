@@ -1,4 +1,4 @@
-"""Slurm's spellings of time, memory and array tasks, read into numbers; sizes in words."""
+"""Slurm's spellings of time, memory and array tasks, read into numbers; sizes, times in words."""
 
 from __future__ import annotations
 
@@ -55,6 +55,18 @@ def format_time(seconds: int) -> str:
     days, rest = divmod(seconds, 86400)
     clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
     return f"{days}-{clock}" if days else clock
+
+
+def roughly(seconds: float) -> str:
+    """A duration in a column: `45 s`, `12 min`, `3 h 05 min`, `2 d 7 h`."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def parse_memory_mb(text: str) -> int:

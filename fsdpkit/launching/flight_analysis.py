@@ -2,21 +2,18 @@
 
     python -m fsdpkit.launching.flight_analysis DUMPS RESULT LAUNCH WORLD_SIZE
 
-It is a separate process, because torch's analyser takes time and memory that grow with the number
-of ranks and must not bring down the agent. A dump is a pickle of lists, dicts, numbers and texts,
-and only these are accepted; the directory must belong to this user and be closed to all others.
-Mismatched calls are taken from torch's analyser; which ranks a collective waits for is derived
-from the states of the entries, which the analyser ignores. Source of the format:
+It is a separate process, because its time and memory grow with the number of ranks and must not
+bring down the agent. A dump is a pickle of lists, dicts, numbers and texts, and only these are
+accepted; the directory must belong to this user and be closed to all others. Which ranks a
+collective waits for is derived from the states of the entries. Source of the format:
 torch/csrc/distributed/c10d/FlightRecorder.hpp and
 torch/distributed/flight_recorder/components/builder.py, torch 2.13.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
-import json
 import os
 import pickle
 import re
@@ -30,13 +27,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fsdpkit.launching.no_collector import no_collector
 from fsdpkit.process_limits import limit_resources
-from fsdpkit.runs.flight_record import DUMP, FlightRecord, Mismatch, Stuck
+from fsdpkit.runs.flight_record import DUMP, FlightRecord, Stuck
 from fsdpkit.runs.layout import write_atomically
 
 MEMORY_BYTES = 4 << 30
-"""Beyond what importing torch takes."""
 CPU_S = 120
 _MOST_BYTES = 256 << 20
 _MOST_ENTRIES = 256_000
@@ -47,7 +42,6 @@ _SIZES_A_SECOND = 1000
 """Ranks of other nodes are asked a little later; no new dump for so long: none will come."""
 _NONE_S = 3.0
 _LONGEST_WAIT_S = 40.0
-_MOST_REASONS = 64
 Entry = dict[str, Any]
 
 
@@ -73,12 +67,9 @@ def main(words: Sequence[str]) -> None:
     os.nice(10)
     if not wait_for_dumps(dumps, world_size):
         return
-    with no_collector(), contextlib.redirect_stdout(io.StringIO()):
-        import torch
-        from torch.distributed.flight_recorder.components import builder  # noqa: F401
     limit_resources(memory_bytes=MEMORY_BYTES, cpu_s=CPU_S)
     read, unread = read_dumps(dumps)
-    record = record_of(read, launch, world_size, str(torch.__version__))
+    record = record_of(read, launch, world_size)
     record = msgspec.structs.replace(record, unread=unread)
     write_atomically(result, msgspec.json.format(msgspec.json.encode(record)).decode())
 
@@ -179,26 +170,14 @@ def _is_done(entry: Entry) -> bool:
     return bool(entry["retired"]) or entry["state"] == "completed"
 
 
-def record_of(
-    dumps: Mapping[int, Dump], launch: int, world_size: int, version: str
-) -> FlightRecord:
+def record_of(dumps: Mapping[int, Dump], launch: int, world_size: int) -> FlightRecord:
     """What the dumps say together."""
     dumps = _with_groups(dumps, world_size)
-    mismatches: list[Mismatch] = []
-    error = None
-    try:
-        mismatches = _mismatches(dumps)
-    # torch's analyser reports any problem with a dump as some exception.
-    except (Exception, SystemExit) as failure:
-        error = f"torch's analyser: {type(failure).__name__}: {failure}"[:300]
     return FlightRecord(
         launch=launch,
         world_size=world_size,
-        torch=version,
         dumps=sorted(dumps),
         stuck=_stuck(dumps),
-        mismatches=mismatches,
-        error=error,
     )
 
 
@@ -254,9 +233,12 @@ def _stuck(dumps: Mapping[int, Dump]) -> list[Stuck]:
 
 
 def _first(group: _Group, calls: Mapping[int, Mapping[int, Entry]]) -> Stuck | None:
-    """The earliest collective that a rank waits in, and where the others are."""
+    """The earliest collective that ranks called differently or that one waits in, and where the
+    others are."""
     is_open = {rank: [n for n, e in by.items() if not _is_done(e)] for rank, by in calls.items()}
-    if numbers := [number for some in is_open.values() for number in some]:
+    differing = _differing(calls)
+    numbers = [number for some in is_open.values() for number in some] + differing
+    if numbers:
         number = min(numbers)
         waiting = [rank for rank, some in is_open.items() if number in some]
     else:
@@ -265,7 +247,7 @@ def _first(group: _Group, calls: Mapping[int, Mapping[int, Entry]]) -> Stuck | N
         called = {rank: by[number] for rank, by in calls.items() if number in by}
         waiting = [rank for rank, entry in called.items() if entry["state"] != "completed"]
     entries = {rank: by[number] for rank, by in calls.items() if number in by}
-    if not waiting:
+    if not waiting and number not in differing:
         return None
     kinds = Counter(_call(entry) for entry in entries.values())
     usual = max(kinds, key=lambda kind: (kinds[kind], kind == _call(entries[min(entries)])))
@@ -291,6 +273,16 @@ def _first(group: _Group, calls: Mapping[int, Mapping[int, Entry]]) -> Stuck | N
         },
         where=_place(asked["frames"]),
     )
+
+
+def _differing(calls: Mapping[int, Mapping[int, Entry]]) -> list[int]:
+    """Numbers under which ranks called different operations. Sizes are not compared here: those of
+    a call that finished everywhere prove nothing."""
+    operations: dict[int, set[str]] = defaultdict(set)
+    for by in calls.values():
+        for number, entry in by.items():
+            operations[number].add(_operation(entry))
+    return [number for number, names in operations.items() if len(names) > 1]
 
 
 _OF_EACH_RANK_S_OWN_SIZE = frozenset(
@@ -327,49 +319,6 @@ def _place(frames: Iterable[Mapping[str, Any]]) -> str | None:
         if path and "/torch/" not in path and not path.startswith("<"):
             return f"{path}:{frame.get('line')} in {frame.get('name')}"
     return None
-
-
-def _mismatches(dumps: Mapping[int, Dump]) -> list[Mismatch]:
-    """By torch's analyser, the earliest of each group."""
-    from torch.distributed.flight_recorder.components.builder import build_db
-
-    details = {
-        str(rank): {
-            "rank": rank,
-            "host_name": f"host_rank{rank}",
-            "entries": list(dump.entries),
-            "version": dump.version,
-            "pg_config": {
-                name: {"name": name, "desc": description, "ranks": json.dumps(ranks)}
-                for name, (description, ranks) in dump.groups.items()
-            },
-        }
-        for rank, dump in dumps.items()
-    }
-    options = argparse.Namespace(
-        allow_incomplete_ranks=True, just_print_entries=False, verbose=False, mismatch_cap=10
-    )
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        database: Any = build_db(details, options, next(iter(dumps.values())).version)
-    labels = {
-        name: description for d in dumps.values() for name, (description, _) in d.groups.items()
-    }
-    found: dict[str, Mismatch] = {}
-    for collective in database.collectives:
-        reasons = {
-            int(rank): str(other.type_of_mismatch).removeprefix("Error type: ")[:300]
-            for rank, other in sorted((collective.mismatch_collectives or {}).items())
-            # One rank has finished, another not yet: they made the same calls.
-            if "COLLECTIVE_STATE_MISMATCH" not in str(other.type_of_mismatch)
-        }
-        if reasons and collective.group_id not in found:
-            found[collective.group_id] = Mismatch(
-                group=labels.get(collective.group_id) or collective.group_id,
-                sequence=collective.collective_seq_id,
-                operation=collective.collective_name.partition(":")[2],
-                reasons=dict(list(reasons.items())[:_MOST_REASONS]),
-            )
-    return list(found.values())
 
 
 if __name__ == "__main__":

@@ -8,19 +8,87 @@ Source: NVML API reference; `pynvml` is the package nvidia-ml-py, the extra `fsd
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fsdpkit.runs.node_report import GpuState
 
-Answer = TypeVar("Answer")
-
 _MIB = 2**20
+_MOST_XIDS = 64
+"""At once: a GPU that reports without end has been heard by then."""
 
 
-def handles(environ: Mapping[str, str]) -> list[Any]:
-    """NVML's handles of the GPUs in CUDA_VISIBLE_DEVICES, of all where it is not set; [] without
-    the package, a driver or a GPU.
+class _Gpu:
+    """A GPU of this job, and NVML to ask about it."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+
+    def ask(self, what: str, *words: Any, **named: Any) -> Any:
+        """The answer of `nvmlDeviceGet…`; words: NVML's constants by their names. None where this
+        GPU, or this package, does not support it."""
+        with contextlib.suppress(self._nvml.NVMLError, AttributeError):
+            known = [getattr(self._nvml, word) for word in words]
+            return getattr(self._nvml, f"nvmlDeviceGet{what}")(self._handle, *known, **named)
+        return None
+
+    @property
+    def name(self) -> str | None:
+        found = self.ask("Name")
+        return found.decode() if isinstance(found, bytes) else found
+
+    @property
+    def memory(self) -> Any:
+        """By NVML's second version, whose `used` excludes memory reserved by the driver, where the
+        package and the driver have it."""
+        with contextlib.suppress(Exception):
+            version = self._nvml.nvmlMemory_v2
+            return self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=version)
+        return self.ask("MemoryInfo")
+
+    def ecc_errors(self, kind: str) -> int | None:
+        """Since the driver was loaded. kind: CORRECTED or UNCORRECTED."""
+        words = f"NVML_MEMORY_ERROR_TYPE_{kind}", "NVML_VOLATILE_ECC"
+        found = self.ask("TotalEccErrors", *words)
+        return None if found is None else int(found)
+
+    @property
+    def processes(self) -> list[str]:
+        """Each process with a CUDA context here, as `1234 python (512 MiB)`."""
+        return [
+            f"{process.pid} {_process_name(process.pid)} ({_mib(process.usedGpuMemory)})"
+            for process in self.ask("ComputeRunningProcesses") or []
+        ]
+
+    def events(self) -> Any:
+        """An event set that collects its critical XIDs; None where it has none."""
+        with contextlib.suppress(self._nvml.NVMLError, AttributeError):
+            events = self._nvml.nvmlEventSetCreate()
+            try:
+                kind = self._nvml.nvmlEventTypeXidCriticalError
+                self._nvml.nvmlDeviceRegisterEvents(self._handle, kind, events)
+            except self._nvml.NVMLError:
+                self.free(events)
+                return None
+            return events
+        return None
+
+    def pending(self, events: Any) -> list[int]:
+        """XIDs that have come; does not wait."""
+        found: list[int] = []
+        with contextlib.suppress(self._nvml.NVMLError):  # timed out: there are no more
+            while events is not None and len(found) < _MOST_XIDS:
+                found.append(int(self._nvml.nvmlEventSetWait_v2(events, 0).eventData))
+        return found
+
+    def free(self, events: Any) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlEventSetFree(events)
+
+
+def _gpus(environ: Mapping[str, str]) -> list[_Gpu]:
+    """Those in CUDA_VISIBLE_DEVICES, all where it is not set; [] without the package, a driver or a
+    GPU.
 
     Numbers are taken as NVML's own: Slurm counts in the same order, that of the PCI bus.
     """
@@ -30,97 +98,47 @@ def handles(environ: Mapping[str, str]) -> list[Any]:
         pynvml.nvmlInit()
         visible = environ.get("CUDA_VISIBLE_DEVICES")
         if visible is None:
-            return [
-                pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
-            ]
-        words = [word.strip() for word in visible.split(",")]
-        return [_handle(word) for word in words if word not in ("", "NoDevFiles")]
+            words = [str(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        else:
+            words = [word.strip() for word in visible.split(",")]
+        found = [word for word in words if word not in ("", "NoDevFiles")]
+        return [_Gpu(pynvml, _handle(pynvml, word)) for word in found]
     except Exception:  # ImportError, NVMLError, or whatever a broken driver raises
         return []
 
 
-def _handle(word: str) -> Any:
-    import pynvml
-
+def _handle(nvml: Any, word: str) -> Any:
     if word.isdigit():
-        return pynvml.nvmlDeviceGetHandleByIndex(int(word))
-    return pynvml.nvmlDeviceGetHandleByUUID(word)  # GPU-… or MIG-…
+        return nvml.nvmlDeviceGetHandleByIndex(int(word))
+    return nvml.nvmlDeviceGetHandleByUUID(word)  # GPU-… or MIG-…
 
 
 def gpu_states(environ: Mapping[str, str]) -> list[GpuState]:
     """One reading of each GPU of this job, in the order of CUDA_VISIBLE_DEVICES."""
-    return [_state(index, handle) for index, handle in enumerate(handles(environ))]
+    return [_state(index, gpu) for index, gpu in enumerate(_gpus(environ))]
 
 
 def capabilities(environ: Mapping[str, str]) -> list[tuple[str | None, tuple[int, int]]]:
     """Name and compute capability of each GPU of this job that answers."""
-    found = []
-    for handle in handles(environ):
-        name, capability = _name(handle), _capability(handle)
-        if capability is not None:
-            found.append((name, capability))
-    return found
+    known = [(gpu.name, gpu.ask("CudaComputeCapability")) for gpu in _gpus(environ)]
+    return [(name, (int(found[0]), int(found[1]))) for name, found in known if found]
 
 
-def _name(handle: Any) -> str | None:
-    import pynvml
-
-    return _asked(lambda: _text(pynvml.nvmlDeviceGetName(handle)))
-
-
-def _capability(handle: Any) -> tuple[int, int] | None:
-    import pynvml
-
-    found = _asked(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    return found and (int(found[0]), int(found[1]))
-
-
-def _state(index: int, handle: Any) -> GpuState:
-    import pynvml
-
-    memory = _memory(handle)
-    rows = _asked(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
+def _state(index: int, gpu: _Gpu) -> GpuState:
+    memory, rows = gpu.memory, gpu.ask("RemappedRows")
     return GpuState(
         index=index,
-        name=_name(handle),
+        name=gpu.name,
         memory_total_mib=memory and memory.total // _MIB,
         memory_used_mib=memory and memory.used // _MIB,
-        clock_mhz=_asked(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
-        clock_max_mhz=_asked(
-            lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
-        ),
-        temperature_c=_asked(
-            lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
-        ),
-        uncorrected_ecc_errors=_asked(
-            lambda: pynvml.nvmlDeviceGetTotalEccErrors(
-                handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-            )
-        ),
+        clock_mhz=gpu.ask("ClockInfo", "NVML_CLOCK_SM"),
+        clock_max_mhz=gpu.ask("MaxClockInfo", "NVML_CLOCK_SM"),
+        temperature_c=gpu.ask("Temperature", "NVML_TEMPERATURE_GPU"),
+        uncorrected_ecc_errors=gpu.ecc_errors("UNCORRECTED"),
         remap_pending=None if rows is None else bool(rows[2]),
         remap_failed=None if rows is None else bool(rows[3]),
-        processes=_processes(handle),
+        processes=gpu.processes,
     )
-
-
-def _memory(handle: Any) -> Any:
-    """NVML's second version, whose `used` excludes memory reserved by the driver; else the
-    first."""
-    import pynvml
-
-    with contextlib.suppress(Exception):  # a package or driver older than the second version
-        return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    return _asked(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
-
-
-def _processes(handle: Any) -> list[str]:
-    """Each process with a CUDA context here, as `1234 python (512 MiB)`."""
-    import pynvml
-
-    return [
-        f"{process.pid} {_process_name(process.pid)} ({_mib(process.usedGpuMemory)})"
-        for process in _asked(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-    ]
 
 
 def _mib(size_bytes: int | None) -> str:
@@ -138,19 +156,6 @@ def _process_name(pid: int) -> str:
     return name
 
 
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
-
-
-def _asked(question: Callable[[], Answer]) -> Answer | None:
-    import pynvml
-
-    try:
-        return question()
-    except (pynvml.NVMLError, AttributeError):  # not supported by this GPU, or by this package
-        return None
-
-
 _THROTTLING = {
     0x04: "sw_power_cap",
     0x08: "hw_slowdown",
@@ -165,8 +170,7 @@ class GpuWatch:
     """Readings of this job's GPUs during the training, and what their driver reports of them."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._handles = handles(environ)
-        self._events = [_events_of(handle) for handle in self._handles]
+        self._watched = [(gpu, gpu.events()) for gpu in _gpus(environ)]
 
     def sample(self) -> list[dict[str, Any]]:
         """One entry a GPU, in the order of CUDA_VISIBLE_DEVICES, without what it does not answer.
@@ -174,50 +178,33 @@ class GpuWatch:
         `xids`: the XID errors since the sample before.
         """
         return [
-            {name: value for name, value in _readings(handle, events).items() if value is not None}
-            for handle, events in zip(self._handles, self._events, strict=True)
+            {name: value for name, value in _readings(gpu, events).items() if value is not None}
+            for gpu, events in self._watched
         ]
 
 
-def _readings(handle: Any, events: Any) -> dict[str, Any]:
-    import pynvml
-
-    rates = _asked(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
-    memory = _asked(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
-    power_mw = _asked(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
-    reasons = _asked(lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+def _readings(gpu: _Gpu, events: Any) -> dict[str, Any]:
+    rates, memory, power_mw = (
+        gpu.ask("UtilizationRates"),
+        gpu.ask("MemoryInfo"),
+        gpu.ask("PowerUsage"),
+    )
+    reasons = gpu.ask("CurrentClocksEventReasons")
     if reasons is None:  # its name before driver 535
-        reasons = _asked(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        reasons = gpu.ask("CurrentClocksThrottleReasons")
     throttled = [name for bit, name in _THROTTLING.items() if (reasons or 0) & bit]
     return {
         "utilization_percent": rates and rates.gpu,
         "memory_used_bytes": memory and memory.used,
         "memory_total_bytes": memory and memory.total,
-        "temperature_c": _asked(
-            lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
-        ),
+        "temperature_c": gpu.ask("Temperature", "NVML_TEMPERATURE_GPU"),
         "power_w": None if power_mw is None else power_mw / 1000,
-        "clock_mhz": _asked(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        "clock_mhz": gpu.ask("ClockInfo", "NVML_CLOCK_SM"),
         "throttled": throttled or None,
-        "ecc_corrected": _ecc_errors(handle, "CORRECTED"),
-        "ecc_uncorrected": _ecc_errors(handle, "UNCORRECTED"),
-        "xids": (_pending(events) or None) if events is not None else None,
+        "ecc_corrected": gpu.ecc_errors("CORRECTED"),
+        "ecc_uncorrected": gpu.ecc_errors("UNCORRECTED"),
+        "xids": gpu.pending(events) or None,
     }
-
-
-def _ecc_errors(handle: Any, kind: str) -> int | None:
-    """Since the driver was loaded."""
-    import pynvml
-
-    return _asked(
-        lambda: int(
-            pynvml.nvmlDeviceGetTotalEccErrors(
-                handle,
-                getattr(pynvml, f"NVML_MEMORY_ERROR_TYPE_{kind}"),
-                pynvml.NVML_VOLATILE_ECC,
-            )
-        )
-    )
 
 
 @contextlib.contextmanager
@@ -228,48 +215,11 @@ def xid_errors(environ: Mapping[str, str]) -> Iterator[list[int]]:
     read.
     """
     found: list[int] = []
-    watched = [_events_of(handle) for handle in handles(environ)]
+    watched = [(gpu, gpu.events()) for gpu in _gpus(environ)]
     try:
         yield found
     finally:
-        for events in watched:
+        for gpu, events in watched:
             if events is not None:
-                found += _pending(events)
-                _free(events)
-
-
-def _events_of(handle: Any) -> Any:
-    """An event set that collects the GPU's critical XIDs; None where it has none."""
-    import pynvml
-
-    with contextlib.suppress(pynvml.NVMLError, AttributeError):
-        events = pynvml.nvmlEventSetCreate()
-        try:
-            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
-        except pynvml.NVMLError:
-            _free(events)
-            return None
-        return events
-    return None
-
-
-def _pending(events: Any) -> list[int]:
-    """Those that have come; does not wait."""
-    import pynvml
-
-    found: list[int] = []
-    with contextlib.suppress(pynvml.NVMLError):  # timed out: there are no more
-        while len(found) < _MOST_XIDS:
-            found.append(int(pynvml.nvmlEventSetWait_v2(events, 0).eventData))
-    return found
-
-
-def _free(events: Any) -> None:
-    import pynvml
-
-    with contextlib.suppress(pynvml.NVMLError):
-        pynvml.nvmlEventSetFree(events)
-
-
-_MOST_XIDS = 64
-"""At once: a GPU that reports without end has been heard by then."""
+                found += gpu.pending(events)
+                gpu.free(events)

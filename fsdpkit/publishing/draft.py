@@ -119,7 +119,7 @@ def _login_notes(login: LoginNode) -> dict[str, str]:
         "identify": "the login node that this was asked on, and those numbered like it",
         "login.arch": "of the login node that this was asked on",
         "network": f"{seen}: {adapters or ', '.join(login.interfaces)}",
-        "container": f"{seen}: on PATH",
+        "container": f"{seen}: {'srun --help' if login.container == 'pyxis' else 'on PATH'}",
     }
     return {key: cut(note, 300) for key, note in notes.items()}
 
@@ -152,7 +152,7 @@ def _unknown(live: LiveCluster, login: LoginNode, made: Making) -> Iterator[str]
     else:
         yield "whether there are modules: no variable of Lmod or environment-modules was set"
     if login.container is None:
-        yield "the container engine: neither apptainer nor singularity was on PATH"
+        yield "the container engine: no apptainer or singularity on PATH, no pyxis in srun --help"
     yield "what the centre's own submit plug-in (job_submit, cli_filter) adds or refuses"
     for what, why in live.refused.items():
         yield cut(f"{_REFUSED[what]}: {why}", 300)
@@ -179,6 +179,13 @@ def is_for_tests(partition: LivePartition) -> bool:
     """Whether it is a queue to try things out, which a centre keeps free of other work."""
     short = partition.max_time_s is not None and partition.max_time_s <= _SHORT_S
     return short and _FOR_TESTS.search(partition.name) is not None
+
+
+def not_from(partition: LivePartition, host: str) -> Iterator[str]:
+    """Why it takes no jobs from this login node; nothing where it does."""
+    here = {host, host.partition(".")[0]}
+    if host and partition.login_nodes is not None and not here & {*partition.login_nodes}:
+        yield f"AllocNodes={','.join(partition.login_nodes)}"
 
 
 class Making:
@@ -316,9 +323,7 @@ class Making:
 
     def _why_not_automatic(self, live: LivePartition, way: _Way) -> Iterator[str]:
         yield from live.restricted
-        here = {self.host, self.host.partition(".")[0]}
-        if live.login_nodes is not None and not here & {*live.login_nodes}:
-            yield f"AllocNodes={','.join(live.login_nodes)}"
+        yield from not_from(live, self.host)
         if live.allowed_qos is not None and self.live.enforces("qos"):
             own = {name for a in self.live.associations or () if a.user for name in a.qos}
             if not {*live.allowed_qos} & (own or self._defaults()):

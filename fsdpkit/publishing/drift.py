@@ -15,7 +15,7 @@ import msgspec
 from fsdpkit.config.partition import NodeType, Partition, together
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.units import parse_time_s
-from fsdpkit.publishing.draft import Making, slurm_facts
+from fsdpkit.publishing.draft import Making, not_from, slurm_facts
 from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
 from fsdpkit.scheduling.live_placement import gpu_form
 
@@ -25,10 +25,10 @@ _LIMITS = (
     *("min_nodes", "max_nodes", "max_time", "max_node_hours", "max_gpu_hours"),
     *("min_gpus_per_job", "max_gpus_per_job", "max_gpus_per_node", "max_gpus_per_user"),
     *("max_gpus_per_account", "max_nodes_per_user", "max_jobs_per_user"),
-    *("max_memory_per_cpu_mb", "allowed_qos"),
+    *("max_memory_per_cpu_mb", "allowed_qos", "whole_nodes"),
 )
 """What a cluster has gained of these refuses jobs that the profile lets pass: a difference."""
-_OF_PARTITION = (*_LIMITS, "default_time", "whole_nodes", "preempt")
+_OF_PARTITION = (*_LIMITS, "default_time", "preempt")
 _OF_NODES = ("gpus", "gpu_type", "arch", "nodes", "cpus", "memory_mb", "features")
 _SAYS_NO_LIMIT = ("max_nodes", "max_time")
 """Of these a partition without a value has no limit, unless a QOS has one that was not read."""
@@ -52,15 +52,15 @@ class Drift:
     not_compared: tuple[str, ...]
 
 
-def drift(profile: SiteProfile, live: LiveCluster) -> Drift:
-    """What the cluster says otherwise than its profile."""
-    found = _Comparing(profile, live)
+def drift(profile: SiteProfile, live: LiveCluster, host: str = "") -> Drift:
+    """What the cluster says otherwise than its profile. host: the login node that asks."""
+    found = _Comparing(profile, live, host)
     return Drift(tuple(found.differ), tuple(found.missing), tuple(found.not_compared))
 
 
 class _Comparing:
-    def __init__(self, profile: SiteProfile, live: LiveCluster) -> None:
-        self.profile, self.live = profile, live
+    def __init__(self, profile: SiteProfile, live: LiveCluster, host: str) -> None:
+        self.profile, self.live, self.host = profile, live, host
         self.differ: list[ProfileDifference] = []
         self.missing: list[ProfileDifference] = []
         self.not_compared: list[str] = []
@@ -126,8 +126,9 @@ class _Comparing:
         if not ways:
             self.not_compared.append(f"{key}: partition {living.name} has no nodes")
             return
-        if ours.automatic and living.restricted:
-            restricted = ", ".join(living.restricted)
+        barred = [*living.restricted, *not_from(living, self.host)]
+        if ours.automatic and barred:
+            restricted = ", ".join(barred)
             self.differ.append(ProfileDifference(f"{key}.automatic", True, restricted))
         of_ours = together([self.profile.node_types[kind] for kind in ours.kinds])
         theirs = max(ways, key=lambda way: _likeness(of_ours, self._kind(way)))

@@ -1,21 +1,108 @@
-"""A directory that is made beside an older one and takes its place at once: readers see either."""
+"""A directory that is made beside an older one and takes its place at once: readers see either.
+
+Only what was made before is replaced, and what somebody changed since only if asked to: an app in
+service may have been corrected by hand.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from fsdpkit.bounded import DETAILS_BYTES, read_bytes
 from fsdpkit.errors import StorageError, UsageError
 
 _EXCHANGE = 2  # RENAME_EXCHANGE, renameat2(2)
 _AT_FDCWD = -100
 
 
-def present_in(output: Path) -> dict[str, Path]:
+@dataclass(frozen=True)
+class MadeDirectory:
+    """A kind of directory. record: the file in it that says what was made; of schema `schema`."""
+
+    noun: str
+    record: str
+    schema: str
+
+
+EXPORT = MadeDirectory("export", ".fsdpkit-export.json", "fsdpkit.export/1")
+CATALOGUE = MadeDirectory("catalogue", "catalogue.json", "fsdpkit.catalogue/1")
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """What it holds, by path the sha256."""
+
+    files: dict[str, str]
+
+
+def write(
+    kind: MadeDirectory,
+    files: Mapping[str, bytes],
+    output: Path,
+    *,
+    about: Mapping[str, str] | None = None,
+    force: bool = False,
+) -> Path:
+    """Make `output` hold `files` and a record of them and nothing else, and return its whole path.
+
+    about: what else the record says. force: also in place of files that were changed by hand.
+    Raises UsageError for a directory that holds anything else, StorageError if it cannot be
+    written.
+    """
+    output = Path(os.path.abspath(output))
+    _refuse_others(kind, output, force)
+    digests = {name: _sha256(content) for name, content in sorted(files.items())}
+    record = {"schema": kind.schema, **(about or {}), "files": digests}
+    encoded = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    _make_anew(output, {**files, kind.record: encoded})
+    return output
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _refuse_others(kind: MadeDirectory, output: Path, force: bool) -> None:
+    here = Path.cwd()
+    if output == here or output in here.parents:
+        raise UsageError(f"--output {output}: holds the directory you are in; name one below it")
+    present, own = _present_in(output), _made_before(output / kind.record)
+    if strange := sorted(set(present) - set(own) - {kind.record}):
+        raise UsageError(
+            f"--output {output}: holds {strange[0]!r}, which no {kind.noun} put there, and it "
+            f"would be lost: choose a directory that is the {kind.noun}'s alone"
+        )
+    try:
+        changed = sorted(
+            name
+            for name, path in present.items()
+            if name in own and (path.is_symlink() or _sha256(path.read_bytes()) != own[name])
+        )
+    except OSError as error:
+        raise StorageError(f"{output}: cannot be read: {error.strerror}") from error
+    if changed and not force:
+        raise UsageError(
+            f"--output {output}: {changed[0]} was changed since it was exported, and that would be "
+            "lost: make the change in the template, or replace it with --force"
+        )
+
+
+def _made_before(record: Path) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(read_bytes(record, DETAILS_BYTES), type=_Record).files
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _present_in(output: Path) -> dict[str, Path]:
     """All files and links in a directory, by path in it; none if it is not there. Raises UsageError
     for what is no directory, StorageError if it cannot be read."""
     if output.is_symlink():
@@ -34,7 +121,7 @@ def present_in(output: Path) -> dict[str, Path]:
         raise StorageError(f"{output}: cannot be read: {error.strerror}") from error
 
 
-def make_anew(output: Path, files: Mapping[str, bytes]) -> None:
+def _make_anew(output: Path, files: Mapping[str, bytes]) -> None:
     """Make a directory hold these files and nothing else. Raises StorageError, and then it is as it
     was."""
     try:

@@ -1,8 +1,6 @@
-"""A regular expression read the other way round: texts that it allows, and bash's form of it.
+"""A regular expression read the other way round: texts that it allows.
 
-`template test` needs the longest and the nastiest text that a parameter's pattern lets through; an
-exported script checks a form's field in bash, whose expressions are POSIX's. What is not understood
-is said to be so (None), never guessed.
+`template test` needs the longest and the nastiest text that a parameter's pattern lets through.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -43,9 +41,6 @@ _REPEATS = {
     for name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
     if hasattr(_c, name)
 }
-
-
-# ---- Texts
 
 
 def allowed_texts(pattern: str | None) -> list[str]:
@@ -135,116 +130,4 @@ _CATEGORIES = {
     _c.CATEGORY_NOT_WORD: r"\W",
     _c.CATEGORY_SPACE: r"\s",
     _c.CATEGORY_NOT_SPACE: r"\S",
-}
-
-
-# ---- bash
-
-
-def for_bash(pattern: str) -> str | None:
-    """The pattern in POSIX's extended form, for ASCII text; None where that cannot say it."""
-    try:
-        return _posix(_without_anchors(tree_of(pattern)))
-    except (_Unknown, re.error):
-        return None
-
-
-def _without_anchors(tree: Tree) -> list[Any]:
-    """A pattern is for the whole text, so `^` in front and `$` behind add nothing."""
-    pieces = list(tree)
-    if pieces and pieces[0] == (_c.AT, _c.AT_BEGINNING):
-        pieces = pieces[1:]
-    if pieces and pieces[-1] == (_c.AT, _c.AT_END):
-        pieces = pieces[:-1]
-    return pieces
-
-
-class _Unknown(Exception):
-    pass
-
-
-def _posix(tree: Tree) -> str:
-    made = ""
-    for operation, argument in tree:
-        made += _POSIX.get(operation, _unknown)(operation, argument)
-    return made
-
-
-def _unknown(operation: Any, argument: Any) -> str:
-    raise _Unknown
-
-
-def _posix_literal(operation: Any, argument: int) -> str:
-    char = chr(argument)
-    if not char.isascii() or not char.isprintable():
-        raise _Unknown
-    return f"[{char}]" if char in ".*+?(){}|$" else rf"\{char}" if char in "[]^\\" else char
-
-
-def _posix_class(operation: Any, argument: Any) -> str:
-    """By the ASCII characters that are in it, which needs no knowledge of POSIX's own classes."""
-    one = re.compile(_source(operation, argument), re.ASCII)
-    chars = [chr(n) for n in range(32, 127) if one.fullmatch(chr(n))]
-    if not chars:
-        raise _Unknown
-    if chars == ["^"]:
-        return r"\^"
-    # In a bracket expression `]` comes first, `^` not first, `-` last; nothing is escaped.
-    first = "]" if "]" in chars else ""
-    last = "".join(c for c in ("^", "-") if c in chars)
-    middle = _ranges([c for c in chars if c not in "]^-"])
-    if not first and not middle and last.startswith("^"):
-        last = last[::-1]
-    return f"[{first}{middle}{last}]"
-
-
-def _ranges(chars: list[str]) -> str:
-    made, at = "", 0
-    while at < len(chars):
-        end = at
-        while end + 1 < len(chars) and ord(chars[end + 1]) == ord(chars[end]) + 1:
-            end += 1
-        is_range = end - at > 2 and chars[at].isalnum() and chars[end].isalnum()
-        made += f"{chars[at]}-{chars[end]}" if is_range else "".join(chars[at : end + 1])
-        at = end + 1
-    return made.replace("[", "") + ("[" if "[" in made else "")
-
-
-def _posix_repeat(operation: Any, argument: Any) -> str:
-    least, most, body = argument
-    # No more than POSIX allows (RE_DUP_MAX); an alternative is kept together.
-    if least > 255 or (most != _c.MAXREPEAT and most > 255):
-        raise _Unknown
-    inner = f"({_posix(body)})"
-    if (least, most) == (0, _c.MAXREPEAT):
-        return f"{inner}*"
-    if (least, most) == (1, _c.MAXREPEAT):
-        return f"{inner}+"
-    if (least, most) == (0, 1):
-        return f"{inner}?"
-    return f"{inner}{{{least},{'' if most == _c.MAXREPEAT else most}}}"
-
-
-def _posix_group(operation: Any, argument: Any) -> str:
-    _, added, removed, body = argument
-    if added or removed:  # (?i: …)
-        raise _Unknown
-    return f"({_posix(body)})"
-
-
-def _posix_branch(operation: Any, argument: Any) -> str:
-    pieces = [_posix(branch) for branch in argument[1]]
-    if not all(pieces):  # an empty alternative is undefined there
-        raise _Unknown
-    return f"({'|'.join(pieces)})"
-
-
-_POSIX: dict[Any, Callable[[Any, Any], str]] = {
-    _c.LITERAL: _posix_literal,
-    _c.IN: _posix_class,
-    _c.NOT_LITERAL: _posix_class,
-    _c.ANY: _posix_class,
-    _c.SUBPATTERN: _posix_group,
-    _c.BRANCH: _posix_branch,
-    **dict.fromkeys(_REPEATS, _posix_repeat),
 }

@@ -46,18 +46,6 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def roughly(seconds: float) -> str:
-    """A duration in a column: `45 s`, `12 min`, `3 h 05 min`, `2 d 7 h`."""
-    whole = max(0, round(seconds))
-    if whole < 100:
-        return f"{whole} s"
-    minutes = round(whole / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
 def moment(time_s: float) -> str:
     """`22 Nov 2026, 00:14:02`."""
     at = datetime.fromtimestamp(time_s)

@@ -23,7 +23,8 @@ DUMP = "nccl_trace_rank_"
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's first collective that some of its ranks have not finished. Ranks are global."""
+    """A group's first collective that some of its ranks have not finished, or called differently.
+    Ranks are global."""
 
     group: str
     """As the program describes it, such as `default_pg` or `mesh_dp_shard`."""
@@ -47,23 +48,12 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     """The line of the program, `train.py:88 in step`, at which a rank waits."""
 
 
-class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A collective that ranks did not call alike, by torch's analyser."""
-
-    group: str
-    sequence: int
-    operation: str
-    reasons: dict[int, str]
-    """By rank, how it differs from the first rank of the group."""
-
-
 class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
     """All that the dumps of a launch say."""
 
     schema: Literal["fsdpkit.flight/1"] = "fsdpkit.flight/1"
     launch: int
     world_size: int
-    torch: str
     dumps: list[int] = []
     """Ranks whose dumps were read."""
     unread: dict[int, str] = {}
@@ -71,10 +61,6 @@ class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
     stuck: list[Stuck] = []
     """At most one a group; first where ranks differ, then where one is missing that waits for
     nobody itself."""
-    mismatches: list[Mismatch] = []
-    """The earliest of each group."""
-    error: str | None = None
-    """Why torch's analyser found nothing."""
 
 
 def read_flight_record(path: Path) -> FlightRecord | None:
@@ -89,14 +75,7 @@ def read_flight_record(path: Path) -> FlightRecord | None:
 
 def in_words(record: FlightRecord) -> str | None:
     """What the record shows, in one sentence; None if no rank waited for another."""
-    for stuck in record.stuck:
-        return _of_stuck(stuck)
-    for mismatch in record.mismatches:
-        rank, reason = min(mismatch.reasons.items(), default=(None, ""))
-        what = f"{mismatch.operation} number {mismatch.sequence} of group {mismatch.group}"
-        if rank is not None:
-            return f"rank {rank} called {what} differently from the others: {reason}"
-    return None
+    return _of_stuck(record.stuck[0]) if record.stuck else None
 
 
 def _of_stuck(stuck: Stuck) -> str:

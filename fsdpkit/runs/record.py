@@ -161,7 +161,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return [*known] if known is not None and task is None else [task]
 
     def with_job(self, job: JobRecord) -> RunRecord:
-        """The run after `job` was submitted as its next one."""
+        """The run after `job` was submitted as its next one. In the allocation of the newest it
+        is that one, begun again."""
+        if job.here and job.job_id == self.job_id:
+            again = msgspec.structs.replace(job, first_attempt=self.first_attempt)
+            return self.with_jobs([*self.earlier, again], resuming=None)
         return self.with_jobs([*self.jobs, job], resuming=None)
 
     def with_jobs(self, jobs: list[JobRecord], *, resuming: JobRecord | None) -> RunRecord:

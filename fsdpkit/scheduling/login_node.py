@@ -8,9 +8,15 @@ import os
 import platform
 import shutil
 import socket
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from fsdpkit.errors import SchedulerError
+from fsdpkit.scheduling.answers import call
+
+_HELP_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class LoginNode:
     module_paths: tuple[str, ...]
     loaded_modules: tuple[str, ...]
     container: str | None
+    """What runs containers: a command on PATH, or srun's plugin."""
 
     @property
     def fabric(self) -> str | None:
@@ -51,18 +58,27 @@ def see(sys: Path = Path("/sys"), environ: Mapping[str, str] = os.environ) -> Lo
     ]
     engines = (name for name in ("apptainer", "singularity") if shutil.which(name))
     return LoginNode(
-        host=_host(),
+        host=host_name(),
         arch=platform.machine(),
         interfaces=tuple(name for name in interfaces if name != "lo"),
         adapters=tuple(adapters),
         modules=_module_system(environ),
         module_paths=tuple(p for p in environ.get("MODULEPATH", "").split(":") if p),
         loaded_modules=tuple(m for m in environ.get("LOADEDMODULES", "").split(":") if m),
-        container=next(engines, None),
+        container=next(engines, None) or _container_plugin(),
     )
 
 
-def _host() -> str:
+def _container_plugin() -> str | None:
+    """pyxis, whose options srun lists among its own; it asks no slurmctld for that."""
+    try:
+        told = call(["srun", "--help"], _HELP_LIMIT_S).stdout
+    except (SchedulerError, OSError, subprocess.TimeoutExpired):
+        return None
+    return "pyxis" if "--container-image" in told else None
+
+
+def host_name() -> str:
     """With its domain; the short name where the name service calls it localhost."""
     name = socket.getfqdn()
     return socket.gethostname() if name.startswith("localhost") else name

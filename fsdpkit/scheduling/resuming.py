@@ -48,6 +48,7 @@ from fsdpkit.scheduling.handing_over import (
     tell_centre,
     write_job,
 )
+from fsdpkit.scheduling.here.request import again_in_allocation
 from fsdpkit.scheduling.job_checks import check_array, prediction_of, training_of
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.outcome import RETURNS_WITHIN_S, began, still_written
@@ -73,6 +74,8 @@ class ResumeRequest(Wanted):
     """What a person asked to be different, unchecked. None and empty: as it was."""
 
     chained: bool = False
+    here: bool = False
+    """Run in the allocation around this process, in place of being queued."""
     tasks: Sequence[int] | None = None
     """Of an array, those to go on; None: those short of their goal, or all if it is another."""
 
@@ -91,7 +94,12 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
             "submit it again"
         )
     _refuse_while_in_flight(record)
-    before, job, site = _reload(run, ResumeRequest()), _reload(run, changes), _site_of(record)
+    site, allocation = _site_of(record), None
+    if changes.here:
+        changes, allocation = again_in_allocation(
+            record, changes, lambda asked: (site, run.id, _reload(run, asked))
+        )
+    before, job = _reload(run, ResumeRequest()), _reload(run, changes)
     assets.check_published(job.entry.path)
     standing = _settled_standing(run)
     states = standing.states
@@ -106,7 +114,10 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
     array = _array(run, states, changes.tasks, again=otherwise)
     check_array(job, array, chosen=True)
     work_dir = Path(record.work_dir)
-    placement, avoided = fit(job, site, run.dir.parent, work_dir, chained=changes.chained)
+    queues = allocation is None
+    placement, avoided = fit(
+        job, site, run.dir.parent, work_dir, chained=changes.chained, queues=queues
+    )
     planned = Plan(
         job,
         site,
@@ -117,9 +128,10 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
         chained=tuple(ahead),
         avoided=avoided,
         first_attempt=_first_attempt(run, site, ahead),
-        expedite=wants_expediting(job, site.profile),
+        expedite=queues and wants_expediting(job, site.profile),
+        allocation=allocation,
     )
-    return with_remarks(planned)
+    return with_remarks(planned) if queues else planned
 
 
 def _refuse_while_in_flight(record: RunRecord) -> None:
@@ -298,6 +310,8 @@ def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> An
             digests=plan.digests,
         )
         save(run.paths, record)
+        if old.job_id == taken.job_id:  # begun again in its allocation
+            _forget_kept(run.paths, old)
     tell_centre(plan, run.paths)
     return run.with_record(record)
 
@@ -322,6 +336,7 @@ def _next_job(plan: Plan) -> JobRecord:
         first_attempt=plan.first_attempt,
         after=list(plan.chained),
         left_out=[node for node, _ in plan.avoided],
+        here=plan.allocation is not None,
         submitted_s=now_s(),
     )
 
@@ -359,6 +374,12 @@ def _keep(paths: RunPaths, record: RunRecord) -> None:
     with contextlib.suppress(OSError):
         named.unlink()
         named.symlink_to(os.path.relpath(_kept(paths.script, record), named.parent))
+
+
+def _forget_kept(paths: RunPaths, record: RunRecord) -> None:
+    for path in _files_of_a_job(paths):
+        with contextlib.suppress(OSError):
+            _kept(path, record).unlink()
 
 
 def _put_back(paths: RunPaths, record: RunRecord) -> None:

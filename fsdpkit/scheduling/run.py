@@ -42,6 +42,7 @@ class Run(OpenRun):
         sets: Sequence[str] = (),
         chained: bool = False,
         tasks: Sequence[int] | None = None,
+        here: bool = False,
     ) -> Run:
         """Continue the run in a new job, as `fsdpkit resume` does.
 
@@ -58,6 +59,7 @@ class Run(OpenRun):
             sets: `KEY=VALUE` each, for any key of the job file.
             chained: While the run is active: the new job starts if the run ends short of its goal.
             tasks: Indices of the array tasks to continue; None: those short of their goal.
+            here: Run in the allocation around this process, which has to outlive the run.
 
         Returns:
             The run with the new job on record.
@@ -83,6 +85,7 @@ class Run(OpenRun):
             sets=tuple(sets),
             chained=chained,
             tasks=tasks,
+            here=here,
         )
         newest = Run.open(self.dir)
         if changes == ResumeRequest() and release_held(newest):

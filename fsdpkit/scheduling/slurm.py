@@ -137,7 +137,7 @@ class SlurmClient:
         """`sbatch --test-only`: Slurm's estimate in its own words. Raises SchedulerError."""
         argv = ["sbatch", "--test-only", *self._cluster_flag(), os.path.abspath(script)]
         try:
-            done = call(argv, self.submit_timeout_s)
+            done = call(argv, self.submit_timeout_s, {"SLURM_TIME_FORMAT": "standard"})
         except subprocess.TimeoutExpired as error:
             raise SchedulerError(
                 f"sbatch --test-only has not answered within {self.submit_timeout_s:.0f} s"

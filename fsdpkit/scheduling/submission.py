@@ -145,6 +145,7 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
 
         after = dependencies(request.after, site, request.runs, request.array)
     from fsdpkit.scheduling.allowance import with_remarks
+    from fsdpkit.scheduling.expected import finish_notes
     from fsdpkit.scheduling.slurm_answers import wants_expediting
 
     check_array(job, request.array)
@@ -160,6 +161,9 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         expedite=not allocation and wants_expediting(job, site.profile),
         allocation=allocation,
     )
+    if request.by_plan and (notes := finish_notes(decided)):
+        told = (*decided.placement.warnings, *notes)
+        decided = replace(decided, placement=replace(placement, warnings=told))
     return decided if allocation else with_remarks(decided), why
 
 

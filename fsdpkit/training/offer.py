@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fsdpkit.config.gpu import compute_type, parse_capability, type_note, type_problem
 from fsdpkit.config.partition import NodeType
-from fsdpkit.config.trainer import CheckpointSize, GpuVerdict, Trainer
+from fsdpkit.config.trainer import CheckpointSize, GpuVerdict, Trainer, TrainingLength
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.config.training.footprint import (
     checkpoint_bytes,
@@ -21,6 +21,7 @@ from fsdpkit.config.training.footprint import (
     memory_problem,
     parameter_count,
 )
+from fsdpkit.errors import FsdpkitError
 
 _PATHS = (
     ("data", "source"),
@@ -118,6 +119,60 @@ class T5Trainer(Trainer):
             return None
         what = settings.model.source
         return CheckpointSize(what, checkpoint_bytes(settings), saving.keep_last + 1)
+
+    def length(self, settings: TrainingSettings, ranks: int, work_dir: Path) -> TrainingLength:
+        try:
+            steps, source, is_estimate = _steps_to_do(settings, ranks, work_dir)
+        except (FsdpkitError, OSError) as error:
+            why = str(error).splitlines()[0]
+            return TrainingLength(source=f"{why}; training.steps would say it")
+        saving, evaluation = settings.saving, settings.evaluation
+        evaluates = evaluation.batches > 0 and settings.data.holds_out
+        per_epoch = steps // settings.epochs if settings.epochs else 0
+        saves = _times(steps, saving.every_steps, saving.every_epochs * per_epoch)
+        evaluations = _times(steps, evaluation.every_steps, evaluation.every_epochs * per_epoch)
+        not_counted = [
+            *(["checkpoint.every_minutes"] if saving.every_minutes else []),
+            *(["evaluation.rouge"] if evaluates and evaluation.rouge else []),
+        ]
+        return TrainingLength(
+            steps=steps,
+            source=source,
+            is_estimate=is_estimate,
+            saves=max(saves, 1 if saving.at_end else 0),
+            background=saving.background,
+            evaluations=max(evaluations, 1) if evaluates else 0,
+            evaluated=evaluation.batches,
+            not_counted=tuple(not_counted),
+        )
+
+
+def _steps_to_do(settings: TrainingSettings, ranks: int, work_dir: Path) -> tuple[int, str, bool]:
+    """Steps until the first of `steps`, `epochs` and `tokens` ends training; what that is, in
+    words; whether it is estimated. Raises FsdpkitError or OSError for data that is not counted."""
+    batch = settings.batch_size * ranks
+    ends = [(settings.most_steps, "training.steps", False)] if settings.most_steps else []
+    if settings.tokens:  # shorter texts have fewer, and take more steps
+        steps = -(-settings.tokens // (batch * settings.data.target_length))
+        ends.append((steps, "training.tokens in full texts", True))
+    if settings.epochs:
+        from fsdpkit.data.counting import count_samples
+
+        try:
+            found = count_samples(settings.data, work_dir)
+        except (FsdpkitError, OSError):
+            if not ends:
+                raise
+        else:
+            about = "about " if found.is_estimate else ""
+            said = f"training.epochs of {about}{found.samples:,} samples"
+            ends.append((settings.epochs * -(-found.samples // batch), said, found.is_estimate))
+    return min(ends)
+
+
+def _times(steps: int, *every: int) -> int:
+    """How often something is due that is due every so many steps, by one or the other; 0: never."""
+    return sum(steps // each for each in {*every} if each)
 
 
 def _computed_on(

@@ -233,7 +233,15 @@ def test_a_library_still_finds_python_s_own_hooks_in_place(rank: Rank) -> None:
     assert ended.out == "True\nTrue\n"
 
 
-@pytest.mark.parametrize("ending", sorted(ENDINGS.keys() - {"SIGSEGV", "abort"}))
+WITHOUT_CRASHES = sorted(ENDINGS.keys() - {"SIGSEGV", "abort"})
+BY_EXCEPTIONS = [one for one in WITHOUT_CRASHES if "hook" in one or "exception" in one]
+
+
+@pytest.mark.parametrize(
+    ("rank", "ending"),
+    [*(("forked", one) for one in WITHOUT_CRASHES), *(("anew", one) for one in BY_EXCEPTIONS)],
+    indirect=["rank"],
+)
 def test_recording_changes_neither_words_nor_status(rank: Rank, ending: str) -> None:
     on, off = (rank.run(ENDINGS[ending], recorded=recorded) for recorded in (True, False))
     assert (on.status, on.out, said(on)) == (off.status, off.out, said(off))

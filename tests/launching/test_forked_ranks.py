@@ -272,20 +272,22 @@ UNSAFE = {
 }
 
 
-@pytest.mark.parametrize("what", UNSAFE, ids=lambda w: w.replace(" ", "-"))
-def test_a_library_that_cannot_be_loaded_ahead_is_loaded_by_each_rank(
-    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_cannot_be_loaded_ahead_is_loaded_by_each_rank(tmp_path: Path) -> None:
     """The server goes on with torch alone; the rank meets the library itself."""
-    write(tmp_path / "installed" / "unsafe_library.py", UNSAFE[what])
-    script = write(tmp_path / "own" / "train.py", "import torch\nimport unsafe_library\nprint('x')")
+    names = {what: f"unsafe_{number}" for number, what in enumerate(UNSAFE)}
+    for what, name in names.items():
+        write(tmp_path / "installed" / f"{name}.py", UNSAFE[what])
+    found = {}
     with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
-        forking.load("unsafe_library")
-        rank = forking.start((*PYTHON, str(script)), {"RANK": "1"})
-        assert "pid" in rank, rank
-        ended = forking.wait(rank)
-        assert ended.status == {"an end": 5, "an error": 1}.get(what, 0), ended.err
-        assert ended.out == ("" if ended.status else "x\n")
+        for what, name in names.items():
+            script = write(tmp_path / "own" / "train.py", f"import torch\nimport {name}\nprint(1)")
+            forking.load(name)
+            rank = forking.start((*PYTHON, str(script)), {"RANK": "1"})
+            assert "pid" in rank, (what, rank)
+            ended = forking.wait(rank)
+            found[what] = (ended.status, ended.out)
+    ends = {"an end": (5, ""), "an error": (1, "")}
+    assert found == {what: ends.get(what, (0, "1\n")) for what in UNSAFE}
 
 
 def test_nothing_outlives_the_agent(tmp_path: Path) -> None:

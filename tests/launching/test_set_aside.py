@@ -95,17 +95,14 @@ SAME = {
         else:
             os.wait()
         """,
-    "a module of Python's that only torch's compiler needs": """
-        import sys, torch
-        sys.path.insert(0, "src")
-        import profile
-        print(profile.mine)
-        """,
-    "loggers that there were not when it configured logging": """
-        import logging.config
+    "loggers of after its configuration, and a module that only torch's compiler needs": """
+        import logging.config, sys
         logging.config.dictConfig({"version": 1})
         import torch
         print(logging.getLogger("torch").disabled)
+        sys.path.insert(0, "src")
+        import profile
+        print(profile.mine)
         """,
     "no import of it": "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nos.chdir('/')\nprint(1)",
     "an import when all is done": """

@@ -25,13 +25,11 @@ RESTARTS = """
     launch = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "launch", launch)
     if launch == 0 and os.environ["RANK"] == "3":
-        BEFORE_THE_END
+        for process in psutil.Process(os.getppid()).children(recursive=True):
+            if "fork-server" in " ".join(process.cmdline()):
+                process.kill()
         sys.exit(9)
 """
-KILL_SERVERS = (
-    "[p.kill() for p in psutil.Process(os.getppid()).children(recursive=True) "
-    "if 'fork-server' in ' '.join(p.cmdline())]"
-)
 
 
 def submit(fsdpkit: Command, script: Path, *words: str) -> tuple[Completed, Path]:
@@ -55,13 +53,16 @@ def printed(run: Path, rank: int, launch: int) -> str:
     return attempt.rank_file(rank, "out", launch).read_text()
 
 
-def test_ranks_are_forked_at_the_first_launch_and_at_a_restart(
+def test_fork_servers_that_are_killed_cost_a_cold_start_and_not_the_run(
     fsdpkit: Command, write_script: Write
 ) -> None:
-    script = write_script("train.py", RESTARTS.replace("BEFORE_THE_END", "pass"))
+    """Even where the job insists on forked ranks, as the other node's are at the restart, too."""
+    script = write_script("train.py", RESTARTS)
     done, run = submit(fsdpkit, script, "--set", "launch.warm=on")
     assert done.returncode == 0, done.stderr
-    assert [forked(run, node) for node in (0, 1)] == [[2, 2], [2, 2]]
+    assert [forked(run, node) for node in (0, 1)] == [[2, 2], [2, 0]]  # rank 3 is on node 1
+    (told,) = events(run, 1, "ranks-not-forked")
+    assert "fork server" in told["reason"]
     for rank in range(4):
         for launch in (0, 1):
             assert printed(run, rank, launch) == f"rank {rank} of 4 launch {launch}\n"
@@ -70,19 +71,6 @@ def test_ranks_are_forked_at_the_first_launch_and_at_a_restart(
     assert (ended[3].status, ended[3].killed) == (9, False)
     assert ended.keys() == {2, 3}
     assert {rank: end.status for rank, end in read_rank_ends(path, 1).items()} == {2: 0, 3: 0}
-
-
-def test_fork_servers_that_are_killed_cost_a_cold_start_and_not_the_run(
-    fsdpkit: Command, write_script: Write
-) -> None:
-    """Even where the job insists on forked ranks."""
-    script = write_script("train.py", RESTARTS.replace("BEFORE_THE_END", KILL_SERVERS))
-    done, run = submit(fsdpkit, script, "--set", "launch.warm=on")
-    assert done.returncode == 0, done.stderr
-    assert [forked(run, node) for node in (0, 1)] == [[2, 2], [2, 0]]  # rank 3 is on node 1
-    (told,) = events(run, 1, "ranks-not-forked")
-    assert "fork server" in told["reason"]
-    assert printed(run, 3, 1) == "rank 3 of 4 launch 1\n"
 
 
 def test_what_only_the_nodes_see_ends_the_job_before_training(

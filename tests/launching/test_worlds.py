@@ -85,7 +85,7 @@ def test_a_rank_in_another_world_ends_whatever_its_script_catches(
     assert told in ended.err
 
 
-@pytest.mark.parametrize(("world", "started"), [("checked", "anew"), ("any", "forked")])
+@pytest.mark.parametrize(("world", "started"), [("checked", "forked"), ("any", "forked")])
 def test_a_group_is_made_as_the_script_says_where_that_is_right_or_allowed(
     server: Forking, started: str, tmp_path: Path, world: str
 ) -> None:

@@ -15,37 +15,9 @@ from fsdpkit.errors import FsdpkitError
 from tests.json_answers import checked
 
 Call = Callable[..., Result]
-
-TEMPLATE = """\
-{{ site.shebang | note }}
-{% for d in directives %}
-{% if d.value is none %}
-#SBATCH --{{ d.name | sb }}
-{% else %}
-#SBATCH --{{ d.name | sb }}={{ d.value | sb }}
-{% endif %}
-{% endfor %}
-RUN={{ run.dir | sh }}
-PROGRAM=({{ job.entry | sh }})
-{% if job.args %}
-PROGRAM+=({{ job.args | sh_arg }})
-{% endif %}
-{% for words in job.array_args %}
-PROGRAM+=({{ words | sh }})
-{% endfor %}
-set -euo pipefail
-export RUN SLURM_EXPORT_ENV=ALL
-trap 'touch "$RUN/stop-requested"' USR1
-status=0
-srun --nodes={{ nodes }} --ntasks-per-node=1 python3 "${PROGRAM[@]}" || status=$?
-exit "$status"
-"""
-MANIFEST = """\
-schema = "fsdpkit.template/1"
-name = "small"
-version = "1.0.0"
-description = "One process a node."
-"""
+_SMALL = Path(__file__).parent / "folders" / "small"
+TEMPLATE = (_SMALL / "job.sbatch.j2").read_text(encoding="utf-8")
+MANIFEST = (_SMALL / "template.toml").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from fsdpkit.publishing.catalogue.engine import engine_of
 from fsdpkit.publishing.catalogue.plans import CataloguePlans
 from fsdpkit.publishing.catalogue.reading import Catalogue, read_catalogue
 from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch
-from fsdpkit.publishing.catalogue.writing import write
+from fsdpkit.publishing.replacing import CATALOGUE, write
 from fsdpkit.runs.predicted import Predicted, Span
 from fsdpkit.scheduling.job_checks import training_of
 from tests.publishing.made_centre import HOSTILE, make_centre
@@ -123,7 +123,7 @@ def pages(place: Path, catalogue: Catalogue) -> Path:
         engine = engine_of(fetch(CACHE)).files
     except FsdpkitError as error:
         pytest.skip(f"missing: {error}")
-    write(catalogue_files(catalogue, "The zoo <b>&", engine), place / "pages")
+    write(CATALOGUE, catalogue_files(catalogue, "The zoo <b>&", engine), place / "pages")
     return place / "pages"
 
 

@@ -24,7 +24,7 @@ from fsdpkit.publishing.catalogue.engine import engine_of
 from fsdpkit.publishing.catalogue.plans import CataloguePlans, read_plans
 from fsdpkit.publishing.catalogue.reading import read_catalogue
 from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch
-from fsdpkit.publishing.catalogue.writing import write
+from fsdpkit.publishing.replacing import CATALOGUE, write
 from tests.browsers import binary_of
 from tests.publishing.catalogue_pages import SETTLED, Quiet
 from tests.publishing.shown_centre import NAME, shown_centre
@@ -61,7 +61,7 @@ def served_centre() -> Iterator[str]:
         centre = shown_centre(top)
         os.environ["FSDPKIT_SITE_PATH"] = str(centre)
         catalogue = read_catalogue([centre], plans=planned(top))
-        write(catalogue_files(catalogue, NAME, engine), top / "pages")
+        write(CATALOGUE, catalogue_files(catalogue, NAME, engine), top / "pages")
         handler = functools.partial(Quiet, directory=str(top / "pages"))
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()

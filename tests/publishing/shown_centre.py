@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,141 +20,13 @@ from fsdpkit.config import assets
 from tests.publishing.centres import ALEX, KIM, line_of, make_key, typed
 
 NAME = "Heron Research Computing"
+_FOLDER = Path(__file__).parent / "folders" / "shown"
+"""Profiles and jobs, as its administrators wrote them."""
 
-_HERON = """
-schema = "fsdpkit.site/1"
-title = "Heron"
-docs = "https://docs.heron.example/heron"
-contact = "help@heron.example"
-verified = "2026-10-02, Slurm 25.05"
-unknown = ["whether compute nodes reach the internet", "bandwidth between racks"]
-[[sources]]
-what = "scontrol show partition, sinfo: fsdpkit site draft on login01"
-checked = "2026-09-30"
-level = "measured"
-[[sources]]
-what = "https://docs.heron.example/heron/limits"
-checked = "2026-09-12"
-dated = "2026-03-01"
-level = "centre-docs"
-[identify]
-env = { CLUSTER = "heron" }
-[slurm]
-version = "25.05"
-[account]
-required = true
-pattern = '''hrc\\d{4}'''
-example = "hrc0042"
-find = "sacctmgr -nP show assoc user=$USER format=account"
-[node_types.h100]
-gpus = 4
-gpu = "NVIDIA H100 80 GB"
-gpu_memory_gb = 80
-compute_capability = "9.0"
-vendor = "nvidia"
-arch = "x86_64"
-nodes = 96
-cpus = 96
-memory_mb = 1000000
-[node_types.a100]
-gpus = 8
-gpu = "NVIDIA A100 40 GB"
-gpu_memory_gb = 40
-compute_capability = "8.0"
-vendor = "nvidia"
-arch = "x86_64"
-nodes = 24
-cpus = 128
-memory_mb = 980000
-[partitions.gpu]
-node_type = "h100"
-max_nodes = 32
-max_time = "2-00:00:00"
-[partitions.gpu-short]
-node_type = "h100"
-max_nodes = 4
-max_time = "01:00:00"
-[partitions.a100]
-node_type = "a100"
-max_nodes = 8
-max_time = "3-00:00:00"
-whole_nodes = "required-multinode"
-[partitions.backfill]
-node_type = "h100"
-max_nodes = 96
-max_time = "12:00:00"
-automatic = false
-preempt = "requeue"
-[network]
-fabric = "infiniband"
-[container]
-engine = "apptainer"
-arguments = ["--nv"]
-[storage]
-notes = "/scratch is removed after 60 days; /work is kept, 10 TB a project."
-"""
-_EGRET = """
-schema = "fsdpkit.site/1"
-title = "Egret"
-docs = "https://docs.heron.example/egret"
-contact = "help@heron.example"
-unknown = ["names of the network interfaces", "what happens to a job that must make way"]
-[[sources]]
-what = "Tender documents of the extension"
-checked = "2024-02-11"
-level = "third-party"
-[identify]
-env = { CLUSTER = "egret" }
-[account]
-required = true
-pattern = '''hrc\\d{4}'''
-example = "hrc0042"
-[node_types.gh200]
-gpus = 4
-gpu = "NVIDIA GH200 96 GB"
-gpu_memory_gb = 96
-compute_capability = "9.0"
-arch = "aarch64"
-nodes = 40
-cpus = 288
-[partitions.all]
-node_type = "gh200"
-max_nodes = 16
-max_time = "1-00:00:00"
-[network]
-fabric = "slingshot"
-"""
-_JOB = """
-schema = "fsdpkit.job/1"
-name = "pretrain"
-entry = "pretrain.py"
-description = "Pretrain T5 v1.1 Large on the centre's copy of C4, with checkpoints in /work."
-[resources]
-nodes = 4
-gpus = 4
-time = "12:00:00"
-[training]
-batch_size = 32
-[training.model]
-preset = "t5-v1.1-large"
-[retry]
-on_preemption = "requeue"
-"""
 _SCRIPT = """import sys
 from fsdpkit.config.training.settings import TrainingSettings
 
 print(TrainingSettings, sys.argv)
-"""
-_OWN_JOB = """
-schema = "fsdpkit.job/1"
-name = "train-vit"
-description = "A vision transformer, as the summer school used it."
-entry = "train_vit.py"
-args = ["--epochs", "90"]
-[resources]
-nodes = 2
-gpus = 4
-time = "06:00:00"
 """
 RELEASES = ("3.2.0", "3.3.0", "3.3.1", "3.4.0", "4.0.0")
 WITHDRAWN, STABLE, TESTING = "3.3.1", "3.4.0", "4.0.0"
@@ -178,15 +51,9 @@ def shown_centre(top: Path, reason: str = REASON) -> Path:
             if version == WITHDRAWN:
                 words = ("withdraw", f"torchrun@{WITHDRAWN}", "--reason", reason)
                 _publish(*words, to=centre, key=kim)
-    for name, text in {
-        "site/profiles/hrc/heron.toml": _HERON,
-        "site/profiles/hrc/egret.toml": _EGRET,
-        "jobs/pretrain.toml": _JOB,
-        "jobs/pretrain.py": _SCRIPT,
-        "jobs/train-vit.toml": _OWN_JOB,
-        "jobs/train_vit.py": "print('epoch 0')\n",
-    }.items():
-        _write(top / "drafts" / "folder" / name, text)
+    shutil.copytree(_FOLDER, top / "drafts" / "folder")
+    _write(top / "drafts" / "folder" / "jobs" / "pretrain.py", _SCRIPT)
+    _write(top / "drafts" / "folder" / "jobs" / "train_vit.py", "print('epoch 0')\n")
     with _on_day(60):
         _publish(top / "drafts" / "folder", to=centre, key=alex)
     return centre

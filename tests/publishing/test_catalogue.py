@@ -17,12 +17,13 @@ from fsdpkit.cli.main import fsdpkit as command_line
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
 from fsdpkit.publishing import replacing
-from fsdpkit.publishing.catalogue import engine, runtime, writing
+from fsdpkit.publishing.catalogue import engine, runtime
 from fsdpkit.publishing.catalogue.build import catalogue_files
 from fsdpkit.publishing.catalogue.bundle import modules_zip
 from fsdpkit.publishing.catalogue.engine import Engine, engine_of
 from fsdpkit.publishing.catalogue.facts import sections
 from fsdpkit.publishing.catalogue.reading import read_catalogue
+from fsdpkit.publishing.replacing import CATALOGUE
 from tests.publishing import catalogue_pictures
 from tests.publishing.made_centre import make_centre
 
@@ -202,7 +203,7 @@ def test_a_build_that_fails_leaves_the_old_pages_whole(
     exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = tmp_path / "pages"
-    writing.write({"index.html": b"old"}, pages)
+    replacing.write(CATALOGUE, {"index.html": b"old"}, pages)
     before = listed(pages)
     if not exchanges:
         monkeypatch.setattr(replacing, "_exchange", lambda one, other: False)
@@ -213,32 +214,32 @@ def test_a_build_that_fails_leaves_the_old_pages_whole(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(StorageError, match="No space left"):
-            writing.write({"index.html": b"new"}, pages)
+            replacing.write(CATALOGUE, {"index.html": b"new"}, pages)
     assert listed(pages) == before
     assert [*tmp_path.iterdir()] == [pages]
-    writing.write({"index.html": b"new"}, pages)
+    replacing.write(CATALOGUE, {"index.html": b"new"}, pages)
     assert listed(pages)["index.html"] == b"new"
     assert [*tmp_path.iterdir()] == [pages]
 
 
 def test_a_directory_with_other_things_in_it_is_not_replaced(tmp_path: Path) -> None:
     pages = tmp_path / "pages"
-    writing.write({"index.html": b"old"}, pages)
+    replacing.write(CATALOGUE, {"index.html": b"old"}, pages)
     (pages / ".git").mkdir()
     (pages / ".git" / "HEAD").write_text("ref")
     with pytest.raises(UsageError, match=r"holds '\.git/HEAD'"):
-        writing.write({"index.html": b"new"}, pages)
+        replacing.write(CATALOGUE, {"index.html": b"new"}, pages)
     assert (pages / ".git" / "HEAD").exists()
     link = tmp_path / "link"
     link.symlink_to(pages)
     with pytest.raises(UsageError, match="symbolic link"):
-        writing.write({"index.html": b"new"}, link)
+        replacing.write(CATALOGUE, {"index.html": b"new"}, link)
 
 
 def test_pages_can_be_read_by_a_web_server_of_another_user(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        writing.write({"clusters/a.html": b""}, tmp_path / "pages")
+        replacing.write(CATALOGUE, {"clusters/a.html": b""}, tmp_path / "pages")
     finally:
         os.umask(before)
     assert (tmp_path / "pages").stat().st_mode & 0o777 == 0o755

@@ -439,12 +439,19 @@ def test_a_place_that_cannot_hold_a_profile_is_refused_before_slurm_is_asked(nam
     assert run("draft", "--output", name)[0] == 2
 
 
-def test_what_the_kernel_and_the_shell_show_is_read(tmp_path: Path) -> None:
+def test_what_the_kernel_and_the_shell_show_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\necho '--container-image=[USER@][REGISTRY#]IMAGE'\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     for name in ("class/net/lo", "class/net/hsn0", "class/infiniband/mlx5_0/ports/1"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "class/infiniband/mlx5_0/ports/1/link_layer").write_text("InfiniBand\n")
     seen = see(tmp_path, {"LMOD_VERSION": "8.7", "MODULEPATH": "/a::/b"})
     assert (seen.interfaces, seen.adapters) == (("hsn0",), (("mlx5_0", "InfiniBand"),))
+    assert seen.container == "pyxis"
     assert (seen.modules, seen.module_paths, seen.fabric) == ("Lmod 8.7", ("/a", "/b"), "slingshot")
     nothing = see(tmp_path / "none", {})
     assert (nothing.interfaces, nothing.modules, nothing.fabric) == ((), None, None)

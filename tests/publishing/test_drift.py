@@ -50,7 +50,8 @@ CLUSTER = {"partitions": partition("gpu", Default="YES"), "nodes": node("n1") + 
 def compared(profile: str, **other: Any) -> Drift:
     layered = Layered()
     layered.say(tomllib.loads(profile), "test")
-    return drift(build(SiteProfile, layered, "site"), read(answers(**{**CLUSTER, **other})))
+    live = read(answers(**{**CLUSTER, **other}))
+    return drift(build(SiteProfile, layered, "site"), live, LOGIN.host)
 
 
 def differs(found: Drift) -> dict[str, tuple[Any, Any]]:
@@ -63,6 +64,7 @@ def changed(name: str = "gpu", **changes: str) -> dict[str, Any]:
 
 def test_a_profile_that_is_right_differs_in_nothing() -> None:
     assert compared(PROFILE).differ == ()
+    assert compared(PROFILE, **changed(AllocNodes="login03,adm1")).differ == ()
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -92,6 +94,7 @@ def test_a_draft_agrees_with_the_answers_it_was_made_of(release: str) -> None:
             "partitions.gpu.automatic",
             (True, "AllowGroups=rich"),
         ),
+        (changed(AllocNodes="adm1"), "partitions.gpu.automatic", (True, "AllocNodes=adm1")),
     ],
 )
 def test_each_fact_that_differs_is_named_with_both_values(
@@ -127,6 +130,7 @@ def test_limits_that_a_profile_names_are_held_to_slurm_s(
     ("changes", "keys"),
     [
         ({"MaxNodes": "2"}, "max_nodes"),
+        ({"OverSubscribe": "EXCLUSIVE"}, "whole_nodes"),
         ({"MaxMemPerCPU": "4000"}, "max_memory_per_cpu_mb"),
         ({"AllowQos": "gold,silver"}, "allowed_qos"),
         ({"AllowQos": "gold"}, "qos"),

@@ -219,7 +219,7 @@ def test_a_full_dev_shm_explains_a_bus_error_there() -> None:
 
 def flight(**stuck: object) -> FlightRecord:
     one = Stuck(group="default_pg", operation="all_reduce", sequence=7, **stuck)  # type: ignore[arg-type]
-    return FlightRecord(launch=0, world_size=4, torch="2.13.0", stuck=[one])
+    return FlightRecord(launch=0, world_size=4, stuck=[one])
 
 
 def test_flight_recorders_name_who_did_not_come() -> None:

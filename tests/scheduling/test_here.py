@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from fsdpkit.config.allocation import Allocation
 from fsdpkit.errors import UsageError
 from fsdpkit.launching.ending import job_told
+from fsdpkit.runs.record import JobRecord, RunRecord
 from fsdpkit.scheduling import submission
 from fsdpkit.scheduling.here import allocation as asking
 from fsdpkit.scheduling.here import request as requests
@@ -30,6 +33,24 @@ NODES = Allocation(
     submit_s=100.0,
 )
 RUN = "run-1"
+OWN = JobRecord(job_id="7", nodes=2, ranks_per_node=1, here=True)
+ANOTHER = JobRecord(job_id="8", nodes=2, ranks_per_node=1)
+RECORD = RunRecord(
+    id=RUN,
+    state="submitted",
+    created_s=1.0,
+    name="run",
+    site="generic",
+    kind="slurm",
+    job_id="7",
+    nodes=2,
+    ranks_per_node=1,
+    here=True,
+    work_dir="/",
+    version="1",
+    template="torchrun 1",
+    digests={},
+)
 
 
 def told(
@@ -84,6 +105,24 @@ def test_an_allocation_is_never_queued_again(monkeypatch: pytest.MonkeyPatch) ->
     assert (job_told(text).requeue, job_told(text).requeued) == (True, True)
     monkeypatch.setenv("FSDPKIT_HERE", "1")
     assert (job_told(text).requeue, job_told(text).requeued) == (False, False)
+
+
+@pytest.mark.parametrize("change", [{"array": [0, 1]}, {"earlier": [ANOTHER, OWN]}])
+def test_a_run_whose_jobs_could_be_mistaken_goes_on_in_no_allocation(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., Path]
+) -> None:
+    monkeypatch.setattr(requests, "allocation_here", lambda: NODES)
+    asked = submission.SubmitRequest(job=str(write_script("t.py", "pass")), cluster="generic")
+    load = submission.asked_for
+    assert requests.again_in_allocation(RECORD, asked, load)[1] == NODES
+    with pytest.raises(UsageError, match="leave out --here"):
+        requests.again_in_allocation(msgspec.structs.replace(RECORD, **change), asked, load)
+
+
+def test_in_the_allocation_of_its_newest_job_a_run_has_no_other_job() -> None:
+    again = msgspec.structs.replace(OWN, first_attempt=4, nodes=1)
+    assert [(one.job_id, one.first_attempt) for one in RECORD.with_job(again).jobs] == [("7", 0)]
+    assert len(RECORD.with_job(ANOTHER).jobs) == 2
 
 
 class TestState:

@@ -1,8 +1,8 @@
 """From a cluster without a profile to a template that others use, in an administrator's hour.
 
-Nobody in it is root: alex owns the centre's folder, drafts, tries, publishes, takes back and
-submits; sam submits. Each thing of it has its own tests in tests/publishing; here they are one
-story on a real Slurm.
+Nobody in it is root: alex owns the centre's folder, drafts, tries, publishes and submits; sam
+submits. Here is what wants a real Slurm; versions, rollback, withdrawal, tampering and the
+catalogue have their tests in tests/publishing, portals in test_exported_scripts.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,18 +19,14 @@ from typing import Any
 
 import pytest
 
-from fsdpkit.errors import ConfigError, FsdpkitError
-from fsdpkit.publishing.catalogue.runtime import fetch
+from fsdpkit.errors import ConfigError
 from fsdpkit.publishing.template_new import PLACEHOLDERS
 from tests.conftest import Completed
 from tests.json_answers import checked
-from tests.publishing.catalogue_pages import CACHE
 from tests.publishing.centres import ALEX as SIGNER
 from tests.publishing.centres import Said, line_of, make_key
-from tests.publishing.export import portals
 from tests.publishing.typist import Typist, typist
 from tests.slurm.conftest import USERS_LANE, Person, everything_said
-from tests.slurm.exported_jobs import hand_in
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, USERS_LANE]
@@ -48,7 +43,7 @@ schema = "fsdpkit.job/1"
 name = "{name}"
 entry = "who.py"
 args = ["{status}"]
-template = "{template}"
+template = "ours"
 [resources]
 nodes = 2
 gpus = 1
@@ -103,15 +98,13 @@ class Hour:
         assert changed == 1
         manifest.write_text(text)
 
-    def submit(
-        self, user: Person, name: str, *, status: int = 0, template: str = "ours"
-    ) -> Completed:
+    def submit(self, user: Person, name: str, *, status: int = 0) -> Completed:
         """A job of the user's own, of two nodes, to its end."""
         assert user.session is not None
         share = "true" if user is self.sam else "false"
         texts = {
             "who.py": WHO,
-            f"{name}.toml": JOB.format(name=name, status=status, template=template, share=share),
+            f"{name}.toml": JOB.format(name=name, status=status, share=share),
         }
         for file, text in texts.items():
             (user.home / file).write_text(text)
@@ -176,18 +169,13 @@ def used(user: Person, name: str) -> dict[str, Any]:
     return dict(template)
 
 
-def test_from_no_profile_to_a_template_that_others_use_and_back(hour: Hour) -> None:
+def test_from_no_profile_to_a_template_that_others_use_and_the_audit_counts(hour: Hour) -> None:
     draft_a_profile(hour)
     make_a_template(hour)
     a_canary_of_two_nodes_is_kept_and_shown(hour)
     others_use_what_was_published(hour)
-    a_second_version_reaches_them_and_a_pin_stays(hour)
-    a_rollback_gives_the_first_again(hour)
-    one_byte_changed_is_refused_and_nothing_is_queued(hour)
+    a_job_that_fails_is_counted_and_who_does_not_share_is_not(hour)
     the_audit_counts_who_shares_and_nobody_else(hour)
-    what_was_withdrawn_is_refused_with_its_reason(hour)
-    the_catalogue_shows_what_is_published(hour)
-    an_app_of_ondemand_runs_it(hour)
 
 
 def draft_a_profile(hour: Hour) -> None:
@@ -243,59 +231,12 @@ def others_use_what_was_published(hour: Hour) -> None:
     assert "canary ok on testbed" in hour.sam.fsdpkit("templates", "ours").stdout
 
 
-def a_second_version_reaches_them_and_a_pin_stays(hour: Hour) -> None:
-    hour.change_template("2.0.0", "two")
-    assert "stable is 2.0.0, was 1.0.0" in hour.publish(hour.template).out
-    compared = hour.admin.typed("template", "diff", "ours@1.0.0", "ours@2.0.0", "--site", "testbed")
-    assert compared.status == 1
-    lines = [line.strip() for line in compared.out.splitlines()]
-    assert "-export CENTRE_SAYS=one" in lines
-    assert "+export CENTRE_SAYS=two" in lines
-    assert "ours 1.0.0 → ours 2.0.0: 0 of" in compared.err
-
-    done = hour.submit(hour.sam, "second")
-    assert ran(hour, done, hour.sam, "second") == ["two 0 2", "two 1 2"]
-    assert done.returncode == 0, done.stderr
-    assert used(hour.sam, "second")["version"] == "2.0.0"
-    done = hour.submit(hour.alex, "pinned", template="ours@1")
-    assert ran(hour, done, hour.alex, "pinned") == ["one 0 2", "one 1 2"]
-    assert done.returncode == 0, done.stderr
-    assert used(hour.alex, "pinned")["version"] == "1.0.0"
-
-
-def a_rollback_gives_the_first_again(hour: Hour) -> None:
-    """To a job that ends with a status of its own."""
-    assert "stable is 1.0.0, was 2.0.0" in hour.publish("rollback", "ours").out
-    done = hour.submit(hour.sam, "third", status=3)
-    assert ran(hour, done, hour.sam, "third") == ["one 0 2", "one 1 2"]
+def a_job_that_fails_is_counted_and_who_does_not_share_is_not(hour: Hour) -> None:
+    done = hour.submit(hour.sam, "second", status=3)
+    assert ran(hour, done, hour.sam, "second") == ["one 0 2", "one 1 2"]
     assert done.returncode != 0
-    assert used(hour.sam, "third")["version"] == "1.0.0"
-
-
-def one_byte_changed_is_refused_and_nothing_is_queued(hour: Hour) -> None:
-    version = hour.centre / "published" / "template" / "ours" / "1.0.0"
-    script = version / "ours" / "job.sbatch.j2"
-    sound = script.read_bytes()
-    changed = sound.replace(b"CENTRE_SAYS=one", b"CENTRE_SAYS=onf")
-    assert sum(a != b for a, b in zip(sound, changed, strict=True)) == 1
-    script.write_bytes(changed)
-    done = hour.submit(hour.sam, "fourth")
-    assert done.returncode == os.EX_DATAERR, done.stdout + done.stderr
-    assert "ours/job.sbatch.j2 was changed" in done.stderr
-    assert f"is not what {SIGNER} signed" in done.stderr
-    assert "until then pin another version" in done.stderr
-    assert not list((hour.sam.home / "hour").glob("fourth-*"))
-    assert hour.cluster.run(["squeue", "--noheader", "--user=sam"]).stdout == ""
-
-    # Both ways out are ones: a pin for the user, and to publish the same again.
-    dry = ("submit", "fourth.toml", "--account", "pas1234", "--cluster", "testbed", "--dry-run")
-    pinned = hour.sam.fsdpkit(*dry, "--set", "template=ours@2.0.0")
-    assert "export CENTRE_SAYS=two" in pinned.stdout, pinned.stderr
-    hour.change_template("1.0.0", "one")
-    hour.publish(hour.template)
-    assert script.read_bytes() == sound
-    again = hour.sam.fsdpkit(*dry)
-    assert "export CENTRE_SAYS=one" in again.stdout, again.stderr
+    done = hour.submit(hour.alex, "not-shared")
+    assert ran(hour, done, hour.alex, "not-shared") == ["one 0 2", "one 1 2"]
 
 
 def the_audit_counts_who_shares_and_nobody_else(hour: Hour) -> None:
@@ -305,58 +246,6 @@ def the_audit_counts_who_shares_and_nobody_else(hour: Hour) -> None:
     counts = ("runs", "users", "done", "failed", "unknown", "standing")
     assert {key: tuple(one[name] for name in counts) for key, one in lines.items()} == {
         ("template", "ours", "1.0.0"): (2, 1, 1, 1, 0, "published"),
-        ("template", "ours", "2.0.0"): (1, 1, 1, 0, 0, "published"),
-        ("site", "testbed", "1"): (3, 1, 2, 1, 0, "published"),
+        ("site", "testbed", "1"): (2, 1, 1, 1, 0, "published"),
     }
     assert lines["template", "ours", "1.0.0"]["causes"] == {"crash": 1}
-
-
-def what_was_withdrawn_is_refused_with_its_reason(hour: Hour) -> None:
-    hour.good(
-        *("publish", "withdraw", "ours@2.0.0", "--reason", "loses half of the ranks"),
-        *("--to", hour.centre, "--key", hour.key),
-    )
-    dry = ("submit", "fourth.toml", "--account", "pas1234", "--cluster", "testbed", "--dry-run")
-    refused = hour.sam.fsdpkit(*dry, "--set", "template=ours@2.0.0")
-    assert refused.returncode == os.EX_DATAERR
-    assert f"was withdrawn by {SIGNER}: loses half of the ranks" in refused.stderr
-
-
-def the_catalogue_shows_what_is_published(hour: Hour) -> None:
-    try:
-        archives = fetch(CACHE)
-    except FsdpkitError:  # no network, and none of it here yet
-        return
-    # Where alex can read it, as an administrator without a network brings it.
-    shutil.copytree(archives, hour.dir / "browser")
-    (hour.dir / "browser").chmod(0o755)
-    hour.good("site", "build", "--output", "pages", "--runtime", "browser")
-    page = (hour.dir / "pages" / "templates" / "ours.html").read_text()
-    assert "loses half of the ranks" in page
-    assert (hour.dir / "pages").stat().st_uid == hour.dir.stat().st_uid != 0
-
-
-def an_app_of_ondemand_runs_it(hour: Hour) -> None:
-    """As OnDemand submits it for a user; in a partition whose longest time is under an hour."""
-    (hour.dir / "who.py").write_text(WHO)
-    job = JOB.format(name="portal", status=0, template="ours", share="false")
-    job = job.replace("[resources]", '[resources]\npartition = "short"')
-    (hour.dir / "portal.toml").write_text(job)
-    words = ("--to", "ondemand", "--cluster", "testbed", "--job", "portal.toml")
-    hour.good("template", "export", "ours", *words, "--output", "app")
-
-    session = hour.sam.home / "hour" / "session"
-    session.mkdir()
-    shutil.copy(hour.dir / "who.py", session)
-    app = hour.dir / "app"
-    said = portals.batch_connect_defaults(app) | {"auto_accounts": "pas1234"}
-    said |= {"fsdpkit_environment": sys.prefix, "fsdpkit_directory": str(session)}
-    job = hand_in(hour.sam, session, portals.batch_connect(app, said, session))
-    ended = hour.cluster.wait_job(job)
-    (run,) = (session / "runs").iterdir()
-    assert (ended["JobState"], ended["NumNodes"]) == ("COMPLETED", "2"), everything_said(run)
-    logs = sorted(run.glob("attempt-0/rank-*.out"))
-    assert [log.read_text().strip() for log in logs] == ["one 0 2", "one 1 2"]
-    assert (ended["Partition"], ended["TimeLimit"]) == ("short", "00:10:00")
-    # As whoever resumes it asks again.
-    assert json.loads((run / "job.json").read_text())["resources"]["time"] == "10:00"

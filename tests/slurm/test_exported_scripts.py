@@ -14,7 +14,7 @@ import pytest
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.site import load_site
 from fsdpkit.publishing.export.build import RELEASES, Portal, build
-from fsdpkit.publishing.export.writing import write
+from fsdpkit.publishing.replacing import EXPORT, write
 from fsdpkit.publishing.template_named import open_template
 from tests.publishing.export import portals
 from tests.publishing.export.portals import Submission
@@ -95,7 +95,8 @@ def office(
     job = load_job(str(apps / "who.toml")).spec
     for portal in RELEASES:
         app = build(open_template("torchrun"), clusters, portal, job=job)
-        write(app.files, apps / portal, portal=portal, release=app.release, template="torchrun")
+        files = {name: text.encode() for name, text in app.files.items()}
+        write(EXPORT, files, apps / portal)
     yield Office(shared_cluster, sam, apps)
     shared_cluster.run(["scancel", "--user=sam"])
     shared_cluster.wait_idle()

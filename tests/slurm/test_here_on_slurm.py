@@ -18,11 +18,19 @@ RANK = """
     time.sleep(float(sys.argv[1]))
     sys.exit(3 if os.environ["RANK"] == "3" else 0)
 """
-# Ctrl-C, then a failing rank, then the allocation's own steps and state.
+# A second run beside the first; Ctrl-C; a failing rank; the same run on one node; the allocation's
+# own steps and state.
 SHELL = """
     run() { "$PYTHON" -m fsdpkit "$@"; }
-    timeout -s INT 8 "$PYTHON" -m fsdpkit submit --here here.py --runs here -- 100
+    (
+        until squeue -h -s -j "$SLURM_JOB_ID" -o "%j" | grep -q fsdpkit-here; do sleep 0.3; done
+        run submit --here here.py --runs here -- 0; echo "beside $?"
+    ) &
+    timeout -s INT 20 "$PYTHON" -m fsdpkit submit --here here.py --runs here -- 100
+    wait
     run submit --here here.py --runs here -- 0; echo "status $?"
+    failed=$(basename "$(ls -td here/*/ | head -n 1)")
+    run resume --here "$failed" --nodes 1 --runs here; echo "status $?"
     run submit --here here.py --nodes 3 --runs here; echo "status $?"
     squeue -h -j "$SLURM_JOB_ID" -o "allocation %T"; squeue -h -s -j "$SLURM_JOB_ID" -o "%j"
 """
@@ -39,9 +47,12 @@ def test_runs_in_an_allocation_end_and_it_stays(alex: Person) -> None:
     told = f"{shlex.join(argv)}\n{done.stdout}\n{done.stderr}"
     runs = {path.name: Run.open(path) for path in (alex.home / "here").glob("here-*")}
     states = [runs[name].state() for name in sorted(runs)]
-    assert [state and state.state for state in states] == ["CANCELLED", "FAILED"], told
+    assert [state and state.state for state in states] == ["CANCELLED", "COMPLETED"], told
+    assert [len(run.record.jobs) for run in runs.values()] == [1, 1], told
+    assert "beside 2\n" in done.stdout, told
     assert [line for line in done.stdout.splitlines() if line.startswith("status")] == [
         "status 3",
+        "status 0",
         "status 2",
     ], told
     assert done.stdout.splitlines()[-2:] == ["allocation RUNNING", "bash"], told

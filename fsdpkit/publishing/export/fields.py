@@ -14,7 +14,7 @@ from typing import Literal
 
 from fsdpkit.config.fields import Scalar
 from fsdpkit.config.template import Parameter
-from fsdpkit.publishing.template_pattern import for_bash
+from fsdpkit.publishing.export.posix_pattern import for_bash
 
 _WORD = "[A-Za-z0-9_./@%+,=:-]"
 _PATH = "[A-Za-z0-9_./@%+,=:-]*"

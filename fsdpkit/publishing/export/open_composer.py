@@ -8,16 +8,18 @@ hostile one (`check`) before the script is written.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from fsdpkit.errors import ConfigError
-from fsdpkit.publishing.export import ruby_checks
+from fsdpkit.publishing.export import ruby_checks, yaml_text
 from fsdpkit.publishing.export.fields import Field
 from fsdpkit.publishing.export.places import HOURS, PartitionPlace, told
 from fsdpkit.publishing.export.script import ExportedScript
 
+_DIRECTORY = r"/[A-Za-z0-9_./@%+,=:-]*"
 _PLAIN = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.,:=@%+/-]*)?")
 
 
@@ -33,12 +35,41 @@ def files(exports: Sequence[ExportedScript]) -> dict[str, str | dict[str, Any]]:
     }
     return {
         "manifest.yml": manifest,
-        "form.yml": form(exported),
+        "form.yml.erb": _erb(form(exported)),
     }
 
 
+_BEFORE = """\
+# Before the form's own checks, Open Composer goes to the directory and looks up each list's value.
+# <% said = defined?(request) && request.post? ? params : {} %>
+# <% place = said["_script_location"].to_s %>
+# <% begin %>
+# <% FileUtils.mkdir_p(place) if place.match?(%r{\\A(?:PLACE)\\z}) %>
+# <% rescue SystemCallError => error %>
+# <% raise "Script location: cannot be made: #{error.message}" %>
+# <% end %>
+# <% LISTS.each do |name, label, known| %>
+# <% text = said.fetch(name, known[0]).to_s %>
+# <% next if known.include?(text) %>
+# <% raise "#{label}: is #{text[0, 60].dump}; allowed: one of the list" %>
+# <% end %>
+"""
+
+
+def _erb(made: dict[str, Any]) -> str:
+    """The form's file. What is evaluated in it stands in comments, so that it is YAML as well."""
+    lists = [
+        [name, widget["label"], [label for label, *_ in widget["options"]]]
+        for name, widget in made["form"].items()
+        if widget["widget"] == "select"
+    ]
+    ruby = json.dumps(lists).replace("%", "\\u0025").replace("#", "\\u0023")
+    before = _BEFORE.replace("PLACE", _DIRECTORY).replace("LISTS", ruby)
+    return before + yaml_text.document(made).replace("<%", "<%%")
+
+
 def form(exported: ExportedScript) -> dict[str, Any]:
-    """form.yml, with its sections form, script and check."""
+    """What the form's file holds: its sections form, script and check."""
     asked = [field for field in exported.fields if field.key != "gpus"]
     options = {place.value: _options(exported, place) for place in exported.places}
     width = max(map(len, options.values()))
@@ -48,7 +79,6 @@ def form(exported: ExportedScript) -> dict[str, Any]:
             "widget": "select",
             "label": "Partition and GPUs",
             "value": _label(exported.place),
-            "help": "Script location, above, must be a directory that is there already.",
             "required": True,
             "options": [
                 [
@@ -168,7 +198,7 @@ def _script(exported: ExportedScript, width: int) -> str:
 
 
 _OWN_FIELDS = (
-    ("_script_location", "Script location", r"/[A-Za-z0-9_./@%+,=:-]*", "a directory's whole path"),
+    ("_script_location", "Script location", _DIRECTORY, "a directory's whole path"),
     ("_script_1", "Script name", r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "letters, digits, _.-"),
     (
         "_script_2",

@@ -84,10 +84,9 @@ TO_KNOW = {
   first of the list, which is the app's default.
 - Blanks around a value are dropped.""",
     "open-composer": """\
-- The script location must be there already. Open Composer enters it before it runs this app's
-  checks, and shows Ruby's own words for a new one: `No such file or directory @ dir_chdir`.
-- Load open pages again after an update. Open Composer answers a partition that is offered no more,
-  also from its history, with Ruby's `undefined method` and queues nothing.
+- A script location that is not there yet is made, whether or not the form's values are accepted.
+- Load open pages again after an update. A partition that is offered no more, also from the history,
+  is answered by a page that says so, and nothing is queued.
 - A blank in the script location or the script's name, or around a value, is refused; the quotes in
   the message show it.""",
 }

@@ -79,7 +79,7 @@ def missing_in_flight(attempt: AttemptEvidence) -> Iterator[Observation]:
 def different_in_flight(attempt: AttemptEvidence) -> Iterator[Observation]:
     """By the flight recorders: which ranks called something other than the rest."""
     record = attempt.flight
-    if record is not None and (record.mismatches or any(s.different for s in record.stuck[:1])):
+    if record is not None and any(stuck.different for stuck in record.stuck[:1]):
         yield Observation(flight_record.in_words(record) or "", Level.OWN)
 
 

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from fsdpkit.config.units import roughly
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.status.granted import GrantedDifference
-from fsdpkit.reporting.words import number, roughly, second
+from fsdpkit.reporting.words import number, second
 from fsdpkit.runs.provenance import Provenance
 from fsdpkit.scheduling.left_out import LeftOut
 

@@ -16,6 +16,7 @@ from fsdpkit.config.units import parse_time_s
 from fsdpkit.errors import SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
+from fsdpkit.runs.reading import read_bytes
 from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.here.allocation import other_run_in
 from fsdpkit.scheduling.here.commands import SCRIPT_STEP, steps_of
@@ -44,18 +45,26 @@ class AllocationClient(SlurmClient):
         steps = steps_of(job_id, self.cluster)
         if steps is None:
             raise SchedulerError(f"squeue does not say what runs in the allocation {job_id}")
-        if (other := other_run_in(steps)) is not None:
+        if not self.allocation.hold and (other := other_run_in(steps)) is not None:
             raise UsageError(
                 f"run {other} is in the allocation {job_id} already: wait for its end, or end it "
                 f"with fsdpkit cancel {other}"
             )
+        earlier, state = LocalJob(paths.here), paths.here / "state.json"
+        before = read_bytes(state) if earlier.saved_state() else None
         try:
             make_directory(paths.here)
+            for file in (state, earlier.cancel_requested):
+                file.unlink(missing_ok=True)
             text = script.read_text(encoding="utf-8")
             write_atomically(paths.here / "script.sh", text)
             description = self._description(dict(read_directives(text)))
             write_atomically(paths.here / "job.json", json.dumps(description), private=True)
             self._start(paths)
+        except SchedulerError:
+            if before is not None:
+                state.write_bytes(before)
+            raise
         except OSError as error:
             raise StorageError(f"{paths.here} cannot be written: {error.strerror}") from error
         return SbatchAnswer(job_id, self.cluster)

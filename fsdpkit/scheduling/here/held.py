@@ -10,8 +10,11 @@ from fsdpkit.config.allocation import Allocation
 from fsdpkit.config.job import Resources
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.runs.job_file import table_of_job
+from fsdpkit.scheduling.here.allocation import allocation_of
+from fsdpkit.scheduling.here.commands import SCRIPT_STEP, host_names, job_text, steps_of
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.opened import OpenRun
+from fsdpkit.scheduling.slurm import SlurmClient
 
 
 def nodes_held_by(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
@@ -29,6 +32,8 @@ def nodes_held_by(name: str, runs: str | os.PathLike[str] | None, kind: str) -> 
         raise UsageError(f"the hold {run.id} has no nodes now: {state.describe()}")
     assert run.job_id is not None
     found = _local(run) if run.record.kind == "local" else _slurm(run)
+    if not found.nodes:
+        raise UsageError(f"a run is on each node of the hold {run.id}: wait for its end")
     return replace(found, hold=run.id)
 
 
@@ -56,4 +61,14 @@ def _local(run: OpenRun) -> Allocation:
 
 
 def _slurm(run: OpenRun) -> Allocation:
-    raise SchedulerError("not yet")
+    assert run.job_id is not None
+    client = SlurmClient(run.record.cluster)
+    client.confirm(run.marked(run.job_id))
+    found = allocation_of(run.job_id, job_text(run.job_id), client)
+    steps = steps_of(run.job_id, run.record.cluster)
+    if steps is None:
+        raise SchedulerError(f"squeue does not say what runs on the hold {run.id}")
+    guests = {step.run for step in steps if step.name.startswith(SCRIPT_STEP)}
+    lists = {step.nodes for step in steps if step.run in guests}
+    taken = {node for each in lists for node in host_names(each)}
+    return replace(found, nodes=tuple(node for node in found.nodes if node not in taken))

@@ -11,6 +11,7 @@ from fsdpkit.config.allocation import Allocation
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.errors import UsageError
+from fsdpkit.runs.record import RunRecord
 from fsdpkit.scheduling.here.allocation import allocation_here
 from fsdpkit.scheduling.here.held import nodes_held_by
 from fsdpkit.scheduling.wanted import Wanted
@@ -29,11 +30,12 @@ def in_allocation(
     the run `hold`, or the one around this process.
 
     What a job that comes with fsdpkit says of nodes, GPUs and time, and what is built in, counts
-    as not asked for. Raises UsageError for more than there is, and outside an allocation.
+    as not asked for; of a run that is resumed, its time and account too. Raises UsageError for
+    more than there is, and outside an allocation.
     """
     option = "--here" if hold is None else "--on"
-    for name in ("array", "after", "partition", "spare"):
-        if getattr(request, name):
+    for name in ("array", "after", "chained", "partition", "spare"):
+        if getattr(request, name, None):
             raise UsageError(f"--{name} is for a job that is queued: leave it out, or {option}")
     site, _, job = load(request)
     profile = site.profile
@@ -56,6 +58,23 @@ def in_allocation(
     return request, found
 
 
+def again_in_allocation(
+    record: RunRecord, request: AnyRequest, load: Callable[[AnyRequest], Loaded]
+) -> tuple[AnyRequest, Allocation]:
+    """The same for a run that is resumed. Raises UsageError where its record could not tell the
+    job from an earlier one."""
+    if record.array is not None:
+        raise UsageError(f"run {record.id} is an array, whose tasks are queued: leave out --here")
+    request, found = in_allocation(request, load)
+    if found.job_id in [job.job_id for job in record.earlier]:
+        raise UsageError(
+            f"run {record.id} was in the allocation {found.job_id} before its job "
+            f"{record.job_id}: resume it in another one, or leave out --here"
+        )
+    return request, found
+
+
 def _asked(job: LoadedJob, key: str) -> bool:
     origin = job.origin(f"resources.{key}")
-    return not origin.startswith(("default", "built in", "packaged "))
+    of_queue = ("run ",) if key in ("time", "account") else ()
+    return not origin.startswith(("default", "built in", "packaged ", *of_queue))

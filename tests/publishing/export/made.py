@@ -9,43 +9,11 @@ from fsdpkit.config.template import Template, load_template
 from fsdpkit.publishing.export.build import App, Portal, build
 from tests.publishing.called import TEMPLATE
 
-MANIFEST = """\
-schema = "fsdpkit.template/1"
-name = "small"
-version = "1.0.0"
-description = "One process a node."
-[parameters.wait_s]
-type = "int"
-default = 60
-minimum = 1
-maximum = 3600
-help = "Seconds to wait."
-[parameters.share]
-type = "float"
-default = 0.5
-minimum = 0.25
-maximum = 1.5
-help = "Share of the memory."
-[parameters.tag]
-type = "str"
-default = "plain"
-pattern = '[a-z]{1,8}(-\\d{1,3})?'
-help = "A word for the log: it's 100% <b>yours</b> %>."
-[parameters.mode]
-type = "str"
-default = "fast"
-choices = ["fast", "very slow"]
-help = "How."
-[parameters.debug]
-type = "bool"
-default = false
-help = "Whether to say more."
-[parameters.threads]
-type = "int"
-minimum = 1
-maximum = 64
-help = "Threads of a rank; unset: as many as cores."
-"""
+FOLDER = Path(__file__).parents[1] / "folders" / "export"
+MANIFEST, HERON, EGRET = (
+    (FOLDER / name).read_text(encoding="utf-8")
+    for name in ("template.toml", "heron.toml", "egret.toml")
+)
 SCRIPT = TEMPLATE.replace(
     "RUN={{ run.dir | sh }}",
     """\
@@ -64,45 +32,6 @@ set -x
 {% endif %}
 export RUN """,
 )
-HERON = """
-schema = "fsdpkit.site/1"
-title = "Heron"
-slurm_clusters = "heron"
-[account]
-required = true
-[node_types.big]
-gpus = 4
-cpus = 64
-memory_mb = 1048576
-vendor = "nvidia"
-[partitions.long]
-node_type = "big"
-max_nodes = 4
-max_time = "2-00:00:00"
-max_time_multinode = "12:00:00"
-[partitions.wide]
-node_type = "big"
-select = { partition = "wide", qos = "large" }
-max_nodes = 64
-max_time = "06:00:00"
-whole_nodes = "required"
-[partitions.quick]
-node_type = "big"
-max_time = "00:30:00"
-"""
-EGRET = """
-schema = "fsdpkit.site/1"
-title = "Egret"
-slurm_clusters = "egret"
-[node_types.small]
-gpus = 2
-vendor = "nvidia"
-[partitions.all]
-node_type = "small"
-max_nodes = 8
-max_gpus_per_job = 8
-max_time = "1-00:00:00"
-"""
 CLUSTERS = {"heron": HERON, "egret": EGRET}
 
 

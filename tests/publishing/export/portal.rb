@@ -4,6 +4,7 @@
 #   open-composer APP: each form -> nil, or the error of `check`
 #   read: each YAML text -> what it holds
 require "erb"
+require "fileutils"
 require "json"
 require "ostruct"
 require "yaml"
@@ -45,7 +46,17 @@ def oc_assert(condition, message = "Error exists in script content.")
   raise message unless condition
 end
 
-def open_composer(params, check)
+Request = Struct.new(:post?)
+
+module FileUtils
+  def self.mkdir_p(path)
+    raise Errno::EACCES, path if path == "/closed"
+  end
+end
+
+def open_composer(params, file)
+  request = Request.new(true)
+  check = YAML.load(ERB.new(file, trim_mode: "-").result(binding))["check"]
   eval(check)
   { "error" => nil }
 rescue Exception => e # as Open Composer does
@@ -62,8 +73,7 @@ answers =
       rendered("template/before.sh.erb", Staging.new(Context.new(said)).get_binding)
     end
   when "open-composer"
-    check = YAML.load(app_file("form.yml"))["check"]
-    forms.map { |params| open_composer(params, check) }
+    forms.map { |params| open_composer(params, app_file("form.yml.erb")) }
   when "read"
     forms.map { |text| YAML.safe_load(text) }
   end

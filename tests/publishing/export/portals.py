@@ -82,51 +82,8 @@ def batch_connect(app: Path, said: Said, staged: Path) -> Submission:
     options = answer["submit"]["script"]
     argv = ["-D", str(staged), "-J", "sys/fsdpkit", "-o", str(staged / "output.log")]
     argv += _of_core(options)
-    wrapper = _BASIC.format(dir=staged)
+    wrapper = Path(__file__).with_name("basic.sh").read_text(encoding="utf-8").format(dir=staged)
     return Submission([*argv, "--export", "NONE", *options["native"]], wrapper, files=files)
-
-
-_BASIC = """\
-#!/bin/bash
-cd {dir}
-
-export host
-export port
-
-create_yml () {{
-  echo "Generating connection YAML file..."
-  (
-    umask 077
-    echo -e "host: $host\\nport: $port\\npassword: $password" > "{dir}/connection.yml"
-  )
-}}
-
-clean_up () {{
-  echo "Cleaning up..."
-  pkill -P $$
-  exit ${{1:-0}}
-}}
-
-source_helpers () {{
-  create_passwd () ( echo passwd )
-  export -f create_passwd
-}}
-export -f source_helpers
-source_helpers
-
-host=$(hostname)
-
-[[ -e "{dir}/before.sh" ]] && source "{dir}/before.sh"
-
-echo "Script starting..."
-"{dir}/script.sh" &
-SCRIPT_PID=$!
-
-create_yml
-
-wait ${{SCRIPT_PID}} || clean_up 1
-clean_up
-"""
 
 
 def _of_core(options: Said) -> list[str]:
@@ -143,14 +100,14 @@ def _of_core(options: Said) -> list[str]:
 
 
 def open_composer_defaults(app: Path) -> dict[str, str]:
-    widgets = form_of(app)["form"]
+    widgets = form_of(app, "form.yml.erb")["form"]
     own = {"_script_location": "/home/alex", "_script_1": "job.sh", "_script_2": ""}
     return own | {key: str(widget.get("value", "")) for key, widget in widgets.items()}
 
 
 def filled_in(app: Path, said: Said) -> str:
     """The script as the page shows it: what fields say stands in the place of their names."""
-    form = form_of(app)
+    form = form_of(app, "form.yml.erb")
     lines = []
     for line in form["script"].split("\n"):
         names = re.findall(r"#\{(.+?)\}", line)

@@ -63,7 +63,7 @@ def test_each_portal_gets_what_its_golden_app_holds(folder: Path, portal: Portal
 def documents(folder: Path) -> Iterator[tuple[str, str]]:
     for portal in RELEASES:
         for name, text in app_of(folder, portal).files.items():
-            if name.endswith(".yml"):
+            if name.endswith((".yml", "form.yml.erb")):
                 yield f"{portal}: {name}", text
 
 
@@ -207,17 +207,18 @@ def test_where_every_partition_takes_hours_the_form_asks_for_them(folder: Path) 
     hours = yaml.safe_load(form)["attributes"]["bc_num_hours"]
     assert (hours["value"], hours["min"], hours["max"]) == (2, 1, 24)
     app = build(made.template(folder), clusters, "open-composer")
-    assert "#SBATCH --time=#{hours}:00:00" in app.files["form.yml"]
+    assert "#SBATCH --time=#{hours}:00:00" in app.files["form.yml.erb"]
 
 
 @pytest.mark.parametrize(
-    ("portal", "name"), [("ondemand", "fsdpkit_place"), ("open-composer", "place")]
+    ("portal", "file", "name"),
+    [("ondemand", "form.yml", "fsdpkit_place"), ("open-composer", "form.yml.erb", "place")],
 )
 def test_a_list_of_partitions_begins_with_the_default(
-    folder: Path, portal: Portal, name: str
+    folder: Path, portal: Portal, file: str, name: str
 ) -> None:
     """Which is what a browser shows for a partition that is gone."""
-    form = yaml.safe_load(app_of(folder, portal).files["form.yml"])
+    form = yaml.safe_load(app_of(folder, portal).files[file])
     place = form.get("attributes", form["form"])[name]
     assert place["value"] in place["options"][0][:2]
 

@@ -13,10 +13,9 @@ from fsdpkit.errors import (
     FsdpkitError,
     NotFoundError,
     RenderError,
-    StorageError,
     UsageError,
 )
-from fsdpkit.publishing.export.writing import RECORD, write
+from fsdpkit.publishing.replacing import EXPORT
 from tests.publishing.called import Call, answer
 from tests.publishing.called import call as call
 from tests.publishing.export import made
@@ -40,7 +39,7 @@ def test_it_writes_the_app_and_says_how_to_install_it(call: Call, tmp_path: Path
     assert "not asked for: parameters.preflight: " in done.stderr
     assert set(tree(tmp_path / "app")) == {
         *("manifest.yml", "form.yml", "submit.yml.erb", "view.html.erb", "README.md"),
-        *("CHECKLIST.md", "template/before.sh.erb", "template/script-cardinal.sh", RECORD),
+        *("CHECKLIST.md", "template/before.sh.erb", "template/script-cardinal.sh", EXPORT.record),
     }
     assert os.access(tmp_path / "app" / "template" / "script-cardinal.sh", os.X_OK)
     readme = (tmp_path / "app" / "README.md").read_text()
@@ -58,7 +57,7 @@ def test_its_json_says_what_the_form_asks_for(call: Call, tmp_path: Path) -> Non
     assert "gpu:4" in cluster["places"]
     assert "FSDPKIT_FORM_SCRIPT" in cluster["fields"]
     assert "parameters.preflight" in cluster["fixed"]
-    assert sorted({*told["files"], RECORD}) == sorted(tree(tmp_path / "a"))
+    assert sorted({*told["files"], EXPORT.record}) == sorted(tree(tmp_path / "a"))
 
 
 def test_an_app_for_several_clusters_has_a_script_for_each(call: Call, tmp_path: Path) -> None:
@@ -168,7 +167,7 @@ def test_nothing_else_is_ever_replaced(
             assert call("template", "export", "torchrun", *APP, "--output", "app").exit_code == 0
             (app / "notes.txt").write_text("mine")
         elif what == "forged":
-            (app / RECORD).write_text("{")
+            (app / EXPORT.record).write_text("{")
             (app / "form.yml").write_text("mine")
         else:
             (app / "form.yml").symlink_to("/etc/passwd")
@@ -176,23 +175,6 @@ def test_nothing_else_is_ever_replaced(
     done = call("template", "export", "torchrun", *APP, "--output", "app", *force)
     assert done.exit_code == UsageError.exit_code
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
-
-
-def test_a_failure_halfway_leaves_the_old_one_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    about = {"portal": "ondemand", "release": "4.2", "template": "x"}
-    write({"a": "old\n", "b/c": "old\n"}, tmp_path / "app", **about)
-    old = tree(tmp_path / "app")
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match="No space left"):
-        write({"a": "new\n"}, tmp_path / "app", **about)
-    assert tree(tmp_path / "app") == old
-    assert [path.name for path in tmp_path.iterdir()] == ["app"]
 
 
 OSC = ("--cluster", "osc-pitzer")

@@ -301,10 +301,21 @@ def test_open_composers_own_fields_reach_no_shell_either(folder: Path, name: str
     root = made.on_disk(app, folder)
     good = portals.open_composer_defaults(root) | {"account": "pas1234"}
     good |= good_values(app.exports[0].fields)
-    texts = ["x; touch gotcha", "$(id)", "a b", "-x", "a\nb", "'", "x" * 10_000]
+    texts = ["x; touch gotcha", "$(id)", "a b", "-x", "a\nb", "'", "x" * 10_000, "/closed"]
     answers = portals.in_ruby("open-composer", root, [good, *({**good, name: t} for t in texts)])
     assert answers[0] == {"error": None}
     assert all(answer["error"] for answer in answers[1:]), answers
+
+
+@portals.needs_ruby
+def test_open_composer_says_which_value_is_offered_no_more(folder: Path) -> None:
+    """Before it looks that up in the form, and fails."""
+    app = made.app(folder, "open-composer")
+    root = made.on_disk(app, folder)
+    good = portals.open_composer_defaults(root) | {"account": "pas1234"}
+    cases = [{"place": "gone"}, {"p_mode": "#{exit}"}, {"place": ""}]
+    for answer in portals.in_ruby("open-composer", root, [good | case for case in cases]):
+        assert "allowed: one of the list" in answer["error"]
 
 
 def test_a_pattern_with_quotes_reaches_job_json_as_json(
