@@ -161,17 +161,14 @@ def command(
     say_what_is_not_read()
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
-<<<<<<< HEAD
-    if check and (asked["here"] or asked["on"]):
-        raise click.UsageError("--check asks about a queue, which --here and --on need not.")
+    at_once = "--here" if asked["here"] else "--on" if asked["on"] else ""
     if asked["here"] and asked["on"]:
         raise click.UsageError("--here is this shell's allocation, --on a hold: choose one.")
-=======
-    if soonest and asked["here"]:
-        raise click.UsageError("--soonest asks about queues, which --here needs not: choose one.")
-    if check and asked["here"]:
-        raise click.UsageError("--check asks about a queue, which --here needs not: choose one.")
->>>>>>> main
+    for option, given in (("--check", check), ("--soonest", soonest)):
+        if given and at_once:
+            raise click.UsageError(
+                f"{option} asks about a queue, which {at_once} needs not: choose one."
+            )
     if module is not None:
         if job is not None:
             raise click.UsageError(f"-m starts a module: leave out {job}, or put it behind --.")
@@ -194,7 +191,6 @@ def command(
             return _judged(verdict)
         click.echo(verdict)
         return 0
-    at_once = request.here or request.on is not None
     if not at_once:
         say_what_is_left_out(submission.leaked_variables())
     run = submission.submit_plan(plan, request.runs, agreed)
