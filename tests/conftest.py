@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from tests.slurm_cluster import (
     release_clients,
     unavailable_reason,
 )
+from tests.warm import WARM
 
 __all__ = ["browser"]  # a fixture of all rooms
 
@@ -155,15 +155,7 @@ def fsdpkit(tmp_path: Path) -> Callable[..., Completed]:
         cwd: Path | None = None,
         timeout_s: float = 300,
     ) -> Completed:
-        return subprocess.run(
-            [sys.executable, "-m", "fsdpkit", *args],
-            cwd=cwd or tmp_path,
-            env={**os.environ, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        return WARM.run(args, cwd or tmp_path, {**os.environ, **(env or {})}, timeout_s)
 
     return run
 

@@ -27,13 +27,13 @@ from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import Card
 from fsdpkit.planning.efficiency import machine_for
 from fsdpkit.planning.forecast import work_on_tape
-from fsdpkit.planning.speed import Speed, predict
-from fsdpkit.planning.speed_calibration import MeasuredStep, fitted, uncalibrated
+from fsdpkit.planning.speed import MeasuredStep, Speed, SpeedCalibration, predict
 from fsdpkit.planning.work import StepWork
 
 PUBLISHED = Path(__file__).with_name("published.json")
 T5 = Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp" / "fsdp_t5.py"
-LONG, EVERY = 30, 15
+MOST_ROWS = 4
+"""Of one system, so that none outweighs the others."""
 MOST_PASSES, WIDEST = 8, 8000
 REACHED = 0.85
 """Of the links' rate, that an all-reduce reaches."""
@@ -77,6 +77,7 @@ def config_of(model: Facts, length: int) -> dict[str, Any]:
             "intermediate_size": model["feed_forward"],
             "vocab_size": model["vocabulary"],
             "max_position_embeddings": length,
+            "tie_word_embeddings": model.get("tied", False),
         }
     return {
         "architectures": ["GPT2LMHeadModel"],
@@ -119,14 +120,19 @@ def measured_step_s(row: Facts, work: StepWork) -> float:
 
 
 def chosen(system: Facts, models: Facts) -> Iterator[Facts]:
-    """The rows of a system that are recorded, what calibrates first, and those not modelled."""
-    rows = system["rows"]
-    for number, row in enumerate(sorted(rows, key=lambda each: not each.get("calibrates"))):
-        width = models.get(row["model"], {}).get("width", 0)
-        small = row.get("accumulation", 1) <= MOST_PASSES and width < WIDEST
-        taken = len(rows) < LONG or number % EVERY == 0
-        if "not_modelled" in row or (small and taken):
-            yield row
+    """The rows of a system that are recorded, what calibrates first and the others evenly spread,
+    and those not modelled."""
+    rows = [row for row in system["rows"] if "not_modelled" not in row and _small(row, models)]
+    first = [row for row in rows if row.get("calibrates")]
+    others = [row for row in rows if not row.get("calibrates")]
+    step = max(1, -(-len(others) // max(1, MOST_ROWS - len(first))))
+    yield from (*first, *others[::step])
+    yield from (row for row in system["rows"] if "not_modelled" in row)
+
+
+def _small(row: Facts, models: Facts) -> bool:
+    width = models.get(row["model"], {}).get("width", 0)
+    return bool(row.get("accumulation", 1) <= MOST_PASSES and width < WIDEST)
 
 
 def rows_of(system: Facts, models: Facts, folder: Path) -> Iterator[dict[str, Any]]:
@@ -140,13 +146,14 @@ def rows_of(system: Facts, models: Facts, folder: Path) -> Iterator[dict[str, An
         except FsdpkitError as error:
             yield {**row, "status": "not modelled", "not_modelled": str(error)[:200]}
     links_gb_s = system["network_gb_s"]
-    plain = uncalibrated(machine_for(system["gpu"], links_gb_s and REACHED * links_gb_s))
+    machine = machine_for(system["gpu"], links_gb_s and REACHED * links_gb_s)
+    plain = SpeedCalibration(machine)
     samples = [
         MeasuredStep(work=work, step_s=measured_step_s(row, work), source=system["source"])
         for row, work in works
         if row.get("calibrates")
     ]
-    taught = fitted(plain, samples)[0]
+    taught = SpeedCalibration(machine, tuple(samples))
     for row, work in works:
         measured_s = measured_step_s(row, work)
         shown = {k: v for k, v in row.items() if k != "calibrates"}

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Literal
 from fsdpkit.cli.json_output import answer
 
 if TYPE_CHECKING:
-    from fsdpkit.cli.plan_outlook import Outlook
+    from fsdpkit.planning.cost import Cost
+    from fsdpkit.planning.finish import Finish
     from fsdpkit.planning.forecast import Forecast
     from fsdpkit.planning.speed import Speed
     from fsdpkit.planning.verdict import MemoryVerdict
+    from fsdpkit.scheduling.soonest import PartitionStart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,28 @@ class OnePlan:
     refused: str | None = None
     notes: Sequence[str] = ()
     sources: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """Of one job. None: not known, or not asked for."""
+
+    finish: Finish
+    cost: Cost
+    balance: str | None
+    """What the centre's command says of the account."""
+    starts: Sequence[PartitionStart]
+    """With --soonest: by partition, the one that ends first at the top."""
+    host_bytes: int
+    """Host memory of a node for what is offloaded."""
+    host_copy_bytes: int
+    """The same for the copy of which checkpoints are written while training goes on."""
+    host_memory_mb: int | None
+    """What the job gets of a node."""
+    data_bytes_per_s: float | None
+    """That the file system must deliver to all ranks together."""
+    read_gb_s: float | None
+    """That it can, by the site's profile."""
 
 
 @answer("fsdpkit.plan/1")

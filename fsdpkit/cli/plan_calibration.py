@@ -84,14 +84,14 @@ def _row(one: UsedSpeed) -> list[str]:
         one.gpu or "?",
         one.torch.partition("+")[0] or "?",
         f"{one.nodes} x {one.gpus}",
-        f"{one.step_s:.3g}" if one.step_s else "check" if one.training is None else "-",
+        f"{one.step_s:.3g}" if one.step_s else "check" if one.is_check else "-",
         "yes" if one.used else "no",
     ]
 
 
 def _save(basis: Basis, path: Path, torch: str | None) -> None:
     from fsdpkit.errors import StorageError
-    from fsdpkit.planning.speed_calibration import save
+    from fsdpkit.planning.speed_learned import save
 
     try:
         save(basis.calibration, path, torch if basis.used else None)

@@ -4,46 +4,24 @@ it would start, and what its saves and its data ask of the file system and of ho
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.plan_answer import Outlook
+
 if TYPE_CHECKING:
     from fsdpkit.cli.plan_question import PlanPlace, PlanQuestion
     from fsdpkit.config.trainer import TrainingLength
     from fsdpkit.planning.asked import AskedStep
-    from fsdpkit.planning.cost import Cost
     from fsdpkit.planning.finish import Finish
     from fsdpkit.planning.forecast import Forecast
     from fsdpkit.planning.verdict import MemoryVerdict
     from fsdpkit.scheduling.soonest import PartitionStart
 
 COLUMNS = 80
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outlook:
-    """Of one job. None: not known, or not asked for."""
-
-    finish: Finish
-    cost: Cost
-    balance: str | None
-    """What the centre's command says of the account."""
-    starts: Sequence[PartitionStart]
-    """With --soonest: by partition, the one that ends first at the top."""
-    host_bytes: int
-    """Host memory of a node for what is offloaded."""
-    host_copy_bytes: int
-    """The same for the copy of which checkpoints are written while training goes on."""
-    host_memory_mb: int | None
-    """What the job gets of a node."""
-    data_bytes_per_s: float | None
-    """That the file system must deliver to all ranks together."""
-    read_gb_s: float | None
-    """That it can, by the site's profile."""
 
 
 def outlook(

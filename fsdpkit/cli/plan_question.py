@@ -62,13 +62,19 @@ class PlanQuestion:
         settings = self._settings(job)
         if wrong := problems(settings, resources.ranks, resources.gpus):
             raise ConfigError("\n".join(wrong))
+        model = None if self.model is None else self.agreed.to_model(self.model)
+        # A function has a batch of its own, unless another is asked for.
+        own = model is not None and model.script is not None
+        said = {each.partition("=")[0].strip() for each in (*self.wanted.sets, *extra) if own}
         return AskedStep(
             settings,
             resources.nodes,
             resources.gpus,
             card,
             self.agreed.to_script(job.entry.path),
-            None if self.model is None else self.agreed.to_model(self.model),
+            model,
+            settings.batch_size if "training.batch_size" in said else None,
+            settings.data.source_length if "training.data.source_length" in said else None,
             args=tuple(job.spec.args),
             compiled=self.compiled,
         )

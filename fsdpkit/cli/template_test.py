@@ -108,14 +108,12 @@ def _without_jobs(template: Template, asked: tuple[str, ...], update: bool) -> I
     """What can be told from the scripts alone: each profile, each shape, the golden scripts."""
     from fsdpkit.publishing import template_goldens as goldens
     from fsdpkit.publishing.template_cases import sites
-    from fsdpkit.publishing.template_trials import TrialStep, try_goldens, try_rendering, try_syntax
+    from fsdpkit.publishing.template_trials import TrialStep, try_goldens, try_scripts
 
     profiles, broken = sites(asked)
     for why in broken:
         yield TrialStep("profiles", why, (why,))
-    rendered, made = try_rendering(template, profiles, _tell)
-    yield from rendered
-    yield from try_syntax(made, _tell)
+    yield from try_scripts(template, profiles, _tell)
     if update:
         names = [*goldens.present(template), *asked]
         changed = goldens.update(template, list(dict.fromkeys(names)) or list(goldens.FIRST))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
@@ -190,6 +190,15 @@ def toml_in(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("lists in lists, too deep to read") from None
+
+
+def dotted(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of a table and the tables in it, by its dotted key; an empty one is a value."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def build(kind: type[T], layered: Layered, what: str) -> T:

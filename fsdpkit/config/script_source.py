@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -34,8 +34,46 @@ def syntax_of(source: bytes) -> ast.Module | None:
 
 def has_main_guard(tree: ast.Module) -> bool:
     """Whether it does something only where it is run, as a program."""
-    tests = (node.test for node in tree.body if isinstance(node, ast.If))
-    return any("__name__" in (said := ast.unparse(t)) and "'__main__'" in said for t in tests)
+    return any(isinstance(node, ast.If) and _is_main_guard(node.test) for node in tree.body)
+
+
+def trains_when_imported(tree: ast.Module) -> int | None:
+    """The line of a backward pass, or of a process group that is joined, which runs as soon as the
+    file is imported: outside of functions and of the guard of a program, or in a function of the
+    file that is called there, or handed to who calls it. None where none is seen."""
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    waiting, seen = list(_at_import(tree.body)), set[str]()
+    for node in waiting:
+        if not isinstance(node, ast.Call):
+            continue
+        if getattr(node.func, "attr", getattr(node.func, "id", None)) in _TRAINS:
+            return node.lineno
+        for each in (node.func, *node.args):
+            if isinstance(each, ast.Name) and each.id in functions and each.id not in seen:
+                seen.add(each.id)
+                waiting += chain.from_iterable(map(ast.walk, functions[each.id].body))
+    return None
+
+
+_TRAINS = frozenset({"backward", "init_process_group", "process_group"})
+
+
+def _at_import(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """What is evaluated when a module with these statements is imported."""
+    waiting: list[ast.AST] = [*statements]
+    for node in waiting:
+        if isinstance(node, ast.If) and _is_main_guard(node.test):
+            waiting += node.orelse
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += getattr(node, "decorator_list", [])
+        else:
+            yield node
+            waiting += ast.iter_child_nodes(node)
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    said = ast.unparse(test)
+    return "__name__" in said and "'__main__'" in said
 
 
 def reads_settings(tree: ast.Module, *beside: Path) -> bool:

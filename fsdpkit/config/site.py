@@ -14,10 +14,10 @@ import msgspec
 import fsdpkit
 from fsdpkit.config import assets
 from fsdpkit.config.key_changes import release_of
+from fsdpkit.config.layers import Places
 from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import Identify, SiteProfile
-from fsdpkit.config.salvage import read_identify
 from fsdpkit.config.secrets import refuse_secrets
 from fsdpkit.errors import ConfigError, UsageError
 
@@ -108,9 +108,9 @@ class BrokenSite(msgspec.Struct, frozen=True):
     id: str
     why: str
     identify: Identify
-    """How its machine is recognised, as far as its files say it."""
+    """How its machine is recognised, as far as it can be read."""
     whole: bool
-    """Whether that may be all."""
+    """Whether that is all."""
 
 
 def load_sites() -> tuple[list[LoadedSite], list[BrokenSite]]:
@@ -120,8 +120,24 @@ def load_sites() -> tuple[list[LoadedSite], list[BrokenSite]]:
         try:
             profiles.append(load_site(name))
         except ConfigError as error:
-            broken.append(BrokenSite(name, str(error), *read_identify(places)))
+            broken.append(BrokenSite(name, str(error), *_identify_of(places)))
     return profiles, broken
+
+
+def _identify_of(places: Places) -> tuple[Identify, bool]:
+    """How a profile that cannot be used has its machine recognised, and whether that is known: of a
+    file that is no TOML it is not."""
+    layered, whole = Layered(), True
+    for layer, path in places:
+        try:
+            layered.overlay(read_place(layer, path), str(path))
+        except ConfigError:
+            whole = False
+    try:
+        known = msgspec.convert(layered.values.get("identify", {}), Identify)
+    except msgspec.ValidationError:
+        return Identify(), False
+    return known, whole and bool(known.env or known.hostname)
 
 
 def _with(broken: list[BrokenSite], site: LoadedSite) -> LoadedSite:

@@ -16,7 +16,7 @@ _TIME_FORMS = (
     re.compile(r"(?P<m>\d+)"),
 )
 TIME_FORMS_TEXT = "MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
-_LONGEST_S = 365 * 86400
+LONGEST_S = 365 * 86400
 
 _MEMORY = re.compile(r"(?P<n>\d+)(?P<unit>[KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MEMORY_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
@@ -45,7 +45,7 @@ def parse_time_s(text: str) -> int:
     )
     if seconds == 0:
         raise ValueError(f"{text!r} is a time limit of zero; ask for a minute or more")
-    if seconds > _LONGEST_S:
+    if seconds > LONGEST_S:
         raise ValueError(f"{text!r} is longer than a year; ask for 365-00:00:00 or less")
     return seconds
 

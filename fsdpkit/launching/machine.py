@@ -22,10 +22,7 @@ from fsdpkit.runs.reading import read_bytes
 _UNLIMITED_BYTES = 1 << 60
 """Version 1 of cgroups calls no limit a number near 2^63."""
 _SMALL = 1 << 16
-_COUNTERS = (
-    *("symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors"),
-    *("port_xmit_discards", "local_link_integrity_errors", "excessive_buffer_overrun_errors"),
-)
+_COUNTERS = (*("symbol_error", "link_downed", "port_rcv_errors", "local_link_integrity_errors"),)
 TEMPORARY = ("/dev/shm", "/tmp")
 
 

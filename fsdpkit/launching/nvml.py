@@ -46,9 +46,10 @@ class _Gpu:
             return self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=version)
         return self.ask("MemoryInfo")
 
-    def ecc_errors(self, kind: str) -> int | None:
-        """Since the driver was loaded. kind: CORRECTED or UNCORRECTED."""
-        words = f"NVML_MEMORY_ERROR_TYPE_{kind}", "NVML_VOLATILE_ECC"
+    @property
+    def ecc_errors(self) -> int | None:
+        """That could not be corrected, since the driver was loaded."""
+        words = "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC"
         found = self.ask("TotalEccErrors", *words)
         return None if found is None else int(found)
 
@@ -134,7 +135,7 @@ def _state(index: int, gpu: _Gpu) -> GpuState:
         clock_mhz=gpu.ask("ClockInfo", "NVML_CLOCK_SM"),
         clock_max_mhz=gpu.ask("MaxClockInfo", "NVML_CLOCK_SM"),
         temperature_c=gpu.ask("Temperature", "NVML_TEMPERATURE_GPU"),
-        uncorrected_ecc_errors=gpu.ecc_errors("UNCORRECTED"),
+        uncorrected_ecc_errors=gpu.ecc_errors,
         remap_pending=None if rows is None else bool(rows[2]),
         remap_failed=None if rows is None else bool(rows[3]),
         processes=gpu.processes,
@@ -201,8 +202,7 @@ def _readings(gpu: _Gpu, events: Any) -> dict[str, Any]:
         "power_w": None if power_mw is None else power_mw / 1000,
         "clock_mhz": gpu.ask("ClockInfo", "NVML_CLOCK_SM"),
         "throttled": throttled or None,
-        "ecc_corrected": gpu.ecc_errors("CORRECTED"),
-        "ecc_uncorrected": gpu.ecc_errors("UNCORRECTED"),
+        "ecc_uncorrected": gpu.ecc_errors,
         "xids": gpu.pending(events) or None,
     }
 

@@ -86,10 +86,10 @@ def steps_made(where: str | os.PathLike[str] | None) -> int | None:
 
 
 class Sampler:
-    """Takes samples of this node and of the process tree below this process."""
+    """Takes samples of this node."""
 
     def __init__(self, roots: machine.Roots = machine.HERE) -> None:
-        self._me, self._roots = psutil.Process(), roots
+        self._roots = roots
         self._gpus = nvml.GpuWatch(os.environ)
         self._cgroup = machine.Cgroup(roots)
         psutil.cpu_percent()  # the first call only sets the mark that the next one measures from
@@ -97,26 +97,14 @@ class Sampler:
     def sample(self) -> dict[str, Any]:
         """CPU in percent of all cores, memory and network in bytes, GPUs and ports one entry each.
 
-        Memory of our processes is proportional (PSS): forked ranks share most of their pages. What
-        this machine does not have, or does not tell, is absent.
+        What this machine does not have, or does not tell, is absent.
         """
         memory = psutil.virtual_memory()
         network = psutil.net_io_counters()
-        processes = [self._me, *self._me.children(recursive=True)]
-        pss_bytes = 0
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                pss_bytes += process.memory_full_info().pss
-        work = machine.work_of(self._me.pid, itself=False)
         sample: dict[str, Any] = {
             "cpu_percent": psutil.cpu_percent(),
-            "load_1min": psutil.getloadavg()[0],
             "memory_used_bytes": memory.total - memory.available,
             "memory_total_bytes": memory.total,
-            "processes": len(processes),
-            "processes_pss_bytes": pss_bytes,
-            "work_cpu_s": round(work.cpu_s, 2),
-            "work_moved_bytes": work.moved_bytes,
         }
         if network is not None:
             sample["network_sent_bytes"] = network.bytes_sent

@@ -29,6 +29,8 @@ class AskedStep:
     """FILE.py:FUNCTION, or a directory in Hugging Face's format, in the place of the trainer."""
     rows: int | None = None
     """Samples of one rank in a step, where they are to be others than `model` itself gives."""
+    length: int | None = None
+    """Of a sequence, likewise."""
     expandable: bool = True
     """Whether the allocator has expandable segments."""
     args: tuple[str, ...] = ()

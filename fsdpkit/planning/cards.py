@@ -7,12 +7,11 @@ import re
 import msgspec
 
 from fsdpkit.config.gpu import Capability, parse_capability
-from fsdpkit.config.gpu_models import GPU_MODELS
+from fsdpkit.config.gpu_models import GPU_MODELS, ONLY_BY_SIZE, GpuModel, gpu_models
 from fsdpkit.config.profile import NodeType
 from fsdpkit.errors import ConfigError, UsageError
 
 MIB, GB = 2**20, 10**9
-_FOLLOWED_BY = r"(?![a-z0-9])"
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -26,54 +25,52 @@ class Card(msgspec.Struct, frozen=True):
     """Of a node's links, where a site's profile has the card."""
 
 
-CARDS = tuple(
-    Card(f"{model.name.split()[0]}-{size}", mib * MIB, model.capability)
-    for model in GPU_MODELS
-    for size, mib in model.cards
-)
+def _card(model: GpuModel, network_gbit_s: float | None = None) -> Card:
+    memory = model.memory_mib * MIB
+    return Card(model.name, memory, model.capability, network_gbit_s=network_gbit_s)
+
+
+CARDS = tuple(_card(row) for row in GPU_MODELS if row.rates and row.name not in ONLY_BY_SIZE)
+"""What a plan may suggest."""
 
 
 def card_named(text: str) -> Card:
-    """`--gpu`: a name of the table, part of one that fits one only, or a memory such as "80" or
-    "24GB". Raises UsageError."""
-    words = text.strip().lower().replace(" ", "-").replace("_", "-")
-    if size := re.fullmatch(r"(\d{1,4}(?:\.\d+)?)-?(?:g|gb|gib)?", words):
+    """`--gpu`: a GPU by any of its names, or a memory such as "80" or "24GB". Raises UsageError."""
+    words = text.strip().lower()
+    if size := re.fullmatch(r"(\d{1,3}(?:\.\d+)?)[-_ ]?(?:g|gb|gib)?", words):
         return Card(f"{size[1]} GB", _bytes(float(size[1])), known=False)
-    bare = re.sub(r"(\d)-?(?:gb|gib|g)$", r"\1", words)
-    exact = [card for card in CARDS if card.name.lower() == bare]
-    found = exact or [card for card in CARDS if card.name.lower().split("-")[0] == bare]
+    found = gpu_models(words, typed=True)
     if len(found) == 1:
-        return found[0]
+        return _card(found[0])
     if found:
-        names = " or ".join(card.name.lower() for card in found)
+        names = " or ".join(row.name.lower() for row in found)
         raise UsageError(f"--gpu {text}: there are several of them: {names}")
     from difflib import get_close_matches  # only to explain a mistake
 
-    near = get_close_matches(bare, [card.name.lower() for card in CARDS], 3)
-    known = ", ".join(card.name.lower() for card in CARDS)
+    known = [row.name.lower() for row in GPU_MODELS]
+    near = get_close_matches(words.replace(" ", "-").replace("_", "-"), known, 3)
     raise UsageError(
         f"--gpu {text[:60]}: not a GPU that fsdpkit knows "
-        f"({'did you mean ' + ' or '.join(near) if near else known}); "
+        f"({'did you mean ' + ' or '.join(near) if near else ', '.join(known)}); "
         "or give its memory in GB, such as --gpu 48"
     )
 
 
 def card_of(node: NodeType, where: str) -> Card:
-    """The GPU of a site's node type. Raises ConfigError where the profile does not say its memory;
-    `where` names the site."""
-    if node.gpu_memory_gb is None:
+    """The GPU of a site's node type. Raises ConfigError where neither the profile says its memory
+    nor its name; `where` names the site."""
+    title, size = node.gpu or node.gpu_type or "", node.gpu_memory_gb
+    found = gpu_models(title if size is None else f"{title} {size:g}GB")
+    rows = [row for row in found if size is None or row.has_size(size)]
+    if len(rows) == 1:
+        return _card(rows[0], node.network_gbit_s)
+    if size is None:
         raise ConfigError(
             f"{where} does not say how much memory its GPUs have: name one with --gpu, such as "
             "--gpu h100-80 or --gpu 80"
         )
-    title = (node.gpu or "").lower()
-    for card in CARDS:
-        model, _, size = card.name.lower().partition("-")
-        if re.search(model + _FOLLOWED_BY, title) and float(size) == node.gpu_memory_gb:
-            return msgspec.structs.replace(card, network_gbit_s=node.network_gbit_s)
     capability = parse_capability(node.compute_capability) if node.compute_capability else None
-    name = node.gpu or f"{node.gpu_memory_gb:g} GB"
-    return Card(name, _bytes(node.gpu_memory_gb), capability, False, node.network_gbit_s)
+    return Card(title or f"{size:g} GB", _bytes(size), capability, False, node.network_gbit_s)
 
 
 def _bytes(gigabytes: float) -> int:

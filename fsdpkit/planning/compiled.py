@@ -35,28 +35,43 @@ _following: _Follower | None = None
 
 
 @contextmanager
-def followed(recorder: Recorder) -> Iterator[None]:
-    """Functions that are compiled inside run as their graphs, and are taped by `recorder`."""
+def not_compiled() -> Iterator[None]:
+    """What is compiled inside runs as it is written, but while it is `followed`."""
+    with replaced((torch, "compile", _compile), (nn.Module, "compile", _compile_in_place)):
+        yield
+
+
+@contextmanager
+def followed(recorder: Recorder, *, as_graphs: bool) -> Iterator[None]:
+    """Functions that are compiled are taped by `recorder`: as their graphs, or as they are written,
+    with a note."""
     global _following
-    _following = _Follower(recorder)
-    with replaced(
-        (torch, "compile", functools.partial(_compile, torch.compile)),
-        (compilation, "_compiled", lambda function, *_, **__: _stand_in(function)),
-    ):
-        try:
+    _following = _Follower(recorder, as_graphs)
+    own = (compilation, "_compiled", lambda function, *_, **__: _stand_in(function))
+    try:
+        with not_compiled(), replaced(own):
             yield
-        finally:
-            _following = None
+    finally:
+        _following = None
 
 
-def _compile(usual: Callable[..., Any], model: Any = None, **how: Any) -> Any:
-    """torch.compile, of functions; a module is compiled as usual."""
+def _compile(model: Any = None, **how: Any) -> Any:
+    """In the place of torch.compile. A module stays what it is, so that its class and the paths of
+    its weights do."""
     if model is None:
-        return functools.partial(_compile, usual, **how)
-    return usual(model, **how) if isinstance(model, nn.Module) else _stand_in(model)
+        return functools.partial(_compile, **how)
+    if not isinstance(model, nn.Module):
+        return _stand_in(model)
+    _compile_in_place(model)
+    return model
+
+
+def _compile_in_place(module: nn.Module, *_: Any, **__: Any) -> None:
+    module.forward = _stand_in(module.forward)
 
 
 def _stand_in(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
     def run(*args: Any, **named: Any) -> Any:
         if _following is None or torch.compiler.is_compiling():
             return function(*args, **named)
@@ -69,14 +84,22 @@ def _stand_in(function: Callable[..., Any]) -> Callable[..., Any]:
 _STANDS_IN = "_fsdpkit_stands_in"
 
 
+_FLEX = "torch.nn.attention.flex_attention"
+
+
 class _Follower:
     """Graphs of one tape: functions of the same code, on the same shapes, share theirs."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, as_graphs: bool) -> None:
+        self._recorder, self._as_graphs = recorder, as_graphs
         self._graphs: dict[Any, Callable[..., Any] | None] = {}
 
     def call(self, function: Callable[..., Any], args: Any, named: Any) -> Any:
+        if getattr(function, "__module__", "") == _FLEX:
+            return function(*args, **named)  # pretend.py has its kernel
+        if not self._as_graphs:
+            self._note(getattr(function, "__qualname__", "a function"))
+            return function(*args, **named)
         given = _Given(function, args, named)
         tensors = given.tensors
         if given.key not in self._graphs:
@@ -90,13 +113,15 @@ class _Follower:
                 return _graphs(given, self._recorder)
         except Exception as error:
             what = (str(error).strip().splitlines() or [""])[0][:160].rstrip(".")
-            note = f"{type(error).__name__}: {what}{place_of(error)}"
+            self._note(f"{type(error).__name__}: {what}{place_of(error)}")
             error.__traceback__ = None  # its frames hold tensors
-            if note not in self._recorder.tape.uncompiled:
-                self._recorder.tape.uncompiled.append(note)
             return None
         finally:
             given.forget()
+
+    def _note(self, what: str) -> None:
+        if what not in self._recorder.tape.uncompiled:
+            self._recorder.tape.uncompiled.append(what)
 
 
 class _Given:

@@ -1,9 +1,9 @@
 """How fast a machine computes and communicates: values, each with its source and its doubt.
 
 A value that nobody measured here is a data sheet's or an assumption, and says so; one that
-`fsdpkit check --nodes` or a finished run has told takes its place (`speed_calibration.py`). The
-model of speed reads `Rates`, plain numbers; the range of its answer comes from each value's
-`factor`, which it might be off by either way.
+`fsdpkit check --nodes` has measured takes its place (`speed_learned.py`). The model of speed reads
+`Rates`, plain numbers; the range of its answer comes from each value's `factor`, which it might be
+off by either way.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from fsdpkit.config.gpu_models import GPU_MODELS, gpu_model
-from fsdpkit.errors import UsageError
+from fsdpkit.config.gpu_models import gpu_model
 
 GB = 1e9
 ASSUMED = "assumption"
+UNKNOWN_NETWORK = "from 10 Gb/s Ethernet to four adapters of 400 Gb/s a node"
 
 
 class UncertainValue(msgspec.Struct, frozen=True):
@@ -88,6 +88,9 @@ class MachineRates(msgspec.Struct, frozen=True):
 
 
 _SHEET = "data sheet"
+UNPUBLISHED = "no published figure"
+_NOMINAL = 312.0, 19.5, 2.0, 100.0
+"""An A100's, by `GpuModel.rates`."""
 _ATTENTION = {
     "A100": UncertainValue(
         0.6, 1.25, "FlashAttention-2 at 50-73 % of an A100's peak, arXiv 2307.08691"
@@ -99,46 +102,52 @@ _ATTENTION = {
 """Of the GPUs that have published figures, H200 and GH200 with the H100's cores; of others 0.4."""
 _MEASURED = "benchmarks/results/gpu-h100.json"
 _BIASED = UncertainValue(0.075, 1.4, f"T5 v1.1-large on an H100, {_MEASURED}")
+_AMD = UncertainValue(0.55, 1.4, f"MPT on MI250, {ASSUMED} of others")
+"""Of an AMD GPU's peak, which its clock does not hold in large products."""
 _BUS_SHARE = 0.75
 """Of the links' rate that a collective of some hundred megabytes reaches as bus bandwidth."""
 NETWORK_SHARE = 0.85
 """The same of a node's links to others."""
 
 
-def family_of(gpu: str) -> str | None:
-    """The GPU of the table that `gpu` names, in whatever spelling; None if there is none."""
+def family_of(gpu: str) -> str:
+    """The GPU of the table that `gpu` names, in whatever spelling, or the name itself."""
     row = gpu_model(gpu)
-    return row.name if row else None
+    return row.name if row else gpu.lower().removeprefix("nvidia ")
+
+
+def is_common(gpu: str) -> bool:
+    """Whether many published runs on such GPUs were looked at."""
+    return (family_of(gpu) or "").startswith(("A100", "H100", "H200", "GH200"))
 
 
 def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
     """Published figures and assumptions for a GPU by its name, "h100-80" or "NVIDIA H100 NVL".
 
     `network_gb_s`: bus bandwidth of an all-reduce between nodes, in 10^9 bytes a second, as a
-    site's profile has it; None assumes four adapters of 400 Gb/s a node. Raises UsageError for a
-    GPU that has no figures here.
+    site's profile has it; None: not known, and its doubt reaches from 10 to 1,600 Gb/s a node. A
+    GPU without published figures gets an A100's in such doubt that a finished run decides (source:
+    `UNPUBLISHED`).
     """
     found = gpu_model(gpu)
-    if found is None:
-        raise UsageError(
-            f"No published figures of a GPU called {gpu!r} are known: name one of "
-            f"{', '.join(model.name for model in GPU_MODELS)}."
-        )
+    published, doubt, sheet = found.rates if found else None, 1.0, _SHEET
+    if published is None:
+        published, doubt, sheet = _NOMINAL, 8.0, UNPUBLISHED
+    tflop_s, float32_tflop_s, memory_tb_s, links_gb_s = published
     network = (
         UncertainValue(network_gb_s * GB, 1.25, "the site's profile")
         if network_gb_s
-        else UncertainValue(
-            NETWORK_SHARE * 200 * GB, 2.5, f"four adapters of 400 Gb/s a node, {ASSUMED}"
-        )
+        else UncertainValue(NETWORK_SHARE * 15.8 * GB, 7.2, UNKNOWN_NETWORK)
     )
-    peak = found.peak_tflops * 1e12
-    family = "H100" if found.name[:4] in ("H100", "H200", "GH20") else found.name[:4]
+    peak = tflop_s * 1e12
+    of_amd, family = (found.name.startswith("MI"), found.name[:4]) if found else (False, "")
+    family = "H100" if family in ("H200", "GH20") else family
     return MachineRates(
         gpu,
         {
-            "peak_flops": UncertainValue(peak, 1.0, _SHEET),
-            "float32_flops": UncertainValue(found.float32 * 1e12, 1.0, _SHEET),
-            "matmul_share": UncertainValue(0.75, 1.25, ASSUMED),
+            "peak_flops": UncertainValue(peak, doubt, sheet),
+            "float32_flops": UncertainValue(float32_tflop_s * 1e12, doubt, sheet),
+            "matmul_share": _AMD if of_amd else UncertainValue(0.75, 1.25, ASSUMED),
             "matmul_ramp_flops": UncertainValue(10e-6 * peak, 2.0, f"10 µs at peak, {ASSUMED}"),
             "attention_share": _ATTENTION.get(family, UncertainValue(0.4, 1.5, ASSUMED)),
             "biased_attention_share": _BIASED
@@ -146,16 +155,14 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
             else UncertainValue(
                 0.15, 2.0, f"twice an H100's, whose kernel is an A100's, {ASSUMED}"
             ),
-            "memory_bytes": UncertainValue(0.95e12 * found.memory_tb_s, 1.25, f"95 % of {_SHEET}"),
+            "memory_bytes": UncertainValue(0.95e12 * memory_tb_s, 1.25 * doubt, f"95 % of {sheet}"),
             "kernel_s": UncertainValue(3e-6, 1.5, ASSUMED),
             "launch_s": UncertainValue(
-                9e-6,
-                2.2,
-                f"{ASSUMED}; 45 µs on a virtual machine, {_MEASURED}",
+                15e-6, 2.4, f"{ASSUMED}; 9 µs on a bare node, 45 µs on a virtual one, {_MEASURED}"
             ),
             "collective_s": UncertainValue(150e-6, 2.0, ASSUMED),
             "in_node_bytes": UncertainValue(
-                _BUS_SHARE * found.links_gb_s * GB, 1.25, f"{100 * _BUS_SHARE:.0f} % of {_SHEET}"
+                _BUS_SHARE * links_gb_s * GB, 1.25 * doubt, f"{100 * _BUS_SHARE:.0f} % of {sheet}"
             ),
             "in_node_latency_s": UncertainValue(2e-6, 2.0, ASSUMED),
             "node_bytes": network,

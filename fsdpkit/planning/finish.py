@@ -18,7 +18,7 @@ from fsdpkit.config.limits import START_S, training_s
 from fsdpkit.config.partition import Partition
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.trainer import TrainingLength
-from fsdpkit.config.units import format_bytes, format_time, roughly
+from fsdpkit.config.units import LONGEST_S, format_bytes, format_time, roughly
 from fsdpkit.runs.predicted import Span
 
 _FORWARD = 1 / 3
@@ -122,7 +122,7 @@ def finish(
     unsure = "may not finish" if jobs[1] == 1 else "does not finish"
     around_s = time.limit_s - time.training_s
     needed_s = math.ceil((high + around_s) / 600) * 600
-    possible = jobs[2] > 1 and (time.most_s is None or needed_s <= time.most_s)
+    possible = jobs[2] > 1 and needed_s <= (time.most_s or LONGEST_S)
     return msgspec.structs.replace(
         known,
         verdict="finishes" if jobs[2] == 1 else unsure,

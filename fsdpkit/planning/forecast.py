@@ -3,6 +3,7 @@ them. On other numbers of nodes the step is resized (`speed_tape.on_nodes`)."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +15,17 @@ from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.apart import tape_apart
 from fsdpkit.planning.asked import AskedStep, on_card
 from fsdpkit.planning.cards import Card
-from fsdpkit.planning.efficiency import ASSUMED, NETWORK_SHARE
-from fsdpkit.planning.speed import Goal, Range, Scaled, Speed, predict, scaling
-from fsdpkit.planning.speed_calibration import SpeedCalibration
+from fsdpkit.planning.efficiency import NETWORK_SHARE, UNKNOWN_NETWORK, UNPUBLISHED
+from fsdpkit.planning.speed import (
+    Goal,
+    Range,
+    Scaled,
+    Speed,
+    SpeedCalibration,
+    nearest,
+    predict,
+    scaling,
+)
 from fsdpkit.planning.speed_learned import (
     Basis,
     MeasuredMachine,
@@ -25,8 +34,9 @@ from fsdpkit.planning.speed_learned import (
     kept_work,
     name_of_step,
     of_file,
+    step_of,
 )
-from fsdpkit.planning.speed_measured import MeasuredSpeed, learn
+from fsdpkit.planning.speed_measured import T5_TRAINER, MeasuredSpeed, learn
 from fsdpkit.planning.speed_tape import on_nodes, work_of
 from fsdpkit.planning.work import StepWork
 from fsdpkit.runs.predicted import Span
@@ -35,7 +45,7 @@ if TYPE_CHECKING:
     from fsdpkit.planning.tape import Tape
 
 MOST_DOUBLINGS = 3
-TRAINER = Path("examples") / "T5-fsdp" / "fsdp_t5.py"
+TRAINER = Path("examples") / "T5-fsdp" / T5_TRAINER
 
 
 @dataclass(frozen=True)
@@ -55,13 +65,19 @@ class By:
         return learn(self.runs) if self.learned and self.runs is not None else ()
 
     def basis(self, card: Card) -> Basis:
-        """Raises FsdpkitError for a GPU without figures, or a file that is not for it."""
+        """Raises FsdpkitError for a GPU of which nothing is known, or a file that is not for it."""
         machine = self.machine(card)
         if self.file is not None:
             return of_file(self.file, machine)
-        if not self.learned:
-            return Basis(machine.published())
-        return basis_of(self.records(), machine, lambda run: work_of_run(run, card))
+        basis = Basis(SpeedCalibration(machine.published()))
+        if self.learned:
+            basis = basis_of(self.records(), machine, lambda run: work_of_run(run, card))
+        calibration = basis.calibration
+        if calibration.machine.values["peak_flops"].source == UNPUBLISHED and not basis.used:
+            raise UsageError(
+                f"no rates of {card.name} are published: one finished run on it calibrates"
+            )
+        return basis
 
     def machine(self, card: Card) -> MeasuredMachine:
         links_gb_s = (card.network_gbit_s or 0) / 8 * NETWORK_SHARE or None
@@ -78,9 +94,11 @@ class Forecast:
     why: str = ""
     rests_on: str = ""
     network: str = ""
-    """Where nothing has measured what joins the nodes: what was assumed of it."""
+    """Of several nodes whose network nobody has measured: what it might be."""
     left_out: tuple[str, ...] = field(default=())
     """Of what was measured, a sentence each."""
+    work: StepWork | None = None
+    """The recorded step."""
 
 
 def goal_of(asked: AskedStep) -> Goal | None:
@@ -116,16 +134,23 @@ def work_on_tape(asked: AskedStep, tape: Tape) -> StepWork:
 
 
 def work_of_run(run: MeasuredSpeed, card: Card) -> StepWork:
-    """The step that a run of the T5 trainer did, kept or recorded now. Raises FsdpkitError."""
-    assert run.training is not None
-    name = name_of_step(run.training, run.nodes, run.gpus)
+    """The step that a run did: kept, or of the T5 trainer recorded now. Raises FsdpkitError."""
+    name = step_of(run)
     if (kept := kept_work(name)) is not None:
         return kept
+    if run.training is None:
+        raise UsageError("the plan of its job is no longer kept")
     entry = Consent().to_script(packaged_dir() / TRAINER)
     asked = AskedStep(run.training, run.nodes, run.gpus, card, entry)
     work = work_on_tape(asked, tape_apart(asked)[0])
     keep_work(name, work)
     return work
+
+
+def keep_planned(asked: AskedStep, plan: str, work: StepWork) -> None:
+    """Keep the recorded step of a plan under the name by which a run of its job has it."""
+    of_t5 = asked.model is None and asked.entry.path.name == T5_TRAINER
+    keep_work(name_of_step(asked.settings, asked.nodes, asked.gpus) if of_t5 else plan, work)
 
 
 def forecast(asked: AskedStep, by: By, tape: Tape) -> Forecast:
@@ -138,21 +163,30 @@ def forecast(asked: AskedStep, by: By, tape: Tape) -> Forecast:
         if by.file is not None:
             raise
         return Forecast(None, why=str(error))
-    if not asked.model:
-        keep_work(name_of_step(asked.settings, asked.nodes, asked.gpus), work)
+    calibration = basis.calibration
     return Forecast(
         speed,
-        tuple(scaling(lambda nodes: on_nodes(work, nodes), basis.calibration, _counts(asked))),
-        rests_on=basis.words,
-        network=assumed_network(basis.calibration),
+        tuple(scaling(lambda nodes: on_nodes(work, nodes), calibration, _counts(asked))),
+        rests_on=rests_on(work, basis),
+        network=unknown_network(calibration),
         left_out=basis.left_out,
+        work=work,
     )
 
 
-def assumed_network(calibration: SpeedCalibration) -> str:
-    """What was assumed of the links between nodes; empty if something has told it."""
+def rests_on(work: StepWork, basis: Basis) -> str:
+    """What the job's speed is computed from, the run that is nearest to it first."""
+    run = nearest(work, basis.calibration)
+    if run is None:
+        return basis.words
+    day = time.strftime(" of %A, %d %B", time.localtime(run.made_s)) if run.made_s else ""
+    return f"your run {run.source}{day}: measured; {basis.words}"[:300]
+
+
+def unknown_network(calibration: SpeedCalibration) -> str:
+    """What the links between nodes might be; empty if something says it."""
     source = calibration.machine.values["node_bytes"].source
-    return source if ASSUMED in source else ""
+    return UNKNOWN_NETWORK if source == UNKNOWN_NETWORK else ""
 
 
 def _counts(asked: AskedStep) -> list[int]:

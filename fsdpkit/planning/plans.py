@@ -41,12 +41,15 @@ def keep(
 ) -> None:
     """Let `submit` know of this plan, of the first of what would fit, and of how fast it is. args:
     as `name_of` takes them."""
+    from fsdpkit.planning.forecast import keep_planned
     from fsdpkit.planning.remembered import Remembered, name_of, remember
 
     asked = made.asked
     if made.fit == "not known":
         return
     name = name_of(asked.settings, asked.nodes, asked.gpus, asked.card, asked.entry.path, args)
+    if expected is not None and expected.work is not None:
+        keep_planned(asked, name, expected.work)
     remember(
         name,
         Remembered(
@@ -65,6 +68,8 @@ def _predicted(name: str, made: MemoryVerdict, expected: Forecast | None) -> Pre
     from fsdpkit.planning.forecast import span_of
 
     speed = expected.speed if expected else None
+    if speed is not None and speed.host_bound:
+        speed = None  # nothing was predicted that a run could be held against
     return Predicted(
         name=name,
         made_s=time.time(),

@@ -27,6 +27,7 @@ from torch.distributed.fsdp import _flat_param, _runtime_utils
 from torch.distributed.fsdp._fully_shard import _fsdp_param, _fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_init import _get_post_forward_mesh_info
 from torch.distributed.tensor import DTensor, Shard
+from torch.nn.attention import flex_attention
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -210,6 +211,17 @@ def _attention(
     return result
 
 
+def _flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, mod: Any, mask: Any, scale: float, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As its compiled kernel, which keeps the result and a number a row: of the whole square, for
+    which blocks are left out only values say."""
+    grouped = query.shape[-3] != key.shape[-3]
+    result = _attention(query, key, value, scale=scale, enable_gqa=grouped)
+    rows = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    return result, rows, rows
+
+
 @contextmanager
 def pretend(
     world_size: int, local_world_size: int, memory: int = 0, kernels: Kernels = "gpu"
@@ -318,6 +330,8 @@ def _changes(memory: int, kernels: Kernels) -> list[tuple[Any, str, Any]]:
     """What asks for values that are not there, or for random numbers of this device."""
     changes: list[tuple[Any, str, Any]] = [
         (torch, "tensor", _made),
+        # torch's own reads a stream of C++, which this device's are not.
+        (torch.accelerator, "current_stream", backend().current_stream),
         (dist, "all_gather_object", _say_the_same),
         (dist, "broadcast_object_list", lambda *_, **__: None),
         (distributed, "on_any", lambda this, _=None: this),
@@ -338,4 +352,8 @@ def _changes(memory: int, kernels: Kernels) -> list[tuple[Any, str, Any]]:
         # What torch decides by asking a device. The memory-efficient attention stands for the flash
         # kernels, too: both keep the result and one number a row.
         changes += [(F, "scaled_dot_product_attention", _attention), (F, "rms_norm", _rms_norm)]
+        changes += [
+            (flex_attention, "_validate_device", lambda *_: None),
+            (flex_attention, "flex_attention_hop", _flex_attention),
+        ]
     return changes

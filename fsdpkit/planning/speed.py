@@ -1,10 +1,15 @@
 """How fast a job would train, how sure that is, what bounds it, and how it scales.
 
-A step's work (`work.py`) on a machine (`efficiency.py`), as measurements have corrected it
-(`speed_calibration.py`). Every figure has an 80% interval: from the doubts of the machine's rates,
-and from what the model leaves out (`_LEFT_OUT`, chosen by looking at published runs);
-benchmarks/README.md counts how often it held those. Nothing is known here of a job's start, of its
-queue, of loading data or saving, or of other jobs on the same network.
+A step's work (`work.py`) is simulated on a machine's rates (`efficiency.py`). Where runs have been
+measured, the job's time is that of the nearest one, times what the simulation says of both: what
+is wrong with a rate is wrong in both, so the nearest is the run whose ratio to the job depends
+least on rates in doubt (`nearest`).
+
+Every figure has an 80% interval: the step is simulated at both ends of each rate's doubt, and what
+the simulation itself leaves out is added by kind (`_LEFT_OUT`), from errors on published runs;
+benchmarks/README.md counts how often intervals held runs that took no part in that. Nothing is
+known here of a job's start, of its queue, of loading data or saving, or of other jobs on the same
+network.
 """
 
 from __future__ import annotations
@@ -16,13 +21,25 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.errors import UsageError
-from fsdpkit.planning.speed_calibration import FOUR_OF_FIVE, SpeedCalibration, span
+from fsdpkit.planning.efficiency import MachineRates, UncertainValue, is_common
 from fsdpkit.planning.speed_schedule import Cause, simulate
 from fsdpkit.planning.work import StepWork
 
-_LEFT_OUT = {"calibrated": (0.12, 0.1), "published": (0.2, 0.12)}
+FOUR_OF_FIVE = 1.2816
+"""Standard deviations of a normal distribution to either side that hold four fifths of it."""
+_LEFT_OUT = {
+    "calibrated": (0.12, 0.1),
+    "common GPU": (0.2, 0.12),
+    "other GPU": (0.35, 0.35),
+}
 """Standard deviations of the logarithm of a step's time, slower and faster, for what the model
 leaves out."""
+_HOST = ("launch_s", "collective_s")
+"""Rates that depend on the host, and on what a program does between two kernels."""
+_HOST_BOUND = 1.5
+"""Where a slow host makes a step so many times longer, its time is not predicted."""
+_SURPRISE = 2.5
+"""Doubts by which a run may be off what the others predict and still count."""
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -41,6 +58,24 @@ class Goal(msgspec.Struct, frozen=True):
     tokens: int | None = None
 
 
+class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that was measured."""
+
+    work: StepWork
+    step_s: float
+    source: str
+    """The run's ID, or where it was published."""
+    made_s: float = 0.0
+    """When the run was submitted, Unix time; 0: not said."""
+
+
+class SpeedCalibration(msgspec.Struct, frozen=True):
+    """What is known of a machine: its rates, and runs on it."""
+
+    machine: MachineRates
+    samples: tuple[MeasuredStep, ...] = ()
+
+
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan says of speed. Rates are of the whole job unless they say otherwise."""
 
@@ -54,10 +89,14 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """Of a step's time by what the GPU did or waited for, the largest first; their sum is 1."""
     bound: str
     """The largest of them."""
+    host_bound: bool = False
+    """Whether the host decides, so that nothing is sure but that a step takes `step_s.low`."""
     steps: int | None = None
     hours: Range | None = None
+    """None too where the host decides."""
     gpu_hours: Range | None = None
     calibrated_by: tuple[str, ...] = ()
+    """The run that it is computed from."""
     source: Literal["tape"] = "tape"
     """Where the step's work is from."""
 
@@ -66,6 +105,22 @@ class Scaled(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     efficiency: float
     """Samples a second of one GPU, against those on the fewest nodes asked about."""
+    low: float
+    """The same on the slowest network that there might be, and on the fastest."""
+    high: float
+
+
+class _Expected(msgspec.Struct, frozen=True):
+    step_s: float
+    slower: float
+    """Standard deviation of the logarithm of `step_s` upwards, from the rates' doubts alone."""
+    faster: float
+    host: float = 0.0
+    """By how much a slow host alone might raise that logarithm."""
+
+    @property
+    def doubt(self) -> float:
+        return self.slower + self.faster
 
 
 def predict(work: StepWork, calibration: SpeedCalibration, goal: Goal | None = None) -> Speed:
@@ -76,12 +131,19 @@ def predict(work: StepWork, calibration: SpeedCalibration, goal: Goal | None = N
         raise UsageError(
             "The recorded step holds no work: there is nothing whose speed to predict."
         )
-    seconds = _interval(work, calibration)
+    expected, sample = _nearest(work, calibration)
+    seconds = _interval(expected, _kind(calibration))
+    host_bound = math.exp(expected.host) > _HOST_BOUND
+    if host_bound:
+        # A host that launches in no time leaves what the GPU itself needs.
+        eager = msgspec.structs.replace(rates, launch_s=0.0, collective_s=0.0)
+        least_s = simulate(work, eager).step_s * seconds.low / seconds.middle
+        seconds = Range(min(least_s, seconds.low), seconds.middle, seconds.high)
     rate = Range(1 / seconds.high, 1 / seconds.middle, 1 / seconds.low)
     causes = sorted(step.by_cause.items(), key=lambda each: -each[1])
     shares = {str(cause): s / step.step_s for cause, s in causes if s > 0}
     steps = _steps(goal, work) if goal else None
-    hours = seconds.times(steps / 3600) if steps is not None else None
+    hours = seconds.times(steps / 3600) if steps is not None and not host_bound else None
     return Speed(
         step_s=seconds,
         tokens_per_s=rate.times(work.tokens * work.ranks) if work.tokens else None,
@@ -89,30 +151,54 @@ def predict(work: StepWork, calibration: SpeedCalibration, goal: Goal | None = N
         mfu=rate.times(work.model_flops / rates.peak_flops),
         shares=shares,
         bound=next(iter(shares)),
+        host_bound=host_bound,
         steps=steps,
         hours=hours,
         gpu_hours=hours.times(work.ranks) if hours else None,
-        calibrated_by=calibration.samples,
+        calibrated_by=(sample.source,) if sample else (),
     )
 
 
-def _interval(work: StepWork, calibration: SpeedCalibration) -> Range:
-    """Seconds of a step."""
-    step_s, slower, faster = span(work, calibration)
-    left_out = _LEFT_OUT["calibrated" if calibration.samples else "published"]
-    up = math.exp(FOUR_OF_FIVE * math.hypot(slower, left_out[0]))
-    down = math.exp(FOUR_OF_FIVE * math.hypot(faster, left_out[1]))
-    return Range(step_s / down, step_s, step_s * up)
+def nearest(work: StepWork, calibration: SpeedCalibration) -> MeasuredStep | None:
+    """The measured run that the job is computed from; None: there is none."""
+    return _nearest(work, calibration)[1]
+
+
+def agreeing(
+    machine: MachineRates, samples: Sequence[MeasuredStep]
+) -> tuple[SpeedCalibration, tuple[str, ...]]:
+    """The machine with those runs that agree with its rates and with one another, the least
+    surprising first; and a sentence on each other one, such as a run on a broken node."""
+    kept, odd = SpeedCalibration(machine), list[str]()
+    for sample in sorted(samples, key=lambda one: abs(_surprise(one, kept))):
+        if abs(surprise := _surprise(sample, kept)) <= _SURPRISE:
+            kept = msgspec.structs.replace(kept, samples=(*kept.samples, sample))
+            continue
+        ratio = sample.step_s / _nearest(sample.work, kept)[0].step_s
+        times, how = max(ratio, 1 / ratio), "slower" if surprise > 0 else "faster"
+        odd.append(f"{sample.source}: {times:.1f} times {how} than the other data predict")
+    return kept, tuple(odd)
 
 
 def scaling(
     work_on: Callable[[int], StepWork], calibration: SpeedCalibration, nodes: Sequence[int]
 ) -> list[Scaled]:
     """The same job on each number of nodes, its batch of one rank unchanged (weak scaling)."""
-    rates = calibration.machine.rates()
-    times = {count: simulate(work_on(count), rates).step_s for count in sorted(nodes)}
-    first = next(iter(times.values()))
-    return [Scaled(nodes=count, efficiency=first / step_s) for count, step_s in times.items()]
+    machine = calibration.machine
+    network = machine.values["node_bytes"]
+    low, middle, high = (
+        msgspec.structs.replace(machine.rates(), node_bytes=rate)
+        for rate in (_ends(network)[0], network.value, _ends(network)[1])
+    )
+    times = [
+        (count, [simulate(work_on(count), rates).step_s for rates in (low, middle, high)])
+        for count in sorted(nodes)
+    ]
+    first = times[0][1]
+    return [
+        Scaled(nodes=count, efficiency=f[1] / s[1], low=f[0] / s[0], high=f[2] / s[2])
+        for f, (count, s) in ((first, each) for each in times)
+    ]
 
 
 def in_words(cause: Cause | str) -> str:
@@ -125,6 +211,74 @@ def in_words(cause: Cause | str) -> str:
         "launches": "latency: the host launches kernels no faster",
         "host copies": "copies between host and GPU",
     }[cause]
+
+
+def _nearest(
+    work: StepWork, calibration: SpeedCalibration
+) -> tuple[_Expected, MeasuredStep | None]:
+    """What is expected by the run whose ratio to the job is least in doubt; else by the rates."""
+    samples = calibration.samples or (None,)
+    found = [(_expected(work, calibration.machine, sample), sample) for sample in samples]
+    return min(found, key=lambda each: each[0].doubt)
+
+
+def _expected(work: StepWork, machine: MachineRates, sample: MeasuredStep | None) -> _Expected:
+    """The step's time, and how far the rates' doubts reach: each one at both of its ends, since a
+    slope may be zero at a kink."""
+    if sample is not None and sample.work == work:
+        return _Expected(sample.step_s, 0.0, 0.0)
+    plain = machine.rates()
+
+    def seconds(**changed: float) -> float:
+        rates = msgspec.structs.replace(plain, **changed)
+        step_s = simulate(work, rates).step_s
+        if sample is None:
+            return step_s
+        return sample.step_s * step_s / simulate(sample.work, rates).step_s
+
+    middle = seconds()
+    slower = faster = host = 0.0
+    for name, value in machine.values.items():
+        if value.factor <= 1:
+            continue
+        ends = [math.log(seconds(**{name: end}) / middle) for end in _ends(value)]
+        slower += max(0.0, *ends) ** 2
+        faster += min(0.0, *ends) ** 2
+        if name in _HOST:
+            host += max(0.0, *ends)
+    return _Expected(
+        middle, math.sqrt(slower) / FOUR_OF_FIVE, math.sqrt(faster) / FOUR_OF_FIVE, host
+    )
+
+
+def _ends(value: UncertainValue) -> tuple[float, float]:
+    """Of a rate its two ends of four fifths."""
+    reach = value.factor**FOUR_OF_FIVE
+    return value.value / reach, value.value * reach
+
+
+def _kind(calibration: SpeedCalibration) -> str:
+    if calibration.samples:
+        return "calibrated"
+    return "common GPU" if is_common(calibration.machine.gpu) else "other GPU"
+
+
+def _interval(expected: _Expected, kind: str) -> Range:
+    """Seconds of a step."""
+    up, down = _LEFT_OUT[kind]
+    return Range(
+        expected.step_s / math.exp(FOUR_OF_FIVE * math.hypot(expected.faster, down)),
+        expected.step_s,
+        expected.step_s * math.exp(FOUR_OF_FIVE * math.hypot(expected.slower, up)),
+    )
+
+
+def _surprise(sample: MeasuredStep, calibration: SpeedCalibration) -> float:
+    """How many doubts slower the sample is than what the others say."""
+    expected = _nearest(sample.work, calibration)[0]
+    up, down = _LEFT_OUT[_kind(calibration)]
+    off = math.log(sample.step_s / expected.step_s)
+    return off / (math.hypot(expected.slower, up) if off > 0 else math.hypot(expected.faster, down))
 
 
 def _steps(goal: Goal, work: StepWork) -> int | None:

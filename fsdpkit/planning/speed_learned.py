@@ -3,7 +3,7 @@
 Of all that this account's runs have measured (`speed_measured.py`), what is of this GPU, this
 release of torch and this cluster counts, if it agrees with the rest; what does not is left out and
 named. Of one job that several runs did, their median counts. A run's work is that of its recorded
-step: recorded when its job was planned, else now, once.
+step: recorded when its job was planned, else, of the T5 trainer, now, once.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import msgspec
 import fsdpkit
 from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.training import TrainingSettings
-from fsdpkit.errors import ConfigError, FsdpkitError
+from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError
 from fsdpkit.launching.torch_release import installed_torch, release_of
-from fsdpkit.planning.efficiency import GB, UncertainValue, family_of, machine_for
-from fsdpkit.planning.speed_calibration import (
-    MeasuredStep,
-    SpeedCalibration,
-    fitted,
-    load,
-    uncalibrated,
-    with_value,
+from fsdpkit.planning.efficiency import (
+    GB,
+    NAMES,
+    MachineRates,
+    UncertainValue,
+    family_of,
+    machine_for,
 )
+from fsdpkit.planning.speed import MeasuredStep, SpeedCalibration, agreeing
 from fsdpkit.planning.speed_measured import MeasuredSpeed, directory
 from fsdpkit.planning.work import StepWork
 from fsdpkit.runs.layout import write_atomically
@@ -38,10 +38,11 @@ from fsdpkit.runs.reading import read_bytes
 
 PUBLISHED = "published figures only"
 MOST_JOBS = 3
-"""Different jobs that are fitted to, the newest: each costs a recording."""
+"""Different jobs that count, the newest: each costs a recording."""
 _FEWER_TOKENS, _MORE_TOKENS = 0.5, 1.05
 """Of the tokens that the settings say a step has: padding is left out of what a run counts."""
-_MOST_BYTES = 8 << 20
+_MOST_BYTES = 32 << 20
+_LAYOUT = "fsdpkit.speed/3"
 
 WorkOf = Callable[[MeasuredSpeed], StepWork]
 """The step that a run did. Raises FsdpkitError where it cannot be recorded."""
@@ -61,9 +62,8 @@ class MeasuredMachine:
     def here(gpu: str, site: str | None, network_gb_s: float | None = None) -> MeasuredMachine:
         return MeasuredMachine(gpu, site, installed_torch(), network_gb_s)
 
-    def published(self) -> SpeedCalibration:
-        """Raises UsageError for a GPU without figures."""
-        return uncalibrated(machine_for(self.gpu, self.network_gb_s))
+    def published(self) -> MachineRates:
+        return machine_for(self.gpu, self.network_gb_s)
 
 
 @dataclass(frozen=True)
@@ -90,29 +90,28 @@ def of_file(path: Path, machine: MeasuredMachine) -> Basis:
             f"{path} is a calibration of torch {made_with}, and this is {machine.torch}: calibrate "
             "anew, or leave out --speed"
         )
-    count = len(calibration.samples)
-    return Basis(calibration, f"{path.name}, fitted to {_counted(count, 'run')}"[:300])
+    words = f"{path.name}, of {_counted(len(calibration.samples), 'run')}"
+    return Basis(calibration, words[:300])
 
 
 def basis_of(records: Sequence[MeasuredSpeed], machine: MeasuredMachine, work_of: WorkOf) -> Basis:
-    """What the records, the newest first, say of the machine. Raises UsageError for a GPU without
-    figures."""
-    before = machine.published()
+    """What the records, the newest first, say of the machine."""
     fitting, left_out = _fitting(records, machine)
-    checks = [one for one in fitting if one.training is None][:1]
+    checks = [one for one in fitting if one.is_check][:1]
+    rates = machine.published()
     for check in checks:
-        before = _with_figures(before, check)
-    jobs = _by_job([one for one in fitting if one.training is not None])[:MOST_JOBS]
+        rates = _with_figures(rates, check)
+    jobs = _by_job([one for one in fitting if not one.is_check])[:MOST_JOBS]
     samples = []
     for runs in jobs:
-        found = _sample(runs, before, work_of)
+        found = _sample(runs, rates, work_of)
         if isinstance(found, str):
             left_out.append(f"{runs[0].run}: {found}")
         else:
             samples.append(found)
-    calibration, odd = fitted(before, samples)
+    calibration, odd = agreeing(rates, samples)
     left_out += odd
-    counted = {*calibration.samples}
+    counted = {sample.source for sample in calibration.samples}
     used = [one.run for runs in jobs if runs[0].run in counted for one in runs]
     if not used and not checks:
         return Basis(calibration, left_out=tuple(left_out))
@@ -153,46 +152,56 @@ def _unfit(one: MeasuredSpeed, machine: MeasuredMachine) -> str:
     return ""
 
 
-def _with_figures(before: SpeedCalibration, check: MeasuredSpeed) -> SpeedCalibration:
+def _with_figures(rates: MachineRates, check: MeasuredSpeed) -> MachineRates:
     """With what `fsdpkit check --nodes` measured in the place of what was assumed."""
     source = f"fsdpkit check, {check.run}"
     for name, gb_s in (("in_node_bytes", check.in_node_gb_s), ("node_bytes", check.between_gb_s)):
         if gb_s:
-            before = with_value(before, name, UncertainValue(gb_s * GB, 1.1, source))
+            rates = rates.replace(**{name: UncertainValue(gb_s * GB, 1.1, source)})
     if not check.tflop_s:
-        return before
-    share = check.tflop_s * 1e12 / before.machine.values["peak_flops"].value
+        return rates
+    share = check.tflop_s * 1e12 / rates.values["peak_flops"].value
     # One large product: a step's own reach less.
-    return with_value(before, "matmul_share", UncertainValue(min(1.0, share), 1.15, source))
+    return rates.replace(matmul_share=UncertainValue(min(1.0, share), 1.15, source))
 
 
 def _by_job(records: Sequence[MeasuredSpeed]) -> list[list[MeasuredSpeed]]:
     """Runs of the same job on as many nodes together, the newest job first."""
     jobs: dict[str, list[MeasuredSpeed]] = {}
     for one in records:
-        assert one.training is not None
-        jobs.setdefault(name_of_step(one.training, one.nodes, one.gpus), []).append(one)
+        jobs.setdefault(step_of(one), []).append(one)
     return [*jobs.values()]
 
 
+def step_of(run: MeasuredSpeed) -> str:
+    """The name under which the run's recorded step is kept."""
+    if run.training is None:
+        return run.plan
+    return name_of_step(run.training, run.nodes, run.gpus)
+
+
 def _sample(
-    runs: Sequence[MeasuredSpeed], before: SpeedCalibration, work_of: WorkOf
+    runs: Sequence[MeasuredSpeed], rates: MachineRates, work_of: WorkOf
 ) -> MeasuredStep | str:
     """One job's step and how long it took, or why that is not known."""
-    timed = [(one.step_s, one.tokens_per_step) for one in runs if one.step_s is not None]
-    if not timed or (tokens := timed[0][1]) is None:
+    timed = [one for one in runs if one.step_s is not None]
+    if not timed:
         return "its steps were not timed"
     try:
         work = work_of(runs[0])
     except (FsdpkitError, OSError) as error:
         return f"its step cannot be recorded ({str(error)[:120]})"
-    share = tokens / (work.tokens * work.ranks) if work.tokens else 0.0
-    if not _FEWER_TOKENS <= share <= _MORE_TOKENS:
+    tokens = timed[0].tokens_per_step
+    share = tokens / (work.tokens * work.ranks) if tokens and work.tokens else None
+    if share is None and runs[0].training is not None:
+        return "its tokens were not counted"
+    if share is not None and not _FEWER_TOKENS <= share <= _MORE_TOKENS:
         return f"its steps had {share:.0%} of the tokens that its settings say"
-    step_s = statistics.median_low([seconds for seconds, _ in timed if seconds])
-    if work.model_flops / step_s > before.machine.values["peak_flops"].value:
+    step_s = statistics.median_low([one.step_s for one in timed if one.step_s])
+    peak = rates.values["peak_flops"]
+    if work.model_flops / step_s > peak.value * peak.factor:
         return "its steps are faster than the GPU's peak allows"
-    return MeasuredStep(work=work, step_s=step_s, source=runs[0].run)
+    return MeasuredStep(work=work, step_s=step_s, source=runs[0].run, made_s=runs[0].made_s)
 
 
 # Recorded steps, kept
@@ -223,6 +232,47 @@ def keep_work(name: str, work: StepWork) -> None:
 
 def _file(name: str) -> Path:
     return directory() / "steps" / f"{name}.json"
+
+
+# Files of --save and --speed
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str
+    calibration: SpeedCalibration
+    torch: str | None = None
+    """With which what is in it was measured; None: not said."""
+
+
+def save(calibration: SpeedCalibration, path: Path, torch: str | None = None) -> None:
+    """Write it, complete or not at all. Raises OSError."""
+    whole = _File(schema=_LAYOUT, calibration=calibration, torch=torch)
+    write_atomically(path, msgspec.json.encode(whole))
+
+
+def load(path: Path) -> tuple[SpeedCalibration, str | None]:
+    """A calibration, and the torch it is of. Raises NotFoundError where there is none, ConfigError
+    for one that is not to be read."""
+    try:
+        whole = msgspec.json.decode(read_bytes(path, _MOST_BYTES), type=_File)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no calibration file {path}") from error
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not a speed calibration: {error}") from error
+    if problem := _problem(whole):
+        raise ConfigError(f"{path} cannot be used as a calibration: {problem}; write it again")
+    return whole.calibration, whole.torch
+
+
+def _problem(whole: _File) -> str | None:
+    values = whole.calibration.machine.values
+    if whole.schema != _LAYOUT or set(values) != set(NAMES):
+        return "it is of another release"
+    if any(not (0 < value.value < 1e18 and 1 <= value.factor < 1e6) for value in values.values()):
+        return "a rate is not a positive number"
+    if any(not 0 < sample.step_s < 1e9 for sample in whole.calibration.samples):
+        return "a measured step took no time"
+    return None
 
 
 def _counted(count: int, noun: str) -> str:

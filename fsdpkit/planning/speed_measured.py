@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,8 +41,10 @@ _FEWEST_LINES = 3
 _WELL = ("done", "stopped")
 
 
-Pair = tuple[float, float]
-"""Of one logged step: its seconds, and tokens a second."""
+T5_TRAINER = "fsdp_t5.py"
+
+Pair = tuple[float, float | None]
+"""Of one logged step: its seconds, and tokens a second where they were counted."""
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +62,9 @@ class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Count
     """Per node."""
     training: TrainingSettings | None = None
-    """What the T5 trainer read; None of a preflight."""
+    """What the T5 trainer read; None of a script of one's own, and of a preflight."""
+    plan: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    """Name of the plan of a script of one's own, with which its step was recorded."""
     lines: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
     """Logged steps that the next is the median of."""
     step_s: Positive | None = None
@@ -75,6 +79,10 @@ class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing can be learned from it."""
     forgotten: bool = False
     """Whether somebody said that it shall not count."""
+
+    @property
+    def is_check(self) -> bool:
+        return self.training is None and not self.plan
 
 
 class UsedSpeed(MeasuredSpeed, frozen=True, kw_only=True):
@@ -201,33 +209,43 @@ def _of(paths: RunPaths, record: RunRecord) -> MeasuredSpeed | None:
     if (newest.dir / node_report.FILE).exists():
         return _of_check(plain, node_report.load(newest.dir))
     job, _ = with_new_names("JobSpec", parsed(read_bytes(paths.job)), "job.json")
-    if not isinstance(table := job.get("training"), dict):
+    found = _job_of(job, paths, record)
+    if found is None:
         return None
-    table, _ = without_unknown(TrainingSettings, table)  # of another release
-    training = _with_whole_paths(msgspec.convert(table, TrainingSettings), Path(record.work_dir))
     began_s = min((a.began_s for a in attempts if a.began_s is not None), default=0.0)
     lines = [line for line in _lines(paths.task().metrics) if line.get("time_s", 0) >= began_s]
-    known = msgspec.structs.replace(plain, training=training)
-    return _with_steps(known, lines)
+    return _with_steps(msgspec.structs.replace(plain, **found), lines)
+
+
+def _job_of(job: Mapping[str, Any], paths: RunPaths, record: RunRecord) -> dict[str, Any] | None:
+    """By which the run's step is known: what the T5 trainer read, or the plan of another script;
+    None of a script that was not planned."""
+    table, entry = job.get("training"), str(job.get("entry", T5_TRAINER))
+    if not isinstance(table, dict) or Path(entry).name != T5_TRAINER:
+        planned = predicted_of(paths)
+        return {"plan": planned.name} if planned else None
+    table, _ = without_unknown(TrainingSettings, table)  # of another release
+    training = msgspec.convert(table, TrainingSettings)
+    return {"training": _with_whole_paths(training, Path(record.work_dir))}
 
 
 def _with_steps(plain: MeasuredSpeed, lines: Sequence[dict[str, Any]]) -> MeasuredSpeed:
     pairs = [
-        (step_s, rate)
+        (step_s, _number(line.get("tokens_per_s")))
         for line in lines
         if (step_s := _number(line.get("step_time_s"))) is not None
-        and (rate := _number(line.get("tokens_per_s"))) is not None
     ]
     kept = _settled(pairs)
     if not kept:
         return msgspec.structs.replace(
             plain, problem=f"too short: {len(pairs)} steps were logged", lines=len(pairs)
         )
+    tokens = [step_s * rate for step_s, rate in kept if rate is not None]
     return msgspec.structs.replace(
         plain,
         lines=len(kept),
         step_s=statistics.median(step_s for step_s, _ in kept),
-        tokens_per_step=statistics.median(step_s * rate for step_s, rate in kept),
+        tokens_per_step=statistics.median(tokens) if tokens else None,
     )
 
 

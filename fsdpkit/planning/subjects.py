@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder, SourceFileLoader
 from operator import itemgetter
 from pathlib import Path
-from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -22,8 +17,8 @@ from torch.utils._pytree import tree_map_only
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.training.footprint import parameter_count
 from fsdpkit.config.trust import TrustedModel, TrustedScript
-from fsdpkit.errors import ConfigError, UsageError
-from fsdpkit.planning.unknown import place_of
+from fsdpkit.errors import UsageError
+from fsdpkit.planning.own_models import given_by, imported
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.agreement import Votes
 from fsdpkit.training.distributed import Ranks
@@ -111,29 +106,7 @@ def _trainer(entry: TrustedScript) -> Any:
             f"function that returns the model and a batch, with --model FILE.py:FUNCTION"
         )
     before = sys.modules.get(entry.path.stem)
-    return before if getattr(before, "__file__", None) == str(entry.path) else _imported(entry)
-
-
-class _AsRead(SourceFileLoader):
-    """Runs a script as it was read."""
-
-    def __init__(self, script: TrustedScript) -> None:
-        super().__init__(script.path.stem, str(script.path))
-        self._source = script.source
-
-    def get_code(self, fullname: str) -> CodeType:
-        return compile(self._source, self.path, "exec", dont_inherit=True)
-
-
-def _imported(script: TrustedScript) -> ModuleType:
-    """The script as a module, which others import by its name. Raises what it raises."""
-    loader = _AsRead(script)
-    spec = importlib.util.spec_from_file_location(loader.name, script.path, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[loader.name] = module  # dataclasses and pickles look there
-    loader.exec_module(module)
-    return module
+    return before if getattr(before, "__file__", None) == str(entry.path) else imported(entry)
 
 
 def _batches(trainer: Any, settings: TrainingSettings) -> Iterator[Any]:
@@ -155,9 +128,11 @@ def of_model(
     settings: TrainingSettings,
     args: Sequence[str] = (),
     rows: int | None = None,
+    length: int | None = None,
 ) -> tuple[Build, int]:
     """`--model`: a directory in Hugging Face's format, or FILE.py:FUNCTION: a function that finds
-    `args` in `sys.argv` and returns a dict with
+    `args` in `sys.argv`, is given `length` if it has a parameter of that name, and returns a dict
+    with
 
     - "model": on the meta device (`with torch.device("meta")`), or built with values;
     - "batch": one rank's samples of one step: a tensor, a tuple (`model(*batch)`) or a dict
@@ -169,12 +144,15 @@ def of_model(
     - "blocks": optional, the classes of its repeated layers; a model of transformers names its own;
     - "vocabulary": optional, the width of its scores; "last": optional, as `shard` takes it.
 
-    rows: samples of one rank in a step; None: as many as it gives. Raises UsageError.
+    rows: samples of one rank in a step; None: as many as it gives. length: of a sequence; None: as
+    the function has it. Raises UsageError.
     """
     name = str(model)
     directory = Path(name)
     script = model.script
-    given = _pretrained(directory, settings) if script is None else _call(name, script, args)
+    given = (
+        _pretrained(directory, settings) if script is None else given_by(name, script, args, length)
+    )
     if rows is not None:
         given = {**given, "batch": _with_rows(given["batch"], rows)}
     return _of_given(given, settings)
@@ -196,16 +174,13 @@ def _pretrained(directory: Path, settings: TrainingSettings) -> dict[str, Any]:
     return {"model": model, "batch": batch}
 
 
-KEYS = ("model", "batch", "forward", "loss", "blocks", "vocabulary", "last")
-
-
 def _of_given(given: Mapping[str, Any], settings: TrainingSettings) -> tuple[Build, int]:
     vocabulary = int(given.get("vocabulary") or _vocabulary(given["model"]))
     parameters = sum(each.numel() for each in given["model"].parameters())
 
     def build(ranks: Ranks) -> Subject:
         model = shard(
-            given["model"].to("meta"),
+            _on_meta(given["model"]),
             settings.sharding,
             settings.precision,
             ranks,
@@ -238,6 +213,23 @@ def _of_given(given: Mapping[str, Any], settings: TrainingSettings) -> tuple[Bui
         return Subject(model, optimizer, step, counts=_counts(given), parameters=parameters)
 
     return build, vocabulary
+
+
+def _on_meta(model: nn.Module) -> nn.Module:
+    """The model without values, in place; weights that are tied stay so, which `Module.to` unties
+    on its way to the meta device."""
+    made: dict[int, Tensor] = {}
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                if tensor is not None:
+                    held[name] = made.setdefault(id(tensor), _without_values(tensor))
+    return model
+
+
+def _without_values(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor, device="meta")
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
 
 @dataclass(frozen=True)
@@ -309,59 +301,6 @@ def _loss(given: Mapping[str, Any], model: nn.Module, batch: Any) -> Tensor:
             'its output and the batch, or a "forward", one of the model and the batch'
         )
     return loss
-
-
-def _call(name: str, script: TrustedScript, args: Sequence[str]) -> dict[str, Any]:
-    file, _, function = name.rpartition(":")
-    directory = script.path.resolve().parent
-    sys.path.insert(0, str(directory))
-    _forget_others(directory)
-    sys.argv, before = [file, *args], sys.argv
-    try:
-        try:
-            module = _imported(script)
-        except Exception as error:
-            raise _failed(name, "cannot be imported", error) from error
-        made = getattr(module, function, None)
-        if not callable(made):
-            raise UsageError(f"--model {name}: {script.path.name} has no function {function}")
-        try:
-            given = made()
-        except Exception as error:
-            raise _failed(name, "fails", error) from error
-    except SystemExit as ended:
-        raise UsageError(
-            f"--model {name} ends the program (exit status {ended.code!r:.80}): give its "
-            f"command-line arguments after --"
-        ) from ended
-    finally:
-        sys.argv = before
-    if not isinstance(given, Mapping) or not {"model", "batch"} <= given.keys():
-        raise UsageError(f'--model {name}: return a dict with "model" and "batch"')
-    if unknown := given.keys() - set(KEYS):
-        raise UsageError(
-            f"--model {name}: {', '.join(sorted(map(str, unknown)))}: not among {', '.join(KEYS)}"
-        )
-    if not isinstance(given["model"], nn.Module):
-        raise ConfigError(f'--model {name}: "model" is not a torch.nn.Module')
-    return dict(given)
-
-
-def _forget_others(directory: Path) -> None:
-    """A module beside the file is its own, as when it is started: one of the same name that lay
-    beside another script, and was loaded for that, is not."""
-    installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    for path in directory.glob("*.py"):
-        where = getattr(sys.modules.get(path.stem), "__file__", None)
-        if where is None or Path(where).resolve() == path or path.stem in sys.stdlib_module_names:
-            continue
-        if PathFinder.find_spec(path.stem, installed) is None:
-            del sys.modules[path.stem]
-
-
-def _failed(name: str, how: str, error: Exception) -> UsageError:
-    what = (str(error).strip().splitlines() or [""])[0][:160].rstrip(".")
-    return UsageError(f"--model {name} {how}: {type(error).__name__}: {what}{place_of(error)}")
 
 
 def _vocabulary(model: nn.Module) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import torch
 
@@ -11,6 +13,7 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.asked import AskedStep, resolved
 from fsdpkit.planning.compiled import followed
+from fsdpkit.planning.cuda_calls import cuda_is
 from fsdpkit.planning.pretend import Kernels, backend, pretend
 from fsdpkit.planning.recorder import Recorder
 from fsdpkit.planning.subjects import Subject, of_model, of_trainer
@@ -57,7 +60,7 @@ def _tape(
     trust: Trust,
 ) -> Tape:
     if asked.model:
-        build, vocabulary = of_model(asked.model, settings, asked.args, asked.rows)
+        build, vocabulary = of_model(asked.model, settings, asked.args, asked.rows, asked.length)
     else:
         build, vocabulary = of_trainer(asked.entry, settings)
     with pretend(asked.ranks, asked.gpus, asked.card.memory, kernels) as (ranks, _):
@@ -68,9 +71,14 @@ def _tape(
             side=side,
             trust=trust,
         )
-        compiled = followed(recorder) if asked.compiled else nullcontext()
-        with recorder.recording(), compiled, warnings.catch_warnings():
+        with ExitStack() as around:
+            around.enter_context(recorder.recording())
+            around.enter_context(followed(recorder, as_graphs=asked.compiled))
+            around.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")  # of torch, about steps that nobody takes
+            if asked.model:
+                card = asked.card
+                around.enter_context(cuda_is(ranks.device, card.memory, card.capability))
             try:
                 subject = build(ranks)
             except FsdpkitError:
@@ -80,7 +88,7 @@ def _tape(
             recorder.model_is_built(subject.model)
             recorder.tape.samples, recorder.tape.tokens = subject.counts
             recorder.tape.parameters = subject.parameters
-            with closing(subject):
+            with closing(subject), _rows_unpacked():
                 try:
                     for number in range(steps):
                         subject.step(number)
@@ -98,6 +106,23 @@ def _tape(
             tape = recorder.tape
             del subject
     return tape
+
+
+@contextmanager
+def _rows_unpacked() -> Iterator[None]:
+    """transformers reads the values of positions to see whether rows are packed, and takes tensors
+    without values for packed ones: attention then gets a mask, and slower kernels, that a run whose
+    positions simply count up does without."""
+    masks = sys.modules.get("transformers.masking_utils")
+    packed = getattr(masks, "find_packed_sequence_indices", None)
+    if masks is None or packed is None:
+        yield
+        return
+    masks.__dict__["find_packed_sequence_indices"] = lambda position_ids: None
+    try:
+        yield
+    finally:
+        masks.__dict__["find_packed_sequence_indices"] = packed
 
 
 def _update_alone(subject: Subject) -> None:

@@ -29,8 +29,7 @@ from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.forecast import goal_of, work_on_tape
 from fsdpkit.planning.outside import SAFE
 from fsdpkit.planning.plans import plan
-from fsdpkit.planning.speed import Speed, predict
-from fsdpkit.planning.speed_calibration import SpeedCalibration
+from fsdpkit.planning.speed import Speed, SpeedCalibration, predict
 from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.work import StepWork
 

@@ -16,8 +16,9 @@ from fsdpkit.config.template import Template
 from fsdpkit.config.trust import Consent
 from fsdpkit.errors import FsdpkitError, SchedulerError, UsageError
 from fsdpkit.publishing.template_cases import partitions_of, shortest
+from fsdpkit.publishing.template_scripts import Tell
 from fsdpkit.publishing.template_tested import Canary, keep
-from fsdpkit.publishing.template_trials import Tell, TrialStep
+from fsdpkit.publishing.template_trials import TrialStep
 from fsdpkit.runs.reading import read_text
 from fsdpkit.scheduling import submission
 from fsdpkit.scheduling.run import Run

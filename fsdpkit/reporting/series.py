@@ -21,7 +21,7 @@ from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
 from fsdpkit.bounded import METRICS_BYTES, TAIL_BYTES, lines_in, open_regular, read_end
-from fsdpkit.runs.reading import LARGEST, parsed
+from fsdpkit.runs.reading import LARGEST, number_in, parsed
 from fsdpkit.runs.samples import Sample
 
 Floats = NDArray[np.float64]
@@ -195,10 +195,9 @@ def read_own_numbers(path: Path) -> dict[str, tuple[Floats, Floats]]:
             step = msgspec.convert(fields["step"], Step)
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-        for name, value in fields.items():
-            if name in KNOWN_NAMES or isinstance(value, bool) or not isinstance(value, int | float):
-                continue
-            if abs(value) <= LARGEST and (name in found or len(found) < _MOST_OWN_NAMES):
+        own = ((n, number_in(value)) for n, value in fields.items() if n not in KNOWN_NAMES)
+        for name, value in own:
+            if value is not None and (name in found or len(found) < _MOST_OWN_NAMES):
                 found.setdefault(name, []).append((step, value))
     columns = {name: np.array(pairs, dtype=np.float64) for name, pairs in found.items()}
     return {

@@ -76,3 +76,10 @@ def table_in(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def number_in(value: object) -> float | None:
+    """What a script logged as a number; None for what is none, not finite or too large."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        return None
+    return float(value)

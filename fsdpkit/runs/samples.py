@@ -37,9 +37,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     temperature_c: float | None = None
     throttled: tuple[str, ...] = ()
     """Why the clock is lowered: `hw_thermal_slowdown`, `sw_power_cap`, … as NVML names them."""
-    ecc_corrected: int | None = None
-    """Since the driver was loaded, as the next one."""
     ecc_uncorrected: int | None = None
+    """Since the driver was loaded."""
     xids: tuple[int, ...] = ()
     """XID errors that the driver reported since the sample before."""
 
@@ -53,11 +52,8 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     """`ACTIVE`, `DOWN`, `INIT`, `ARMED`."""
     symbol_error: int | None = None
     link_downed: int | None = None
-    link_error_recovery: int | None = None
     port_rcv_errors: int | None = None
-    port_xmit_discards: int | None = None
     local_link_integrity_errors: int | None = None
-    excessive_buffer_overrun_errors: int | None = None
 
 
 class CgroupMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,11 +83,6 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     network_sent_bytes: float | None = None
     """Through the node's network interfaces since it started, not by RDMA; as the next."""
     network_received_bytes: float | None = None
-    work_cpu_s: float | None = None
-    """CPU seconds of all processes below the agent, its ranks and their children; falls when one
-    of them ends. So does the next."""
-    work_moved_bytes: int | None = None
-    """Read and written by them, but for what goes through sockets by send and recv."""
     gpus: tuple[Gpu, ...] = ()
     infiniband: tuple[Port, ...] = ()
     cgroup: CgroupMemory | None = None

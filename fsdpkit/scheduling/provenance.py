@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from fsdpkit.config.entry import Entry
+from fsdpkit.config.loading import dotted
 from fsdpkit.errors import StorageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, write_atomically
@@ -123,7 +123,7 @@ def _script(entry: Entry, problems: list[str]) -> tuple[Script, bytes]:
 
 def _settings(plan: Plan) -> Iterator[Setting]:
     """Every key of the job that was decided, with its origin."""
-    for key, value in _flat(json.loads(plan.job.resolved), ""):
+    for key, value in dotted(json.loads(plan.job.resolved)):
         yield Setting(key=key, value=value, origin=plan.job.origin(key))
 
 
@@ -140,14 +140,6 @@ def _published(plan: Plan) -> list[Published]:
         )
         for one in plan.releases
     ]
-
-
-def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 # ---- The sources

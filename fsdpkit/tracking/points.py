@@ -9,7 +9,7 @@ from typing import Any
 
 from fsdpkit.bounded import lines_in, open_regular
 from fsdpkit.errors import StorageError
-from fsdpkit.runs.reading import LARGEST, parsed
+from fsdpkit.runs.reading import number_in, parsed
 
 _MOST_STEP = 2**53
 _NAMES_NO_QUANTITY = ("step", "time_s")
@@ -49,24 +49,18 @@ def lines_of(metrics: Path) -> list[MetricsLine]:
 def _line(index: int, raw: bytes) -> MetricsLine | None:
     try:
         table = parsed(raw)
-        step, time_s = table["step"], table["time_s"]
+        step, time_s = number_in(table["step"]), number_in(table["time_s"])
     except (ValueError, KeyError, TypeError):
         return None
-    if not (_is_number(step) and _is_number(time_s) and 0 <= step <= _MOST_STEP):
-        return None
-    if not 0 <= time_s <= 1e11:
+    if step is None or time_s is None or not (0 <= step <= _MOST_STEP and 0 <= time_s <= 1e11):
         return None
     values = {
-        name: float(value)
+        name: number
         for name, value in table.items()
-        if name not in _NAMES_NO_QUANTITY and _is_number(value)
+        if name not in _NAMES_NO_QUANTITY and (number := number_in(value)) is not None
     }
     values |= _not_finite(table.get("not_finite"))
-    return MetricsLine(index, float(time_s), int(step), values) if values else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+    return MetricsLine(index, time_s, int(step), values) if values else None
 
 
 def _not_finite(told: Any) -> dict[str, float]:

@@ -23,8 +23,8 @@ def set_learning_rate(
 ) -> float:
     """Give each parameter group its learning rate for a step.
 
-    A group's rate is the schedule's times its `lr_scale` (1 where it has none). `inverse-sqrt` has
-    the shape of T5's schedule (Raffel et al. 2020, section 3.1.2).
+    A group's rate is the schedule's times its `lr_scale` (1 where it has none). `inverse-sqrt` is
+    of Vaswani et al. 2017 (section 5.3), `t5` of Raffel et al. 2020 (section 3.1.2).
 
     Args:
         optimizer: Whose parameter groups to change.
@@ -131,9 +131,12 @@ def learning_rate_share(settings: OptimizerSettings, step: int, steps: int) -> f
     """Rate of step `step` (from 0) of `steps` under one of our schedules, as a share of the peak.
 
     The last step of the warm-up and the first after it have the peak. linear and cosine come down
-    to `min_lr_ratio` in the last step; inverse-sqrt is √(warm-up / steps done), as in T5's paper.
+    to `min_lr_ratio` in the last step; inverse-sqrt and t5, whose rate does not rise before, are
+    √(warm-up / steps done).
     """
     warmup = warmup_steps(settings, steps)
+    if settings.schedule == "t5":
+        return math.sqrt(max(1, warmup) / max(1, warmup, step + 1))
     if step < warmup:
         return (step + 1) / warmup
     low, done = settings.min_lr_ratio, (step - warmup) / max(1, steps - 1 - warmup)

@@ -129,12 +129,13 @@ class ScaledAdamW(torch.optim.Optimizer):
 
 
 class Adafactor(torch.optim.Optimizer):
-    """Adafactor (arXiv 1804.04235) as `torch.optim.Adafactor` defines it, for sharded matrices.
+    """Adafactor (arXiv 1804.04235), for sharded matrices.
 
     A matrix [R, C] keeps R + C averages of squared gradients instead of R · C; tensors of more
     dimensions are stacks of matrices, vectors and single numbers keep all. The step is relative,
-    min(lr, 1/√t) times max(`eps2`, root mean square of the weights), and an update whose own root
-    mean square exceeds `clip` is scaled down to it. Shards must be along the first dimension, as
+    lr times max(`eps2`, root mean square of the weights), and an update whose own root mean square
+    exceeds `clip` is scaled down to it. The schedule alone decides lr: `torch.optim.Adafactor`,
+    otherwise the same, takes no more than 1/√t of it. Shards must be along the first dimension, as
     FSDP2's are.
     """
 
@@ -246,10 +247,9 @@ class Adafactor(torch.optim.Optimizer):
     ) -> None:
         lr, scales = float(group["lr"]), []
         for parameter in parameters:
-            relative = min(lr, 1 / math.sqrt(float(self.state[parameter]["step"])))
             weight = (totals[parameter][0] / parameter.numel()).sqrt_().clamp_(min=group["eps2"])
             size = (sizes[parameter] / parameter.numel()).sqrt_()
-            scales.append(weight.mul_(-relative).div_((size / group["clip"]).clamp_(min=1.0)))
+            scales.append(weight.mul_(-lr).div_((size / group["clip"]).clamp_(min=1.0)))
         weights = [local_part(p) for p in parameters]
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])

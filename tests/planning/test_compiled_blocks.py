@@ -59,7 +59,7 @@ def test_a_followed_function_keeps_what_a_compiled_one_keeps():
     really = torch.compile(module.forward, backend="aot_eager_decomp_partition")
     wanted = kept_bytes(really, module, x)
     taped = recorder()
-    with taped.recording(), followed(taped):
+    with taped.recording(), followed(taped, as_graphs=True):
         found = kept_bytes(torch.compile(module.forward), module, x)
     assert not taped.tape.uncompiled
     assert found == wanted < kept_bytes(module.forward, module, x)
@@ -70,7 +70,7 @@ def test_blocks_alike_are_traced_once_and_hold_none_of_their_tensors(monkeypatch
     traced, usual = [], compiled._graphs
     monkeypatch.setattr(compiled, "_graphs", lambda *a: traced.append(a) or usual(*a))
     taped = recorder()
-    with taped.recording(), followed(taped):
+    with taped.recording(), followed(taped, as_graphs=True):
         for rows in (8, 8, 4):
             module, x = Mlp(), torch.randn(rows, 16)
             torch.compile(module.forward)(x)
@@ -82,7 +82,7 @@ def test_blocks_alike_are_traced_once_and_hold_none_of_their_tensors(monkeypatch
 
 def test_a_function_that_cannot_be_traced_runs_as_it_is_and_is_named():
     taped, x = recorder(), torch.ones(4)
-    with taped.recording(), followed(taped):
+    with taped.recording(), followed(taped, as_graphs=True):
         found = torch.compile(lambda a: a * 2 if a.sum().item() > 0 else a)(x)
     assert found.tolist() == [2.0] * 4
     assert len(taped.tape.uncompiled) == 1
@@ -99,7 +99,7 @@ def test_a_checkpointed_function_keeps_no_more_than_its_input():
         return torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)
 
     taped = recorder()
-    with taped.recording(), followed(taped):
+    with taped.recording(), followed(taped, as_graphs=True):
         assert kept_bytes(torch.compile(run), module, x) == 0
     assert not taped.tape.uncompiled
     assert {b.operation for b in taped.tape.blocks if b.phase == "recompute"} >= {"mm"}

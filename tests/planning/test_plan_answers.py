@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fsdpkit.config.gpu_models import GPU_MODELS
 from fsdpkit.config.profile import NodeType
+from fsdpkit.config.site import load_site
 from fsdpkit.config.training import load_settings
 from fsdpkit.config.trust import TrustedScript
 from fsdpkit.errors import ConfigError, UsageError
@@ -22,16 +24,74 @@ GIB = 2**30
 
 @pytest.mark.parametrize(
     ("said", "name"),
-    [("h100-80", "H100-80"), ("H200", "H200-141"), ("A100 40GB", "A100-40"), ("48", "48 GB")],
+    [
+        ("h100-80", "H100-80"),
+        ("H200", "H200-141"),
+        ("A100 40GB", "A100-40"),
+        ("48", "48 GB"),
+        ("nvidia_a100-sxm4-80gb", "A100-80"),
+        ("a100_80gb", "A100-80"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80"),
+        ("NVIDIA A100-SXM-64GB", "A100-64"),
+        ("h100", "H100-80"),
+        ("h100-64", "H100-64"),
+        ("h100nvl", "H100-NVL-94"),
+        ("gh200", "GH200-96"),
+        ("NVIDIA GH200 120GB", "GH200-96"),  # of its CPU's memory
+        ("NVIDIA GH200 144G HBM3e", "GH200-144"),
+        ("NVIDIA B300 SXM6 AC", "B300-270"),
+        ("gb200 nvl72", "GB200-186"),
+        ("Tesla V100-SXM2-16GB", "V100-16"),
+        ("rtx6000ada", "6000-Ada-48"),
+        ("nvidia_geforce_rtx_3090", "3090-24"),
+        ("AMD Instinct MI250X", "MI250X-64"),
+        ("Intel(R) Data Center GPU Max 1550", "Max1550-64"),
+    ],
 )
 def test_a_gpu_goes_by_name_or_memory(said: str, name: str):
     assert card_named(said).name == name
 
 
-@pytest.mark.parametrize("said", ["a100", "h1000", "", "-5", "h100; rm -rf"])
-def test_another_is_refused_with_what_to_say(said: str):
-    with pytest.raises(UsageError, match="--gpu"):
+@pytest.mark.parametrize(
+    ("said", "say"),
+    [
+        ("a100", "a100-80 or a100-40"),
+        ("h1000", "h100-80"),
+        ("h100 pcle", "h100-pcie-80"),
+        ("a100-24", "a100-64"),
+        ("a100_3g.20gb", "--gpu 48"),
+        ("", "--gpu 48"),
+        ("-5", "--gpu 48"),
+        ("h100; rm -rf", "--gpu 48"),
+    ],
+)
+def test_another_is_refused_with_what_to_say(said: str, say: str):
+    with pytest.raises(UsageError, match=f"--gpu.*{say}"):
         card_named(said)
+
+
+def test_each_gpu_of_the_table_goes_by_its_own_name_and_has_no_more_than_dense_peaks():
+    for row in GPU_MODELS:
+        assert card_named(row.name).name == row.name
+        assert card_named(row.name).memory == row.memory_mib * 2**20
+        assert row.source
+        if row.capability is not None and row.capability < (8, 0):
+            assert row.bfloat16 is None
+        if row.rates is not None:
+            peak, float32, memory, links = row.rates
+            assert float32 < peak < 3000
+            assert links / 1000 < memory < 10
+
+
+def test_the_gpus_of_all_published_profiles_are_known():
+    nodes = [
+        node
+        for file in (Path(__file__).parents[2] / "site" / "profiles").rglob("*.toml")
+        for node in load_site(str(file)).profile.node_types.values()
+        if node.gpu and node.gpu_memory_gb
+    ]
+    assert len(nodes) > 40
+    assert [node.gpu for node in nodes if not card_of(node, "site").known] == []
 
 
 def test_a_profile_names_the_card_by_model_and_memory():

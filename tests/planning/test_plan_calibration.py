@@ -141,8 +141,8 @@ def test_what_is_written_down_is_what_others_plan_by(tmp_path):
     text = said("--save", "ours.json")
     assert "written: ours.json; others use it by --speed ours.json" in text
     theirs = By(file=tmp_path / "ours.json", site="another").basis(CARD)
-    assert set(theirs.calibration.samples) == {"t5-ab12", "t5-cd34"}
-    assert theirs.words == "ours.json, fitted to 2 runs"
+    assert {one.source for one in theirs.calibration.samples} == {"t5-ab12", "t5-cd34"}
+    assert theirs.words == "ours.json, of 2 runs"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def said(*words: str, cli: click.Command = command) -> tuple[int, str]:
 def test_a_plan_says_what_takes_the_memory_how_fast_it_is_and_how_it_scales():
     status, text = said("--gpu", "h100-80", *TWO_BY_TWO, *TINY)
     assert status == 0
-    for noun in ("fits", "optimizer state", "tokens/s", "GPU-hours", "bound by", "efficiency"):
+    nouns = ("fits", "optimizer state", "tokens/s", "bound by", "efficiency", "finishes in --time")
+    for noun in (*nouns, "GPU-hours", "a checkpoint is"):
         assert noun in text
     assert "not measured" in text
 
@@ -146,3 +147,42 @@ def test_compiled_blocks_are_followed_if_asked_and_such_a_plan_is_not_kept(tmp_p
     assert first["encoder.block.0"] < second["encoder.block.0"]
     with pytest.raises(UsageError, match="--tune"):
         said(*words, "--compiled", "--tune")
+
+
+def test_time_limit_rates_and_file_system_decide_what_lies_ahead(tmp_path):
+    Path("ours.toml").write_text(
+        'schema = "fsdpkit.site/1"\ntitle = "ours"\n'
+        '[node_types.n]\ngpus = 4\ngpu = "H100"\ngpu_memory_gb = 80\nmemory_mb = 500000\n'
+        '[partitions.p]\nnode_type = "n"\nmax_time = "1-00:00:00"\n'
+        "[storage]\nwrite_gb_s = 0.5\nread_gb_s = 1.0\n"
+        '[billing]\nweights = "GRES/gpu=10"\nunit = "SU"\nsource = "a page"\n'
+    )
+    words = ("--cluster", "./ours.toml", *TWO_BY_TWO, *TINY, "--set", "training.steps=10000000")
+    status, text = said(*words, "--time", "02:00:00", "--json")
+    ahead = json.loads(text)["outlook"]
+    assert status == 0
+    ends, cost = ahead["finish"], ahead["cost"]
+    assert (ends["verdict"], ends["limit_s"], ends["enough"]) == ("does not finish", 7200, None)
+    assert ends["jobs"][0] > 1
+    assert ends["checkpoint_s"] == pytest.approx(ends["checkpoint_bytes"] / 0.5e9)
+    assert cost["units"]["middle"] == pytest.approx(10 * cost["gpu_hours"]["middle"])
+    assert (cost["most_gpu_hours"], cost["most_units"]) == (8, 80)
+    assert (ahead["balance"], ahead["starts"]) == (None, [])
+    assert ahead["host_copy_bytes"] == pytest.approx(ends["checkpoint_bytes"] / 2, rel=0.01)
+    with pytest.raises(FsdpkitError, match="time limit"):
+        said(*words, "--time", "0")
+
+
+def test_a_script_of_ones_own_says_how_many_steps_it_makes():
+    Path("own.py").write_text(
+        "import torch\nfrom torch.nn import Linear, Sequential\n"
+        "def planned():\n"
+        "    with torch.device('meta'): model = Sequential(Linear(8, 8))\n"
+        "    return {'model': model, 'batch': torch.ones(4, 8), 'blocks': [Linear],\n"
+        "            'loss': lambda out, batch: out.sum()}\n"
+    )
+    words = ("--gpu", "h100-80", *TWO_BY_TWO, "--model", "own.py:planned")
+    _, unknown = said(*words)
+    assert "--set training.steps=N" in unknown
+    _, text = said(*words, "--json", "--set", "training.steps=9")
+    assert json.loads(text)["outlook"]["finish"]["steps"] == 9

@@ -199,3 +199,22 @@ def test_a_script_of_ones_own_is_known_by_all_that_it_is_told():
         for args in (None, [], ["--batch=8"], ["--batch=16"], ["--batch", "8"])
     }
     assert len(names) == 5
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (("training.steps=100",), "finishes in"),
+        (("training.steps=1500",), "may not finish"),
+        (("training.steps=100000",), "does not finish"),
+        (("training.epochs=1", "training.data.task=span-corruption"), ""),
+    ],
+)
+def test_whether_it_finishes_is_said_before_it_queues(sets, said):
+    word = [one for one in sets if not one.startswith("training.steps")]
+    remembered(*word)
+    decided, _ = plan(request(*sets))
+    notes = [text for text in decided.placement.warnings if "finish" in text]
+    assert [said in text for text in notes] == ([True] if said else [])
+    unasked, _ = plan(request(*sets, by_plan=False))
+    assert not any("finish" in text for text in unasked.placement.warnings)

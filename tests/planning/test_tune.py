@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fsdpkit.cli.plan_question import places_of
+from fsdpkit.cli.plan_tune import tuned_lines
 from fsdpkit.config.job import Resources
 from fsdpkit.config.site import load_site
 from fsdpkit.config.training import TrainingSettings
@@ -19,14 +20,13 @@ from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import Card, card_named
 from fsdpkit.planning.efficiency import machine_for
 from fsdpkit.planning.forecast import TRAINER
-from fsdpkit.planning.speed_calibration import uncalibrated
-from fsdpkit.planning.speed_words import tuned_lines
+from fsdpkit.planning.speed import SpeedCalibration
 from fsdpkit.planning.tune import MICRO, Allowed, Tuned, tune
 from fsdpkit.planning.work import Computation, StepWork
 from tests.training.launch import REPOSITORY
 
 GIB = 2**30
-H100 = uncalibrated(machine_for("h100", 200))
+H100 = SpeedCalibration(machine_for("h100", 200))
 KEPT = {"none": 1.0, "selective": 0.6, "full": 0.2}
 COMPUTED = {"none": 1.0, "selective": 1.1, "full": 1.33}
 SENT = {"full_shard": 0.3, "hybrid_shard": 0.2, "shard_grad_op": 0.15, "no_shard": 0.05}

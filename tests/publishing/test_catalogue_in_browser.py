@@ -22,7 +22,7 @@ from fsdpkit.config.surroundings import of_this_process
 from tests.publishing.catalogue_pages import LANE, Shown, centres_of
 from tests.publishing.drawn import Drawn, drawn
 
-REQUESTS = 200
+REQUESTS = 80
 pytestmark = LANE
 
 

@@ -17,13 +17,6 @@ from tests.reporting.captures import (
 )
 
 CAPTURES = all_captures()
-OF_THE_ISSUE = (
-    *("exception", "import-error", "version-mismatch", "head-address", "port-taken"),
-    *("rendezvous-timeout", "connection-reset", "collective-mismatch", "hang"),
-    *("gpu-out-of-memory", "host-out-of-memory", "time-limit", "preemption", "cancelled"),
-    *("node-failure", "bad-gpu", "disk-full", "checkpoint-unreadable", "data-missing", "nan-loss"),
-    *("refused", "pending-forever", "environment-missing", "script-not-visible"),
-)
 each = pytest.mark.parametrize("capture", CAPTURES, ids=str)
 
 
@@ -52,8 +45,3 @@ def test_an_earlier_word_of_a_rank_that_lost_its_peer_changes_nothing(
         return
     diagnosis = diagnosis_of(noisy)
     assert noisy.differences(diagnosis) == [], diagnosis.sentence
-
-
-@pytest.mark.parametrize("cause", OF_THE_ISSUE)
-def test_every_cause_has_a_capture(cause: str) -> None:
-    assert cause in {capture.cause for capture in CAPTURES}

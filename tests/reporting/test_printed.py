@@ -22,6 +22,7 @@ from fsdpkit.reporting.status.printed_lines import numbers_in
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.runs.history import Attempt, History, Launch, NodeStory
 from tests.reporting.made_run import write_lines
+from tests.rows import pairs
 
 NOW_S = 1_000_000.0
 
@@ -36,151 +37,8 @@ def read(*tails: Tail, pattern: str | None = None) -> Printed:
     return found
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        pytest.param(
-            "Epoch 4:  12%|█▏  | 30/250 [00:06<00:44,  4.90it/s, loss=0.613]",
-            "epoch 4, step 30 of 250, loss 0.6130, 4.90 it/s",
-            id="tqdm",
-        ),
-        pytest.param(
-            " 40%|####      | 8/20 [00:20<00:30, 2.51s/it]", "step 8 of 20, 2.51 s/it", id="slow"
-        ),
-        pytest.param("81it [00:09, 9.00it/s]", "step 81, 9.00 it/s", id="without a total"),
-        pytest.param("{'loss': 1.75, 'lr': 4e-05, 'epoch': 0.5}", "epoch 0.5, loss 1.750", id="HF"),
-        pytest.param("{'loss': '1.75', 'epoch': '0.5'}", "epoch 0.5, loss 1.750", id="HF, later"),
-        pytest.param(
-            "Epoch: [2][ 30/400]\tTime  0.21 ( 0.25)\tLoss 3.50e+00 (3.61e+00)\tAcc@1 9.0 (8.0)",
-            "epoch 2, step 30 of 400, loss 3.500",
-            id="imagenet",
-        ),
-        pytest.param(
-            "Epoch: [2]  [ 30/400]  eta: 0:01:10  lr: 0.1  img/s: 611.2  loss: 3.5 (3.6)",
-            "epoch 2, step 30 of 400, loss 3.500, 611 img/s",
-            id="torchvision",
-        ),
-        pytest.param(
-            "Epoch 2:  15%|█▌ | 30/200 [00:02<00:11, v_num=3, train_loss=0.81]",
-            "epoch 2, step 30 of 200, loss 0.8100",
-            id="Lightning",
-        ),
-        pytest.param(
-            "[titan] 2026-05-04 09:00:00,100 - INFO - \x1b[31mstep: 30  \x1b[32mloss:  7.25  "
-            "\x1b[33mmemory:  2.10GiB(2.6%)  \x1b[34mtps: 2,048  \x1b[36mtflops: 9.1",
-            "step 30, loss 7.250, 2,050 tokens/s",
-            id="torchtitan",
-        ),
-        pytest.param(
-            " iteration       30/     400 | consumed samples: 240 | elapsed per iteration (ms):"
-            " 210.5 | global batch size: 8 | lm loss: 9.125E+00 | loss scale: 1.0 | grad norm: 1.1",
-            "step 30 of 400, loss 9.125",
-            id="Megatron",
-        ),
-        pytest.param("iter 30: loss 3.1400, time 41.00ms", "step 30, loss 3.140", id="nanoGPT"),
-        pytest.param(
-            "Epoch 2 | iter 48 step 12 | loss train: 6.125, val: n/a | iter time: 88.10 ms",
-            "epoch 2, step 12, loss 6.125",
-            id="litgpt",
-        ),
-        pytest.param(
-            "2|60|Loss: 0.75:  30%|███ | 60/200 [00:20<00:40, 3.0it/s]",
-            "step 60 of 200, loss 0.7500, 3.00 it/s",
-            id="torchtune",
-        ),
-        pytest.param(" 30/400 [=>......] - ETA: 9s - loss: 0.9", "step 30 of 400, loss 0.9000"),
-        pytest.param(
-            "30/400 ━━━━ 2s 7ms/step - loss: 0.9", "step 30 of 400, loss 0.9000, 7.00 ms/step"
-        ),
-        pytest.param('{"global_step": 30, "train/loss": 0.9}', "step 30, loss 0.9000", id="JSON"),
-        pytest.param(
-            "Epoch [2/9], Step [30/80], Loss: 0.9", "epoch 2 of 9, step 30 of 80, loss 0.9000"
-        ),
-        pytest.param("Epoch [2/9], Loss: 0.9", "epoch 2 of 9, loss 0.9000", id="epochs alone"),
-        pytest.param(
-            "2026/01/02 at 30/80: loss 0.9", "step 30 of 80, loss 0.9000", id="a bar of its own"
-        ),
-        pytest.param("[2,  3000] loss: 0.900", "epoch 2, step 3,000, loss 0.9000", id="a tutorial"),
-        pytest.param(
-            "Train Epoch: 2 [640/9000 (7%)]\tLoss: 0.9", "epoch 2, step 640 of 9,000, loss 0.9000"
-        ),
-        pytest.param(
-            "step=30 val_loss=2.5 loss=1.5", "step 30, loss 1.500", id="not held-out data"
-        ),
-        pytest.param(
-            "steps: 30 loss: 1.5 samples/sec: 65.2", "step 30, loss 1.500, 65.2 samples/sec"
-        ),
-    ],
-)
-def test_common_trainers_are_read(line: str, said: str) -> None:
-    assert read(tail(f"{line}\n")).words == said
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Loading checkpoint shards: 100%|████| 2/2 [00:01<00:00,  1.10it/s]",
-        "Validation DataLoader 0:  50%|██   | 5/10 [00:00<00:00, 20it/s]",
-        "Test: [ 10/50]\tTime 0.2 ( 0.3)\tLoss 5.1 (5.2)",
-        "  Total optimization steps = 1000",
-        "max_steps: 1000, save_steps=500, warmup steps 10",
-        "Step time 0.34 s, time per step 12.5, 40% of step 7%",
-        "a lossless codec, without loss of generality",
-        "evaluating 12",
-    ],
-)
-def test_other_counts_are_not_taken_for_the_training(line: str) -> None:
-    assert read(tail(f"{line}\n")).words == ""
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "INFO | params | epochs: 4",
-        "max_epochs 4",
-        "  Num Epochs = 3",
-        "warmup_step: 20",
-        "steps per epoch: 90",
-        "save_every_steps 50",
-        "batch_size=16, lr=0.1, loss=mse",
-        "Training steps: 90 epochs: 4",
-    ],
-)
-def test_a_setting_is_no_progress(line: str) -> None:
-    assert read(tail(f"{line}\n")).words == ""
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("train/global_step: 7", "step 7"),
-        ("current_epoch=2 optimizer_step=40", "epoch 2, step 40"),
-        ("epochs 2/4, updates 30/90", "epoch 2 of 4, step 30 of 90"),
-        ("Epoch 2, batch 40", "epoch 2, step 40"),
-        ("total_loss: 5.0 step 4", "step 4, loss 5.000"),
-        ("num_updates=40 | loss 2.0", "step 40, loss 2.000"),
-        ("Epochs:  30%|##  | 3/10 [00:20<00:40, 6.0s/it]", "epoch 3 of 10, 6.00 s/it"),
-    ],
-)
-def test_a_name_that_a_training_counts_by_is(line: str, said: str) -> None:
-    assert read(tail(f"{line}\n")).words == said
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("[4/0] a step behind", ""),
-        ("[9/4] loss 2.0", "loss 2.000"),
-        ("step 12/10", ""),
-        ("epoch 3/2", ""),
-        ("[2/5] building CXX object", ""),
-        ("[64, 128]", ""),
-        ("100%|##| 1/1 [00:00<00:00, 20it/s]", ""),
-        ("1/1 [====] - 0s 3ms/step", ""),
-        ("Epoch 2: 100%|##| 1/1 [00:00<00:00, loss=0.5]", "epoch 2, loss 0.5000"),
-    ],
-)
-def test_what_cannot_be_one_of_several_steps_is_none(line: str, said: str) -> None:
+@pytest.mark.parametrize(("line", "said"), pairs(Path(__file__).with_name("printed.txt")))
+def test_a_line_is_read_as_far_as_it_tells_of_the_training(line: str, said: str) -> None:
     assert read(tail(f"{line}\n")).words == said
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -19,6 +18,7 @@ import pytest
 
 from tests.conftest import COLD, Completed, answer_of, require_newest_slurm, require_slurm
 from tests.slurm_cluster import Session, SlurmCluster
+from tests.warm import WARM
 
 PROFILE = """
 schema = "fsdpkit.site/1"
@@ -121,24 +121,15 @@ class Person:
         return cls(cluster, session.user.home, write_profile(session.user.home), session)
 
     def fsdpkit(self, *words: str, cwd: Path | None = None) -> Completed:
-        argv = [sys.executable, "-m", "fsdpkit", *words]
         environ = {**self.site, "OMP_NUM_THREADS": "1"}
         if self.session is not None:
+            argv = [sys.executable, "-m", "fsdpkit", *words]
             return self.session.run(argv, env={**self.session.env(), **environ}, timeout=540)
         environ |= {
             "FSDPKIT_CONFIG_DIR": str(self.home / "config"),
             "FSDPKIT_STATE_DIR": str(self.home / "state"),
         }
-        return subprocess.run(
-            argv,
-            cwd=cwd or self.home,
-            env={**self.cluster.env(), **environ},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=540,
-            check=False,
-        )
+        return WARM.run(words, cwd or self.home, {**self.cluster.env(), **environ}, timeout_s=540)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fsdpkit.config.training.optimizer import ParameterGroup
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.schedules import set_learning_rate
-from fsdpkit.training.update_rules import ScaledAdamW
+from fsdpkit.training.update_rules import Adafactor, ScaledAdamW
 
 ROUNDING = 2e-6
 """Four float32 steps whose norms were summed in another order, relative to the matrix's norm."""
@@ -29,6 +29,15 @@ def test_every_rule_on_four_uneven_shards_equals_the_rule_on_whole_matrices(foun
     cases = {key: d for key, d in found["difference"].items() if key.split()[0] == rule}
     assert cases
     assert max(cases.values()) < ROUNDING, cases
+
+
+def test_adafactor_takes_the_rate_that_the_schedule_sets():
+    weights = nn.Parameter(torch.ones(2, 3))
+    adafactor = Adafactor([weights], lr=0.8)
+    for left in (0.2, 0.04):  # torch's own would take 1/√2 of it in the second step
+        weights.grad = torch.ones(2, 3)
+        adafactor.step()
+        torch.testing.assert_close(weights.detach(), torch.full((2, 3), left))
 
 
 @pytest.mark.torch

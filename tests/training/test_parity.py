@@ -7,6 +7,7 @@ number. Tokens are compared exactly.
 
 from __future__ import annotations
 
+import json
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -15,7 +16,7 @@ import pytest
 import torch
 from model import T5
 from search import CachedDecoder, Search, generate
-from small_t5 import V1_0, V1_1, batch_of, build, loss_and_gradients
+from small_t5 import DIMENSIONS, V1_0, V1_1, batch_of, build, loss_and_gradients
 from weights import export, hugging_face_config, load
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
@@ -154,6 +155,25 @@ def test_the_cache_changes_no_score(family):
     with torch.inference_mode():
         for t in range(labels.shape[1]):
             torch.testing.assert_close(decoder.step(tokens[:, t]), together[:, t], **TOLERANCE)
+
+
+@pytest.mark.parametrize("head", ["of its own", "tied"])
+def test_an_mt5_of_transformers_is_read_and_gives_its_scores(head, tmp_path):
+    from transformers import MT5Config, MT5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    peer = MT5ForConditionalGeneration(MT5Config(**DIMENSIONS)).eval()
+    if head == "of its own":  # as google/mt5-* have it
+        peer.lm_head.weight = torch.nn.Parameter(torch.randn_like(peer.lm_head.weight))
+    peer.save_pretrained(tmp_path)
+    said = tmp_path / "config.json"
+    table = {**json.loads(said.read_text()), "tie_word_embeddings": head == "tied"}
+    said.write_text(json.dumps(table))
+    model = load(tmp_path)
+    assert model.config.tie_word_embeddings == (head == "tied")
+    source, mask, labels = batch_of(*SAMPLES)
+    expected = peer(input_ids=source, attention_mask=mask.long(), labels=labels).logits
+    torch.testing.assert_close(model(source, mask, labels), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())

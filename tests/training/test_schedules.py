@@ -26,7 +26,7 @@ from fsdpkit.training.schedules import (
     warmup_steps,
 )
 
-KINDS = ("constant", "linear", "cosine", "inverse-sqrt")
+KINDS = ("constant", "linear", "cosine", "inverse-sqrt", "t5")
 
 
 def shares(schedule: str, steps: int, **settings) -> list[float]:
@@ -47,6 +47,13 @@ def test_inverse_sqrt_is_the_root_of_warm_up_over_steps_done():
     rates = shares("inverse-sqrt", 400, warmup_steps=100)
     assert rates[99] == 1.0
     assert rates[399] == pytest.approx(0.5)
+
+
+def test_t5_s_own_rate_stays_for_k_steps_and_is_the_inverse_root_of_the_step_from_there():
+    own = OptimizerSettings(schedule="t5", warmup_steps=100, lr=100**-0.5)
+    assert [learning_rate(own, step - 1, 900) for step in (1, 2, 100)] == [0.1, 0.1, 0.1]
+    for step in (101, 400, 900):
+        assert learning_rate(own, step - 1, 900) == pytest.approx(step**-0.5)
 
 
 def test_inverse_sqrt_without_warm_up_starts_at_the_peak():

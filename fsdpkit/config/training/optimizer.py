@@ -13,6 +13,7 @@ Schedule = Literal[
     "linear",
     "cosine",
     "inverse-sqrt",
+    "t5",
     "StepLR",
     "MultiStepLR",
     "ConstantLR",
@@ -56,8 +57,9 @@ class OptimizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     name: Annotated[
         Literal["adamw", "adamw-scaled", "adafactor", "adam", "sgd"],
         Meta(
-            description="Update rule; adam adds its decay to the gradient; adamw-scaled multiplies "
-            "each update by its weight's root mean square, which pre-training T5 needs."
+            description="Update rule; adam adds its decay to the gradient; adamw-scaled and "
+            "adafactor multiply each update by its weight's root mean square, which pre-training "
+            "T5 needs."
         ),
     ] = "adamw"
     implementation: Annotated[
@@ -71,15 +73,17 @@ class OptimizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     warmup_steps: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         Meta(
-            description="Steps over which the rate rises linearly from zero; "
-            "unset takes a tenth of the run, at most 1000, or none before a torch scheduler."
+            description="Steps over which the rate rises linearly from zero, or stays at lr with "
+            "schedule t5; unset takes a tenth of the run, at most 1000, or none before a torch "
+            "scheduler."
         ),
     ] = None
     schedule: Annotated[
         Schedule,
         Meta(
-            description="Learning rate after warm-up; linear and cosine end at min_lr_ratio. Or a "
-            "class of torch.optim.lr_scheduler, with schedule_arguments."
+            description="Learning rate after warm-up; linear and cosine end at min_lr_ratio. t5 is "
+            "T5's own, 1/√max(step, warmup_steps) where lr = 1/√warmup_steps. Or a class of "
+            "torch.optim.lr_scheduler, with schedule_arguments."
         ),
     ] = "cosine"
     schedule_arguments: Annotated[

@@ -1,7 +1,7 @@
 """The dimensions of a T5: published sizes by name, and any Hugging Face `config.json`.
 
 Names of dimensions are those of a Hugging Face T5 `config.json`; sizes are from Raffel et al. 2020
-(v1.0), the released configurations (v1.1, which Flan-T5 shares) and Xue et al. 2022 (ByT5).
+(v1.0), the released configurations (v1.1, which Flan-T5 and mT5 share) and Xue et al. 2022 (ByT5).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fsdpkit.errors import ConfigError, NotFoundError
 
 _V1_0 = {"vocab_size": 32128, "feed_forward_proj": "relu", "tie_word_embeddings": True}
 _V1_1 = {"vocab_size": 32128, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+_MT5 = {"vocab_size": 250112, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 _BYT5 = {"vocab_size": 384, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 
 
@@ -60,6 +61,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "t5-11b": _size(_V1_0, 1024, 65536, 128, 128, (24, 24)),
     **{f"t5-v1.1-{size}": dimensions for size, dimensions in _V1_1_SIZES.items()},
     **{f"flan-t5-{size}": dimensions for size, dimensions in _V1_1_SIZES.items()},
+    **{f"mt5-{size}": {**dimensions, **_MT5} for size, dimensions in _V1_1_SIZES.items()},
     "byt5-small": _size(_BYT5, 1472, 3584, 64, 6, (12, 4)),
     "byt5-base": _size(_BYT5, 1536, 3968, 64, 12, (18, 6)),
     "byt5-large": _size(_BYT5, 1536, 3840, 64, 16, (36, 12)),
@@ -85,6 +87,11 @@ PresetName = Literal[
     "flan-t5-large",
     "flan-t5-xl",
     "flan-t5-xxl",
+    "mt5-small",
+    "mt5-base",
+    "mt5-large",
+    "mt5-xl",
+    "mt5-xxl",
     "byt5-small",
     "byt5-base",
     "byt5-large",
@@ -103,6 +110,15 @@ _WHOLE = {  # positive integers that a config.json must or may give
     "relative_attention_num_buckets",
     "relative_attention_max_distance",
 }
+_UNSAID: Mapping[str, Mapping[str, Any]] = {
+    "t5": {"feed_forward_proj": "relu", "tie_word_embeddings": True},
+    "mt5": {
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+        "scale_decoder_outputs": False,
+    },
+}
+"""What transformers takes where a config.json of such a `model_type` says nothing."""
 _LARGEST = 10_000_000
 _REQUIRED = ("vocab_size", "d_model", "d_ff", "d_kv", "num_heads", "num_layers")
 _OTHER = {
@@ -128,8 +144,8 @@ _BOOKKEEPING = {
 
 
 def read_config_json(path: Path) -> dict[str, Any]:
-    """The dimensions in a Hugging Face T5 `config.json`, as keyword arguments of the example's
-    T5Config.
+    """The dimensions in a Hugging Face `config.json` of a T5 or an mT5, as keyword arguments of the
+    example's T5Config.
 
     Raises NotFoundError when there is no such file, ConfigError naming file and key for a key that
     no T5 has or a value that no T5 can have.
@@ -144,8 +160,9 @@ def read_config_json(path: Path) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: must hold a JSON object.")
     kind = table.get("model_type", "t5")
-    if kind != "t5":
-        raise ConfigError(f'{path}: model_type is {kind!r}, but this trainer knows "t5" only.')
+    if kind not in _UNSAID:
+        known_kinds = " and ".join(f'"{name}"' for name in _UNSAID)
+        raise ConfigError(f"{path}: model_type is {kind!r}, but this trainer knows {known_kinds}.")
 
     known = _WHOLE | _OTHER
     for key in table:
@@ -159,9 +176,7 @@ def read_config_json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {', '.join(missing)} missing.")
     dimensions = {key: table[key] for key in table if key in known and table[key] is not None}
     dimensions.setdefault("num_decoder_layers", dimensions["num_layers"])
-    # What transformers' T5Config takes when the file does not say.
-    dimensions.setdefault("feed_forward_proj", "relu")
-    dimensions.setdefault("tie_word_embeddings", True)
+    dimensions = {**_UNSAID[kind], **dimensions}
     for key, value in dimensions.items():
         if expected := _unfit(key, value):
             raise ConfigError(f"{path}: {key} is {value!r}, but must be {expected}.")

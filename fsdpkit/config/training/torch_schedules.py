@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from fsdpkit.config.spelling import nearest
 
-OURS = ("constant", "linear", "cosine", "inverse-sqrt")
+OURS = ("constant", "linear", "cosine", "inverse-sqrt", "t5")
 Kind = Literal["steps", "list of steps", "number", "switch", "word"]
 
 ARGUMENTS: Mapping[str, Mapping[str, Kind]] = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fsdpkit.bounded import ATTEMPTS_READ, NODES_READ, TASKS_READ, read_end
+from fsdpkit.config.loading import dotted
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.reporting.diagnosis.sources import Voice, batch_voices, voices_of
 from fsdpkit.reporting.pending import PendingEvidence, evidence_of
@@ -239,7 +240,7 @@ def _evidence(
         tasks=tuple(tasks),
         unread=tuple(unread),
         reads_training=not given or "training" in given,
-        settings=dict(_flat(given)),
+        settings={key: value for key, value in dotted(given) if value != {}},
     )
 
 
@@ -250,14 +251,6 @@ def _job(paths: RunPaths) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return job if isinstance(job, dict) else {}
-
-
-def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield before + key, value
 
 
 def _left_out(

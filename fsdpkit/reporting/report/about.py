@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from fsdpkit.config.job import Resources
+from fsdpkit.config.loading import dotted
 from fsdpkit.config.trainers import OWN, job_type, trainer_of
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.listing import node_list
@@ -207,8 +208,8 @@ def settings(job: Mapping[str, Any], made_from: Provenance | None = None) -> Set
     defaults = _defaults()
     origins = {one.key: one.origin for one in made_from.settings} if made_from else {}
     changed, same = [], []
-    for key, value in _flat(job).items():
-        if key in ("schema", "description"):
+    for key, value in dotted(job):
+        if key in ("schema", "description") or value == {}:
             continue
         variable = key.partition("environment.variables.")[2]  # of all tasks, or of a single one
         hidden = variable and _SECRET.search(variable)
@@ -243,18 +244,8 @@ def _defaults() -> dict[str, Any]:
         resources=Resources(nodes=1, gpus=1, time="1"),
         training=trainer_of(OWN).Settings(),
     )
-    flat = _flat(json.loads(msgspec.json.encode(bare)))  # lists, as job.json has them
-    return {key: value for key, value in flat.items() if key not in _REQUIRED}
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
-        elif value != {}:
-            found[f"{prefix}{key}"] = value
-    return found
+    flat = dotted(json.loads(msgspec.json.encode(bare)))  # lists, as job.json has them
+    return {key: value for key, value in flat if key not in _REQUIRED}
 
 
 def _shown(value: Any) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from fsdpkit.bounded import read_end
 from fsdpkit.config.training.settings import DEFAULT_STEPS
 from fsdpkit.runs.history import History
-from fsdpkit.runs.reading import LARGEST, parsed
+from fsdpkit.runs.reading import number_in, parsed
 from fsdpkit.runs.saved_steps import newest_saved
 
 _MOST_STEPS = 1 << 53
@@ -123,20 +123,14 @@ def _step_line(text: bytes) -> Line | None:
 
 def _latest(lines: Sequence[Line], name: str) -> float | None:
     """The newest number of that name; steps that were skipped have no loss."""
-    return next((v for line in reversed(lines) if (v := _number(line.get(name))) is not None), None)
+    return next(
+        (v for line in reversed(lines) if (v := number_in(line.get(name))) is not None), None
+    )
 
 
 def _median(values: Sequence[object]) -> float | None:
-    numbers = [number for value in values if (number := _number(value)) is not None]
+    numbers = [number for value in values if (number := number_in(value)) is not None]
     return statistics.median(numbers) if numbers else None
-
-
-def _number(value: object) -> float | None:
-    """A number that is not a truth value; null stands for one that is not finite, and what Python
-    writes instead is none either."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
-        return None
-    return float(value)
 
 
 def _of_newest_launch(lines: Sequence[Line], history: History) -> list[Line]:
@@ -157,5 +151,5 @@ def _eta_s(lines: Sequence[Line], steps: int) -> float | None:
         return None
     first, last = lines[0], lines[-1]
     done: int = last["step"] - first["step"]
-    pace_s = (last["time_s"] - first["time_s"]) / done if done else _number(last["step_time_s"])
+    pace_s = (last["time_s"] - first["time_s"]) / done if done else number_in(last["step_time_s"])
     return None if pace_s is None else max(0, steps - last["step"]) * max(0.0, pace_s)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
@@ -20,7 +20,7 @@ from fsdpkit.reporting.timeline import TimelineSpan
 from fsdpkit.reporting.usage import NodeUsage
 from fsdpkit.reporting.words import duration, number
 from fsdpkit.runs.history import History
-from fsdpkit.runs.reading import LARGEST, parsed
+from fsdpkit.runs.reading import number_in, parsed
 from fsdpkit.scheduling.run_states import Standing
 from fsdpkit.scheduling.states import JobState
 
@@ -89,7 +89,8 @@ class Curves:
         except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
             return
         for name, value in fields.items():
-            if name == "eval_loss" or (name not in KNOWN_NAMES and _is_number(value)):
+            own = name not in KNOWN_NAMES and number_in(value) is not None
+            if name == "eval_loss" or own:
                 self._add(name, line.step, value)
         if line.step_time_s is None:
             return  # an evaluation or a checkpoint
@@ -105,7 +106,7 @@ class Curves:
         points = self._points.setdefault(name, [])
         while points and points[-1][0] >= step:
             points.pop()  # lost in a crash, and being repeated
-        points.append((step, float(value) if _is_number(value) else None))
+        points.append((step, number_in(value)))
         if len(points) > 2 * _MOST_POINTS:
             del points[::2]
 
@@ -118,12 +119,6 @@ class Curves:
             for name in names
             if name in self._points
         }
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= LARGEST
 
 
 class _Line(msgspec.Struct, gc=False):

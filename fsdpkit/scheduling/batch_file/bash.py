@@ -273,7 +273,7 @@ class _Parser:
             return self._block(word, line, header, branches)
         if word in ("while", "until", "if"):
             return self._block(word, line, header, self._conditional(line, is_if=word == "if"))
-        if word in ("for", "select", "case", "function"):
+        if word in ("for", "case", "function"):
             self.at += 1
             name = self.take().text
             if word == "function":

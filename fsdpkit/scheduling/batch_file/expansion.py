@@ -11,8 +11,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Node, parse, with_marks, written
 
@@ -20,8 +19,8 @@ _FIRST = 0xF0000
 _MOST_UNKNOWN = 10_000
 _LONGEST = 65_536
 _UNKNOWN = re.compile("[\U000f0000-\U000fffff]")
-_MARK = re.compile("[\U00100000-\U0010fffd]")
 _IN_SUM = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\}?", re.ASCII)
+_MARK = re.compile("[\U00100000-\U0010fffd]")
 _SPLITS = re.compile(r"[ \t\n]+")
 _PART = re.compile(
     r"\\(?P<escaped>.?)|'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\""
@@ -36,7 +35,7 @@ _IN_DOUBLE = re.compile(
 )
 _ALL_ITEMS = re.compile(r"\$(?:@|\{(?:@|\w+\[@\])\})")
 _PARAMETER = re.compile(
-    r"\$(?:(?P<plain>\w+|[@*])|\{(?P<name>\w+|[@*])(?P<index>\[[^]]*\])?(?P<rest>:?[-=+].*|:1)?\})",
+    r"\$(?:(?P<plain>\w+|[@*])|\{(?P<name>\w+|[@*])(?P<index>\[[^]]*\])?(?P<rest>:?[-=+].*)?\})",
     re.ASCII | re.DOTALL,
 )
 _WORKING_DIRECTORY = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`")
@@ -45,16 +44,10 @@ _OF_NODE = re.compile(
     r"|(LD_LIBRARY_|LIBRARY_|PYTHON|C|MAN|MODULE|INFO|PKG_CONFIG_|CMAKE_PREFIX_|C(PLUS)?_INCLUDE_)?"
     r"PATH"
 )
-
-
-@dataclass(frozen=True)
-class Value:
-    """Of a variable: its text, or the items of an array; and the variables it was made of, `@` for
-    what stands behind the script on sbatch's command line."""
-
-    text: str
-    items: tuple[str, ...] | None = None
-    names: frozenset[str] = frozenset()
+Value = str | tuple[str, ...]
+"""Of a variable: its text, or the items of an array."""
+_Piece = tuple[str, bool | None]
+"""A piece of a word, and whether it is safe from splitting; None: a field of its own begins."""
 
 
 class Expander:
@@ -70,8 +63,6 @@ class Expander:
         self.raw: list[str] = []
         self.marked: list[str] = []
         """What the marks of words stand for that are not expanded yet."""
-        self.arguments: tuple[str, ...] | None = None
-        """Those of the function that is being called; None: outside of one."""
 
     def parsed(self, text: str) -> tuple[Node, ...]:
         """The commands of a script. Raises BashError."""
@@ -107,52 +98,46 @@ class Expander:
     def value_of(self, name: str) -> Value | None:
         """None: set nowhere that is known."""
         if name == "PWD":
-            return Value(self.directory)
+            return self.directory
         if name in self.variables:
-            return self.variables[name] or Value("")
-        if name in self.slurm:
-            return Value(self.slurm[name])
-        return Value(self.environ[name]) if name in self.environ else None
+            return "" if (value := self.variables[name]) is None else value
+        return self.slurm.get(name, self.environ.get(name))
 
-    def assign(self, name: str, raw: str, appended: bool = False) -> Value:
-        names: set[str] = set()
+    def text_of(self, name: str) -> str | None:
+        """Of an array, the first item."""
+        value = self.value_of(name)
+        return value if value is None or isinstance(value, str) else "".join(value[:1])
+
+    def assign(self, name: str, raw: str, *, appended: bool) -> None:
+        value: Value
         array = written(self.marked, raw) if _MARK.fullmatch(raw) else ""
         if array.startswith("("):
             words = [w for node in self.parsed(array[1:-1]) for w in getattr(node, "words", ())]
-            items = tuple(f for word in words for f in self._fields(word, names))
-            before = self.variables.get(name)
-            if appended and before is not None:
-                items = (*(before.items or (before.text,)), *items)
-            value = Value(items[0] if items else "", items)
+            before = self.variables.get(name) if appended else None
+            value = (*([before] if isinstance(before, str) else before or ()), *self.fields(words))
             if any(word.startswith("[") for word in words):  # items by keys of their own
-                value = Value(self.unknown(f"${name}"))
+                value = self.unknown(f"${name}")
         else:
-            text = self.joined(raw, names)
-            before = self.value_of(name) if appended else None
-            value = Value((before.text if before else "") + text)
-        if len(value.text) > _LONGEST or sum(map(len, value.items or ())) > _LONGEST:
-            value = Value(self.unknown(f"${name}"))
-        value = replace(value, names=frozenset(names))
+            value = ((self.text_of(name) or "") if appended else "") + self.joined(raw)
+        if sum(map(len, value)) > _LONGEST:
+            value = self.unknown(f"${name}")
         self.variables[name] = value
-        return value
 
     # ---- Expansion ----------------------------------------------------------------------------
 
-    def fields(self, words: Iterable[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-        """The words after expansion, and of which variables."""
-        names: set[str] = set()
-        found = tuple(field for word in words for field in self._fields(word, names))
-        return found, frozenset(names)
+    def fields(self, words: Iterable[str]) -> tuple[str, ...]:
+        """The words after expansion."""
+        return tuple(field for word in words for field in self._fields(word))
 
-    def joined(self, raw: str, names: set[str]) -> str:
+    def joined(self, raw: str) -> str:
         """As on the right of an assignment: one text, nothing split."""
-        return "".join(text for text, _ in self._pieces(raw, names))
+        return "".join(text for text, _ in self._pieces(raw))
 
-    def _fields(self, raw: str, names: set[str]) -> list[str]:
+    def _fields(self, raw: str) -> list[str]:
         fields: list[str] = []
         current: str | None = None
-        for text, quoted in self._pieces(raw, names):
-            if quoted is None:  # an item of an array, in a field of its own
+        for text, quoted in self._pieces(raw):
+            if quoted is None:
                 fields.extend([current] if current is not None else [])
                 current = text
                 continue
@@ -164,110 +149,79 @@ class Expander:
                 current = piece or None
         return [*fields, *([current] if current is not None else [])]
 
-    def _pieces(self, raw: str, names: set[str]) -> Iterator[tuple[str, bool | None]]:
-        """Pieces of a word, each with whether it is safe from splitting."""
+    def _pieces(self, raw: str) -> Iterator[_Piece]:
         for part in _PART.finditer(raw):
             kind, text = str(part.lastgroup), part[str(part.lastgroup)]
             if kind == "mark":
-                yield from self._expansion(written(self.marked, text), names, quoted=False)
+                yield from self._expansion(written(self.marked, text), quoted=False)
             elif kind == "tilde":
-                yield self._parameter("HOME", "~", names)[0], True
+                yield self.text_of("HOME") or self.unknown("~"), True
             elif kind == "double":
-                yield from self._quoted(text, names)
+                yield from self._quoted(text)
             elif kind == "glob":
                 yield self.unknown(text), True
             elif kind != "escaped" or text != "\n":
                 yield text, True
 
-    def _quoted(self, raw: str, names: set[str]) -> Iterator[tuple[str, bool | None]]:
+    def _quoted(self, raw: str) -> Iterator[_Piece]:
         """Inside double quotes."""
         if not (_MARK.fullmatch(raw) and _ALL_ITEMS.fullmatch(written(self.marked, raw))):
             yield "", True
         for part in _IN_DOUBLE.finditer(raw):
             kind, text = str(part.lastgroup), part[str(part.lastgroup)]
             if kind == "mark":
-                yield from self._expansion(written(self.marked, text), names, quoted=True)
+                yield from self._expansion(written(self.marked, text), quoted=True)
             elif kind != "escaped" or text != "\n":
                 yield text, True
 
-    def _expansion(
-        self, raw: str, names: set[str], *, quoted: bool
-    ) -> Iterator[tuple[str, bool | None]]:
-        """Of what a mark stands for."""
+    def _expansion(self, raw: str, quoted: bool) -> Iterator[_Piece]:
         if raw.startswith("$((") and raw.endswith("))"):
-            yield self._arithmetic(raw, names), quoted
+            yield self._arithmetic(raw), quoted
         elif _WORKING_DIRECTORY.fullmatch(raw):
             yield self.directory, quoted
         elif (found := _PARAMETER.fullmatch(raw)) is None:
             yield self.unknown(raw), quoted
         else:
             name, rest = found["plain"] or found["name"], found["rest"] or ""
-            if name in ("@", "*"):
-                names |= {"@"} if self.arguments is None else set()
-                yield from _each(self.arguments or ())
-            elif rest == ":1" or name == "0":
-                yield self.unknown(raw), quoted
-            elif name.isdecimal():
-                yield self._argument(int(name), rest, raw, names), quoted
-            elif found["index"]:
-                yield from self._items(name, found["index"], raw, names, quoted)
-            else:
-                yield self._or_default(name, rest, raw, names), quoted
+            if found["index"]:
+                yield from self._items(name, found["index"], raw, quoted)
+            elif name not in ("@", "*"):  # the script is started without arguments
+                yield self._or_default(name, rest, raw), quoted
 
-    def _items(
-        self, name: str, index: str, raw: str, names: set[str], quoted: bool
-    ) -> Iterator[tuple[str, bool | None]]:
+    def _items(self, name: str, index: str, raw: str, quoted: bool) -> Iterator[_Piece]:
         """Of `${name[…]}`."""
-        names.add(name)
         value = self.value_of(name)
         if value is None or index not in ("[@]", "[*]"):
             yield self.unknown(raw), quoted
-        elif value.items is not None and quoted and index == "[@]":
-            yield from _each(value.items)
+        elif isinstance(value, str):
+            yield value, quoted
+        elif quoted and index == "[@]":  # the first belongs to what stands before it
+            yield from ((item, True if at == 0 else None) for at, item in enumerate(value))
         else:
-            yield " ".join(value.items or [value.text]), quoted
+            yield " ".join(value), quoted
 
-    def _or_default(self, name: str, rest: str, raw: str, names: set[str]) -> str:
+    def _or_default(self, name: str, rest: str, raw: str) -> str:
         """Of `$name`, `${name}`, `${name:-x}`, `${name=x}` and `${name:+x}`."""
-        if rest and self.value_of(name) is None and is_of_node(name):
+        text = self.text_of(name)
+        if text is None and (not rest or is_of_node(name)):
             return self.unknown(raw)
-        text, is_set = self._parameter(name, raw, names)
-        if not rest:
+        if text is not None and not rest:
             return text
-        counts, sign = is_set and not (rest[0] == ":" and text == ""), rest.lstrip(":")[0]
-        if counts and sign != "+":
+        counts, sign = text is not None and not (rest[0] == ":" and text == ""), rest.lstrip(":")[0]
+        if text is not None and counts and sign != "+":
             return text
-        other = self._joined_default(rest, names)
+        other = self.joined(with_marks(rest.lstrip(":")[1:], self.marked))
         if sign == "+":
             return other if counts else ""
         if sign == "=":
-            self.variables[name] = Value(other, names=frozenset(names))
+            self.variables[name] = other
         return other
 
-    def _argument(self, number: int, rest: str, raw: str, names: set[str]) -> str:
-        """Of the function that is called, or of the script, which is started without any."""
-        if self.arguments is not None and number <= len(self.arguments):
-            return self.arguments[number - 1]
-        names |= {"@"} if self.arguments is None else set()
-        return self._joined_default(rest, names) if rest else self.unknown(raw)
-
-    def _joined_default(self, rest: str, names: set[str]) -> str:
-        """What stands behind `:-` and its like."""
-        return self.joined(with_marks(rest.lstrip(":")[1:], self.marked), names)
-
-    def _parameter(self, name: str, raw: str, names: set[str]) -> tuple[str, bool]:
-        names.add(name)
-        value = self.value_of(name)
-        if value is None:
-            return self.unknown(raw), False
-        names |= value.names
-        return value.text, True
-
-    def _arithmetic(self, raw: str, names: set[str]) -> str:
+    def _arithmetic(self, raw: str) -> str:
         """Of whole numbers that are known; else unknown."""
 
         def number(found: re.Match[str]) -> str:
-            return self._or_default(found[1], "", found.group(), names)
+            return self._or_default(found[1], "", found.group())
 
         result = _computed(_IN_SUM.sub(number, raw[3:-2])) if len(raw) < 500 else None
         return self.unknown(raw) if result is None else str(result)
@@ -298,11 +252,6 @@ def _evaluated(node: ast.expr) -> int:
         if abs(result) < 1 << 40:
             return result
     raise ValueError
-
-
-def _each(items: Sequence[str]) -> Iterator[tuple[str, bool | None]]:
-    """Items in fields of their own; the first belongs to what stands before it."""
-    yield from ((item, True if number == 0 else None) for number, item in enumerate(items))
 
 
 def is_of_node(name: str) -> bool:

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from fsdpkit.scheduling.batch_file.expansion import is_unknown
 from fsdpkit.scheduling.batch_file.options import (
     ACCELERATE,
     DEEPSPEED,
-    MPIRUN,
     SRUN,
     TORCHRUN,
     Grammar,
@@ -28,17 +26,13 @@ _RUNS = re.compile(r"-[A-Za-z]*[mc]|-")
 """The options of Python behind which its program follows."""
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh", "dash"])
 _CONTAINERS = frozenset(["singularity", "apptainer", "shifter"])
-_MPI = frozenset(["mpirun", "mpiexec", "orterun", "prun", "ibrun", "aprun", "jsrun"])
-_COMMANDS = frozenset(["litgpt", "llamafactory-cli", "axolotl"])
-"""Programs that train, started without srun or a launcher."""
 _BEFORE = frozenset(["exec", "time", "nohup", "command", "builtin", "!", "setsid", "env"])
 _WRAPPERS = frozenset(
     "env time numactl taskset nice ionice stdbuf unbuffer timeout nsys ncu perf strace rocprof "  # noqa: SIM905
     "rocprofv3 podman-hpc docker podman enroot ch-run conda mamba micromamba uv poetry pixi".split()
 )
 """What runs the command behind its own options; which of them take values is not known here."""
-_ENGINES = frozenset(["docker", "podman", "podman-hpc", "enroot"])
-_STARTS = frozenset(["run", "exec", "start"])
+_OF_JOB = ("nodes", "ntasks", "gres", "gpus", "gpus-per-node", "partition")
 _NOT_PROGRAMS = frozenset("pip venv ensurepip ipykernel json http".split())  # noqa: SIM905
 """Modules of Python that are no training."""
 
@@ -101,13 +95,13 @@ class StartedProgram:
     """What a command line starts. Filled in from outside to inside."""
 
     launcher: str = ""
-    """torchrun, accelerate, deepspeed, mpirun or srun; empty: the program alone."""
+    """torchrun, accelerate, deepspeed or srun; empty: the program alone."""
     srun: Split | None = None
     entry: str = ""
     """A file, `-m MODULE`, or the name of a command."""
     args: tuple[str, ...] = ()
     processes: str | None = None
-    """As written: a number for each node, or `gpu`; of accelerate and mpirun, a total."""
+    """As written: a number for each node, or `gpu`; of accelerate, a total."""
     total: bool = False
     nodes: str | None = None
     container: str | None = None
@@ -123,19 +117,22 @@ class StartedProgram:
     evaluated: bool = False
 
     @property
+    def asks_for_nodes(self) -> bool:
+        """Outside of a job, srun makes one."""
+        return self.srun is not None and self.srun.last(*_OF_JOB) is not None
+
+    @property
     def strength(self) -> int:
         """How surely this is the training: 3 by a launcher, 2 by srun, 1 a program alone, 0 what
         another script may start."""
-        if self.launcher not in ("", "srun", "mpirun"):
+        if self.launcher not in ("", "srun"):
             return 3
         return 0 if not self.entry else 2 if self.launcher else 1
 
 
 def launch_of(walk: Walk, step: Step) -> StartedProgram | None:
     """What a command starts; None if it is no training."""
-    launch = StartedProgram(
-        variables={name: value.text for name, value in step.assigned if step.words}
-    )
+    launch = StartedProgram(variables={name: value for name, value in step.assigned if step.words})
     return launch if _peeled(walk, list(step.words), launch, 0) else None
 
 
@@ -157,8 +154,6 @@ def _peeled(walk: Walk, words: list[str], launch: StartedProgram, depth: int) ->
             words = words[1:]
         elif name == "srun":
             words = _srun(words, launch)
-        elif name in _MPI:
-            words = _mpirun(words, launch)
         elif name in _CONTAINERS:
             words = _container(words, launch)
         elif name in _SHELLS:
@@ -166,14 +161,10 @@ def _peeled(walk: Walk, words: list[str], launch: StartedProgram, depth: int) ->
         elif word == "eval":
             launch.evaluated = _text(walk, " ".join(words[1:]), launch, depth)
             return launch.evaluated
-        elif is_unknown(word):
-            launch.homeless.append(word)  # a prefix that may be empty
-            words = words[1:]
         elif name in _WRAPPERS or name.endswith("_wrapper"):
-            builds = name in _ENGINES and not _STARTS.intersection(words[1:3])
-            inner = [] if builds else words[_first_start(words) :]
-            launch.homeless.append(" ".join(words[: len(words) - len(inner)]))
-            words = inner
+            at = len(words) if "build" in words[1:3] else _first_start(words)
+            launch.homeless.append(" ".join(words[:at]))
+            words = words[at:]
         else:
             return _program(words, launch)
     return False
@@ -194,20 +185,6 @@ def _srun(words: list[str], launch: StartedProgram) -> list[str]:
             launch.homeless.append(said)
         else:
             launch.dropped.append((said, "fsdpkit writes its own srun line"))
-    return list(split.rest)
-
-
-def _mpirun(words: list[str], launch: StartedProgram) -> list[str]:
-    split = MPIRUN.split(words[1:])
-    launch.launcher = "mpirun"
-    for key, value, said in split.options:
-        if key == "x" and "=" in str(value):
-            launch.homeless.append(said)
-        else:
-            launch.dropped.append((said, _OWN))
-    launch.processes = split.last("npernode", "ppn", "N")
-    if launch.processes is None and (total := split.last("np", "n")):
-        launch.processes, launch.total = total, True
     return list(split.rest)
 
 
@@ -249,7 +226,7 @@ def _text(walk: Walk, text: str, launch: StartedProgram, depth: int) -> bool:
     starts: list[tuple[Step, StartedProgram]] = []
     for step in inner:
         tried = StartedProgram(launch.launcher, launch.srun, container=launch.container)
-        tried.variables = {n: value.text for n, value in step.assigned if step.words}
+        tried.variables = {n: value for n, value in step.assigned if step.words}
         if _peeled(walk, list(step.words), tried, depth + 1):
             starts.append((step, tried))
     if len(starts) != 1:
@@ -275,7 +252,7 @@ def _program(words: list[str], launch: StartedProgram) -> bool:
         launch.shell_file = word
         return True
     launch.entry, launch.args = word, tuple(words[1:])
-    return name in _COMMANDS or name.endswith(".py")
+    return name.endswith(".py")
 
 
 def _python(words: list[str], launch: StartedProgram) -> bool:

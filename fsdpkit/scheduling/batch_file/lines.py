@@ -20,6 +20,7 @@ OF_RANKS = frozenset(
     "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK "  # noqa: SIM905
     "ROLE_RANK RANK_ID".split()
 )
+_NAME = re.compile(r"\$\{?([A-Za-z_]\w*|[@*1-9])")
 OF_SLURM = re.compile(r"(SLURM|SRUN|SBATCH|SALLOC|RDZV|FSDPKIT|SUBMITIT|PMI|OMPI)_")
 _OF_ADDRESSES = re.compile(
     r"scontrol\s+show\s+host|\bhostname\b|NODELIST|SLURMD_NODENAME|free_port|\bshuf\b|\$RANDOM"
@@ -102,7 +103,16 @@ class BatchLines:
         """All but the launch."""
         self.environment = tables.environment
         self.of_task = _OF_TASK if tables.array is not None else {}
-        self.used = set(step.names)
+        self.sources: dict[str, list[str]] = {}
+        for each in walk.steps:
+            text = each.command.text
+            by_default = _NAME.findall(text)[:1] if each.words[:1] == (":",) else []
+            for name in (*by_default, *(name for name, _ in each.assigned)):
+                self.sources.setdefault(name, []).append(text)
+        self.used: set[str] = set()
+        self._use(step.command.text)
+        self.pasted = {*self.used}
+        """Names of what the command itself is made of."""
 
     def read(self, kind: str, directory: str, options_chdir: str | None) -> BatchFile:
         walk, launch, line = self.walk, self.launch, self.step.command.line
@@ -126,7 +136,7 @@ class BatchLines:
             "environment": self._environment(),
             "launch": self._launch_table(line),
             "slurm": {"options": self.tables.options} if self.tables.options else {},
-            "notify": self._notify(),
+            "notify": self.tables.notify,
         }
         return BatchFile(
             kind,
@@ -158,7 +168,7 @@ class BatchLines:
             if raw := [each for each in walk.unknowns(word) if each not in self.of_task]:
                 note = f"{_VERBATIM}: {raw[0]} is not expanded there"
                 self._find(line, word, ("no home", note))
-        if "@" in self.used:
+        if self.used & {*"@*123456789"}:
             note = "arguments of the script: give them to fsdpkit submit behind --"
             self._find(line, "$@", ("no home", note))
         for redirection in self.step.command.redirections:
@@ -204,21 +214,7 @@ class BatchLines:
             for key in {"conda", "venv"} & table.keys():
                 note = "the program is in a container"
                 self._find(0, f"{key} {table.pop(key)}", ("not needed", note))
-        if "/" in table.get("conda", "/"):
-            table.pop("conda_base", None)
         return {key: value for key, value in table.items() if value}
-
-    def _notify(self) -> dict[str, Any]:
-        notify = self.tables.notify
-        if "on" not in notify or "mail" in notify:
-            return notify
-        self.findings = [
-            replace(each, fate="no home", note="notify.mail says to whom")
-            if each.note == "notify.on"
-            else each
-            for each in self.findings
-        ]
-        return {}
 
     # ---- Commands -----------------------------------------------------------------------------
 
@@ -229,8 +225,8 @@ class BatchLines:
             self._find_of(step, text, self._fate(step))
         else:
             for name, value in step.assigned:
-                said = text if len(step.assigned) == 1 else f"{name}={value.text}"
-                self._find_of(step, said, self._assignment(step, name, value.text))
+                said = text if len(step.assigned) == 1 else f"{name}={value}"
+                self._find_of(step, said, self._assignment(step, name, value))
         if step.within:  # what a condition decides is reported, and not taken
             self.environment = kept
 
@@ -241,8 +237,15 @@ class BatchLines:
             block = step.within[-1]
             outcome = ("no home", f"depends on line {block.line}: {short(block.text, 60)}")
         elif outcome[0] == "taken":
-            self.used |= step.names.union(*(value.names for _, value in step.assigned))
+            self._use(step.command.text)
         self._find(step.command.line, text, outcome)
+
+    def _use(self, text: str) -> None:
+        """What a text takes its values from is used, and what these are made of."""
+        for name in {*_NAME.findall(text)} - self.used:
+            self.used.add(name)
+            for source in self.sources.get(name, ()):
+                self._use(source)
 
     def _fate(self, step: Step) -> Outcome | None:
         """None: what it does is said elsewhere."""
@@ -261,8 +264,8 @@ class BatchLines:
             if step.directory == self.walk.slurm["SLURM_SUBMIT_DIR"]:
                 return "not needed", "a job runs where it is submitted from"
             return _ON_NODE if self.walk.unknowns(" ".join(words)) else None
-        if name == ":" and step.names:
-            return _IN_COMMAND if step.names & self.used else _UNUSED
+        if name == ":" and (names := {*_NAME.findall(step.command.text)}):
+            return _IN_COMMAND if names & self.used else _UNUSED
         if name == "eval" and sets_conda_up(self.walk, step):
             return "not needed", _SETS_UP
         if name == "mkdir" and all(_LOGS.search(w) for w in words if not w.startswith("-")):
@@ -273,7 +276,7 @@ class BatchLines:
         return ("not needed", why) if why else ("no home", "fsdpkit runs no other command")
 
     def _assignment(self, step: Step, name: str, value: str) -> Outcome:
-        pasted = name in self.step.names and re.search(r"\s", value.strip())
+        pasted = name in self.pasted and re.search(r"\s", value.strip())
         if step.exports and not pasted:
             return self._variable(name, value)
         in_args = any(mark in word for word in self.launch.args for mark in self.walk.marks(value))
@@ -347,8 +350,6 @@ class BatchLines:
             return _ON_NODE
         prefix = os.path.normpath(PurePosixPath(step.directory, path).parent.parent)
         key = "conda" if re.search(r"conda|mamba|miniforge", prefix) else "venv"
-        if "/" in path and (key == "conda" or len(words) > 1):
-            self.environment["conda_base"] = prefix
         if len(words) > 1:
             return self._activated("conda", words[1])
         later = self.steps[self.steps.index(step) + 1 :] if key == "conda" else ()

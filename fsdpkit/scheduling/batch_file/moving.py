@@ -50,9 +50,6 @@ def answers_of(
     tables: dict[str, Mapping[str, Any]] = {k: dict(v) for k, v in found.tables.items()}
     of_job = dict(tables.pop("environment", {}))
     own = {key: of_job.pop(key) for key in _OF_ENVIRONMENT if key in of_job}
-    base = of_job.pop("conda_base", None)
-    if base is not None and (prefix := Path(base, "envs", own["conda"])).is_dir():
-        own["conda"] = str(prefix)
     resources = dict(found.tables["resources"])
     if "container" in own and site.profile.container.engine is None:
         note = f"the profile of {site.profile.title} names no container engine"

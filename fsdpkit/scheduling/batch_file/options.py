@@ -34,7 +34,6 @@ class Grammar:
 
     flags: Collection[str]
     letters: Mapping[str, str] = field(default_factory=dict)
-    """Without any, long options may have one dash, as those of mpirun."""
     shortened: Collection[str] = ()
     """Options with a value that are known by an unambiguous beginning, too."""
 
@@ -54,7 +53,7 @@ class Grammar:
             word = rest.pop(0)
             if word == "--":
                 break
-            if word.startswith("--") or (not self.letters and len(word) > 2):
+            if word.startswith("--"):
                 options.append(self._long(word, rest))
             else:
                 options.extend(self._short(word, rest))
@@ -69,8 +68,8 @@ class Grammar:
             return name, value, word
         if name in self.flags or not rest:
             return name, None, word
-        taken = [rest.pop(0) for _ in range(1 + (name in _PAIRS)) if rest]
-        return name, " ".join(taken), " ".join([word, *taken])
+        value = rest.pop(0)
+        return name, value, f"{word} {value}"
 
     def _short(self, word: str, rest: list[str]) -> Iterator[WrittenOption]:
         letters = word[1:]
@@ -90,8 +89,6 @@ class Grammar:
             return
 
 
-_PAIRS = frozenset({"mca", "gmca", "genv", "env"})
-"""Options of mpirun that take two values."""
 _LETTERS = LETTERS | {"I": "immediate", "Q": "quiet", "V": "version", "h": "help", "v": "verbose"}
 _SRUN_LETTERS = _LETTERS | dict(
     pair.split("=")
@@ -129,10 +126,4 @@ DEEPSPEED = Grammar(
         "enable-each-rank-log elastic-training bind-cores-to-rank help".split()
     ),
     {"H": "hostfile", "i": "include", "e": "exclude"},
-)
-MPIRUN = Grammar(
-    frozenset(
-        "oversubscribe allow-run-as-root tag-output report-bindings bind-to-core nolocal pernode "  # noqa: SIM905
-        "use-hwthread-cpus quiet verbose version v q l".split()
-    )
 )

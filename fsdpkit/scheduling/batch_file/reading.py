@@ -21,11 +21,10 @@ from fsdpkit.scheduling.batch_file.lines import (
     short,
 )
 from fsdpkit.scheduling.batch_file.recognition import check_text
-from fsdpkit.scheduling.batch_file.resources import OF_ALLOCATION, fill_in, read_options
+from fsdpkit.scheduling.batch_file.resources import fill_in, read_options
 from fsdpkit.scheduling.batch_file.shape import (
     BatchFileError,
     Given,
-    Option,
     counts_of,
     shape_of,
     slurm_variables,
@@ -42,57 +41,28 @@ def read(
     text = re.sub("[\U000f0000-\U0010ffff]", "\ufffd", text)
     environ = _passed_on(environ)
     options, findings = read_options(text)
-    if not options:
-        options = _asked_by_srun(_walked(text, {}, environ, directory), given)
     counts = counts_of(options, given)
     slurm = slurm_variables(options, counts) | {"SLURM_SUBMIT_DIR": directory}
     if account := given.account:
         slurm["SLURM_JOB_ACCOUNT"] = account
     start = options["chdir"].value if "chdir" in options else None
-    walk = _walked(text, slurm, environ, directory, start)
-    step, launch = _the_launch(walk, given)
-    taken = {option.written for option in options.values() if option.line == step.command.line}
-    launch.dropped = [piece for piece in launch.dropped if piece[0] not in taken]
-    shape = shape_of(counts, launch, given)
-    tables = fill_in(options, counts, shape, given)
-    reader = BatchLines(walk, step, launch, shape, tables)
-    reader.findings += [*findings, *tables.findings]
-    return reader.read(kind, directory, options_chdir=start)
-
-
-def _walked(
-    text: str,
-    slurm: Mapping[str, str],
-    environ: Mapping[str, str],
-    directory: str,
-    start: str | None = None,
-) -> Walk:
-    """The script, walked from its first line to its last. Raises BatchFileError."""
     walk = Walk(slurm, environ, directory)
     walk.enter(start or directory)
     try:
         walk.walk(walk.parsed(text))
     except RecursionError as error:
         raise BatchFileError("it is nested deeper than a script that anybody wrote") from error
-    return walk
-
-
-def _asked_by_srun(walk: Walk, given: Given) -> dict[str, Option]:
-    """The options of the line that trains, as far as they are known: where the script has none for
-    sbatch, srun itself asks for the allocation. Raises BatchFileError where they hide its nodes."""
     step, launch = _the_launch(walk, given)
-    options, hidden, line = {}, [], step.command.line
-    for name, value, written in launch.srun.options if launch.srun else ():
-        if not walk.unknowns(written):
-            options[name] = Option(line, name, value or "", written)
-        elif name in ("", "nodes", "ntasks"):
-            hidden.append(walk.shown(written))
-    if hidden and given.nodes is None and "nodes" not in options:
+    if not options and launch.asks_for_nodes and given.nodes is None:
         raise BatchFileError(
-            f"line {line}: {' '.join(hidden)} is known only where the script runs, and says on how "
-            f"many nodes: say it with --nodes, and the GPUs of each with --gpus"
+            f"line {step.command.line}: srun asks for the nodes, as the script has no #SBATCH "
+            f"lines: write its options as such lines, or say --nodes and --gpus"
         )
-    return {name: option for name, option in options.items() if name in OF_ALLOCATION}
+    shape = shape_of(counts, launch, given)
+    tables = fill_in(options, counts, shape, given)
+    reader = BatchLines(walk, step, launch, shape, tables)
+    reader.findings += [*findings, *tables.findings]
+    return reader.read(kind, directory, options_chdir=start)
 
 
 def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
@@ -160,8 +130,7 @@ def _why_none(walk: Walk) -> str:
         elif words[:1] == ("eval",) and not sets_conda_up(walk, step):
             why = "eval runs text that the script puts together, which is not read"
         elif words and (starts_training(words[0]) or words[0] == "srun"):
-            what = "an argument of the script" if "@" in step.names else "not known, or no Python"
-            why = f"what it starts is {what}"
+            why = "what it starts is an argument of the script, not known, or no Python"
         if why:
             said = short(step.command.text)
             return f"{none} found; line {step.command.line}: {said}: {why}: write the command"

@@ -18,10 +18,6 @@ _OTHER_SCHEDULERS = {
     "LSF": r"#BSUB\b",
     "Grid Engine": r"#\$\s+-",
     "Flux": r"#\s?(?i:flux):",
-    "Cobalt": r"#COBALT\b",
-    "OAR": r"#OAR\b",
-    "Fujitsu's PJM": r"#PJM\b",
-    "LoadLeveler": r"#\s?@\s*\w+\s*=",
 }
 """How the lines of options begin."""
 _SBATCH = re.compile(r"^#SBATCH\b", re.MULTILINE)

@@ -57,13 +57,6 @@ class Tables:
 
 
 _OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
-OF_ALLOCATION = {
-    *_OF_GPUS,
-    *(name for name, key in KEYS.items() if key.startswith("resources.")),
-    *("ntasks", "ntasks-per-node", "tasks-per-node", "ntasks-per-gpu", "cpus-per-task"),
-    *("mem-per-cpu", "mem-per-gpu", "job-name"),
-}
-"""What says which nodes a job gets, and what of them."""
 _NOT_NEEDED = {
     name: OTHERWISE[name]
     for name in "output error open-mode signal requeue get-user-env wait parsable gpu-bind "  # noqa: SIM905
@@ -124,7 +117,7 @@ def fill_in(said: Mapping[str, Option], counts: Counts, shape: RankShape, given:
     flags = {"nodes": given.nodes, "time": given.time, "account": given.account}
     flags |= dict.fromkeys(_OF_GPUS, given.gpus)
     for option in said.values():
-        placed: Iterator[Outcome] | list[Outcome] = _placed(option, counts, shape, tables)
+        placed: Iterator[Outcome] | list[Outcome] = _placed(option, said, counts, shape, tables)
         if flags.get(option.name) or (option.name == "account" and given.no_account):
             placed = [("not needed", "a flag says otherwise")]
         for fate, note in placed:
@@ -142,7 +135,13 @@ def fill_in(said: Mapping[str, Option], counts: Counts, shape: RankShape, given:
     return tables
 
 
-def _placed(option: Option, counts: Counts, shape: RankShape, tables: Tables) -> Iterator[Outcome]:
+def _placed(
+    option: Option,
+    said: Mapping[str, Option],
+    counts: Counts,
+    shape: RankShape,
+    tables: Tables,
+) -> Iterator[Outcome]:
     name, value, key = option.name, option.value, KEYS.get(option.name, "")
     if name in _OF_GPUS:
         yield from _gpus(name, value, shape)
@@ -165,7 +164,7 @@ def _placed(option: Option, counts: Counts, shape: RankShape, tables: Tables) ->
         tables.notify["mail"] = value
         yield "taken", key
     elif name == "mail-type":
-        yield from _mailed(value, tables)
+        yield from _mailed(value, tables, said.get("mail-user"))
     elif name == "export" and value != "ALL":
         yield "no home", "set environment.variables; environment.pass hands on those of yours"
     elif name == "array" and _is_array(value):
@@ -247,10 +246,13 @@ def _named(value: str, tables: Tables) -> Outcome:
     return "taken", "name"
 
 
-def _mailed(value: str, tables: Tables) -> Iterator[Outcome]:
+def _mailed(value: str, tables: Tables, user: Option | None) -> Iterator[Outcome]:
     kinds = [kind.strip().upper() for kind in value.split(",")]
     if events := [event for kind in kinds for event in _MAIL.get(kind, [])]:
-        tables.notify["on"] = list(dict.fromkeys(events))
-        yield "taken", "notify.on"
+        if user is not None and _PLAIN.fullmatch(user.value):
+            tables.notify["on"] = list(dict.fromkeys(events))
+            yield "taken", "notify.on"
+        else:
+            yield "no home", "notify.mail says to whom"
     if others := [kind for kind in kinds if kind not in _MAIL]:
         yield "no home", f"{','.join(others)}: notify.on knows end, failure and requeue"

@@ -77,7 +77,7 @@ def counts_of(said: Mapping[str, Option], given: Given) -> Counts:
     elif nodes is None and total is not None and (tasks or total == 1):
         nodes = -(-total // (tasks or 1))
     if tasks is None and total is None:
-        tasks = _tasks_of_gpus(said, nodes) or 1
+        tasks = 1
     elif tasks is None:
         tasks = _share(total, nodes)
     gpus = _gpus(said, nodes, tasks)
@@ -85,15 +85,6 @@ def counts_of(said: Mapping[str, Option], given: Given) -> Counts:
         tasks = by_gpu * gpus
     cpus = _number(said.get("cpus-per-task"))
     return Counts(nodes, tasks, given.gpus or gpus, cpus, total, nodes_said)
-
-
-def _tasks_of_gpus(said: Mapping[str, Option], nodes: int | None) -> int | None:
-    """On each node, where Slurm divides the GPUs of a node by those of a task."""
-    if (of_task := said.get("gpus-per-task")) is None:
-        return None
-    all_but = {name: option for name, option in said.items() if name != "gpus-per-task"}
-    gpus = _gpus(all_but, nodes, None)
-    return _share(gpus, _count(of_task, of_task.value))
 
 
 def _share(total: int | None, nodes: int | None) -> int | None:
@@ -196,8 +187,6 @@ def shape_of(counts: Counts, launch: StartedProgram, given: Given) -> RankShape:
         total, on = _whole(srun.last("ntasks")), _whole(srun.last("nodes"))
         if launch.launcher == "srun":
             tasks = _whole(srun.last("ntasks-per-node")) or _share(total, on or nodes) or tasks
-        if gpus is None:
-            gpus = _gpus_of_step(launch, nodes, tasks)
     ranks, note = _ranks(launch, nodes, tasks), ""
     if gpus is None:
         gpus, note = ranks or 1, "the script asks Slurm for no GPUs: one is asked for by rank"
@@ -213,20 +202,11 @@ def shape_of(counts: Counts, launch: StartedProgram, given: Given) -> RankShape:
     return RankShape(nodes, gpus, ranks, note)
 
 
-def _gpus_of_step(launch: StartedProgram, nodes: int, tasks: int | None) -> int | None:
-    assert launch.srun is not None
-    options = [Option(0, name, value or "", said) for name, value, said in launch.srun.options]
-    try:
-        return _gpus({option.name: option for option in options}, nodes, tasks)
-    except BatchFileError:
-        return None
-
-
 def _ranks(launch: StartedProgram, nodes: int, tasks: int | None) -> int | None:
     """On each node; None: counted on the node."""
     if not launch.launcher:
         return 1
-    if launch.launcher == "srun" or (launch.launcher == "mpirun" and launch.processes is None):
+    if launch.launcher == "srun":
         return tasks or 1
     number = _whole(launch.processes)
     if number is None or not launch.total:

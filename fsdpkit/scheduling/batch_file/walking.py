@@ -1,5 +1,6 @@
 """What a batch script does from top to bottom: the commands that are reached, their words expanded.
-A condition that the text does not decide is remembered with the commands below it.
+A condition that the text does not decide is remembered with the commands below it. A function is
+read where it is called, its arguments stay unknown.
 """
 
 from __future__ import annotations
@@ -7,22 +8,22 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Block, Branch, Node, Simple
-from fsdpkit.scheduling.batch_file.expansion import Expander, Value, is_of_node
+from fsdpkit.scheduling.batch_file.expansion import Expander, is_of_node
 
 _MOST_STEPS = 5_000
 _MOST_CALLS = 20
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)", re.ASCII | re.DOTALL)
 _DECLARES = ("export", "declare", "typeset", "readonly", "local")
+_COMPARES = ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
 _NUMBER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 _WHOLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?", re.ASCII)
 _ALWAYS_SET = re.compile(
     r"\$\{?SLURM_(JOB_?ID|JOB_NODELIST|NODELIST|JOB_NAME|N?NODES|SUBMIT_DIR)\b"
 )
-_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ class Step:
 
     command: Simple
     words: tuple[str, ...]
-    assigned: tuple[tuple[str, Value], ...]
+    assigned: tuple[tuple[str, str], ...]
+    """Names and values; of an array, its first item."""
     exports: bool
-    names: frozenset[str]
     within: tuple[Block, ...]
     directory: str = ""
     """In which it is run, if that is known."""
@@ -50,9 +51,9 @@ class Walk(Expander):
     ) -> None:
         super().__init__(slurm, environ, directory)
         self.functions: dict[str, Block] = {}
+        self.called = 0
         self.steps: list[Step] = []
         self.skipped: list[Block] = []
-        self.called = 0
         self.set_here: set[str] = set()
         """Names of all variables that the script sets anywhere."""
 
@@ -88,7 +89,7 @@ class Walk(Expander):
 
     def _step(self, command: Simple, within: tuple[Block, ...], piped: bool) -> None:
         words = list(command.words)
-        assigned: list[tuple[str, Value]] = []
+        assigned: list[tuple[str, str]] = []
         before = dict(self.variables)
         while words and (found := _ASSIGNMENT.fullmatch(words[0])):
             assigned.append((found[1], self._assign(found)))
@@ -98,30 +99,28 @@ class Walk(Expander):
             for word in words[1:]:
                 if found := _ASSIGNMENT.fullmatch(word):
                     assigned.append((found[1], self._assign(found)))
-                elif _VARIABLE.fullmatch(word) and (value := self.value_of(word)) is not None:
+                elif (value := self.text_of(word)) is not None:
                     assigned.append((word, value))
             exports = words[0] == "export" or "-x" in words[1:]
             words = []
         elif words:
             self.variables = before  # what stands before a command is that command's own
-        fields, names = self.fields(words)
+        fields = self.fields(words)
         if fields[:1] == ("cd",) and len(fields) == 2:
             self.enter(fields[1])
         self.steps.append(
-            Step(command, fields, tuple(assigned), exports, names, within, self.directory, piped)
+            Step(command, fields, tuple(assigned), exports, within, self.directory, piped)
         )
         if fields and fields[0] in self.functions and self.called < _MOST_CALLS:
             self.called += 1
-            outer, self.arguments = self.arguments, fields[1:]
             self.walk(self.functions[fields[0]].branches[0].body, within)
-            self.arguments = outer
 
-    def _assign(self, found: re.Match[str]) -> Value:
+    def _assign(self, found: re.Match[str]) -> str:
         if found[2]:
-            value = Value(self.unknown(f"{found[1]}[…]"))
-            self.variables[found[1]] = Value(self.unknown(f"${found[1]}"))
-            return value
-        return self.assign(found[1], found[4], bool(found[3]))
+            self.variables[found[1]] = self.unknown(f"${found[1]}")
+            return self.unknown(f"{found[1]}[…]")
+        self.assign(found[1], found[4], appended=bool(found[3]))
+        return self.text_of(found[1]) or ""
 
     def _block(self, block: Block, within: tuple[Block, ...]) -> None:
         if block.kind == "function":
@@ -134,7 +133,7 @@ class Walk(Expander):
             if block.kind != "case":
                 self._forget(block.branches)
             if block.kind == "for":
-                self.variables[block.name] = Value(self.unknown(f"${block.name}"))
+                self.variables[block.name] = self.unknown(f"${block.name}")
             self._any_of(block, block.branches, within)
             return
         for number, branch in enumerate(block.branches):
@@ -168,7 +167,7 @@ class Walk(Expander):
     def _forget(self, branches: Sequence[Branch]) -> None:
         for branch in branches:
             for name in _assigned_in(branch.body):
-                self.variables[name] = Value(self.unknown(f"${name}"))
+                self.variables[name] = self.unknown(f"${name}")
 
     def _holds(self, condition: Sequence[Node]) -> bool | None:
         """Whether a condition holds; None: the text does not decide it."""
@@ -193,7 +192,7 @@ class Walk(Expander):
         if words and words[0] == "!":
             result = self._test(words[1:])
             return None if result is None else not result
-        texts = [self.joined(word, set()) for word in words]
+        texts = [self.joined(word) for word in words]
         if len(texts) == 2 and texts[0] in ("-z", "-n"):
             empty = self._is_empty(texts[1])
             return None if empty is None else empty == (texts[0] == "-z")
@@ -202,10 +201,9 @@ class Walk(Expander):
         left, sign, right = texts
         if sign in ("=", "==", "!="):
             return (left == right) == (sign != "!=")
-        compare = _COMPARES.get(sign)
-        if compare is None or not (_NUMBER.fullmatch(left) and _NUMBER.fullmatch(right)):
+        if sign not in _COMPARES or not (_NUMBER.fullmatch(left) and _NUMBER.fullmatch(right)):
             return None
-        return compare(int(left), int(right))
+        return bool(getattr(operator, sign[1:])(int(left), int(right)))
 
     def _is_empty(self, text: str) -> bool | None:
         if not (unknown := self.unknowns(text)):
@@ -219,16 +217,6 @@ class Walk(Expander):
     def _is_unset(self, name: str) -> bool:
         """Whether nothing sets a variable: not this script, not the person, not Slurm."""
         return name not in self.set_here and not is_of_node(name)
-
-
-_COMPARES: dict[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-}
 
 
 def _is_test(words: Sequence[str]) -> bool:
