@@ -16,7 +16,7 @@ from fsdpkit.cli.options import (
     say_what_is_not_read,
     wanted,
 )
-from fsdpkit.cli.submit import failure_lines, rendered, say_where
+from fsdpkit.cli.submit import ending, failure_lines, outcome, print_script, rendered, say_where
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
@@ -41,17 +41,27 @@ def _held(run: str, job_id: str | None, dir: Path, state: str) -> None:
     "--idle",
     "idle_s",
     metavar="TIME",
-    help="End when no run was on it for so long: 30s, 15m (default), 2h.",
-    callback=lambda ctx, parameter, value: _seconds(value),
-    default="15m",
+    help="End when no run was on it for so long: 90s, 15m (default), 2h.",
+    callback=lambda ctx, parameter, value: None if value is None else _seconds(value),
 )
 @wanted("runs")
 @trust_option
+@grouped(
+    HOW,
+    "--here",
+    is_flag=True,
+    help="Hold the allocation that this shell is in, as long as this command runs.",
+)
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @grouped(HOW, "--no-wait", is_flag=True, help="Return once it is queued.")
 @json_option(_held, rendered)
 def command(
-    idle_s: int, trust: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, **asked: Any
+    idle_s: int | None,
+    trust: tuple[str, ...],
+    dry_run: bool,
+    no_wait: bool,
+    as_json: bool,
+    **asked: Any,
 ) -> int:
     """Get nodes once, and start one run after another on them in seconds.
 
@@ -63,11 +73,13 @@ def command(
     Waits until the nodes are there, and prints the hold's name. It ends at its time limit, by
     fsdpkit release, and when no run was on it for --idle.
     """
-    from fsdpkit.cli.submit import print_script
+    from fsdpkit.config.site import choose_site
     from fsdpkit.scheduling import submission
+    from fsdpkit.scheduling.here.held import idle_limit_s
 
     say_what_is_not_read()
-    request = submission.SubmitRequest(JOB, args=("--idle", str(idle_s)), **asked)
+    limit_s = idle_limit_s(idle_s, choose_site(asked["cluster"])[0])
+    request = submission.SubmitRequest(JOB, args=("--idle", str(limit_s)), **asked)
     agreed = consent(trust, submits=not dry_run)
     plan, why = submission.plan(request, agreed)
     say_where(plan, why)
@@ -86,11 +98,17 @@ def command(
         typed = fsdpkit_as_typed()
         click.echo(f"  {typed} submit SCRIPT --on {run.id}\n  {typed} release {run.id}")
     if state is None or state.phase == "running":
-        return 0
+        return _stay(run) if request.here else 0
     click.echo(f"fsdpkit: {run.id}: {words}", err=True)
     for line in failure_lines(run):
         click.echo(f"fsdpkit: {line}", err=True)
     return FAILED
+
+
+def _stay(run: Run) -> int:
+    """Until the hold ends whose process this shell's is."""
+    with ending(run):
+        return outcome(run)
 
 
 def _until_ready(run: Run) -> JobState:

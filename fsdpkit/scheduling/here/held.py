@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from fsdpkit.config.allocation import Allocation
 from fsdpkit.config.job import Resources
+from fsdpkit.config.site import LoadedSite
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.scheduling.here.allocation import allocation_of
@@ -15,6 +16,8 @@ from fsdpkit.scheduling.here.commands import SCRIPT_STEP, host_names, job_text, 
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.slurm import SlurmClient
+
+USUAL_IDLE_S = 900
 
 
 def nodes_held_by(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
@@ -68,7 +71,20 @@ def _slurm(run: OpenRun) -> Allocation:
     steps = steps_of(run.job_id, run.record.cluster)
     if steps is None:
         raise SchedulerError(f"squeue does not say what runs on the hold {run.id}")
-    guests = {step.run for step in steps if step.name.startswith(SCRIPT_STEP)}
+    guests = {step.run for step in steps if step.name.startswith(SCRIPT_STEP)} - {run.id}
     lists = {step.nodes for step in steps if step.run in guests}
     taken = {node for each in lists for node in host_names(each)}
     return replace(found, nodes=tuple(node for node in found.nodes if node not in taken))
+
+
+def idle_limit_s(wanted_s: int | None, site: LoadedSite) -> int:
+    """How long a hold may be without a run there. Raises UsageError for longer than the cluster's
+    profile allows."""
+    most_s = site.profile.policy.hold_idle_s
+    if most_s == 0:
+        raise UsageError(f"{site.profile.title} does not let anybody hold nodes that wait for runs")
+    if wanted_s is None:
+        return min(USUAL_IDLE_S, most_s or USUAL_IDLE_S)
+    if most_s and wanted_s > most_s:
+        raise UsageError(f"{site.profile.title} lets a hold be idle for {most_s} s at most")
+    return wanted_s
