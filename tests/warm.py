@@ -53,8 +53,8 @@ class Warm:
         if read_at_start(environ) != self._start_values:
             command = [sys.executable, "-m", "fsdpkit", *words]
             return subprocess.run(
-                command, cwd=cwd, env=dict(environ), capture_output=True, text=True,
-                timeout=timeout_s, check=False,
+                command, cwd=cwd, env=dict(environ), stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=timeout_s, check=False,
             )  # fmt: skip
         with socket.socket(socket.AF_UNIX) as talk:
             talk.connect(self._place)

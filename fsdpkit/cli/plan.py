@@ -275,7 +275,7 @@ def _one(
     from fsdpkit.planning import plans, speed_words, words
     from fsdpkit.planning.forecast import forecast
 
-    ask = question.step
+    ask, place = question.step, question.place()
     one = plans.plan(ask(()))
     expected = None if one.asked.compiled else forecast(one.asked, by, one.tape)
     open_ended = one.fit in ("fits", "not known")
@@ -286,7 +286,7 @@ def _one(
         from fsdpkit.planning.picture import draw
 
         write_file(draw(one), picture)
-    ahead = outlook(question, one, expected, soonest=soonest)
+    ahead = outlook(question, place, one, expected, soonest=soonest)
     if as_json:
         print_plans([((), one), *better], expected, ahead)
     else:

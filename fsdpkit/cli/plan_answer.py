@@ -174,5 +174,5 @@ def _memory(found: MemoryVerdict) -> PlannedMemory:
         kept_for_backward=found.kept.by_layer,
         kept_in_checkpointed_layers=found.kept.inside,
         least_total_bytes=found.least,
-        host_bytes=ran.host,
+        host_bytes=found.host,
     )

@@ -25,7 +25,12 @@ COLUMNS = 80
 
 
 def outlook(
-    question: PlanQuestion, found: MemoryVerdict, expected: Forecast | None, *, soonest: bool
+    question: PlanQuestion,
+    place: PlanPlace,
+    found: MemoryVerdict,
+    expected: Forecast | None,
+    *,
+    soonest: bool,
 ) -> Outlook:
     """Raises UsageError or SchedulerError where `soonest` cannot be asked."""
     from fsdpkit.planning.cost import cost_of
@@ -33,7 +38,7 @@ def outlook(
     from fsdpkit.planning.forecast import span_of
     from fsdpkit.scheduling.charging import rates_of
 
-    asked, place = found.asked, question.place()
+    asked = found.asked
     profile, resources = place.profile, place.job.spec.resources
     length, size = _length(place, asked), _checkpoint_bytes(found)
     speed = expected.speed if expected else None

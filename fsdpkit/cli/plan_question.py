@@ -150,17 +150,22 @@ class PlanQuestion:
         return PlanPlace(job, site, site.profile, placed)
 
     def balance(self, place: PlanPlace) -> str | None:
-        """What the centre's command says of the job's account; None where there is no command, no
+        """What the centre's command says of the job's account; None where it is not here, no
         account, or this is another machine. Raises ConfigError for a stranger's profile."""
+        import shutil
+
         from fsdpkit.scheduling.charging import balance_of
         from fsdpkit.scheduling.slurm_answers import answers_for
 
         command, account = place.profile.billing.balance, place.job.spec.resources.account
-        if not command or account is None or place.site is None:
+        needs_account = any("{account}" in word for word in command)
+        if not command or place.site is None or (account is None and needs_account):
             return None
-        if answers_for(place.profile) is None or not self.agreed.to_site(place.site):
+        if answers_for(place.profile) is None or shutil.which(command[0]) is None:
             return None
-        return balance_of(command, account)
+        if not self.agreed.to_site(place.site):
+            return None
+        return balance_of(command, account or "")
 
     def as_request(self) -> SubmitRequest:
         """The same as a submission, whether or not the job fits its GPUs."""

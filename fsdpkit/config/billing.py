@@ -1,6 +1,6 @@
 """`[billing]` of a site profile: what a centre charges for an hour of a job.
 
-Rates are written as Slurm's TRESBillingWeights (slurm.conf), so that what a centre has there can be
+HourlyRates are written as Slurm's TRESBillingWeights (slurm.conf), so that what a centre has there can be
 copied, and what a live Slurm says is read the same way.
 """
 
@@ -20,7 +20,7 @@ _WEIGHT = re.compile(r"([A-Za-z][\w/:.-]*)=(\d*\.?\d+(?:[eE]-?\d+)?)([KMGTP]?)")
 _MEGABYTES = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 
 
-class Rates(NamedTuple):
+class HourlyRates(NamedTuple):
     """What an hour costs."""
 
     weights: Mapping[str, float]
@@ -111,9 +111,9 @@ class Billing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if (self.weights or self.partitions) and not self.source:
             raise ValueError("source: name the document that has these weights")
 
-    def rates(self, partition: str | None) -> Rates | None:
+    def rates(self, partition: str | None) -> HourlyRates | None:
         """Those of a partition, by its table's name; None where the profile has none."""
         text = self.partitions.get(partition or "", self.weights)
         if text is None:
             return None
-        return Rates(parse_weights(text), self.counting, self.unit, self.source or "")
+        return HourlyRates(parse_weights(text), self.counting, self.unit, self.source or "")

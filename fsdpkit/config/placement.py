@@ -190,12 +190,15 @@ def _choose_named(
 
 def _ways_of(profile: SiteProfile, name: str) -> list[str]:
     """The profile's ways to ask for what --partition names, its own first: the same partition and
-    QOS of Slurm's may have nodes of several kinds, each with a way."""
-    qos = profile.partitions[name].qos
+    QOS of Slurm's may have nodes of several kinds, each with a way. What is not to be proposed is
+    only among them if nothing there is."""
+    named = profile.partitions[name]
     return [name] + [
         other
         for other, way in profile.partitions.items()
-        if other != name and way.offered and (way.qos, way.select) == (qos, {"partition": name})
+        if other != name
+        and way.offered >= named.offered
+        and (way.qos, way.select) == (named.qos, {"partition": name})
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fsdpkit.config.billing import Rates
+from fsdpkit.config.billing import HourlyRates
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement
 from fsdpkit.runs.predicted import Span
@@ -31,7 +31,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost_of(
-    resources: Resources, placement: Placement, rates: Rates | None, seconds: Span | None
+    resources: Resources, placement: Placement, rates: HourlyRates | None, seconds: Span | None
 ) -> Cost:
     """seconds: as the training is predicted to last, all its jobs together."""
     nodes, node = resources.nodes_asked, _charged(resources, placement)

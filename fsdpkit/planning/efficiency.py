@@ -57,9 +57,6 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """Bus bandwidth out of one node, over all its adapters."""
     network_latency_s: float
     """Of one hop between nodes."""
-    contention: float
-    """Share by which computing slows while messages are on the way, whose kernels take part of the
-    GPU and of its memory's bandwidth."""
     host_copy_bytes: float
     """Between host and GPU, one direction."""
     host_bytes: float
@@ -167,7 +164,6 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
             "in_node_latency_s": UncertainValue(2e-6, 2.0, ASSUMED),
             "node_bytes": network,
             "network_latency_s": UncertainValue(10e-6, 2.0, ASSUMED),
-            "contention": UncertainValue(0.1, 2.0, ASSUMED),
             "host_copy_bytes": UncertainValue(20 * GB, 1.5, ASSUMED),
             "host_bytes": UncertainValue(10 * GB, 2.0, ASSUMED),
         },

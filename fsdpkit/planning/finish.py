@@ -67,6 +67,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     """With steps as fast as this one job is enough."""
     checkpoint_bytes: int | None = None
     checkpoint_s: float | None = None
+    """To write one; where it is not known it is not counted."""
     not_counted: tuple[str, ...] = ()
 
 
@@ -103,7 +104,7 @@ def finish(
         returns=time.returns,
         checkpoint_bytes=saved.bytes,
         checkpoint_s=saved.write_s,
-        not_counted=_not_counted(length, saved),
+        not_counted=length.not_counted,
     )
     if length.steps is None:
         return msgspec.structs.replace(known, why=f"steps are not known: {length.source}")
@@ -157,11 +158,6 @@ def _step_s_at_most(length: TrainingLength, saved: SavedState, training_s: int) 
     return low or None
 
 
-def _not_counted(length: TrainingLength, saved: SavedState) -> tuple[str, ...]:
-    waits = length.saves > 0 and saved.write_s is None
-    return (*length.not_counted, *(["writing checkpoints"] if waits else []))
-
-
 # ---- For people
 
 
@@ -200,7 +196,7 @@ def checkpoint_line(found: Finish) -> str:
     assert found.checkpoint_bytes is not None
     size = f"  a checkpoint is {format_bytes(found.checkpoint_bytes)}"
     if found.checkpoint_s is None:
-        return f"{size}; how fast it is written: storage.write_gb_s of the profile"
+        return f"{size}; writing it is not counted (storage.write_gb_s)"
     return f"{size}, written in {roughly(found.checkpoint_s)}"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fsdpkit.config.assets import packaged_dir
 from fsdpkit.config.trust import Consent
 from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.launching.torch_release import installed_torch
 from fsdpkit.planning.apart import tape_apart
 from fsdpkit.planning.asked import AskedStep, on_card
 from fsdpkit.planning.cards import Card
@@ -81,7 +82,8 @@ class By:
 
     def machine(self, card: Card) -> MeasuredMachine:
         links_gb_s = (card.network_gbit_s or 0) / 8 * NETWORK_SHARE or None
-        return MeasuredMachine.here(card.name, self.site, self.network_gb_s or links_gb_s)
+        network_gb_s = self.network_gb_s or links_gb_s
+        return MeasuredMachine(card.name, self.site, installed_torch(), network_gb_s)
 
 
 @dataclass(frozen=True)

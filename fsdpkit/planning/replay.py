@@ -31,7 +31,7 @@ class Replayed:
     step: int
     """Of the peak, from 0."""
     host: int
-    """Most bytes of host memory that tensors took, beside what they had before the first step."""
+    """Most bytes of host memory that tensors took."""
     shortage: Shortage | None = None
 
 
@@ -54,7 +54,7 @@ def replay(
             memory.allocate(workspace)
         for event, block, is_birth in events(tape):
             if block.stream == HOST:
-                host += block.size if is_birth else -block.size
+                host += _on_host(block) if is_birth else -_on_host(block)
                 most_host = max(most_host, host)
                 continue
             if not block.size:
@@ -80,6 +80,13 @@ def replay(
         host=most_host,
         shortage=shortage,
     )
+
+
+def _on_host(block: MemoryBlock) -> int:
+    """Bytes that a block of host memory takes: FSDP pins the shards and gradients that it offloads,
+    and what torch pins is rounded up to a power of two (ATen/core/CachingHostAllocator.h)."""
+    pinned = block.size and block.kind in ("weights", "gradients")
+    return 1 << (block.size - 1).bit_length() if pinned else block.size
 
 
 def events(tape: Tape) -> Iterator[tuple[int, MemoryBlock, bool]]:

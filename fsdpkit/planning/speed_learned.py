@@ -21,7 +21,7 @@ import fsdpkit
 from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError
-from fsdpkit.launching.torch_release import installed_torch, release_of
+from fsdpkit.launching.torch_release import release_of
 from fsdpkit.planning.efficiency import (
     GB,
     NAMES,
@@ -57,10 +57,6 @@ class MeasuredMachine:
     torch: str | None = None
     network_gb_s: float | None = None
     """Between nodes, as the site's profile has it."""
-
-    @staticmethod
-    def here(gpu: str, site: str | None, network_gb_s: float | None = None) -> MeasuredMachine:
-        return MeasuredMachine(gpu, site, installed_torch(), network_gb_s)
 
     def published(self) -> MachineRates:
         return machine_for(self.gpu, self.network_gb_s)

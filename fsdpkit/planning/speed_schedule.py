@@ -39,10 +39,6 @@ class SimulatedStep:
     """The step's time by what the GPU did or waited for; adds up to `step_s`."""
 
 
-_ON_THE_WAY = 4
-"""Messages looked at for what they slow; older ones have arrived."""
-
-
 def simulate(work: StepWork, rates: Rates) -> SimulatedStep:
     """One step after another like it: nothing of the step before is still on the way."""
     clocks = _Clocks(work, rates)
@@ -113,7 +109,6 @@ class _Clocks:
     used: dict[int, float] = field(default_factory=dict)
     """When what a gather brought was first computed with, by the gather's number."""
     reduced: dict[str | None, float] = field(default_factory=dict)
-    sent: list[tuple[float, float, Cause]] = field(default_factory=list)
     by_cause: dict[Cause, float] = field(default_factory=lambda: defaultdict(float))
     last_sent: tuple[float, Cause] = (0.0, "network")
 
@@ -129,23 +124,11 @@ class _Clocks:
         start = self._wait(waits)
         if one.unit in self.numbers:
             self.used[self.numbers.pop(one.unit)] = start
-        if not one.on_host:
-            start = self._slowed(start, seconds)
         # The last kernel starts no sooner than it was launched.
         end = max(start + seconds, self.host + seconds / max(1, one.kernels))
         self.by_cause[cause] += seconds
         self.by_cause["launches"] += max(0.0, end - start - seconds)
         self.gpu = end
-
-    def _slowed(self, start: float, seconds: float) -> float:
-        """When a computation would have to start, had what messages on the way at the same time
-        add to it been done before it."""
-        for begin, end, cause in self.sent[-_ON_THE_WAY:]:
-            both = min(end, start + seconds) - max(begin, start)
-            if both > 0:
-                self.by_cause[cause] += self.rates.contention * both
-                start += self.rates.contention * both
-        return start
 
     def _wait(self, waits: list[tuple[float, Cause]]) -> float:
         """Let the GPU stand still until all are there; the last one is why."""
@@ -170,10 +153,7 @@ class _Clocks:
             start = max(start, self.gpu, self.reduced.get(unit, 0.0))
         end = self.groups[group] = start + seconds
         if seconds:
-            # What the GPU has been given already, and computes beside it, is slower for it.
-            self.gpu += (slower := self.rates.contention * max(0.0, min(end, self.gpu) - start))
-            self.by_cause[cause] += slower
-            self._on_the_way(start, end, cause)
+            self.last_sent = max(self.last_sent, (end, cause))
         if message.phase == "optimizer":
             self._wait([(end, cause)])
         elif gathers:
@@ -192,10 +172,6 @@ class _Clocks:
         allowed = ahead if message.phase == "forward" else max(1, ahead - 1)
         return self.used.get(self.gathers - allowed, 0.0)
 
-    def _on_the_way(self, start: float, end: float, cause: Cause) -> None:
-        self.sent.append((start, end, cause))
-        self.last_sent = max(self.last_sent, (end, cause))
-
     def copy(self, one: Copy) -> None:
         """Each direction has a clock of its own."""
         self.host += self.rates.launch_s
@@ -207,7 +183,7 @@ class _Clocks:
         if one.to == "gpu":
             self.there[one.unit] = (end, "host copies")
         else:
-            self._on_the_way(start, end, "host copies")
+            self.last_sent = max(self.last_sent, (end, "host copies"))
 
     def finish(self) -> SimulatedStep:
         self._wait([self.last_sent])

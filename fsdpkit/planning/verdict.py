@@ -42,6 +42,8 @@ class MemoryVerdict:
     """Which layers hold them."""
     weights: int
     optimizer: int
+    copy: int
+    """Of the shards in host memory, from which a checkpoint is written while training goes on."""
     gathered: int
     """Most bytes of gathered weights and of buffers of messages at one time."""
     after_forward: int
@@ -62,6 +64,11 @@ class MemoryVerdict:
     def is_lower_bound(self) -> bool:
         """Whether something could not be followed."""
         return bool(self.tape.lacking)
+
+    @property
+    def host(self) -> int:
+        """Bytes of host memory that this rank's tensors take at most."""
+        return self.replayed.host + self.copy
 
     @property
     def total(self) -> int:
@@ -114,6 +121,7 @@ def _verdict(asked: AskedStep, tape: Tape, notes: Iterable[str]) -> MemoryVerdic
         holders={kind: _sums(there, kind, lambda b: layer_of(b.module)) for kind in most},
         weights=sum(b.size for b in kept),
         optimizer=sum(b.size for b in tape.blocks if b.kind == "optimizer" and b.stream >= 0),
+        copy=_state_bytes(tape) if asked.settings.checkpoint.background and not asked.model else 0,
         gathered=_most(tape, ("gathered", "reduction")),
         after_forward=_most(tape, ("activations", "logits")),
         units=units_at_most(tape),
@@ -121,6 +129,18 @@ def _verdict(asked: AskedStep, tape: Tape, notes: Iterable[str]) -> MemoryVerdic
         notes=(*notes, *around.notes, *_of_tape(tape)),
         tape=tape,
     )
+
+
+def _state_bytes(tape: Tape) -> int:
+    """Weights and optimizer state of one rank, wherever they are."""
+    weights = (
+        block.size
+        for block in tape.blocks
+        if block.kind == "weights"
+        and block.born <= tape.began
+        and (block.died is None or block.died > tape.began)
+    )
+    return sum(weights) + sum(b.size for b in tape.blocks if b.kind == "optimizer")
 
 
 def _sums(

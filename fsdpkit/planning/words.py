@@ -72,8 +72,9 @@ def table(found: MemoryVerdict) -> Iterator[str]:
         f" ({_pairs(_largest(found.units))})"
     )
     yield from _kept(found)
-    if replayed.host > MIB:
-        yield f"host memory of each rank's tensors: {size(replayed.host)}"
+    if found.host > MIB:
+        saved = f", {size(found.copy)} of it the copy from which a checkpoint is written"
+        yield f"host memory of each rank's tensors: {size(found.host)}{saved if found.copy else ''}"
     for note in found.notes:
         yield f"note: {note}"
 
@@ -105,7 +106,7 @@ def rows(variations: Sequence[tuple[tuple[str, ...], MemoryVerdict | str]]) -> I
             yield f"{name}  refused: {found.splitlines()[0] if found else ''}"
             continue
         ran = found.replayed
-        sizes = [f"{size(n):>12}" for n in (ran.reserved, found.total, ran.host)]
+        sizes = [f"{size(n):>12}" for n in (ran.reserved, found.total, found.host)]
         fit = f"{found.fit}, at least this" if found.is_lower_bound else found.fit
         yield f"{name}  {size(ran.allocated):>11}{''.join(sizes)}  {fit}"
 

@@ -284,10 +284,10 @@ class Making:
         if len(way.kinds) == 1 and not way.kinds[0].must_say_type:
             facts["constraint"] = self._constraint(way.kinds[0], live)
         remarks = [*self._why_not_automatic(live, way)]
+        if not qos.allows_jobs:
+            remarks.append(f"QOS {qos.name} allows no job")
         if remarks:
-            facts["automatic"] = False
-            if is_for_tests(live) or any(kind.slices for kind in way.kinds):
-                facts["offered"] = False
+            facts |= {"automatic": False, "offered": False}
         remarks += live.denied
         if not way.kinds and way.count:
             remarks.append(f"{way.count} nodes that Slurm does not show, as of powered-down ones")

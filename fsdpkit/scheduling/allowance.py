@@ -16,7 +16,12 @@ from fsdpkit.errors import SchedulerError
 from fsdpkit.listing import first_of
 from fsdpkit.rendering.script import Plan
 from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
-from fsdpkit.scheduling.live_limits import LiveAssociation, LiveLimits, LiveQos
+from fsdpkit.scheduling.live_limits import (
+    JOBS,
+    LiveAssociation,
+    LiveLimits,
+    LiveQos,
+)
 from fsdpkit.scheduling.live_placement import chosen, max_memory_per_cpu_mb
 from fsdpkit.scheduling.slurm_answers import answers_for, answers_of
 
@@ -99,13 +104,13 @@ def judged(plan: Plan, test: Callable[[], str]) -> str:
     not, or its job would wait for ever."""
     found = _allowance_of(plan)
     unread = str(found).splitlines()[0] if isinstance(found, SchedulerError) else None
+    refuse_what_never_starts(plan)
     try:
         told = test()
     except SchedulerError as error:
         if unread or "Access/permission denied" not in str(error) or not _names_this_host(plan):
             raise
         told = "sbatch --test-only cannot judge a partition that lists login nodes, as here"
-    refuse_what_never_starts(plan)
     return f"{told} (limits were not read: {unread})" if unread else told
 
 
@@ -219,7 +224,13 @@ def _membership(asked: Request, live: LiveCluster) -> Iterator[str]:
         yield f"account {asked.account} is not among yours: --account {first_of(accounts, 12)}"
     names = sorted({name for one in mine for name in one.qos})
     if live.enforces("qos") and mine and asked.qos not in (None, *names):
-        yours = f"--set resources.qos={first_of(names, 12)}" if names else "there is none"
+        takes = [p.allowed_qos for p in asked.partitions(live) if p.allowed_qos is not None]
+        fitting = [name for name in names if all(name in allowed for allowed in takes)]
+        yours = (
+            f"--set resources.qos={first_of(fitting, 12)}"
+            if fitting
+            else "none of yours would do there"
+        )
         yield f"QOS {asked.qos} is not among yours: {yours}"
 
 
@@ -270,7 +281,7 @@ def delays(asked: Request, live: LiveCluster, partitions: Sequence[LivePartition
     for one in partitions:
         nodes, more = live.nodes_of(one), live.unknown_nodes(one)
         away = sum(not node.usable for node in nodes)
-        if nodes and len(nodes) - away + more < asked.nodes:
+        if len(nodes) - away + more < asked.nodes <= len(nodes) + more:
             found.append(
                 f"{asked.nodes} nodes asked, {away} of {len(nodes)} nodes of partition {one.name} "
                 "are down, drained or in maintenance"
@@ -326,10 +337,6 @@ _WORDS = {
     "MaxTRESPA": "allows one account at a time",
     "MaxTRESPerNode": "allows of each node",
 }
-_JOBS = (
-    *("MaxJobs", "MaxSubmit", "MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA"),
-    *("GrpJobs", "GrpSubmit"),
-)
 
 
 def _above_limits(asked: Request, levels: Sequence[Level]) -> Iterator[str]:
@@ -339,7 +346,7 @@ def _above_limits(asked: Request, levels: Sequence[Level]) -> Iterator[str]:
     amounts, defined = asked.amounts, set[tuple[str, str]]()
 
     def first(column: str, rule: LiveLimits) -> Iterator[tuple[str, int]]:
-        kind = column.removesuffix("PU") if column in _JOBS else column
+        kind = column.removesuffix("PU") if column in JOBS else column
         for name, amount in rule.of(column).items():
             if (kind, name) not in defined:
                 yield name, amount
@@ -362,9 +369,7 @@ def _above_limits(asked: Request, levels: Sequence[Level]) -> Iterator[str]:
             if asked.time_s > most_s:
                 shown = format_time(most_s) if most_s else "no time"
                 yield f"{format_time(asked.time_s)} asked, {whose} allows this job {shown}"
-        if 0 in [
-            most for each in (*_JOBS, "GrpJobs", "GrpSubmit") for _, most in first(each, rule)
-        ]:
+        if 0 in [most for each in JOBS for _, most in first(each, rule)]:
             yield f"{whose} allows no job at all"
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from fsdpkit.bounded import BALANCE_BYTES, BALANCE_S
-from fsdpkit.config.billing import Rates, counting_of, parse_weights
+from fsdpkit.config.billing import HourlyRates, counting_of, parse_weights
 from fsdpkit.config.placement import Placement
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.errors import SchedulerError
@@ -19,7 +19,7 @@ from fsdpkit.scheduling.live_placement import chosen
 from fsdpkit.scheduling.slurm_answers import answers_for
 
 
-def rates_of(profile: SiteProfile, placement: Placement) -> Rates | None:
+def rates_of(profile: SiteProfile, placement: Placement) -> HourlyRates | None:
     """The profile's, else those that Slurm has for the partition; None where neither says any."""
     if (found := profile.billing.rates(placement.partition)) is not None:
         return found
@@ -32,7 +32,7 @@ def rates_of(profile: SiteProfile, placement: Placement) -> Rates | None:
     for one in chosen(live, placement.select.get("partition")):
         with contextlib.suppress(ValueError):  # weights of a kind that is not known here
             if one.billing:
-                return Rates(
+                return HourlyRates(
                     parse_weights(one.billing),
                     counting_of(live.config.get("PriorityFlags", "")),
                     profile.billing.unit,

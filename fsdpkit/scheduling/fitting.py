@@ -60,11 +60,13 @@ def fit(
     is_short = resources.time_s <= shortest_s(profile)
     placement = place(resources, site, saves=not is_short or handles_warnings(job))
     if here:
-        from fsdpkit.scheduling.live_placement import completed, with_qos
+        from fsdpkit.scheduling.live_placement import completed, joins_no_slices, with_qos
         from fsdpkit.scheduling.slurm_answers import answers_for
 
         placement = completed(placement, resources, profile)
         placement = with_qos(placement, resources, profile) if queues else placement
+        slices = joins_no_slices(placement, resources)
+        placement = replace(placement, warnings=(*placement.warnings, *slices))
     cluster = cluster_of(profile.kind, profile.slurm_clusters)
     cluster.check(resources, here=here)
     warnings = [*placement.warnings]

@@ -12,6 +12,12 @@ from dataclasses import dataclass, field
 
 from fsdpkit.config.units import parse_time_s
 
+JOBS = (
+    *("MaxJobs", "MaxSubmit", "MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA"),
+    *("GrpJobs", "GrpSubmit"),
+)
+"""Columns of sacctmgr that limit how many jobs there may be."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LiveLimits:
@@ -23,6 +29,11 @@ class LiveLimits:
     def of(self, column: str) -> Mapping[str, int]:
         """Amounts; empty without a limit. Jobs, and seconds of MaxWall, have no name."""
         return self.limits.get(column, {})
+
+    @property
+    def allows_jobs(self) -> bool:
+        """False: it limits the number of jobs to none."""
+        return not any(0 in self.of(column).values() for column in JOBS)
 
     @property
     def max_time_s(self) -> int | None:

@@ -50,11 +50,14 @@ def completed_by(
     nodes = (node for node in live.all_nodes if names & {*node.partitions})
     kinds = (_as_asked(node, placement, resources, profile) for node in nodes)
     enough = [kind for kind in kinds if kind is not None]
+    told = [*placement.warnings, *_about_requeueing(live, profile)]
     if not enough:
+        told += _about_slices(live, names, resources.gpus)
+        placement = replace(placement, warnings=tuple(told))
         return _unknown(
             placement, resources, f"Slurm shows no node there with {resources.gpus} such GPUs"
         )
-    theirs = together(enough)
+    theirs = _as_given(together(enough), partitions)
     ours = {
         key: value for key, value in msgspec.structs.asdict(placement.node_type).items() if value
     }
@@ -72,7 +75,6 @@ def completed_by(
     form = profile.gpu_request.form or gpu_form(live)
     cpus, reason = cores_of_task(resources, node)
     memory_mb, memory_reason = memory_of_node(resources, way, node, cpus, form)
-    told = [*placement.warnings, *_about_requeueing(live, profile)]
     if not (node.gpu_type or profile.gpu_request.type or placement.select.get("constraint")):
         told += _about_slices(live, names, resources.gpus)
     default_mb = min(
@@ -176,6 +178,16 @@ def _as_asked(
     return NodeType(gpus=min(gpus, 64) or None, cpus=node.cpus, memory_mb=node.memory_mb, nodes=1)
 
 
+def _as_given(node: NodeType, partitions: Collection[LivePartition]) -> NodeType:
+    """The node as these give it, which may keep a part of each for others."""
+    cpus = [node.cpus, *(one.max_cpus_per_node for one in partitions)]
+    memory_mb = [node.memory_mb, *(one.max_memory_mb for one in partitions)]
+    least = {"cpus": cpus, "memory_mb": memory_mb}
+    return msgspec.structs.replace(
+        node, **{key: min(filter(None, values), default=None) for key, values in least.items()}
+    )
+
+
 def _unknown(placement: Placement, resources: Resources, why: str) -> Placement:
     if resources.cpus_per_gpu is not None or placement.node_type.cpus is not None:
         return placement
@@ -199,9 +211,16 @@ def _about_slices(live: LiveCluster, names: Collection[str], gpus: int) -> Itera
         better = [one.name for one in others if _has(live, [one], gpus)]
         such = f", as --partition {better[0]}" if better else ""
         yield (
-            f"partition {found[0]} also has slices of GPUs (MIG), which such a job may get, and "
-            f"which NCCL does not join: name another{such}"
+            f"partition {found[0]} has slices of GPUs (MIG), which such a job may get, and which "
+            f"NCCL does not join: name another{such}"
         )
+
+
+def joins_no_slices(placement: Placement, resources: Resources) -> Iterator[str]:
+    """If several ranks are to train on slices of GPUs."""
+    kind = placement.node_type.gpu_type
+    if is_slice(kind) and resources.ranks > 1:
+        yield f"{kind} is a slice of a GPU (MIG), and NCCL does not join those: ask for whole GPUs"
 
 
 def _about_requeueing(live: LiveCluster, profile: SiteProfile) -> Iterator[str]:

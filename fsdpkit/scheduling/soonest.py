@@ -8,8 +8,9 @@ priority, change it.
 from __future__ import annotations
 
 import re
+import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -23,6 +24,7 @@ from fsdpkit.scheduling import submission
 from fsdpkit.scheduling.slurm_answers import SlurmAnswers, answers_for
 
 MOST_ASKED = 16
+COLUMNS = 80
 _START = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
@@ -54,11 +56,12 @@ def starts(request: submission.SubmitRequest, lasts: Lasts) -> list[PartitionSta
     site, _, job = submission.asked_for(request)
     if (answers := answers_for(site.profile)) is None:
         raise UsageError(f"--soonest asks Slurm, and this is no login node of {site.profile.title}")
-    answers.config()  # it raises once and at once, in place of a long wait for each partition
+    # It raises once and at once, in place of a long wait for each partition.
+    shut = {one.name: one.state for one in answers.partitions() if not one.up}
     named = job.spec.resources.partition
     names = named.split(",") if named else _partitions_of(site.profile, answers)
     found = [
-        _asked(replace(request, partition=name), name, lasts, named is not None)
+        _asked(replace(request, partition=name), shut, lasts, named is not None)
         for name in names[:MOST_ASKED]
     ]
     return sorted(found, key=lambda one: (one.end_s is None, one.end_s or 0.0))
@@ -80,10 +83,15 @@ def _partitions_of(profile: SiteProfile, answers: SlurmAnswers) -> list[str]:
 
 
 def _asked(
-    request: submission.SubmitRequest, name: str, lasts: Lasts, named: bool
+    request: submission.SubmitRequest, shut: Mapping[str, str], lasts: Lasts, named: bool
 ) -> PartitionStart:
+    """shut: the partitions that start no job now, and their state: sbatch --test-only does not say
+    so."""
+    name = str(request.partition)
     try:
         plan, _ = submission.plan(request)
+        if (state := shut.get(plan.placement.select.get("partition", ""))) is not None:
+            return PartitionStart(partition=name, refused=f"the partition is {state}")
         said = submission.check(plan, request.runs)
     except (UsageError, SchedulerError) as error:
         return PartitionStart(partition=name, refused=_why(error))
@@ -110,9 +118,9 @@ def _start_s(said: str) -> float | None:
 
 
 def _why(error: FsdpkitError) -> str:
-    """The last line of what does not fit, which names the reason, else the first."""
+    """The first line; of a heading, the first reason below it."""
     told = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return told[min(1, len(told) - 1)] if "does not fit" in told[0] else told[0]
+    return told[1] if told[0].endswith(":") and len(told) > 1 else told[0]
 
 
 def lines(found: Sequence[PartitionStart]) -> Iterator[str]:
@@ -122,7 +130,8 @@ def lines(found: Sequence[PartitionStart]) -> Iterator[str]:
     for one in found:
         name = f"{one.partition:{width}}"
         if one.start_s is None or one.end_s is None or one.runs_s is None:
-            yield f"{name}  {one.refused}"
+            indent = " " * (width + 2)
+            yield from textwrap.wrap(f"{name}  {one.refused}", COLUMNS, subsequent_indent=indent)
             continue
         runs = f"{'' if one.predicted else '<= '}{roughly(one.runs_s)}"
         only = "" if one.automatic else "  only if named"

@@ -30,7 +30,7 @@ RATES = msgspec.structs.replace(machine_for("h100").rates(), matmul_share=0.52)
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: TORCH)
+    monkeypatch.setattr("fsdpkit.planning.forecast.installed_torch", lambda: TORCH)
 
 
 def run(name: str, made_s: float = 1_760_000_000, batch: int = 8, **how) -> MeasuredSpeed:

@@ -15,7 +15,7 @@ from fsdpkit.config.training import TrainingSettings, load_settings
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.cards import card_named, card_of
 from fsdpkit.planning.efficiency import UncertainValue, machine_for
-from fsdpkit.planning.forecast import By
+from fsdpkit.planning.forecast import By, rests_on, work_of_run
 from fsdpkit.planning.speed import Range, predict
 from fsdpkit.planning.speed_learned import (
     PUBLISHED,
@@ -25,6 +25,7 @@ from fsdpkit.planning.speed_learned import (
     kept_work,
     name_of_step,
     save,
+    step_of,
 )
 from fsdpkit.planning.speed_learned import basis_of as basis_from
 from fsdpkit.planning.speed_measured import (
@@ -39,6 +40,7 @@ from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.work import StepWork
 from fsdpkit.runs import node_report
 from fsdpkit.runs.node_report import GpuState, NodeReport, Pair, RankSpeed, ReportedNode
+from fsdpkit.runs.predicted import Predicted, save_predicted
 from fsdpkit.scheduling.run import Run
 from tests.planning.made_work import made_work
 from tests.reporting.made_run import T0, ends, launches, made_run, starts, trains, write_lines
@@ -277,7 +279,8 @@ def run_of(top: Path, name: str, *, steps: int = 30, cause: str = "done", **how)
     training = how.pop("training", settings("large"))
     step = work(training, 2, 4)
     seconds = how.pop("slower", 1.0) * simulate(step, TRUE).step_s
-    job = {"name": name, "training": json.loads(msgspec.json.encode(training))}
+    rate = how.pop("tokens_per_s", step.tokens * step.ranks / seconds)
+    job = how.pop("job", {"name": name, "training": json.loads(msgspec.json.encode(training))})
     run = made_run(top / name, ranks_per_node=4, job=job, site="delta", **how)
     task = run.paths.task()
     starts(task, 0, T0)
@@ -287,7 +290,6 @@ def run_of(top: Path, name: str, *, steps: int = 30, cause: str = "done", **how)
         ready |= {"time_s": T0 + 5, "software": {"torch": TORCH}}
         write_lines(task.attempt(0).node_events(node), ready)
     launches(task, 0, T0 + 10)
-    rate = step.tokens * step.ranks / seconds
     at_s = trains(task, 1, steps, T0 + 10, step_s=seconds, tokens_per_s=rate) if steps else T0
     ends(task, 0, at_s, cause=cause)
     return run
@@ -317,7 +319,7 @@ def test_a_run_of_another_release_with_keys_that_changed_is_learned_from(tmp_pat
 
 
 def test_the_plan_of_the_same_machine_goes_by_it_unless_told_otherwise(tmp_path, monkeypatch):
-    monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: TORCH)
+    monkeypatch.setattr("fsdpkit.planning.forecast.installed_torch", lambda: TORCH)
     run_of(tmp_path / "runs", "t5-1")
     keep_work(name_of_step(settings("large"), 2, 4), work(settings("large"), 2, 4))
     by = By(runs=tmp_path / "runs", site="delta")
@@ -325,6 +327,43 @@ def test_the_plan_of_the_same_machine_goes_by_it_unless_told_otherwise(tmp_path,
     assert [one.source for one in by.basis(CARD).calibration.samples] == ["t5-1"]
     published = By(learned=False, runs=tmp_path / "runs", site="delta")
     assert published.basis(CARD).words == PUBLISHED
+
+
+def own_run(top: Path, *, planned: bool = True) -> Run:
+    """Of a script of one's own, which printed what it measured; its model has no tokens."""
+    job = {"name": "own", "entry": "train.py", "args": ["--wide"]}
+    run = run_of(top, "own-1", job=job, tokens_per_s=None)
+    plan = Predicted(
+        name="a" * 64, made_s=T0, nodes=2, gpus=4, card="H100-80",
+        allocated_bytes=1, reserved_bytes=1,
+    )  # fmt: skip
+    save_predicted(run.paths, plan if planned else None)
+    return run
+
+
+def test_a_run_of_ones_own_model_that_was_planned_calibrates_the_next_plan(tmp_path):
+    own_run(tmp_path / "runs")
+    step = work(settings("large"), 2, 4)
+    keep_work("a" * 64, step)
+    (found,) = learn(tmp_path / "runs")
+    assert (found.plan, found.training, found.is_check) == ("a" * 64, None, False)
+    basis = basis_from([found], HERE, lambda run: kept_work(step_of(run)))
+    assert basis.used == ("own-1",)
+    assert predict(step, basis.calibration).step_s.middle == pytest.approx(found.step_s)
+    assert "your run own-1 of " in rests_on(step, basis)
+
+
+def test_a_run_of_ones_own_model_without_a_plan_says_nothing(tmp_path):
+    own_run(tmp_path / "runs", planned=False)
+    assert learn(tmp_path / "runs") == []
+
+
+def test_a_run_whose_recorded_step_is_gone_says_nothing(tmp_path):
+    """Its recorded step is gone, with the cache that held it."""
+    own_run(tmp_path / "runs")
+    by = By(runs=tmp_path / "runs", site="delta")
+    with pytest.raises(UsageError, match="no longer kept"):
+        work_of_run(by.records()[0], CARD)
 
 
 @pytest.mark.parametrize("cause", ["crash", "hang", "node-failure", "out-of-memory"])
@@ -418,7 +457,7 @@ def test_runs_behind_links_or_of_others_are_not_read(tmp_path, monkeypatch):
 
 
 def test_a_file_of_other_gpus_or_another_torch_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: TORCH)
+    monkeypatch.setattr("fsdpkit.planning.forecast.installed_torch", lambda: TORCH)
     found = basis_of(three(), HERE)
     path = tmp_path / "delta.json"
     save(found.calibration, path, TORCH)

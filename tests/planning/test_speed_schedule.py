@@ -31,7 +31,6 @@ PLAIN = Rates(
     in_node_latency_s=0,
     node_bytes=100,
     network_latency_s=0,
-    contention=0,
     host_copy_bytes=100,
     host_bytes=100,
 )
@@ -161,18 +160,6 @@ def test_each_side_of_the_roofline_can_bound():
     assert simulate(step(product(1)), small).step_s == pytest.approx(2)
 
 
-def test_computing_beside_a_message_is_slower_by_the_contention():
-    work = step(gather(1, "a"), product(4, "a"), gather(2, "b"), product(4, "b"))
-    assert simulate(work, PLAIN).step_s == pytest.approx(1 + 4 + 4)
-    # b's gather takes 2 of the 4 seconds in which a's product runs.
-    found = simulate(work, rates(contention=0.5))
-    assert found.step_s == pytest.approx(9 + 0.5 * 2)
-    assert found.by_cause["in-node links"] == pytest.approx(1 + 0.5 * 2)
-    # A reduction that still runs when the next product begins slows that one.
-    late = step(product(1, "b", "backward"), reduced(4, "b"), product(2, "a", "backward"))
-    assert simulate(late, rates(contention=0.5)).by_cause["compute"] == pytest.approx(3)
-
-
 @pytest.mark.parametrize(
     ("message", "seconds"),
     [
@@ -210,11 +197,9 @@ def layered(strategy: str) -> StepWork:
 @pytest.mark.parametrize("strategy", ["full_shard", "hybrid_shard", "no_shard"])
 @given(name=st.sampled_from(Rates.__struct_fields__), factor=st.floats(1, 20))
 def test_a_better_machine_is_never_slower(strategy, name, factor):
-    slow = rates(
-        matmul_ramp_flops=50, kernel_s=0.01, launch_s=0.01, collective_s=0.02, contention=0
-    )
+    slow = rates(matmul_ramp_flops=50, kernel_s=0.01, launch_s=0.01, collective_s=0.02)
     slow = msgspec.structs.replace(slow, in_node_latency_s=0.01, network_latency_s=0.05)
-    less = name.endswith("_s") or name in ("matmul_ramp_flops", "contention")
+    less = name.endswith("_s") or name == "matmul_ramp_flops"
     value = getattr(slow, name)
     fast = msgspec.structs.replace(slow, **{name: value / factor if less else value * factor})
     work = layered(strategy)

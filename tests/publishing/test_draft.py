@@ -166,7 +166,7 @@ def test_slices_and_queues_for_tests_are_neither_chosen_nor_offered() -> None:
     nodes += node("m1", Gres="gpu:1g.5gb:7", Partitions="all")
     ways = drafted(parts, nodes).profile.partitions
     assert [key for key, way in ways.items() if way.automatic] == ["gpu"]
-    assert [key for key, way in ways.items() if way.offered] == ["all", "gpu"]
+    assert [key for key, way in ways.items() if way.offered] == ["gpu"]
 
 
 def test_partitions_whose_jobs_make_way_come_last_but_for_the_default() -> None:
@@ -226,13 +226,16 @@ def test_partitions_without_gpus_beside_others_are_named_and_left_out() -> None:
         ({"ReqResv": "YES"}, "ReqResv=YES"),
         ({"RootOnly": "YES"}, "RootOnly=YES"),
         ({"State": "DRAIN"}, "not UP when asked"),
+        ({"QoS": "shut"}, "QOS shut allows no job"),
     ],
 )
-def test_what_not_everybody_may_use_is_not_chosen_by_itself(
+def test_what_not_everybody_may_use_is_neither_chosen_by_itself_nor_proposed(
     changes: dict[str, str], why: str
 ) -> None:
-    made = drafted(partition("gpu", **changes), node("n1"))
-    assert not made.profile.partitions["gpu"].automatic
+    made = drafted(partition("gpu", **changes), node("n1"), qos="shut|||||||||0\n")
+    way = made.profile.partitions["gpu"]
+    assert not way.automatic
+    assert not way.offered
     assert f"# {why}" in made.text
 
 

@@ -16,67 +16,15 @@ RenderScript = Callable[..., str]
 NODES = ("node1", "node2")
 ROOT = Path(__file__).resolve().parents[2]
 LATER = ("timeout",)
+TOOLS = "awk od sed sort cat mkdir rm touch chmod bash env printenv".split()  # noqa: SIM905
 
-# Each node's task runs the here-document as srun would; the record says what every task saw.
-SRUN = r"""
-echo "$*" >>"$RECORD/srun"
-cat >"$RECORD/task.sh"
-while [[ $1 != bash ]]; do shift; done
-for (( task = 0; task < ${#NODES[@]}; task++ )); do
-    SLURM_NODEID=$task SLURM_PROCID=$task SLURMD_NODENAME=${NODES[task]} SLURM_LOCALID=0 \
-        "$@" <"$RECORD/task.sh" && echo 0 >"$RECORD/status.$task" ||
-        { failed=$?; echo "$failed" >"$RECORD/status.$task"; }
-done
-until [[ -z ${HOLD:-} || -e $RECORD/go ]]; do /usr/bin/sleep 0.05; done
-exit "${SRUN_STATUS:-${failed:-0}}"
-"""
-SCONTROL = r"""
-echo "$*" >>"$RECORD/scontrol"
-case "$1 ${2:-}" in
-    "show hostnames") (( ${#NODES[@]} == 0 )) || printf "%s\n" "${NODES[@]}" ;;
-    "show job")
-        echo "JobId=12345 Requeue=${REQUEUE:-0} Restarts=0 JobState=RUNNING Reason=None" \
-            "ExcNodeList=${EXCLUDED:-(null)}" ;;
-    requeue\ *) [[ -z ${REQUEUE_FAILS:-} ]] || exit 1 ;;
-esac
-"""
-# What torchrun was started with on each node, and the environment that matters.
-PYTHON = r"""
-if [[ "$*" == "-c "*" fsdpkit.launching.ending "* ]]; then
-    PYTHONPATH=$CHECKOUT exec "$REAL_PYTHON" "$@"
-fi
-{ printf "%s\n" "$@"; } >"$RECORD/args.$SLURM_NODEID"
-env >"$RECORD/env.$SLURM_NODEID"
-# The head's agent says that all is done.
-if [[ $SLURM_NODEID == 0 && ${SRUN_STATUS:-0} == 0 ]]; then
-    echo "{}" >"$FSDPKIT_ATTEMPT_DIR/verdict.json"
-fi
-"""
-GETENT = 'case $2 in node2) echo "10.0.0.2 STREAM node2";; esac'
-IP = r"""
-case "$*" in
-    "-4 -o route get 10.0.0.2") echo "10.0.0.2 dev eth1 src 10.0.0.1 uid 0" ;;
-    "-4 -o route get 10.0.0.1") echo "10.0.0.1 dev eth1 src 10.0.0.$(( SLURM_NODEID + 1 )) uid 0" ;;
-    "-4 -o addr show up scope global") echo "3: eth1 inet 10.0.0.1/24 scope global eth1" ;;
-    "-4 -o addr show to "*) echo "3: eth1 inet $6/24 scope global eth1" ;;
-    *) echo "ip: not understood: $*" >&2; exit 1 ;;
-esac
-"""
-SINFO = r"""
-echo "$*" >>"$RECORD/sinfo"
-printf "main*|%s|alloc|64|500000|(null)|gpu:4\n" ${SINFO_NODES:-"${NODES[@]}"}
-"""
 STUBS = {
-    "srun": SRUN,
-    "scontrol": SCONTROL,
-    "python": PYTHON,
-    "torchrun": "exit 1",
-    "getent": GETENT,
-    "ip": IP,
-    "ss": 'echo "$*" >>"$RECORD/ss"',
-    "sinfo": SINFO,
-    "sleep": "[[ $1 != 5 ]] || exec /usr/bin/sleep 5",  # the others are for Slurm to end
+    path.stem: path.read_text(encoding="utf-8")
+    for path in sorted((Path(__file__).parent / "stubs").glob("*.sh"))
 }
+"""What stands for each command: `srun` runs the here-document for each node, and the record says
+what each task saw; `python` notes what torchrun was started with on each node."""
+IP = STUBS["ip"]
 
 
 def wait_for(path: Path) -> None:
@@ -120,21 +68,7 @@ class Bash:
         tools = self.root / "tools"
         if not tools.exists():
             tools.mkdir()
-            for tool in (
-                "awk",
-                "od",
-                "sed",
-                "sort",
-                "cat",
-                "mkdir",
-                "rm",
-                "touch",
-                "chmod",
-                "bash",
-                "env",
-                "printenv",
-                *LATER,
-            ):
+            for tool in (*TOOLS, *LATER):
                 (tools / tool).symlink_to(f"/usr/bin/{tool}")
         environment = {
             "PATH": f"{bin_dir}:{tools}",

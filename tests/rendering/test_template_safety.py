@@ -21,6 +21,7 @@ from fsdpkit.rendering.environment import render_template
 from fsdpkit.rendering.limited_process import in_limited_process
 from fsdpkit.rendering.traced import Traced
 from fsdpkit.rendering.variables import Undecided, Variable
+from tests.rows import pairs
 
 WriteTemplate = Callable[..., Template]
 VALUES = {
@@ -32,76 +33,31 @@ VALUES = {
     "long": "x" * 4000,
 }
 
-HOSTILE = {
-    "has no part": [
-        "X={{ text.__class__.__mro__[1].__subclasses__() | sh }}",
-        "X={{ range.__globals__ | sh }}",
-        "X={{ text.upper() | sh }}",
-        "X={{ '{0.__class__}'.format(text) | sh }}",
-        "{% for a in names %}{% if loop.changed %}{% endif %}{% endfor %}",
-        "X={{ self.__init__ | sh }}",
-        "X={{ names.append(1) | sh }}",
-    ],
-    "undefined": ["X={{ (table.keys | first) | sh }}", "{% if nodez.x is defined %}{% endif %}"],
-    "can be called": [
-        "{% set n = namespace(x=1) %}",
-        "{{ lipsum() | sh }}",
-        "{% set f = table['x'] %}{{ f() }}",
-        "{% for a in names recursive %}{{ loop(names) }}{% endfor %}",
-    ],
-    "No filter|No test": [
-        "X={{ text | attr('__class__') | sh }}",
-        "X={{ names | map('upper') | first | sh }}",
-        "X={{ text | safe }}",
-    ],
-    "there is no file": [
-        "{% include '../secret.j2' %}",
-        "{% include 'template.toml' %}",
-    ],
-    "not part of templates": [
-        "{% include 'part.j2' without context %}",
-        "{% import 'part.j2' as s %}",
-        "{% extends 'part.j2' %}",
-        "{% block tail %}{% endblock %}",
-        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-        "{% set x %}y{% endset %}",
-        "{% autoescape true %}{{ text | sh }}{% endautoescape %}",
-    ],
-    "unknown tag": ["{% do names.append(1) %}"],
-    "ecursion": [
-        "x\n{% include 'job.sbatch.j2' %}",
-        "{{ " + "(" * 50_000 + "1" + ")" * 50_000 + " }}",
-        "{% if 1 %}" * 500 + "{% endif %}" * 500,
-    ],
-    "too many": ["{% for a in names %}" * 30 + "{% endfor %}" * 30],
-    "Range too big": ["{% for a in range(10**12) %}{% endfor %}"],
-    "larger than 4000000 bytes": [
-        "{% for a in range(2000) %}# {{ long | note }}\n{% endfor %}",
+TOO_LONG = "{% set t = long %}" + "{% set t = t ~ t %}" * 60
+HOSTILE = [
+    *pairs(Path(__file__).with_name("hostile.txt")),
+    ("{{ " + "(" * 50_000 + "1" + ")" * 50_000 + " }}", "ecursion"),
+    ("{% if 1 %}" * 500 + "{% endif %}" * 500, "ecursion"),
+    ("{% for a in names %}" * 30 + "{% endfor %}" * 30, "too many"),
+    (
         "true\n{% for a in range(99999) %}" + "echo {{ a }};" * 99 + "{% endfor %}",
-    ],
-    "MemoryError": [
-        "X={{ ('a' * 10**9) | sh }}",
-        "{% set t = long %}" + "{% set t = t ~ t %}" * 60,
-    ],
-    "more than 8000": ["{{ " + "a ~ " * 20_000 + "a }}", "{{ a }}" * 9000],
-    "limit": ["{{ " + "9" * 6000 + " }}"],
-    "Expected an expression": ["{% for %}"],
-    "Missing end of raw": ["{% raw %}" + "{{" * 50_000],
-    "a control character": ["a\x01b", "\x010\x01", "a\u2028b"],
-}
+        "larger than 4000000 bytes",
+    ),
+    (TOO_LONG, "MemoryError"),
+    ("{{ " + "a ~ " * 20_000 + "a }}", "more than 8000"),
+    ("{{ a }}" * 9000, "more than 8000"),
+    ("{{ " + "9" * 6000 + " }}", "limit"),
+    ("{% raw %}" + "{{" * 50_000, "Missing end of raw"),
+]
 ENDLESS = {
     "loops": "{% for a in range(99999) %}" * 2 + "{% endfor %}" * 2,
     "a number that grows": "{% set n = 99 %}" + "{% set n = n * n %}" * 40 + "{{ n }}",
 }
 
 
-@pytest.mark.parametrize(
-    ("why", "text"),
-    [(w, t) for w, some in HOSTILE.items() for t in some],
-    ids=lambda each: each[:24],
-)
+@pytest.mark.parametrize(("text", "why"), HOSTILE, ids=lambda each: each[:24])
 def test_a_hostile_template_ends_in_an_error(
-    why: str, text: str, write_template: WriteTemplate, tmp_path: Path
+    text: str, why: str, write_template: WriteTemplate, tmp_path: Path
 ) -> None:
     (tmp_path / "secret.j2").write_text("secret")
     template = write_template(text, part="true\n")
@@ -119,7 +75,7 @@ def test_what_takes_long_is_ended(text: str, write_template: WriteTemplate) -> N
 
 
 def test_memory_is_taken_from_nobody_and_the_line_is_named(write_template: WriteTemplate) -> None:
-    template = write_template(f"#!/bin/bash\n{HOSTILE['MemoryError'][-1]}")
+    template = write_template(f"#!/bin/bash\n{TOO_LONG}")
     with pytest.raises(RenderError, match=r"job\.sbatch\.j2, line 2: MemoryError"):
         render_template(template, VALUES)
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from fsdpkit.config.job import Resources
+from fsdpkit.config.partition import NodeType
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.profile import Identify
 from fsdpkit.config.site import LoadedSite, load_site
@@ -149,6 +150,10 @@ def test_qos_and_accounts_of_a_partition_are_compared_with_the_person_s() -> Non
     ]
     (found,) = objections(asked(qos="silver"), cluster(associations=[MINE]))
     assert "not among yours: --set resources.qos=gold, normal" in found
+    found = objections(asked(qos="silver"), cluster(associations=[MINE], AllowQos="gold"))[0]
+    assert "not among yours: --set resources.qos=gold" in found
+    found = objections(asked(qos="silver"), cluster(associations=[MINE], AllowQos="silver"))[0]
+    assert "--set" not in found
     (found,) = objections(asked(account="old"), cluster(associations=[MINE]))
     assert "account old is not among yours: --account lab" in found
     (found,) = objections(asked(partition="other"), cluster(associations=[MINE]))
@@ -232,6 +237,7 @@ def directives(placement: Placement, gpus: int) -> dict[str, str | None]:
         ({"DefMemPerCPU": "900"}, 1, 16, None),
         ({"DefMemPerCPU": "900"}, 4, 64, "0"),
         ({"OverSubscribe": "EXCLUSIVE"}, 1, 16, "0"),
+        ({"MaxCPUsPerNode": "8", "MaxMemPerNode": "40960"}, 1, 2, "10240M"),
     ],
 )
 def test_without_a_profile_slurm_says_cores_and_memory(
@@ -269,6 +275,12 @@ def test_a_job_that_may_get_slices_of_gpus_is_told_where_it_does_not() -> None:
     live = read(answers(parts, nodes + slices, config=ENFORCED))
     assert "--partition gpu" in filled(live, 4).warnings[-1]
     assert not filled(live, 4, partition="gpu").warnings
+    sliced = place(Resources(nodes=2, gpus=1, time="60"), GENERIC)
+    sliced = replace(sliced, node_type=NodeType(gpu_type="a100_1g.5gb"))
+    assert [*live_placement.joins_no_slices(sliced, Resources(nodes=2, gpus=1, time="60"))]
+    assert not [*live_placement.joins_no_slices(sliced, Resources(nodes=1, gpus=1, time="60"))]
+    none = read(answers(partition("mig"), node("m1", Gres="gpu:1g.5gb:7", Partitions="mig")))
+    assert "slices" in filled(none, 4, partition="mig").warnings[0]
 
 
 def test_the_form_of_the_request_and_of_requeueing_is_the_cluster_s() -> None:

@@ -35,6 +35,8 @@ node_type = "node"
 automatic = false
 [partitions.shut]
 node_type = "node"
+[partitions.down]
+node_type = "node"
 [partitions.hours]
 node_type = "node"
 max_time = "00:30:00"
@@ -44,7 +46,7 @@ balance = ["credits", "--of", "{account}"]
 SBATCH = """#!/bin/bash
 case $(grep -o 'partition=.*' "${@: -1}") in
   *small*) at=2030-01-01T08:00:00 ;;
-  *large*) at=2030-01-01T07:00:00 ;;
+  *large* | *down*) at=2030-01-01T07:00:00 ;;
   *paid*) at=2030-01-01T01:00:00 ;;
   *) echo "sbatch: error: no such luck" >&2; exit 1 ;;
 esac
@@ -59,9 +61,11 @@ def request_here(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "ours.toml").write_text(PROFILE)
-    names = ("small", "large", "paid", "shut", "hours")
+    names = ("small", "large", "paid", "shut", "hours", "down")
+    rates = {"TRESBillingWeights": "CPU=1,GRES/gpu=5"}
     parts = "".join(
-        partition(name, Nodes="n[0-2]", TRESBillingWeights="CPU=1,GRES/gpu=5") for name in names
+        partition(name, Nodes="n[0-2]", State="DOWN" if name == "down" else "UP", **rates)
+        for name in names
     )
     nodes = "".join(node(f"n{k}", Partitions=",".join(names)) for k in range(3))
     config = f"{CONFIG}PriorityFlags = MAX_TRES\n"
@@ -78,13 +82,14 @@ def test_the_partition_that_ends_first_is_taken_and_every_answer_is_shown(
 ) -> None:
     found = starts(request_here(), lambda plan: None)
     assert [one.partition for one in found[:3]] == ["paid", "large", "small"]
-    assert {one.partition: one.refused for one in found[3:]}.keys() == {"shut", "hours"}
+    assert {one.partition: one.refused for one in found[3:]}.keys() == {"shut", "hours", "down"}
     assert soonest(found).partition == "large"  # the profile chooses `paid` only if it is named
     at = time.mktime(time.strptime("2030-01-01 09:00", "%Y-%m-%d %H:%M"))
     assert soonest(found).end_s == at
     shown = "\n".join(lines(found))
     assert "no such luck" in shown
-    assert "02:00:00 asked, the limit is 00:30:00" in shown
+    assert "02:00:00 asked, the limit is 00:30:00" in " ".join(shown.split())
+    assert "is DOWN" in shown
 
 
 def test_where_a_gpu_is_faster_a_later_start_may_end_sooner(

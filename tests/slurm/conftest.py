@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import textwrap
@@ -19,41 +20,6 @@ import pytest
 from tests.conftest import COLD, Completed, answer_of, require_newest_slurm, require_slurm
 from tests.slurm_cluster import Session, SlurmCluster
 from tests.warm import WARM
-
-PROFILE = """
-schema = "fsdpkit.site/1"
-title = "the test cluster"
-
-[account]
-required = true
-pattern = 'pas\\d{4}'
-find = "sacctmgr -nP show assoc user=$USER format=account,partition"
-
-[node_types.node]
-gpus = 4
-gpu = "a fake GPU"
-cpus = 8
-
-[partitions.main]
-node_type = "node"
-select = { partition = "main" }
-max_nodes = 3
-max_time = "1-00:00:00"
-preempt = "requeue"
-
-[partitions.high]
-node_type = "node"
-select = { partition = "high" }
-automatic = false
-
-[partitions.short]
-node_type = "node"
-select = { partition = "short" }
-automatic = false
-
-[policy]
-requeue = true
-"""
 
 # Ranks that only say who they are: launching is what is tested, and torch takes seconds to import.
 WHO = """
@@ -96,7 +62,7 @@ def write_profile(home: Path) -> dict[str, str]:
     """The cluster's profile in `home`, and the variables with which fsdpkit finds it."""
     profiles = home / "centre" / "site" / "profiles"
     profiles.mkdir(parents=True)
-    (profiles / "testbed.toml").write_text(PROFILE)
+    shutil.copy(Path(__file__).with_name("testbed.toml"), profiles)
     return {"FSDPKIT_SITE_PATH": str(home / "centre"), "FSDPKIT_CLUSTER": "testbed"}
 
 

@@ -63,8 +63,8 @@ def test_what_is_wrong_is_told_with_its_remedy_and_the_other_checks_still_run(
     assert {name for name, f in found.items() if f["outcome"] == "failed"} == {
         *("account", "partition", "script", "environment"),
     }
-    assert "Invalid account" in found["account"]["told"]
-    assert "sacctmgr" in found["account"]["remedy"]
+    assert "pas9999" in found["account"]["told"]
+    assert "--account pas1234" in found["account"]["told"]
     assert "short is DOWN" in found["partition"]["told"]
     assert "no Python in /nowhere" in found["environment"]["told"]
     assert found["disk speed"]["outcome"] in ("ok", "warning")

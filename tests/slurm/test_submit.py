@@ -168,9 +168,23 @@ def test_check_asks_slurm_and_submits_nothing(
     assert "to start at" in good.stdout
     bad = fsdpkit(*words, "pas9999")
     assert bad.returncode == 69
-    assert "Invalid account" in bad.stderr
+    assert "account pas9999" in bad.stderr
     assert not (tmp_path / "runs").exists()
     assert on_slurm.run(["squeue", "-h"], check=True).stdout == ""
+
+
+def test_the_partition_that_ends_first_by_slurms_estimate_is_taken(
+    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit, write_script: Script
+) -> None:
+    held = submit(str(write_script("hold.py", "import time; time.sleep(600)")), "--nodes", "3")
+    on_slurm.wait_job(held["job_id"], 120, ["RUNNING"])
+    words = ("submit", "--nodes", "3", "--gpus", "4", *ACCOUNT, "--soonest", "--dry-run")
+    done = fsdpkit(*words, "--partition", "main,high")
+    on_slurm.run(["scancel", held["job_id"]], check=True)
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --partition=high" in done.stdout  # whose jobs take nodes from those in main
+    rows = [line.split()[1] for line in done.stderr.splitlines() if " 20" in line]
+    assert rows == ["high", "main"]
 
 
 def test_an_array_runs_our_script_in_every_task_from_one_call(

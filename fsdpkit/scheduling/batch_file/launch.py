@@ -115,6 +115,7 @@ class StartedProgram:
     shell_file: str | None = None
     """Another shell script that is started instead of a program."""
     evaluated: bool = False
+    """The entry is a text that the script puts together."""
 
     @property
     def asks_for_nodes(self) -> bool:
@@ -159,7 +160,8 @@ def _peeled(walk: Walk, words: list[str], launch: StartedProgram, depth: int) ->
         elif name in _SHELLS:
             return _shell(walk, words, launch, depth)
         elif word == "eval":
-            launch.evaluated = _text(walk, " ".join(words[1:]), launch, depth)
+            launch.entry = " ".join(words[1:])
+            launch.evaluated = any(map(starts_training, launch.entry.split()))
             return launch.evaluated
         elif name in _WRAPPERS or name.endswith("_wrapper"):
             at = len(words) if "build" in words[1:3] else _first_start(words)

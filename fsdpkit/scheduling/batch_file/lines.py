@@ -20,7 +20,7 @@ OF_RANKS = frozenset(
     "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK "  # noqa: SIM905
     "ROLE_RANK RANK_ID".split()
 )
-_NAME = re.compile(r"\$\{?([A-Za-z_]\w*|[@*1-9])")
+_NAME = re.compile(r"\$\{?([A-Za-z_]\w*|[@*])")
 OF_SLURM = re.compile(r"(SLURM|SRUN|SBATCH|SALLOC|RDZV|FSDPKIT|SUBMITIT|PMI|OMPI)_")
 _OF_ADDRESSES = re.compile(
     r"scontrol\s+show\s+host|\bhostname\b|NODELIST|SLURMD_NODENAME|free_port|\bshuf\b|\$RANDOM"
@@ -37,8 +37,7 @@ _SETS_UP = "fsdpkit sets modules and conda up itself"
 _OF_TASK = dict.fromkeys(("$SLURM_ARRAY_TASK_ID", "${SLURM_ARRAY_TASK_ID}"), "{array_task}")
 """How the arguments of a job name the number of an array task."""
 _VERBATIM = "stands in args as written"
-_IN_COMMAND: Outcome = ("taken", "in the command")
-_UNUSED: Outcome = ("not needed", "no line that is taken uses it")
+_IN_COMMAND: Outcome = ("taken", "its value stands where it is used")
 _ON_NODE: Outcome = ("no home", "its value is known only where the script runs")
 _FILTERS = frozenset("tee grep sed awk head tail sort ts".split())  # noqa: SIM905
 _COMMANDS = {
@@ -103,24 +102,16 @@ class BatchLines:
         """All but the launch."""
         self.environment = tables.environment
         self.of_task = _OF_TASK if tables.array is not None else {}
-        self.sources: dict[str, list[str]] = {}
-        for each in walk.steps:
-            text = each.command.text
-            by_default = _NAME.findall(text)[:1] if each.words[:1] == (":",) else []
-            for name in (*by_default, *(name for name, _ in each.assigned)):
-                self.sources.setdefault(name, []).append(text)
-        self.used: set[str] = set()
-        self._use(step.command.text)
-        self.pasted = {*self.used}
-        """Names of what the command itself is made of."""
+        self.pasted = {*_NAME.findall(step.command.text)}
+        self.used = {*self.pasted}
+        self.command = " ".join(" ".join([*step.words, *launch.args]).split())
 
     def read(self, kind: str, directory: str, options_chdir: str | None) -> BatchFile:
         walk, launch, line = self.walk, self.launch, self.step.command.line
         others = [step for step in walk.steps if step is not self.step]
         inner = [replace(step, command=replace(step.command, line=line)) for step in launch.steps]
         self.steps = [*others, *inner]
-        # Last, what only sets variables: whether these are used is known by then.
-        for step in sorted(self.steps, key=_only_sets):
+        for step in self.steps:
             self._read_step(step)
         for block in walk.skipped:
             self._find(block.line, block.text, ("not needed", "does not hold in a batch job"))
@@ -168,7 +159,7 @@ class BatchLines:
             if raw := [each for each in walk.unknowns(word) if each not in self.of_task]:
                 note = f"{_VERBATIM}: {raw[0]} is not expanded there"
                 self._find(line, word, ("no home", note))
-        if self.used & {*"@*123456789"}:
+        if self.used & {"@", "*"}:
             note = "arguments of the script: give them to fsdpkit submit behind --"
             self._find(line, "$@", ("no home", note))
         for redirection in self.step.command.redirections:
@@ -204,7 +195,7 @@ class BatchLines:
         own = {name for step in self.walk.steps for name, _ in step.assigned} | {*self.walk.slurm}
         for name in sorted((self.used - own) & self.walk.environ.keys()):
             text = f"{name}={self.walk.environ[name]}"
-            self._find(line, text, ("taken", "in the command, from your environment"))
+            self._find(line, text, ("taken", "from your environment"))
 
     # ---- Tables -------------------------------------------------------------------------------
 
@@ -237,15 +228,8 @@ class BatchLines:
             block = step.within[-1]
             outcome = ("no home", f"depends on line {block.line}: {short(block.text, 60)}")
         elif outcome[0] == "taken":
-            self._use(step.command.text)
+            self.used.update(_NAME.findall(step.command.text))
         self._find(step.command.line, text, outcome)
-
-    def _use(self, text: str) -> None:
-        """What a text takes its values from is used, and what these are made of."""
-        for name in {*_NAME.findall(text)} - self.used:
-            self.used.add(name)
-            for source in self.sources.get(name, ()):
-                self._use(source)
 
     def _fate(self, step: Step) -> Outcome | None:
         """None: what it does is said elsewhere."""
@@ -264,8 +248,8 @@ class BatchLines:
             if step.directory == self.walk.slurm["SLURM_SUBMIT_DIR"]:
                 return "not needed", "a job runs where it is submitted from"
             return _ON_NODE if self.walk.unknowns(" ".join(words)) else None
-        if name == ":" and (names := {*_NAME.findall(step.command.text)}):
-            return _IN_COMMAND if names & self.used else _UNUSED
+        if name == ":" and _NAME.search(step.command.text):
+            return _IN_COMMAND
         if name == "eval" and sets_conda_up(self.walk, step):
             return "not needed", _SETS_UP
         if name == "mkdir" and all(_LOGS.search(w) for w in words if not w.startswith("-")):
@@ -276,14 +260,15 @@ class BatchLines:
         return ("not needed", why) if why else ("no home", "fsdpkit runs no other command")
 
     def _assignment(self, step: Step, name: str, value: str) -> Outcome:
-        pasted = name in self.pasted and re.search(r"\s", value.strip())
+        words = value.split()
+        pasted = len(words) > 1 and (name in self.pasted or " ".join(words) in self.command)
         if step.exports and not pasted:
             return self._variable(name, value)
         in_args = any(mark in word for word in self.launch.args for mark in self.walk.marks(value))
         of_ranks = name in OF_RANKS or _OF_ADDRESSES.search(self.walk.shown(value))
         if of_ranks and not in_args:
             return "not needed", _FINDS_ADDRESSES
-        return _IN_COMMAND if name in self.used else _UNUSED
+        return _IN_COMMAND
 
     def _variable(self, name: str, value: str) -> Outcome:
         """What every rank would have in its environment."""
@@ -361,13 +346,6 @@ class BatchLines:
 def _plain(outcome: LineOutcome) -> LineOutcome:
     """As it is printed, and as a comment of the job file has it."""
     return replace(outcome, text=short(outcome.text, 400), note=short(outcome.note, 200))
-
-
-def _only_sets(step: Step) -> int:
-    """First what may take variables, then exports, then what only this script uses."""
-    if step.words:
-        return 2 if step.words[0] == ":" else 0
-    return 1 if step.exports else 2
 
 
 def sets_conda_up(walk: Walk, step: Step) -> bool:

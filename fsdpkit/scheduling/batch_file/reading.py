@@ -99,8 +99,8 @@ def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram]:
 
 def _why_not(walk: Walk, step: Step, launch: StartedProgram, given: Given) -> str | None:
     """Why no job can be made of the command that starts the training."""
-    if launch.evaluated or step.words[0] == "eval":
-        written = short(walk.shown(" ".join(step.words[1:])))
+    if launch.evaluated:
+        written = short(walk.shown(launch.entry))
         return f"eval runs text that the script puts together; write the command itself: {written}"
     if launch.shell_file is not None:
         return (

@@ -13,13 +13,8 @@ from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.scheduling.batch_file.shape import BatchFileError
 
 _MOST_BYTES = 262_144
-_OTHER_SCHEDULERS = {
-    "PBS": r"#PBS\b",
-    "LSF": r"#BSUB\b",
-    "Grid Engine": r"#\$\s+-",
-    "Flux": r"#\s?(?i:flux):",
-}
-"""How the lines of options begin."""
+_OTHER_SCHEDULER = re.compile(r"^#(PBS\b|BSUB\b|\$\s+-|\s?(?i:flux):).*", re.MULTILINE)
+"""The first of the options of PBS, LSF, Grid Engine or Flux."""
 _SBATCH = re.compile(r"^#SBATCH\b", re.MULTILINE)
 _SHELL = re.compile(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(?:\S*/)?(\w+)")
 _BY_SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".slm", ".pbs", ".lsf", ".sge", ".bsub")
@@ -36,18 +31,7 @@ def shell_script_kind(path: Path) -> str | None:
     by_shell = path.suffix.lower() in _BY_SHELLS or (found and found[1].endswith("sh"))
     if _SBATCH.search(head):
         return "an sbatch script" if by_shell or found is None else None
-    if not by_shell:
-        return None
-    other, _ = _other_scheduler(head)
-    return f"a batch script of {other}" if other else "a shell script"
-
-
-def _other_scheduler(text: str) -> tuple[str, re.Match[str] | None]:
-    """Whose options a text has, and the first of them."""
-    for name, begins in _OTHER_SCHEDULERS.items():
-        if found := re.search(f"^{begins}.*", text, re.MULTILINE):
-            return name, found
-    return "", None
+    return "a shell script" if by_shell else None
 
 
 def read_text(path: Path) -> str:
@@ -78,12 +62,11 @@ def check_text(text: str) -> str:
         raise BatchFileError(f"it is a script for {found[1]}; only those of bash and sh are read")
     if _SBATCH.search(text):
         return "an sbatch script"
-    name, option = _other_scheduler(text)
-    if option is not None:
+    if option := _OTHER_SCHEDULER.search(text):
         line = text[: option.start()].count("\n") + 1
         raise BatchFileError(
-            f"its options are for {name} (line {line}: {option.group()[:80]}), not for Slurm: "
-            f"write them as #SBATCH lines"
+            f"its options are for another scheduler (line {line}: {option.group()[:80]}), not for "
+            f"Slurm: write them as #SBATCH lines"
         )
     return "a shell script"
 

@@ -76,11 +76,11 @@ def counts_of(said: Mapping[str, Option], given: Given) -> Counts:
         nodes = 1
     elif nodes is None and total is not None and (tasks or total == 1):
         nodes = -(-total // (tasks or 1))
-    if tasks is None and total is None:
-        tasks = 1
-    elif tasks is None:
-        tasks = _share(total, nodes)
+    tasks = tasks or _share(total, nodes)
     gpus = _gpus(said, nodes, tasks)
+    if tasks is None and total is None:  # Slurm divides the GPUs by those of a task
+        by_task = _count(of_task, of_task.value) if (of_task := said.get("gpus-per-task")) else None
+        tasks, gpus = _share(gpus, by_task) or 1, gpus or by_task
     if (by_gpu := _number(said.get("ntasks-per-gpu"))) and gpus and tasks in (None, 1):
         tasks = by_gpu * gpus
     cpus = _number(said.get("cpus-per-task"))
@@ -104,15 +104,12 @@ def _whole(text: str | None) -> int | None:
 
 
 def _nodes(option: Option | None) -> int | None:
-    if option is None or _whole(option.value):
-        return _number(option)
-    low, _, high = option.value.partition("-")
-    if low != high:
+    if option is not None and _whole(option.value) is None:
         raise BatchFileError(
             f"line {option.line}: {option.written}: a job has a fixed number of nodes; say which "
             f"with --nodes"
         )
-    return _whole(low)
+    return _number(option)
 
 
 def _gpus(said: Mapping[str, Option], nodes: int | None, tasks: int | None) -> int | None:

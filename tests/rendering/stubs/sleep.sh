@@ -1,0 +1,1 @@
+[[ $1 != 5 ]] || exec /usr/bin/sleep 5

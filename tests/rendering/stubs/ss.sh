@@ -1,0 +1,1 @@
+echo "$*" >>"$RECORD/ss"
