@@ -271,7 +271,14 @@ class TaskPaths:
         return self.dir / "stop-requested"
 
     def busy(self, node: int) -> Path:
-        """Of a hold, touched as long as a run is on that node of it."""
+        """Of a hold, touched as long as a run is on that node of it.
+
+        Args:
+            node: Its number in the hold.
+
+        Returns:
+            A file; it is there once the node waits for runs.
+        """
         return self.dir / f"busy-{node}"
 
     @property

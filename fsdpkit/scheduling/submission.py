@@ -363,7 +363,7 @@ def submit(
         >>> same = fsdpkit.Run.open(run.id)    # in any process, at any time
         >>> same.cancel()
         []
-        >>> same.wait().describe()
+        >>> same.wait().state
         'CANCELLED'
     """
     asked = dict(locals())
