@@ -21,6 +21,8 @@ COMMANDS = {
     "submit": "Submit a job: by default, T5 training on 2 nodes x 4 GPUs.",
     "sweep": "Try many settings of a job; optionally train only the best on.",
     "scale": "Measure how a job scales with nodes, for a proposal.",
+    "hold": "Get nodes once, and start one run after another on them.",
+    "release": "Give back the nodes of a hold.",
     "resume": "Continue a run that ended, on other resources if asked.",
     "status": "Show the state of runs.",
     "logs": "Print or follow the ranks' output, or only the errors.",

@@ -19,6 +19,7 @@ from fsdpkit.cli.options import (
     WithTrainerArgs,
     as_typed,
     complete,
+    complete_run,
     fsdpkit_as_typed,
     going_on,
     grouped,
@@ -100,6 +101,13 @@ def _judged(answer: str) -> None:
     is_flag=True,
     help="Run in the allocation that this shell is in, queue nothing; implies --wait.",
 )
+@grouped(
+    HOW,
+    "--on",
+    metavar="HOLD",
+    shell_complete=complete_run,
+    help="Run on nodes that fsdpkit hold has; implies --wait.",
+)
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @grouped(
     HOW,
@@ -153,10 +161,14 @@ def command(
     say_what_is_not_read()
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
-    if soonest and asked["here"]:
-        raise click.UsageError("--soonest asks about queues, which --here needs not: choose one.")
-    if check and asked["here"]:
-        raise click.UsageError("--check asks about a queue, which --here needs not: choose one.")
+    at_once = "--here" if asked["here"] else "--on" if asked["on"] else ""
+    if asked["here"] and asked["on"]:
+        raise click.UsageError("--here is this shell's allocation, --on a hold: choose one.")
+    for option, given in (("--check", check), ("--soonest", soonest)):
+        if given and at_once:
+            raise click.UsageError(
+                f"{option} asks about a queue, which {at_once} needs not: choose one."
+            )
     if module is not None:
         if job is not None:
             raise click.UsageError(f"-m starts a module: leave out {job}, or put it behind --.")
@@ -179,13 +191,13 @@ def command(
             return _judged(verdict)
         click.echo(verdict)
         return 0
-    if not request.here:
+    if not at_once:
         say_what_is_left_out(submission.leaked_variables())
     run = submission.submit_plan(plan, request.runs, agreed)
     report(run, as_json)
     say_what_the_copy_lacks(run)
-    if wait or follow or request.here:
-        with ending(run) if request.here else going_on(run.id):
+    if wait or follow or at_once:
+        with ending(run) if at_once else going_on(run.id):
             if follow:
                 print_output(run)
             return outcome(run)

@@ -35,6 +35,8 @@ class Allocation:
     """As the cluster calls itself."""
     submit_s: float
     """When it was submitted, by the cluster's clock."""
+    hold: str | None = None
+    """The run that it is, if it was made to be held for others (`fsdpkit hold`)."""
 
     @property
     def resources(self) -> dict[str, Any]:
@@ -46,9 +48,10 @@ class Allocation:
     def refuse_more(self, resources: Resources, *, needs_gpus: bool) -> None:
         """Raise UsageError for what the allocation lacks."""
         if lacking := [*self._lacking(resources, needs_gpus)]:
+            what, option = ("allocation", "--here") if self.hold is None else ("hold's job", "--on")
             raise UsageError(
-                f"the allocation {self.job_id} has {', '.join(lacking)}: ask for less, or leave "
-                "out --here to queue a job"
+                f"the {what} {self.job_id} has {', '.join(lacking)}: ask for less, or leave out "
+                f"{option} to queue a job"
             )
 
     def _lacking(self, resources: Resources, needs_gpus: bool) -> Iterator[str]:

@@ -272,6 +272,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     warning_s: Annotated[
         int, Meta(ge=10, le=65535, description="Seconds before the end that the job is warned.")
     ] = 120
+    hold_idle_s: Annotated[
+        Annotated[int, Meta(ge=0, le=86400)] | None,
+        Meta(
+            description="The longest that nodes of fsdpkit hold may be without a run, in seconds; "
+            "0: nobody may hold nodes."
+        ),
+    ] = None
 
 
 class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fsdpkit.launching import kernel, python_path, warm
 from fsdpkit.launching.allocator import set_allocator
@@ -19,16 +19,24 @@ from fsdpkit.launching.job_log import say
 from fsdpkit.launching.program import Program
 from fsdpkit.launching.signing import take_secret
 
+if TYPE_CHECKING:
+    from fsdpkit.launching.fork_server import LoadedTorch
 
-def main() -> NoReturn:
+
+def main(loaded: LoadedTorch | None = None) -> NoReturn:
     """Exits with the status of this node's task: 0, or that of the first failure on this node.
 
-    In a forked rank, which returns here later from a copy of this process: with the script's own.
+    loaded: what this process was forked with. In a forked rank, which returns here later from a
+    copy of this process: with the script's own.
     """
+    if loaded is None and "FSDPKIT_HOLD" in os.environ:
+        from fsdpkit.launching import held
+
+        held.hand_over(os.environ)
     python_path.restore(os.environ)
     take_secret(os.environ)
     set_allocator(os.environ)  # before anything imports torch
-    if isinstance(program := warm.start(os.environ), Program):
+    if isinstance(program := warm.start(os.environ, loaded), Program):
         program.run()
     leave(run_agent())
 

@@ -156,25 +156,43 @@ def of_ranks_among(reads: Collection[str], before: Mapping[str, str]) -> list[st
     return sorted(n for n in reads if n in _OF_RANKS or (of_ranks(n) and n not in before))
 
 
+class Reads(set[str]):
+    """Names of variables that were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = set[str]()
+        """Those that were asked for by name, and not only met when all were copied."""
+
+
 @contextmanager
-def reads_of_variables() -> Iterator[set[str]]:
+def reads_of_variables() -> Iterator[Reads]:
     """Collects the names of variables that Python code asks for in the block. Those of Slurm that
     this process has, for its node, are hidden meanwhile: who copies all asks for none by name."""
-    found: set[str] = set()
+    found = Reads()
     kind: Any = type(os.environ)
-    before = kind.__getitem__
+    getitem, iterate = kind.__getitem__, kind.__iter__
+    copied: list[str] = []
 
-    def getitem(self: Any, key: Any) -> Any:
+    def watched(self: Any, key: Any) -> Any:
         if isinstance(key, str):
             found.add(key)
-        return before(self, key)
+            if copied[-1:] == [key]:
+                copied.pop()
+            else:
+                found.named.add(key)
+        return getitem(self, key)
+
+    def from_now_on(self: Any) -> Iterator[str]:
+        copied[:] = [*iterate(self)][::-1]
+        return iter(copied[::-1])
 
     hidden = {name: os.environ.pop(name) for name in slurm_variables.NAMES if name in os.environ}
-    kind.__getitem__ = getitem
+    kind.__getitem__, kind.__iter__ = watched, from_now_on
     try:
         yield found
     finally:
-        kind.__getitem__ = before
+        kind.__getitem__, kind.__iter__ = getitem, iterate
         os.environ.update(hidden)
 
 

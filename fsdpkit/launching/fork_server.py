@@ -21,7 +21,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -85,7 +85,7 @@ class ForkServer:
     def preload(self, *modules: str) -> None:
         """Have it import what scripts may need, all of it or none; does not wait."""
         with contextlib.suppress(OSError):
-            _send(self._control, {"modules": modules})
+            send(self._control, {"modules": modules})
 
     def start(
         self,
@@ -115,7 +115,7 @@ class ForkServer:
         with mine:
             with theirs:
                 try:
-                    _send(self._control, request, [*files, theirs.fileno()])
+                    send(self._control, request, [*files, theirs.fileno()])
                 except OSError as error:
                     raise self._give_up("the fork server has ended") from error
             try:
@@ -134,7 +134,7 @@ class ForkServer:
                 raise self._give_up("the fork server is stopped")
             if time.monotonic() > deadline:
                 raise self._give_up(f"the fork server did not answer for {self._limit_s:.0f} s")
-        if (answer := _receive(mine)[0]) is None:
+        if (answer := receive(mine)[0]) is None:
             # It died during this request; whatever is left behind it answers the next.
             raise ServerLostError("the fork server ended")
         return answer
@@ -161,16 +161,24 @@ class ForkServer:
                 time.sleep(0.01)
 
 
-def start() -> ForkServer | Program:
-    """Import torch and fork the server, from a process that has done little else.
+@dataclass
+class LoadedTorch:
+    """A process that has imported torch and little else, and may be forked."""
 
-    Returns the server in the calling process, and in each rank forked later the program that it is
-    to run. Raises ColdStartError if forking is not safe, and what importing torch raises.
+    aside: SetAside
+    limit_s: float
+    """How long a server may take to answer. A slow file server slows the other imports, too: it is
+    a multiple of this import."""
+
+
+def load(variables: Mapping[str, str], inherited: Collection[int]) -> LoadedTorch:
+    """Import torch into this process, which has done little else.
+
+    variables: its environment. inherited: files that it was started with. Raises ColdStartError if
+    it could not be forked then, and what importing torch raises.
     """
-    inherited = fork_safety.inherited_files()
     if why := fork_safety.reason_not_to_begin(inherited):
         raise ColdStartError(why)
-    variables = dict(os.environ)
     began_s = time.monotonic()
     aside = SetAside()
     reads = set[str]()
@@ -180,10 +188,20 @@ def start() -> ForkServer | Program:
         reads |= aside.load(name)
     in_rank.watch_imports()  # has no effect before a rank begins
     skip_destructors(os.environ)
-    # A slow file server slows the other imports, too: the time limit is a multiple of this import.
-    limit_s = max(_SHORTEST_LIMIT_S, 10 * (time.monotonic() - began_s))
     if own := fork_safety.of_ranks_among(reads, variables):
         raise ColdStartError(f"importing torch reads {', '.join(own)}")
+    return LoadedTorch(aside, max(_SHORTEST_LIMIT_S, 10 * (time.monotonic() - began_s)))
+
+
+def start(loaded: LoadedTorch | None = None) -> ForkServer | Program:
+    """Import torch, unless that is done, and fork the server, from a process that has done little
+    else.
+
+    Returns the server in the calling process, and in each rank forked later the program that it is
+    to run. Raises ColdStartError if forking is not safe, and what importing torch raises.
+    """
+    inherited, variables = fork_safety.inherited_files(), dict(os.environ)
+    loaded = loaded or load(variables, inherited)
     if why := fork_safety.reason_not_to_fork(inherited):
         raise ColdStartError(f"after torch's import {why}")
     agent = os.getpid()
@@ -196,12 +214,12 @@ def start() -> ForkServer | Program:
         stream.flush()
     if pid := os.fork():
         theirs.close()
-        return ForkServer(mine, pid, limit_s)
+        return ForkServer(mine, pid, loaded.limit_s)
     mine.close()
     for number in inherited:
         with contextlib.suppress(OSError):
             os.close(number)
-    return _Server(theirs, agent, variables, aside).serve()
+    return _Server(theirs, agent, variables, loaded.aside).serve()
 
 
 @dataclass
@@ -224,7 +242,7 @@ class _Server:
             for number in WARNINGS:  # Slurm sends its warnings to all processes of a step
                 signal.signal(number, signal.SIG_IGN)
             while True:
-                request, files = _receive(self.control)
+                request, files = receive(self.control)
                 if request is None:
                     os._exit(0)
                 if "modules" in request:
@@ -245,7 +263,9 @@ class _Server:
         kernel.die_with_parent(me)
         kernel.adopt_orphans()  # processes left by a library end with this one
         try:
-            reads = {read for name in request["modules"] for read in self.aside.load(name)}
+            known = {group.name for group in self.aside.groups}
+            names = [name for name in request["modules"] if name not in known]
+            reads = {read for name in names for read in self.aside.load(name)}
             why = fork_safety.reason_not_to_fork([self.control.fileno()])
             if own := fork_safety.of_ranks_among(reads, self.variables):
                 why = f"{', '.join(own)} is read, which each rank has of its own"
@@ -268,7 +288,7 @@ class _Server:
                 self._check(program, environ, [*files, talk.fileno()])
             except (ColdStartError, OSError) as error:
                 with contextlib.suppress(OSError):
-                    _send(talk, {"cold": str(error)})
+                    send(talk, {"cold": str(error)})
                 for number in files:
                     os.close(number)
                 return None
@@ -311,19 +331,19 @@ class _Server:
         kernel.die_with_parent(self.agent)
         with contextlib.suppress(OSError):  # without Yama it is not needed
             kernel.be_traced_by(self.agent)
-        _send(talk, {"pid": os.getpid()})
+        send(talk, {"pid": os.getpid()})
         if talk.recv(1) != _GO:  # the agent has given it up
             os._exit(1)
 
 
-def _send(to: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
+def send(to: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     body = json.dumps(message).encode("ascii")
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
     to.sendmsg([_LENGTH.pack(len(body))], rights, socket.MSG_NOSIGNAL)
     to.sendall(body, socket.MSG_NOSIGNAL)
 
 
-def _receive(source: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+def receive(source: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """The next message and its files; None at the end."""
     head, files, _, _ = socket.recv_fds(source, _LENGTH.size, 8)
     while len(head) < _LENGTH.size:

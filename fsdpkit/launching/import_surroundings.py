@@ -73,7 +73,7 @@ class ImportSurroundings:
     def settings_changed(self) -> str | None:
         """What a library may notice that loads others of C or C++."""
         now = ImportSurroundings.now()
-        if names := [name for name in sorted(self.variables_changed()) if not _is_read_late(name)]:
+        if names := [name for name in sorted(self.variables_changed()) if not is_read_late(name)]:
             return _changed(names)
         if now.directory != self.directory:
             return "the working directory changed"
@@ -119,7 +119,8 @@ def _changed(names: list[str]) -> str:
     return f"{', '.join(names[:3])} changed"
 
 
-def _is_read_late(name: str) -> bool:
+def is_read_late(name: str) -> bool:
+    """Whether this variable is not read when torch is loaded, but later, if at all."""
     return name in _READ_LATE or name.startswith(_READ_LATE_BY_PREFIX)
 
 

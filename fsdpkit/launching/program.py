@@ -58,7 +58,7 @@ class Program:
     def parse(cls, command: Sequence[str]) -> Program:
         """Raises ColdStartError for whatever this interpreter could not have become."""
         executable, *words = command
-        if not _same_interpreter(executable):
+        if not same_interpreter(executable):
             raise ColdStartError(f"{executable} is another program than {sys.executable}")
         unbuffered = words[:1] == ["-u"]
         if unbuffered:
@@ -194,7 +194,7 @@ def _above_standard(descriptor: int) -> int:
     return moved
 
 
-def _same_interpreter(executable: str) -> bool:
+def same_interpreter(executable: str) -> bool:
     """Whether it is this Python in this environment; a virtual one is recognised by its
     directory."""
     here = os.path.realpath(os.path.dirname(sys.executable))

@@ -68,6 +68,8 @@ class Group:
     loggers: list[logging.Logger]
     attributes: list[tuple[Any, str, Any]]
     """Modules of the group as attributes of packages of an earlier one."""
+    named: set[str] = field(default_factory=set)
+    """Of the reads, those of variables that were asked for by name."""
 
     @classmethod
     def ours(cls) -> Group:
@@ -145,6 +147,7 @@ class SetAside:
                 if name not in loggers and isinstance(each, logging.Logger)
             ],
             list(_attributes(packages, loaded_first | set(self._names()))),
+            reads.named,
         )
         self.groups.append(group)
         return reads

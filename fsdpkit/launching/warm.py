@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.errors import NodeError, StorageError
 from fsdpkit.launching import fork_server
-from fsdpkit.launching.fork_server import ForkServer
+from fsdpkit.launching.fork_server import ForkServer, LoadedTorch
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.program import ColdStartError, Program, ServerLostError
 from fsdpkit.launching.set_aside import TRAINER, WITH_TORCH
@@ -31,16 +31,17 @@ class _Here:
 _here = _Here()
 
 
-def start(environ: Mapping[str, str]) -> Program | None:
+def start(environ: Mapping[str, str], loaded: LoadedTorch | None = None) -> Program | None:
     """Start this node's fork server, unless the job says `off`.
 
-    Returns None to the agent, and to each rank the program that it is to run. The checks before
-    training report any problem with torch or the run's directory.
+    loaded: what this process was forked with. Returns None to the agent, and to each rank the
+    program that it is to run. The checks before training report any problem with torch or the run's
+    directory.
     """
     try:
         if _launch(environ).warm == "off":
             return None
-        started = fork_server.start()
+        started = fork_server.start(loaded)
     except ColdStartError as error:
         _here.why_not = str(error)
         return None

@@ -134,6 +134,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     srun: Annotated[
         list[str], Meta(description="Options of each srun in an allocation that exists; or none.")
     ]
+    hold: Annotated[
+        str | None, Meta(description="The run whose nodes these are (fsdpkit hold); or none.")
+    ]
     container: Annotated[
         list[str], Meta(description="Words before the command that run it in a container; or none.")
     ]

@@ -155,6 +155,7 @@ def _check_handed_on(plan: Plan) -> None:
     """A template that does not hand these on would run the job, or each task, as if it had none."""
     for name, given in (
         ("srun", plan.allocation),
+        ("hold", plan.allocation and plan.allocation.hold),
         ("container_srun", is_by_plugin(plan.job, plan.site.profile)),
         ("array_args", _array_args(plan)),
         ("array_variables", _array_variables(plan)),
@@ -232,6 +233,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             passed=job.passed,
         ),
         srun=_srun(plan, run_dir),
+        hold=plan.allocation.hold if plan.allocation else None,
         container=command_words(plan.job, profile, run_dir),
         container_srun=container_srun(plan.job, profile, run_dir, plan.work_dir),
         steps=StepNames(
@@ -252,7 +254,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
 
 
 def _srun(plan: Plan, run_dir: Path) -> list[str]:
-    if plan.allocation is None:
+    if plan.allocation is None or plan.site.profile.kind == "local":
         return []
     return plan.allocation.srun_words(plan.job.spec.resources.nodes, run_dir.name)
 

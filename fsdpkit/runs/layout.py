@@ -50,6 +50,7 @@
         debug/                      profiles, memory snapshots, the flight recorder's dumps, which
                                     are their owner's alone: attempt-<n>/flight-<launch>/
         stop-requested              makes the job save and stop; `warning` in it: and come back
+        busy-<i>                    of a hold: touched while a run is on its node i
         ends-at                     seconds since the epoch: the job's end, once Slurm has warned
         save-requested              makes it save and go on (runs/save_requests.py)
         save-answered               what became of the request
@@ -267,6 +268,17 @@ class TaskPaths:
     def stop_requested(self) -> Path:
         """A file that makes the job save and stop while it exists."""
         return self.dir / "stop-requested"
+
+    def busy(self, node: int) -> Path:
+        """Of a hold, touched as long as a run is on that node of it.
+
+        Args:
+            node: Its number in the hold.
+
+        Returns:
+            A file; it is there once the node waits for runs.
+        """
+        return self.dir / f"busy-{node}"
 
     @property
     def ends_at(self) -> Path:

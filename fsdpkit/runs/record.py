@@ -110,6 +110,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     slurm_cluster: ClusterName | None = None
     slurm_submit_s: Time | None = None
     here: bool = False
+    holds: bool = False
+    """Whether its nodes wait for other runs (`fsdpkit hold`)."""
+    on: RunId | None = None
+    """The hold that it ran on."""
     seen: Ended | None = None
     ended: Ended | None = None
     """Once the scheduler had said how every job ended: those states by job id, not asked again."""

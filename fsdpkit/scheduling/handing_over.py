@@ -93,6 +93,11 @@ def _taker(plan: Plan) -> Cluster:
     profile = plan.site.profile
     if plan.allocation is None:
         return cluster_of(profile.kind, profile.slurm_clusters)
+    if profile.kind == "local":
+        from fsdpkit.scheduling.local.client import LocalClient
+
+        nodes = plan.allocation.nodes[: plan.job.spec.resources.nodes]
+        return LocalClient(nodes, plan.allocation.job_id)
     from fsdpkit.scheduling.here.client import AllocationClient
 
     return AllocationClient(profile.slurm_clusters, allocation=plan.allocation)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.assets import packaged_dir
 from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, choose_site
@@ -72,6 +73,8 @@ class SubmitRequest(Wanted):
     """`NAME=VALUE` or `NAME` each: options of sbatch that no key stands for."""
     here: bool = False
     """Run in the allocation around this process, in place of being queued."""
+    on: str | None = None
+    """The run that holds nodes for it (`fsdpkit hold`), in place of being queued."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -119,10 +122,10 @@ def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
 
 def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
     allocation = None
-    if request.here:
+    if request.here or request.on:
         from fsdpkit.scheduling.here.request import in_allocation
 
-        request, allocation = in_allocation(request, asked_for)
+        request, allocation = in_allocation(request, asked_for, request.on, request.runs)
     site, why, job = asked_for(request)
     work_dir = Path.cwd()
     template = load_template(job.spec.template)
@@ -275,7 +278,9 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
         ranks_per_node=plan.job.spec.ranks_per_node,
         array=parse_array(plan.array)[0] if plan.array else None,
         left_out=[node for node, _ in plan.avoided],
-        here=plan.allocation is not None,
+        here=plan.allocation is not None and plan.site.profile.kind == "slurm",
+        on=plan.allocation.hold if plan.allocation else None,
+        holds=plan.job.entry.file == packaged_dir() / "jobs" / "hold.py",
         submitted_s=now_s(),
         work_dir=str(plan.work_dir),
         command=sys.argv,
@@ -311,6 +316,7 @@ def submit(
     by_plan: bool = True,
     sbatch_options: Sequence[str] = (),
     here: bool = False,
+    on: str | None = None,
 ) -> Run:
     """Submit a job, as `fsdpkit submit` does, and return without waiting for it.
 
@@ -337,6 +343,8 @@ def submit(
         by_plan: Refuse a job that `fsdpkit plan` has shown not to fit.
         sbatch_options: `NAME=VALUE` or `NAME` each: options of sbatch that no key stands for.
         here: Run in the allocation around this process, which has to outlive the run.
+        on: Run on the nodes that this run of `fsdpkit hold` has; on Slurm this process has to
+            outlive the run.
 
     Returns:
         The run; its `job_id` is the scheduler's.
@@ -355,7 +363,7 @@ def submit(
         >>> same = fsdpkit.Run.open(run.id)    # in any process, at any time
         >>> same.cancel()
         []
-        >>> same.wait().describe()
+        >>> same.wait().state
         'CANCELLED'
     """
     asked = dict(locals())

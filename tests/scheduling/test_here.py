@@ -18,6 +18,7 @@ from fsdpkit.scheduling import submission
 from fsdpkit.scheduling.here import allocation as asking
 from fsdpkit.scheduling.here import request as requests
 from fsdpkit.scheduling.here import state as states
+from fsdpkit.scheduling.here.commands import Step
 from fsdpkit.scheduling.job_mark import JobMark, JobTraits, MarkedJob
 from fsdpkit.scheduling.states import JobState
 
@@ -133,8 +134,9 @@ class TestState:
         return MarkedJob("7", mark)
 
     @pytest.fixture
-    def steps(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-        steps = [("7.0", f"{states.SCRIPT_STEP}{RUN}"), ("7.1", RUN), ("7.2", "bash")]
+    def steps(self, monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+        names = f"{states.SCRIPT_STEP}{RUN}", RUN, "bash"
+        steps = [Step(f"7.{number}", name, "n1") for number, name in enumerate(names)]
         monkeypatch.setattr(states, "steps_of", lambda job_id, cluster=None: steps)
         return steps
 
@@ -160,9 +162,7 @@ class TestState:
         assert found is not None
         assert found.state == state
 
-    def test_without_its_step_it_is_lost(
-        self, job: MarkedJob, steps: list[tuple[str, str]]
-    ) -> None:
+    def test_without_its_step_it_is_lost(self, job: MarkedJob, steps: list[Step]) -> None:
         self.write(job, "RUNNING")
         del steps[0]
         found = states.state_here(job, JobState("RUNNING", "squeue"), None)
@@ -171,7 +171,7 @@ class TestState:
         assert not found.succeeded
 
     def test_only_the_runs_own_steps_are_ended(
-        self, job: MarkedJob, steps: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+        self, job: MarkedJob, steps: list[Step], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ended: list[object] = []
         monkeypatch.setattr(states, "warn_step", lambda step, cluster: ended.append(step))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from fsdpkit.config.allocation import Allocation
 from fsdpkit.errors import SchedulerError, UsageError
-from fsdpkit.scheduling.here.commands import SCRIPT_STEP, host_names, job_text
+from fsdpkit.scheduling.here.commands import SCRIPT_STEP, Step, host_names, job_text
 from fsdpkit.scheduling.slurm import Round, SlurmClient
 from fsdpkit.scheduling.states import job_fields, parse_time
 
@@ -36,10 +36,13 @@ def allocation_here() -> Allocation:
             f"--here: job {job_id} of this shell's environment is {state}, or another user's: "
             "get an allocation with salloc"
         )
-    return _allocation(job_id, text, fields)
+    return allocation_of(job_id, text, SlurmClient())
 
 
-def _allocation(job_id: str, text: str, fields: dict[str, str]) -> Allocation:
+def allocation_of(job_id: str, text: str, client: SlurmClient) -> Allocation:
+    """What a running job has, by `scontrol show job -d`. Raises SchedulerError if that does not say
+    it."""
+    fields = job_fields(text)
     names = host_names(fields.get("NodeList", ""))
     submitted = parse_time(fields.get("SubmitTime", ""))
     cores, gpus = per_node(text)
@@ -55,7 +58,7 @@ def _allocation(job_id: str, text: str, fields: dict[str, str]) -> Allocation:
         left_s=_UNLIMITED_S if ends is None else max(0, int(ends - time.time())),
         partition=fields.get("Partition", ""),
         account=account if account not in ("", "(null)") else None,
-        cluster=SlurmClient().name(Round()),
+        cluster=client.name(Round()),
         submit_s=submitted,
     )
 
@@ -77,7 +80,7 @@ def _count(ids: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, _, last in spans)
 
 
-def other_run_in(steps: Sequence[tuple[str, str]]) -> str | None:
-    """The run whose script is a step of the allocation, by ids and names of its steps."""
-    names = (name.partition(SCRIPT_STEP)[2] for _, name in steps if name.startswith(SCRIPT_STEP))
+def other_run_in(steps: Sequence[Step]) -> str | None:
+    """The run whose script is a step of the allocation."""
+    names = (step.run for step in steps if step.name.startswith(SCRIPT_STEP))
     return next(names, None)

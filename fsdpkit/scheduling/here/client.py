@@ -45,7 +45,7 @@ class AllocationClient(SlurmClient):
         steps = steps_of(job_id, self.cluster)
         if steps is None:
             raise SchedulerError(f"squeue does not say what runs in the allocation {job_id}")
-        if (other := other_run_in(steps)) is not None:
+        if not self.allocation.hold and (other := other_run_in(steps)) is not None:
             raise UsageError(
                 f"run {other} is in the allocation {job_id} already: wait for its end, or end it "
                 f"with fsdpkit cancel {other}"

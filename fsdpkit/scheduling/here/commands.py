@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.scheduling.answers import call
@@ -28,14 +29,29 @@ def host_names(node_list: str) -> list[str]:
     return _told("scontrol", "show", "hostnames", node_list).split()
 
 
-def steps_of(job_id: str, cluster: str | None = None) -> list[tuple[str, str]] | None:
-    """Id and name of each running step of an allocation; None if Slurm does not say."""
+class Step(NamedTuple):
+    """A running step of an allocation."""
+
+    id: str
+    name: str
+    nodes: str
+    """As Slurm lists them: `n[1-2]`."""
+
+    @property
+    def run(self) -> str:
+        """The run that it is of, if it is one's: its script, or what that started."""
+        return self.name.removeprefix(SCRIPT_STEP)
+
+
+def steps_of(job_id: str, cluster: str | None = None) -> list[Step] | None:
+    """The running steps of an allocation; None if Slurm does not say."""
     try:
-        told = _told("squeue", *_where(cluster), "-s", "-h", "-o", "%i|%j", "-j", job_id)
+        told = _told("squeue", *_where(cluster), "-s", "-h", "-o", "%i|%j|%N", "-j", job_id)
     except SchedulerError:
         return None
-    rows = (line.strip().partition("|") for line in told.splitlines() if "|" in line)
-    return [(step, name) for step, _, name in rows if step.partition(".")[0] == job_id]
+    rows = (line.strip().split("|") for line in told.splitlines())
+    found = [Step(row[0], "|".join(row[1:-1]), row[-1]) for row in rows if len(row) > 2]
+    return [step for step in found if step.id.partition(".")[0] == job_id]
 
 
 def end_steps(steps: Sequence[str], cluster: str | None = None) -> None:

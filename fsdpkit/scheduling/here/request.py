@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -12,6 +13,7 @@ from fsdpkit.config.site import LoadedSite
 from fsdpkit.errors import UsageError
 from fsdpkit.runs.record import RunRecord
 from fsdpkit.scheduling.here.allocation import allocation_here
+from fsdpkit.scheduling.here.held import nodes_held_by
 from fsdpkit.scheduling.wanted import Wanted
 
 AnyRequest = TypeVar("AnyRequest", bound=Wanted)
@@ -19,22 +21,30 @@ Loaded = tuple[LoadedSite, str, LoadedJob]
 
 
 def in_allocation(
-    request: AnyRequest, load: Callable[[AnyRequest], Loaded]
+    request: AnyRequest,
+    load: Callable[[AnyRequest], Loaded],
+    hold: str | None = None,
+    runs: str | os.PathLike[str] | None = None,
 ) -> tuple[AnyRequest, Allocation]:
-    """The request with what nobody asked for otherwise taken from the allocation.
+    """The request with what nobody asked for otherwise taken from the allocation, which is that of
+    the run `hold`, or the one around this process.
 
     What a job that comes with fsdpkit says of nodes, GPUs and time, and what is built in, counts
     as not asked for; of a run that is resumed, its time and account too. Raises UsageError for
     more than there is, and outside an allocation.
     """
+    option = "--here" if hold is None else "--on"
     for name in ("array", "after", "chained", "partition", "spare"):
         if getattr(request, name, None):
-            raise UsageError(f"--{name} is for a job that is queued: leave it out, or --here")
+            raise UsageError(f"--{name} is for a job that is queued: leave it out, or {option}")
     site, _, job = load(request)
     profile = site.profile
-    if profile.kind != "slurm":
+    if hold is not None:
+        found = nodes_held_by(hold, runs, profile.kind)
+    elif profile.kind != "slurm":
         raise UsageError(f"--here is for an allocation of Slurm's, not for {profile.title}")
-    found = allocation_here()
+    else:
+        found = allocation_here()
     own = {key: value for key, value in found.resources.items() if not _asked(job, key)}
     if found.partition in profile.partitions:
         own["partition"] = found.partition
@@ -44,7 +54,7 @@ def in_allocation(
     resources = load(request)[2].spec.resources
     found.refuse_more(resources, needs_gpus=profile.gpu_request.form != "none")
     if resources.spare:
-        raise UsageError("resources.spare is for a job that is queued: leave it out, or --here")
+        raise UsageError(f"resources.spare is for a job that is queued: leave it out, or {option}")
     return request, found
 
 

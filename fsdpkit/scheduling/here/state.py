@@ -50,7 +50,7 @@ def state_here(job: MarkedJob, allocation: JobState | None, cluster: str | None)
 
 def _goes_on(job: MarkedJob, run_id: str, cluster: str | None) -> bool:
     steps = steps_of(job.id, cluster)
-    return steps is None or f"{SCRIPT_STEP}{run_id}" in [name for _, name in steps]
+    return steps is None or f"{SCRIPT_STEP}{run_id}" in [step.name for step in steps]
 
 
 def request_end(directory: Path) -> None:
@@ -70,9 +70,9 @@ def end_here(job: MarkedJob, directory: Path, cluster: str | None) -> None:
     steps, run_id = steps_of(job.id, cluster), directory.parent.name
     if steps is None:
         raise SchedulerError(f"squeue does not say which steps of job {job.id} are the run's")
-    script = [step for step, name in steps if name == f"{SCRIPT_STEP}{run_id}"]
+    script = [step.id for step in steps if step.name == f"{SCRIPT_STEP}{run_id}"]
     for step in script:
         with contextlib.suppress(SchedulerError):
             warn_step(step, cluster)
     if not script:
-        end_steps([step for step, name in steps if name == run_id], cluster)
+        end_steps([step.id for step in steps if step.name == run_id], cluster)

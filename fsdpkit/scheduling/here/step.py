@@ -50,7 +50,7 @@ def main() -> int:
 def _end_the_rest(job_id: str, run_id: str) -> None:
     """Steps of the run that outlived their srun, as where that was killed."""
     try:
-        end_steps([step for step, name in steps_of(job_id) or [] if name == run_id])
+        end_steps([step.id for step in steps_of(job_id) or [] if step.name == run_id])
     except SchedulerError as error:
         print(f"fsdpkit: {error}", file=sys.stderr)
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -50,8 +51,14 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+@dataclass(frozen=True)
 class LocalClient:
     """The cluster that is this machine."""
+
+    nodes: tuple[str, ...] = ()
+    """Those that a job gets, of a hold; empty: its own."""
+    hold: str | None = None
+    """The number of the hold's job."""
 
     elsewhere: ClassVar[bool] = False
     chains: ClassVar[bool] = False
@@ -79,6 +86,8 @@ class LocalClient:
             raise SchedulerError(f"the local cluster knows no job {after} to wait for")
         job = store.create()
         description = {"options": options, "tasks": tasks, "after": after}
+        if self.hold:
+            description |= {"hold": self.hold, "nodes": self.nodes}
         # As it is now, whoever may change or exchange the original while the job waits or runs.
         write_atomically(job.dir / "script.sh", text)
         write_atomically(job.dir / "job.json", json.dumps(description))

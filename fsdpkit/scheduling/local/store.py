@@ -91,6 +91,18 @@ class LocalJob:
             return False
 
 
+def on_hold(job_id: str) -> list[LocalJob]:
+    """Jobs that run on the nodes of this one."""
+    found = (LocalJob(path) for path in top().glob("[0-9]*") if path.name.isdecimal())
+    return [
+        job
+        for job in found
+        if (job.dir / "job.json").exists()
+        and job.description.get("hold") == job_id
+        and _goes_on(job.state())
+    ]
+
+
 def _goes_on(state: JobState | None) -> bool:
     return state is not None and state.phase in ("pending", "running")
 

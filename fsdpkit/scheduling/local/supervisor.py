@@ -92,7 +92,9 @@ def _environment(
 ) -> dict[str, str]:
     """What Slurm would set for the batch script."""
     options = description["options"]
-    nodes = nodes_of(int(job.id) * 7 + (task or 0), int(options["nodes"]))
+    nodes = description.get("nodes") or nodes_of(
+        int(job.id) * 7 + (task or 0), int(options["nodes"])
+    )
     environment = dict(os.environ)  # as the submitter had it, without its Slurm variables
     bin_dir = job.dir / "bin"
     write_commands(bin_dir)

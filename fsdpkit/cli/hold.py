@@ -1,0 +1,135 @@
+"""`fsdpkit hold`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import (
+    HOW,
+    GroupedCommand,
+    fsdpkit_as_typed,
+    grouped,
+    say_what_is_not_read,
+    wanted,
+)
+from fsdpkit.cli.submit import ending, failure_lines, outcome, print_script, rendered, say_where
+from fsdpkit.cli.trusting import consent, trust_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.states import JobState
+
+JOB = "hold"
+FAILED = 70
+
+
+@answer("fsdpkit.hold/1")
+def _held(run: str, job_id: str | None, dir: Path, state: str) -> None:
+    """Nodes that are held, or that were asked for."""
+
+
+@click.command("hold", cls=GroupedCommand)
+@wanted("nodes", "gpus", "time", "cluster", "partition", "account", "sets")
+@grouped(
+    HOW,
+    "--idle",
+    "idle_s",
+    metavar="TIME",
+    help="End when no run was on it for so long: 90s, 15m (default), 2h.",
+    callback=lambda ctx, parameter, value: None if value is None else _seconds(value),
+)
+@wanted("runs")
+@trust_option
+@grouped(
+    HOW,
+    "--here",
+    is_flag=True,
+    help="Hold the allocation that this shell is in, as long as this command runs.",
+)
+@grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
+@grouped(HOW, "--no-wait", is_flag=True, help="Return once it is queued.")
+@json_option(_held, rendered)
+def command(
+    idle_s: int | None,
+    trust: tuple[str, ...],
+    dry_run: bool,
+    no_wait: bool,
+    as_json: bool,
+    **asked: Any,
+) -> int:
+    """Get nodes once, and start one run after another on them in seconds.
+
+    \b
+      fsdpkit hold --nodes 2 --gpus 4 --time 2:00:00
+      fsdpkit submit train.py --on HOLD -- --lr 1e-4
+      fsdpkit release HOLD
+
+    Waits until the nodes are there, and prints the hold's name. It ends at its time limit, by
+    fsdpkit release, and when no run was on it for --idle.
+    """
+    from fsdpkit.config.site import choose_site
+    from fsdpkit.scheduling import submission
+    from fsdpkit.scheduling.here.held import idle_limit_s
+
+    say_what_is_not_read()
+    limit_s = idle_limit_s(idle_s, choose_site(asked["cluster"])[0])
+    request = submission.SubmitRequest(JOB, args=("--idle", str(limit_s)), **asked)
+    agreed = consent(trust, submits=not dry_run)
+    plan, why = submission.plan(request, agreed)
+    say_where(plan, why)
+    if dry_run:
+        print_script(submission.script_of(plan, request.runs), as_json)
+        return 0
+    run = submission.submit_plan(plan, request.runs, agreed)
+    if not as_json:
+        click.echo(run.id)
+        click.echo(f"job {run.job_id}, in {run.dir}")
+    state = None if no_wait else _until_ready(run)
+    words = state.describe() if state else "PENDING"
+    if as_json:
+        _held(run.id, run.job_id, run.dir, words)
+    elif state is not None and state.phase == "running":
+        typed = fsdpkit_as_typed()
+        click.echo(f"  {typed} submit SCRIPT --on {run.id}\n  {typed} release {run.id}")
+    if state is None or state.phase == "running":
+        return _stay(run) if request.here else 0
+    click.echo(f"fsdpkit: {run.id}: {words}", err=True)
+    for line in failure_lines(run):
+        click.echo(f"fsdpkit: {line}", err=True)
+    return FAILED
+
+
+def _stay(run: Run) -> int:
+    """Until the hold ends whose process this shell's is."""
+    with ending(run):
+        return outcome(run)
+
+
+def _until_ready(run: Run) -> JobState:
+    """Once every node's process waits for runs, or the job is over."""
+    told, every_s = "", 2.0
+    while True:
+        state = run.state()
+        if state is not None and (state.over or (state.phase == "running" and _ready(run))):
+            return state
+        if state is not None and (words := state.describe()) != told:
+            click.echo(f"fsdpkit: {words}", err=True)
+            told = words
+        time.sleep(every_s if state is None or state.phase == "running" else min(every_s, 30.0))
+
+
+def _ready(run: Run) -> bool:
+    return all(run.paths.task().busy(node).exists() for node in range(run.record.nodes))
+
+
+def _seconds(text: str) -> int:
+    number, unit = text[:-1], text[-1:]
+    if number.isdecimal() and unit in "smh" and 0 < (found := int(number)) < 100_000:
+        return found * {"s": 1, "m": 60, "h": 3600}[unit]
+    raise click.BadParameter(f"{text}: say it as 90s, 15m or 2h")

@@ -1,0 +1,101 @@
+"""An agent of a run on a hold: has the hold's process on this node (`holder.py`) fork it.
+
+The process that srun started stays, passes signals on and ends as the forked one does. If none can
+be forked it runs itself, as without a hold, and its connection says as long that the hold is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from fsdpkit.launching.fork_server import receive, send
+from fsdpkit.launching.job_log import say
+
+VARIABLE = "FSDPKIT_HOLD"
+"""Name of the hold's run, in the environment of runs on it."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+LIMITS = ("RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_CORE")
+_CREDENTIALS = struct.Struct("3i")
+_ANSWER_S = 30.0
+
+
+def address_of(hold: str, node: str) -> str:
+    """Where the holder of a hold listens on a node: a name in Linux's abstract namespace."""
+    return f"\0fsdpkit-{os.getuid()}-{hold}-{node}"
+
+
+def is_own(connection: socket.socket) -> bool:
+    """Whether the process at the other end is this user's (unix(7), SO_PEERCRED)."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
+
+
+def hand_over(environ: Mapping[str, str]) -> None:
+    """Be replaced by a forked agent, if this run is on a hold that can fork one.
+
+    Returns if this process has to be the agent itself.
+    """
+    if (hold := environ.get(VARIABLE)) is None:
+        return
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_ANSWER_S)
+        connection.connect(address_of(hold, environ.get("SLURMD_NODENAME", "")))
+        if not is_own(connection):
+            raise OSError("it is another user's")
+        send(connection, _request(environ), [0, 1, 2])
+        answer = receive(connection)[0] or {}
+        connection.settimeout(None)
+    except OSError as error:
+        connection.close()
+        say(f"the hold's process on this node does not answer ({error}): torch is imported anew")
+        return
+    if "pid" in answer:
+        _stand_for(connection, int(answer["pid"]))
+    # As a file that this process was started with, it is no obstacle to forking.
+    os.set_inheritable(connection.detach(), True)
+    say(f"torch is imported anew: {answer.get('cold', 'the hold has ended')}")
+
+
+def _request(environ: Mapping[str, str]) -> dict[str, Any]:
+    os.umask(umask := os.umask(0o77))
+    return {
+        "executable": sys.executable,
+        "command": sys.orig_argv,
+        "argv": sys.argv,
+        "path": sys.path,
+        "environ": dict(environ),
+        "directory": os.getcwd(),
+        "umask": umask,
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "limits": [resource.getrlimit(getattr(resource, name)) for name in LIMITS],
+    }
+
+
+def _stand_for(connection: socket.socket, pid: int) -> NoReturn:
+    """Pass signals on to the agent, and end with its status."""
+
+    def pass_on(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    for number in SIGNALS:
+        signal.signal(number, pass_on)
+    try:
+        answer = receive(connection)[0] or {}
+    except OSError:
+        answer = {}
+    status = int(answer.get("status", -signal.SIGKILL))
+    if status < 0:
+        with contextlib.suppress(OSError):  # of SIGKILL there is no handler
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)

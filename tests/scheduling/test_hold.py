@@ -1,0 +1,142 @@
+"""A hold on the local cluster: what is forked for whom, and that no run takes the hold with it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fsdpkit
+from fsdpkit import Run
+from fsdpkit.config.site import choose_site
+from fsdpkit.errors import UsageError
+from fsdpkit.launching.held import address_of
+from fsdpkit.scheduling.here.held import idle_limit_s
+from fsdpkit.scheduling.local.supervisor import nodes_of
+
+pytestmark = pytest.mark.local
+
+SCRIPT = """
+import os, signal, sys
+import torch.distributed as dist
+if sys.argv[1:] == ["end", os.environ["RANK"]]:
+    os.kill(os.getppid(), signal.SIGKILL)
+dist.init_process_group("gloo")
+print(dist.get_world_size(), "ranks,", os.environ["OMP_NUM_THREADS"], "threads", flush=True)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+@pytest.fixture
+def hold(place: Path) -> Iterator[Run]:
+    run = fsdpkit.submit("hold", nodes=2, gpus=1, cluster="local", time="20", runs=place / "runs")
+    deadline = time.monotonic() + 120
+    while not all(run.paths.task().busy(node).exists() for node in range(2)):
+        assert time.monotonic() < deadline, run.state()
+        time.sleep(0.2)
+    yield run
+    run.cancel(save=True)
+    assert run.wait(poll_s=0.2).state == "COMPLETED"
+
+
+def started(hold: Run, place: Path, *sets: str, args: tuple[str, ...] = ()) -> Run:
+    run = fsdpkit.submit(
+        str(place / "train.py"),
+        cluster="local",
+        on=hold.id,
+        runs=place / "runs",
+        sets=["retry.on_crash=stop", *sets],
+        args=args,
+    )
+    run.wait(poll_s=0.2)
+    return run
+
+
+def agents_said(run: Run) -> str:
+    return "".join(path.read_text() for path in run.paths.submitit.glob("*_log.*"))
+
+
+def test_runs_on_a_hold(hold: Run, place: Path) -> None:
+    assert hold.job_id is not None
+    nodes = nodes_of(int(hold.job_id) * 7, 2)
+    # Who says nothing is let go, and another user is not answered.
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(address_of(hold.id, nodes[0]))
+        silent.sendall(b"\xff" * 8)
+        if os.getuid() == 0:
+            assert another_user_hears(address_of(hold.id, nodes[1])) == "b''\n"
+        # Agents are forked, on the hold's nodes; what torch does not read is no obstacle.
+        run = started(hold, place, "environment.variables.MY_OWN=1")
+    assert run.record.on == hold.id
+    assert "2 ranks" in printed(run)
+    assert [node in agents_said(run) for node in nodes] == [True, True]
+    assert "imported anew" not in agents_said(run)
+    # What it reads is obeyed.
+    run = started(hold, place, "environment.variables.OMP_NUM_THREADS=3")
+    assert "3 threads" in printed(run)
+    assert "OMP_NUM_THREADS differ" in agents_said(run)
+    # A run that ends its agent leaves the hold.
+    state = started(hold, place, args=("end", "1")).state()
+    assert state is not None
+    assert not state.succeeded
+    run = started(hold, place)
+    assert "imported anew" not in agents_said(run)
+    with pytest.raises(UsageError, match="is no hold"):
+        started(run, place)
+
+
+def printed(run: Run) -> str:
+    return (run.newest_attempt().dir / "rank-0.out").read_text()
+
+
+def another_user_hears(address: str) -> str:
+    """In answer to a request that the holder refuses in words if it is its own user's."""
+    program = """
+        import json, os, socket, struct, sys
+        address = sys.stdin.read()
+        os.setgid(65534); os.setuid(65534)
+        s = socket.socket(socket.AF_UNIX); s.settimeout(30); s.connect(address)
+        body = json.dumps({"executable": sys.executable, "path": []}).encode()
+        try:
+            socket.send_fds(s, [struct.pack("<Q", len(body))], [0, 1, 2])
+            s.sendall(body)
+            print(s.recv(1))
+        except ConnectionError:
+            print(b"")
+    """
+    argv = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.run(argv, input=address, capture_output=True, text=True, check=True).stdout
+
+
+def test_it_ends_when_it_is_idle(place: Path) -> None:
+    run = fsdpkit.submit(
+        "hold", gpus=1, cluster="local", time="20", runs=place / "idle", args=("--idle", "3")
+    )
+    assert run.wait(poll_s=0.2).state == "COMPLETED"
+    assert "idle for" in (run.newest_attempt().dir / "rank-0.out").read_text()
+
+
+def test_a_profile_bounds_how_long_it_is_idle(tmp_path: Path) -> None:
+    text = (fsdpkit.config.assets.packaged_dir() / "site" / "profiles" / "generic.toml").read_text()
+
+    def limit_s(wanted_s: int | None, policy: str) -> int:
+        path = tmp_path / "site.toml"
+        path.write_text(f"{text}\n[policy]\nhold_idle_s = {policy}\n")
+        return idle_limit_s(wanted_s, choose_site(str(path))[0])
+
+    assert [limit_s(None, "60"), limit_s(30, "60"), limit_s(None, "3600")] == [60, 30, 900]
+    for wanted_s, policy in ((120, "60"), (None, "0")):
+        with pytest.raises(UsageError):
+            limit_s(wanted_s, policy)

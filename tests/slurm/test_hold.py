@@ -1,0 +1,79 @@
+"""`fsdpkit hold` as an ordinary user: an edit, two runs side by side, Ctrl-C, its end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fsdpkit import Run
+from tests.slurm.conftest import USERS_LANE, Person
+
+pytestmark = [pytest.mark.slurm, USERS_LANE]
+
+RANK = """
+    import os, sys, time
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print("world", int(total), "on", os.environ["SLURMD_NODENAME"], flush=True)
+    time.sleep(float(sys.argv[1]))
+"""
+
+
+def test_runs_on_a_hold_share_its_nodes_and_leave_it_as_it_was(alex: Person) -> None:
+    assert alex.session is not None
+    script = alex.home / "edit.py"
+    script.write_text(textwrap.dedent(RANK))
+    asked = ("--nodes", "2", "--gpus", "2", "--account", "pas1234", "--time", "15")
+    got = alex.fsdpkit("hold", *asked)
+    assert got.returncode == 0, got.stderr
+    hold = got.stdout.split()[0]
+    on_it = ("submit", "edit.py", "--on", hold)
+    try:
+        first = alex.fsdpkit(*on_it, "--", "0")
+        assert first.returncode == 0, first.stderr
+        ran = Run.open(alex.home / "runs" / first.stdout.split()[0])
+        assert "world 4" in (ran.newest_attempt().dir / "rank-0.out").read_text()
+        logs = [path.read_text() for path in ran.paths.submitit.glob("*_log.err")]
+        assert ["imported anew" in text for text in logs] == [False, False], logs
+
+        script.write_text(script.read_text().replace("world", "edited world"))
+        argv = [sys.executable, "-m", "fsdpkit", *on_it, "--nodes", "1", "--", "100"]
+        environ = {**alex.session.env(), **alex.site}
+        beside = alex.session.start(argv, env=environ, stdout=subprocess.PIPE, text=True)
+        name = beside.stdout.readline().strip()
+        output = alex.home / "runs" / name / "attempt-0" / "rank-0.out"
+        until(lambda: output.exists() and "edited world 2" in output.read_text())
+        refused = alex.fsdpkit(*on_it, "--nodes", "2", "--", "0")
+        assert (refused.returncode, "1 nodes of 2" in refused.stderr) == (2, True), refused.stderr
+        other = alex.fsdpkit(*on_it, "--nodes", "1", "--", "0")
+        assert other.returncode == 0, other.stderr
+        beside.send_signal(signal.SIGINT)
+        beside.wait(60)
+        assert (state_of(alex, name), state_of(alex, hold)) == ("CANCELLED", "RUNNING")
+    finally:
+        alex.fsdpkit("release", hold)
+    until(lambda: state_of(alex, hold) == "COMPLETED")
+    gone = alex.fsdpkit(*on_it, "--", "0")
+    assert (gone.returncode, "has no nodes now" in gone.stderr) == (2, True), gone.stderr
+
+
+def state_of(alex: Person, run: str) -> str:
+    """As `status` says it."""
+    answer = json.loads(alex.fsdpkit("status", run, "--json").stdout)
+    return str(answer["state"])
+
+
+def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
