@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.units import format_gb, parse_array
@@ -85,7 +85,7 @@ class LocalClient:
         if after and store.find(after) is None:
             raise SchedulerError(f"the local cluster knows no job {after} to wait for")
         job = store.create()
-        description = {"options": options, "tasks": tasks, "after": after}
+        description: dict[str, Any] = {"options": options, "tasks": tasks, "after": after}
         if self.hold:
             description |= {"hold": self.hold, "nodes": self.nodes}
         # As it is now, whoever may change or exchange the original while the job waits or runs.
