@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fsdpkit.errors import ConfigError
 
 _DEEPEST = 40
+_LONGEST = 400
 _FIRST = 0x100000
 _MARK = re.compile("[\U00100000-\U0010fffd]")
 _MOST_MARKS = 60_000
@@ -259,15 +260,17 @@ class _Parser:
         return tuple(nodes)
 
     def _command(self, token: _Token) -> Node:
-        line, word = self.line_at(token), token.text
-        header = self.said(token.at, _end_of_line(self.text, token.at))
-        if word == "function":
+        if token.text == "function":
             self.at += 1
-            return self._function(self.take().text, line, header)
-        return self._block(word, line, header) if word in _COMPOUNDS else self._simple(line, header)
+            return self._function(self.take().text, token)
+        return self._block(token) if token.text in _COMPOUNDS else self._simple(token)
 
-    def _block(self, kind: str, line: int, header: str) -> Block:
+    def _header(self, token: _Token) -> str:
+        return self.said(token.at, min(_end_of_line(self.text, token.at), token.at + _LONGEST))
+
+    def _block(self, opening: _Token) -> Block:
         """Redirections behind a compound command are read over."""
+        kind, line = opening.text, self.line_at(opening)
         closing, dividing = _COMPOUNDS[kind]
         self.at += 1
         name = self.take().text if kind == "for" else ""
@@ -283,7 +286,7 @@ class _Parser:
         while (token := self.peek()) is not None and token.kind == "redirection":
             self.at += 2
         self._operator()
-        return Block(kind, line, header, tuple(sections), name)
+        return Block(kind, line, self._header(opening), tuple(sections), name)
 
     def _past_pattern(self) -> None:
         while self._next_is("\n"):
@@ -291,12 +294,14 @@ class _Parser:
         while not self._next_is("esac") and self.take().text != ")":
             pass
 
-    def _function(self, name: str, line: int, header: str) -> Node:
+    def _function(self, name: str, opening: _Token) -> Node:
+        line = self.line_at(opening)
         while self._next_is("(", ")", "\n"):
             self.at += 1
         if (token := self.peek()) is None:
             raise BashError(f"line {line}: a function has no body")
-        return Block("function", line, header, ((self._command(token),),), name)
+        body = (self._command(token),)
+        return Block("function", line, self._header(opening), (body,), name)
 
     def _operator(self) -> str:
         if (token := self.peek()) is None or token.kind != "operator" or token.text in _ENDS_CASE:
@@ -307,8 +312,7 @@ class _Parser:
                 self.at += 1
         return "" if token.text == "\n" else token.text
 
-    def _simple(self, line: int, header: str) -> Node:
-        first = self.at
+    def _simple(self, opening: _Token) -> Node:
         words: list[str] = []
         redirections: list[str] = []
         here = False
@@ -321,11 +325,12 @@ class _Parser:
                 continue
             if token.kind == "operator" and not test:
                 if token.text == "(" and len(words) == 1:
-                    return self._function(words[0], line, header)
+                    return self._function(words[0], opening)
                 if token.text == "(":
                     raise BashError(f"line {self.line_at(token)}: unexpected '('")
                 break
             words.append(self.take().text)
             test = test and token.text != "]]"
-        said = self.said(self.tokens[first].at, self.tokens[self.at - 1].end)
-        return Simple(line, said, tuple(words), tuple(redirections), self._operator(), here)
+        said = self.said(opening.at, self.tokens[self.at - 1].end)
+        line, operator = self.line_at(opening), self._operator()
+        return Simple(line, said, tuple(words), tuple(redirections), operator, here)
