@@ -110,7 +110,7 @@ ODD = {
         "class Odd(Exception):\n    def __str__(self): raise KeyboardInterrupt\nraise Odd",
         "str() failed",
     ),
-    "100 MB of words": ("raise ValueError('begin' + 'x' * 10 ** 8 + 'end')", "end"),
+    "10 MB of words": ("raise ValueError('begin' + 'x' * 10 ** 7 + 'end')", "end"),
     "neither text nor UTF-8": ("raise ValueError('\\udc80 \\x1b[31m \\0')", "\\udc80 \x1b[31m \0"),
     "too deep": ("def f(): f()\nf()", "recursion"),
     "a circle": (

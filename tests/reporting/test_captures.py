@@ -21,14 +21,12 @@ each = pytest.mark.parametrize("capture", CAPTURES, ids=str)
 
 
 @each
-def test_cause_rank_and_node_are_named(capture: Capture) -> None:
+def test_cause_rank_and_node_are_named_and_quotes_stand_where_they_are_said_to(
+    capture: Capture,
+) -> None:
     diagnosis = diagnosis_of(capture)
     assert capture.differences(diagnosis) == [], diagnosis.sentence
-
-
-@each
-def test_what_is_quoted_stands_where_it_is_said_to_stand(capture: Capture) -> None:
-    for quote in diagnosis_of(capture).evidence:
+    for quote in diagnosis.evidence:
         if quote.file is None or quote.line is None:
             continue
         lines = quote.file.read_text(errors="replace").splitlines()

@@ -31,24 +31,9 @@ LOGGER = '"/v/torch/distributed/c10d_logger.py", line 83 in wrapper'
 RECORD = '"/v/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 367 in wrapper'
 
 
-def test_a_hang_is_blamed_on_the_rank_that_does_not_wait_for_others() -> None:
-    waiting = [stacks(n, C10D + "all_reduce", LOGGER, RECORD) for n in (0, 1)]
-    reading = stacks(2, '"/t5/reader.py", line 45 in read', RECORD)
-    diagnosis = found(*waiting, reading)
-    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("hang", 2, "node2")
-    assert "/t5/reader.py:45 in read" in diagnosis.sentence
-
-
 def test_of_ranks_that_are_all_busy_none_is_blamed() -> None:
     busy = [stacks(n, '"/t5/model.py", line 9 in forward') for n in (0, 1)]
     assert "/t5/model.py" not in found(*busy).sentence
-
-
-def test_a_hang_in_different_collectives_is_a_mismatch() -> None:
-    diagnosis = found(stacks(0, C10D + "all_reduce", LOGGER), stacks(1, C10D + "barrier", LOGGER))
-    assert diagnosis.cause == "collective-mismatch"
-    same = found(stacks(0, C10D + "barrier", LOGGER), stacks(1, C10D + "barrier", LOGGER))
-    assert same.cause == "hang"
 
 
 def watchdog(number: int, kind: str) -> Voice:
@@ -58,11 +43,6 @@ def watchdog(number: int, kind: str) -> Voice:
         "Timeout(ms)=600000) ran for 600020 milliseconds before timing out.\n"
     )
     return rank(number, "ended by signal 6 (SIGABRT)", status=134, log=text)
-
-
-def test_watchdogs_that_gave_up_on_different_collectives_are_a_mismatch() -> None:
-    assert found(watchdog(0, "ALLREDUCE"), watchdog(1, "ALLREDUCE")).cause == "hang"
-    assert found(watchdog(0, "ALLREDUCE"), watchdog(1, "BROADCAST")).cause == "collective-mismatch"
 
 
 def test_a_head_that_is_not_heard_any_more_is_the_node_that_failed() -> None:
@@ -135,13 +115,6 @@ def test_a_rank_that_only_waited_is_never_said_to_have_hung(others: list[Voice])
 def test_a_failure_of_its_own_is_more_than_the_silence_of_another() -> None:
     diagnosis = found(rank(0, GAVE_UP), silent(1), rank(2, "ValueError: x"), ranks=3)
     assert (diagnosis.cause, diagnosis.rank) == ("exception", 2)
-
-
-def test_silence_says_nothing_where_slurm_ended_the_job() -> None:
-    preempted = JobState("PREEMPTED", "sacct", exit_code=0, exit_signal=15)
-    diagnosis = found(rank(0, GAVE_UP), silent(1), state=preempted, ranks=2)
-    assert (diagnosis.cause, diagnosis.rank) == ("preemption", None)
-    assert "preempted" in diagnosis.sentence
 
 
 # What agents wrote down beside words

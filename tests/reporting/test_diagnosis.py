@@ -18,7 +18,6 @@ from fsdpkit.reporting.diagnosis.evidence import (
     AttemptEvidence,
     Evidence,
     JobEvidence,
-    MachineEvidence,
     TaskEvidence,
 )
 from fsdpkit.reporting.diagnosis.sources import Voice
@@ -288,16 +287,6 @@ def test_without_evidence_it_says_unknown_and_what_it_looked_at() -> None:
     diagnosis = found(batch("fsdpkit: 2 nodes (node1 node2)\n"))
     assert (diagnosis.cause, diagnosis.action, diagnosis.rank) == ("unknown", None, None)
     assert diagnosis.looked_at == ("the scheduler: FAILED, exit status 1", "slurm-7.log")
-
-
-def test_a_kill_that_nobody_explains_is_not_called_a_lack_of_memory() -> None:
-    killed = rank(1, "ended by signal 9 (SIGKILL)", status=137)
-    diagnosis = found(killed, rank(2, RESET))
-    assert (diagnosis.cause, diagnosis.rank) == ("unknown", 1)
-    assert "sacct" in (diagnosis.action or "")
-    assert "memory" not in f"{diagnosis.sentence} {diagnosis.action}"
-    full = found(killed, rank(2, RESET), machines={"node1": MachineEvidence(memory_share=0.98)})
-    assert (full.cause, full.rank, full.node) == ("host-out-of-memory", 1, "node1")
 
 
 def test_slurms_word_on_memory_names_the_rank_that_was_killed_there() -> None:

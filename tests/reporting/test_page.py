@@ -276,7 +276,7 @@ def test_the_slow_rank_is_named_with_the_node_it_was_on(tmp_path: Path) -> None:
 def test_a_thousand_ranks_are_no_thousand_lines(tmp_path: Path) -> None:
     from benchmarks.operate_parts.report import synthetic
 
-    run = Run.open(synthetic(tmp_path / "big-20260101-000000-0000", 128, 8, 500))
+    run = Run.open(synthetic(tmp_path / "big-20260101-000000-0000", 128, 8, 100))
     html = page(run)
     assert len(html) < 1_000_000
     assert html.count("<path") < 100

@@ -23,8 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reporting.unseen.case import Case
-from tests.reporting.unseen.files import all_cases
+from tests.reporting.unseen.files import CASES, all_cases, cases_below
 from tests.reporting.unseen.mutations import MUTATIONS, Mutation, changed
 from tests.reporting.unseen.score import answer
 
@@ -37,13 +36,16 @@ MISSED_IF_CHANGED = {
     ("other_lines_between", "package-index-from-within-a-rank"): "what pip says of the network is "
     "too far above the exception, which only says that pip failed",
 }
-each = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 
 
-@each
-def test_a_case_is_named_as_an_expert_would(case: Case, tmp_path: Path) -> None:
-    found = answer(case, tmp_path)
-    assert (found.mark == "right") == (case.name not in MISSED), found.diagnosis.sentence
+@pytest.mark.parametrize("name", sorted(folder.name for folder in CASES.iterdir()))
+def test_the_cases_of_a_set_are_named_as_an_expert_would(name: str, tmp_path: Path) -> None:
+    wrong = {}
+    for case in cases_below(CASES / name):
+        found = answer(case, tmp_path / case.name)
+        if (found.mark == "right") != (case.name not in MISSED):
+            wrong[case.name] = found.diagnosis.sentence
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
