@@ -70,8 +70,6 @@ class By:
         machine = self.machine(card)
         if self.file is not None:
             return of_file(self.file, machine)
-        if not self.learned:
-            return Basis(SpeedCalibration(machine.published()))
         return basis_of(self.records(), machine, lambda run: work_of_run(run, card))
 
     def machine(self, card: Card) -> MeasuredMachine:

@@ -58,10 +58,6 @@ class MeasuredMachine:
     network_gb_s: float | None = None
     """Between nodes, as the site's profile has it."""
 
-    def published(self) -> MachineRates:
-        """Raises UsageError for a GPU without figures."""
-        return machine_for(self.gpu, self.network_gb_s)
-
 
 @dataclass(frozen=True)
 class Basis:
@@ -96,7 +92,7 @@ def basis_of(records: Sequence[MeasuredSpeed], machine: MeasuredMachine, work_of
     figures."""
     fitting, left_out = _fitting(records, machine)
     checks = [one for one in fitting if one.is_check][:1]
-    rates = machine.published()
+    rates = machine_for(machine.gpu, machine.network_gb_s)
     for check in checks:
         rates = _with_figures(rates, check)
     jobs = _by_job([one for one in fitting if not one.is_check])[:MOST_JOBS]
