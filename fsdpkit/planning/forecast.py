@@ -70,9 +70,7 @@ class By:
         machine = self.machine(card)
         if self.file is not None:
             return of_file(self.file, machine)
-        basis = Basis(SpeedCalibration(machine.published()))
-        if self.learned:
-            basis = basis_of(self.records(), machine, lambda run: work_of_run(run, card))
+        basis = basis_of(self.records(), machine, lambda run: work_of_run(run, card))
         calibration = basis.calibration
         if calibration.machine.values["peak_flops"].source == UNPUBLISHED and not basis.used:
             raise UsageError(

@@ -37,7 +37,7 @@ _LEFT_OUT = {
 leaves out."""
 _HOST = ("launch_s", "collective_s")
 """Rates that depend on the host, and on what a program does between two kernels."""
-_HOST_BOUND = 1.5
+_HOST_BOUND = 4 / 3
 """Where a slow host makes a step so many times longer, its time is not predicted."""
 _SURPRISE = 2.5
 """Doubts by which a run may be off what the others predict and still count."""
@@ -118,10 +118,6 @@ class Expected(msgspec.Struct, frozen=True):
     faster: float
     host: float = 0.0
     """By how much a slow host alone might raise that logarithm."""
-
-    @property
-    def doubt(self) -> float:
-        return self.slower + self.faster
 
 
 def predict(work: StepWork, calibration: SpeedCalibration, goal: Goal | None = None) -> Speed:
@@ -214,7 +210,7 @@ def nearest(work: StepWork, calibration: SpeedCalibration) -> tuple[Expected, Me
     machine without runs, by its rates alone."""
     samples = calibration.samples or (None,)
     found = [(_expected(work, calibration.machine, sample), sample) for sample in samples]
-    return min(found, key=lambda each: each[0].doubt)
+    return min(found, key=lambda each: each[0].slower + each[0].faster)
 
 
 def _expected(work: StepWork, machine: MachineRates, sample: MeasuredStep | None) -> Expected:

@@ -58,9 +58,6 @@ class MeasuredMachine:
     network_gb_s: float | None = None
     """Between nodes, as the site's profile has it."""
 
-    def published(self) -> MachineRates:
-        return machine_for(self.gpu, self.network_gb_s)
-
 
 @dataclass(frozen=True)
 class Basis:
@@ -94,7 +91,7 @@ def basis_of(records: Sequence[MeasuredSpeed], machine: MeasuredMachine, work_of
     """What the records, the newest first, say of the machine."""
     fitting, left_out = _fitting(records, machine)
     checks = [one for one in fitting if one.is_check][:1]
-    rates = machine.published()
+    rates = machine_for(machine.gpu, machine.network_gb_s)
     for check in checks:
         rates = _with_figures(rates, check)
     jobs = _by_job([one for one in fitting if not one.is_check])[:MOST_JOBS]

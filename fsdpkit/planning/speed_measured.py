@@ -39,12 +39,7 @@ _TAIL_BYTES = 4 << 20
 """Of metrics.jsonl: ten thousand lines and more."""
 _FEWEST_LINES = 3
 _WELL = ("done", "stopped")
-
-
 T5_TRAINER = "fsdp_t5.py"
-
-Pair = tuple[float, float | None]
-"""Of one logged step: its seconds, and tokens a second where they were counted."""
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,9 +244,12 @@ def _with_steps(plain: MeasuredSpeed, lines: Sequence[dict[str, Any]]) -> Measur
     )
 
 
-def _settled(values: Sequence[Pair]) -> Sequence[Pair]:
-    """What was logged once a run was under way: without the first third, in which code is compiled
-    and memory is found. Nothing where too little is left to say anything."""
+def _settled(
+    values: Sequence[tuple[float, float | None]],
+) -> Sequence[tuple[float, float | None]]:
+    """Seconds of a step, and tokens a second where they were counted, of a run that was under way:
+    without the first third, in which code is compiled and memory is found. Nothing where too little
+    is left to say anything."""
     kept = values[len(values) // 3 :]
     return kept if len(kept) >= _FEWEST_LINES else []
 

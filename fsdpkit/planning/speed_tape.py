@@ -76,7 +76,6 @@ def work_of(
         model_flops=3 * forward,
         ranks=ranks,
         ranks_per_node=reader.ranks_per_node,
-        parameters=tape.parameters,
         gathers_ahead=gathers_ahead,
     )
 

@@ -97,8 +97,6 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True):
     forward, nothing recomputed."""
     ranks: int
     ranks_per_node: int
-    parameters: int
-    """Of the whole model."""
     gathers_ahead: int | None = 2
     """Units whose gathered weights may wait for their computations in forward; None: no limit, as
     under FSDP1 without limit_all_gathers."""

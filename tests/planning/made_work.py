@@ -34,7 +34,6 @@ def made_work(
         model_flops=3 * layers * 2 * tokens * PARAMETERS,
         ranks=ranks,
         ranks_per_node=gpus,
-        parameters=layers * PARAMETERS,
     )
 
 

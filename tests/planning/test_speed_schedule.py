@@ -48,7 +48,6 @@ def step(*operations: Operation, ahead: int | None = 2, ranks_per_node: int = 2)
         model_flops=1,
         ranks=4,
         ranks_per_node=ranks_per_node,
-        parameters=1,
         gathers_ahead=ahead,
     )
 

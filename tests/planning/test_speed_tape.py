@@ -118,11 +118,12 @@ def test_a_compiled_step_moves_less_by_fewer_kernels_and_computes_the_same():
 
 @pytest.mark.torch
 def test_offloaded_shards_cross_over_to_the_gpu_and_gradients_back():
-    work = work_on_tape(*_taped(NODES, "sharding.cpu_offload=true"))
+    asked, tape = _taped(NODES, "sharding.cpu_offload=true")
+    work = work_on_tape(asked, tape)
     copies = [each for each in work.operations if isinstance(each, Copy)]
     to = Counter(each.to for each in copies)
     assert to == {"gpu": 6 + 4, "host": 6}  # the root and the head stay gathered
-    shards = 4 * work.parameters / work.ranks
+    shards = 4 * tape.parameters / work.ranks
     back = sum(each.bytes for each in copies if each.to == "host")
     assert back == pytest.approx(shards, rel=0.02)
     (update,) = (each for each in work.computations() if each.on_host)

@@ -75,7 +75,6 @@ def takes(asked: AskedStep) -> StepWork:
         model_flops=1,
         ranks=asked.ranks,
         ranks_per_node=asked.gpus,
-        parameters=1,
     )
 
 
