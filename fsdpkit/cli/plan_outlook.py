@@ -47,7 +47,7 @@ def outlook(
         span_of(speed.step_s) if speed else None,
         saved_state(size, profile.storage.write_gb_s),
         allowed(resources, profile, place.placement.way, place.job.spec.retry.on_time_limit),
-        f"speed is not: {expected.why if expected else '--compiled plans memory alone'}",
+        f"speed is not predicted: {expected.why if expected else '--compiled plans memory alone'}",
     )
     shards = asked.settings.sharding.shard_ranks(asked.ranks, asked.gpus)
     copies = length.background and length.saves and size
@@ -90,9 +90,10 @@ def _checkpoint_bytes(found: MemoryVerdict) -> int | None:
 def _data_bytes_per_s(asked: AskedStep, samples_per_s: float) -> float | None:
     """None for data that is made in memory, or whose samples are not counted."""
     from fsdpkit.data.counting import count_samples
+    from fsdpkit.data.inputs import PYTHON_DOCS
     from fsdpkit.errors import FsdpkitError
 
-    if asked.model is not None:
+    if asked.model is not None or asked.settings.data.source == PYTHON_DOCS:
         return None
     try:
         each = count_samples(asked.settings.data, Path.cwd()).bytes_each

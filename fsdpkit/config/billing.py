@@ -1,6 +1,6 @@
 """`[billing]` of a site profile: what a centre charges for an hour of a job.
 
-HourlyRates are written as Slurm's TRESBillingWeights (slurm.conf), so that what a centre has there can be
+Rates are written as Slurm's TRESBillingWeights (slurm.conf), so that what a centre has there can be
 copied, and what a live Slurm says is read the same way.
 """
 

@@ -64,6 +64,10 @@ def starts(request: submission.SubmitRequest, lasts: Lasts) -> list[PartitionSta
         _asked(replace(request, partition=name), shut, lasts, named is not None)
         for name in names[:MOST_ASKED]
     ]
+    found += [
+        PartitionStart(partition=name, refused="not asked: name it with --partition")
+        for name in names[MOST_ASKED:]
+    ]
     return sorted(found, key=lambda one: (one.end_s is None, one.end_s or 0.0))
 
 

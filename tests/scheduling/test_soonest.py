@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.errors import SchedulerError, UsageError
+from fsdpkit.cli.plan_question import PlanQuestion
+from fsdpkit.config.trust import Consent
+from fsdpkit.errors import ConfigError, SchedulerError, UsageError
 from fsdpkit.runs.predicted import Span
 from fsdpkit.scheduling import charging
 from fsdpkit.scheduling.charging import balance_of, rates_of
 from fsdpkit.scheduling.soonest import lines, soonest, starts
 from fsdpkit.scheduling.submission import SubmitRequest, plan
+from fsdpkit.scheduling.wanted import Wanted
 from tests.conftest import Command, Completed
 from tests.publishing.live_answers import CONFIG, Says, answers, node, partition, slurm_says
 
@@ -144,6 +147,21 @@ def test_a_balance_is_what_the_command_prints_for_the_account(command: Command) 
     command("credits", 'echo "$2 has $((6 * 7))"')
     assert balance_of(["credits", "--of", "{account}"], "lab; rm -rf /") == "lab; rm -rf / has 42"
     assert "cannot be run" in balance_of(["no-such-command"], "lab")
+
+
+def test_a_stranger_s_profile_runs_no_command(
+    request_here: Callable[..., SubmitRequest], command: Command, tmp_path: Path
+) -> None:
+    command("credits", f'touch {tmp_path / "ran"}; echo "$2 has 42"')
+    request = request_here()
+    wanted = Wanted(nodes=2, gpus=4, time="30", account="lab")
+    question = PlanQuestion("train.py", request.cluster, None, "80", wanted, (), False, Consent())
+    assert question.balance(question.place()) == "lab has 42"
+    (tmp_path / "ran").unlink()
+    Path(str(request.cluster)).chmod(0o666)
+    with pytest.raises(ConfigError, match="not trusted"):
+        question.balance(question.place())
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_command_that_hangs_or_prints_without_end_is_ended(
