@@ -292,6 +292,8 @@ class Making:
         if not way.kinds and way.count:
             remarks.append(f"{way.count} nodes that Slurm does not show, as of powered-down ones")
         facts |= self._limits(live, qos, way)
+        if any(kind.shares_nodes for kind in way.kinds) and not facts["whole_nodes"]:
+            facts["memory"] = "share"  # its GPUs are not all of a node's
         if live.qos:
             known = self.live.qos is not None and live.qos in self.live.qos
             remarks.append(f"QOS {live.qos}{'' if known else ', whose limits are not known'}")
