@@ -381,8 +381,7 @@ class Making:
 
 def _capped(kind: Kind, partition: LivePartition) -> Kind:
     """The kind as a partition gives it, which may keep a part of each node for others."""
-    cpus = min(filter(None, (kind.cpus, partition.max_cpus_per_node)), default=None)
-    memory_mb = min(filter(None, (kind.memory_mb, partition.max_memory_mb)), default=None)
+    cpus, memory_mb = partition.given(kind.cpus, kind.memory_mb)
     if (cpus, memory_mb) == (kind.cpus, kind.memory_mb):
         return kind
     remarks = (*kind.remarks, f"as partition {partition.name} gives them")

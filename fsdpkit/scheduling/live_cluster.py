@@ -107,6 +107,13 @@ class LivePartition:
     def up(self) -> bool:
         return self.state == "UP"
 
+    def given(self, cpus: int | None, memory_mb: int | None) -> tuple[int | None, int | None]:
+        """Of a node's cores and memory what its jobs get: it may keep some for others."""
+        return (
+            min(filter(None, (cpus, self.max_cpus_per_node)), default=None),
+            min(filter(None, (memory_mb, self.max_memory_mb)), default=None),
+        )
+
 
 @dataclass(frozen=True)
 class LiveCluster:
