@@ -38,8 +38,11 @@ class ChildEnded(FsdpkitError):
 
     def __init__(self, status: int, dump: str) -> None:
         super().__init__(
-            f"the step could not be followed: its process ended (wait status {status}), out of "
-            f"memory or inside a kernel. Tensors have neither values nor addresses here: a "
+            f"the step could not be followed: its program ended the process, with exit status "
+            f"{os.WEXITSTATUS(status)}"
+            if os.WIFEXITED(status)
+            else f"the step could not be followed: its process ended (wait status {status}), out "
+            f"of memory or inside a kernel. Tensors have neither values nor addresses here: a "
             f"kernel of your own needs a fake version (torch.library.register_fake)."
         )
         self.in_a_kernel = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _OF_KERNELS
@@ -101,6 +104,11 @@ class Child:
 def _live(pipe: Connection, dump: IO[bytes] | int) -> NoReturn:
     """The child's whole life. dump: where it writes what its program did when a signal ended it."""
     status = 1
+    # The command's output is its answer, whatever a model prints; and a process that the model
+    # forks holds no end of this pipe, nor answers a second time.
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    os.dup2(sys.stdout.fileno(), 1)
+    os.register_at_fork(after_in_child=pipe.close)
     try:
         faulthandler.enable(dump, all_threads=False)
         _answer_all(pipe)

@@ -56,7 +56,7 @@ class _Sent(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.device:  # a name, until it is handed to torch
             return func(*args, **kwargs)
-        if func is _is_cuda:
+        if func == _is_cuda:  # a new object at each access
             return args[0].device.type == self._device.type
         if func is Tensor.cuda:
             return args[0].to(self._device, non_blocking=bool(kwargs.get("non_blocking")))

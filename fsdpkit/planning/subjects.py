@@ -41,6 +41,7 @@ class Subject:
     """Samples and tokens of one rank in a step; 0: not known."""
     parameters: int = 0
     """Of the whole model; 0: not known."""
+    notes: tuple[str, ...] = ()
 
 
 Build = Callable[[Ranks], Subject]
@@ -177,6 +178,13 @@ def _pretrained(directory: Path, settings: TrainingSettings) -> dict[str, Any]:
 def _of_given(given: Mapping[str, Any], settings: TrainingSettings) -> tuple[Build, int]:
     vocabulary = int(given.get("vocabulary") or _vocabulary(given["model"]))
     parameters = sum(each.numel() for each in given["model"].parameters())
+    parts = list(given["model"].modules())
+    if sparse := next((each for each in parts if getattr(each, "sparse", False)), None):
+        raise UsageError(
+            f"{type(sparse).__name__}(sparse=True) has sparse gradients, which FSDP cannot shard: "
+            f"leave sparse out"
+        )
+    notes = (_OF_CUDNN,) if any(isinstance(each, nn.RNNBase) for each in parts) else ()
 
     def build(ranks: Ranks) -> Subject:
         model = shard(
@@ -210,9 +218,14 @@ def _of_given(given: Mapping[str, Any], settings: TrainingSettings) -> tuple[Bui
             update(optimizer, scaler, norm, settings.non_finite, ranks, number + 1)
             optimizer.zero_grad()
 
-        return Subject(model, optimizer, step, counts=_counts(given), parameters=parameters)
+        return Subject(
+            model, optimizer, step, counts=_counts(given), parameters=parameters, notes=notes
+        )
 
     return build, vocabulary
+
+
+_OF_CUDNN = "what cuDNN keeps of recurrent layers it does not say: it is estimated"
 
 
 def _on_meta(model: nn.Module) -> nn.Module:
@@ -261,8 +274,8 @@ def _with_rows(batch: Any, rows: int) -> Any:
 def _rows(batch: Any) -> int:
     found: list[Tensor] = []
     tree_map_only(Tensor, found.append, batch)
-    if not found or not found[0].ndim:
-        raise UsageError('"batch" has no tensor with a dimension of samples')
+    if not found or not found[0].ndim or not len(found[0]):
+        raise UsageError('"batch" has no tensor with a dimension of samples, or none in it')
     return len(found[0])
 
 

@@ -128,6 +128,8 @@ class Tape:
     tokens: int = 0
     parameters: int = 0
     """Of the whole model."""
+    notes: list[str] = field(default_factory=list)
+    """Of what is trained."""
     launched: list[str] = field(default_factory=list)
     """Triton kernels that were not run, and where: they make no tensors, and take time."""
     uncompiled: list[str] = field(default_factory=list)

@@ -11,10 +11,11 @@ import torch
 
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.planning import recurrent
 from fsdpkit.planning.asked import AskedStep, resolved
 from fsdpkit.planning.compiled import followed
 from fsdpkit.planning.cuda_calls import cuda_is
-from fsdpkit.planning.pretend import Kernels, backend, pretend
+from fsdpkit.planning.pretend import Kernels, backend, pretend, replaced
 from fsdpkit.planning.recorder import Recorder
 from fsdpkit.planning.subjects import Subject, of_model, of_trainer
 from fsdpkit.planning.tape import Tape, Trust
@@ -79,6 +80,8 @@ def _tape(
             if asked.model:
                 card = asked.card
                 around.enter_context(cuda_is(ranks.device, card.memory, card.capability))
+            if kernels == "gpu":
+                around.enter_context(replaced(*recurrent.as_on_a_gpu()))
             try:
                 subject = build(ranks)
             except FsdpkitError:
@@ -88,6 +91,7 @@ def _tape(
             recorder.model_is_built(subject.model)
             recorder.tape.samples, recorder.tape.tokens = subject.counts
             recorder.tape.parameters = subject.parameters
+            recorder.tape.notes += subject.notes
             with closing(subject), _rows_unpacked():
                 try:
                     for number in range(steps):

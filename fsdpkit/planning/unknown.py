@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ NOT_THE_PROGRAM = (
     str(Path(torch.__file__).parents[1] / "triton"),
 )
 """Where files are that launch what a person wrote, and are not it."""
+_CALLS_THE_STEP = str(Path(__file__).with_name("taping.py"))
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 _OWN_TRAINING = str(Path(fsdpkit.__file__).parent / "training")
 MOST_READS = 4096
@@ -114,6 +116,16 @@ class Unknown:
         shape[dim] = rows
         return found.new_empty(shape), _numbers(found, found.shape[dim]), _numbers(found, rows)
 
+    def _counts(self, func: Any, args: Any, kwargs: Any) -> Tensor:
+        """As many as are asked for: a larger number among them would make more."""
+        found: Tensor = args[0]
+        weights = args[1] if len(args) > 1 else kwargs.get("weights")
+        least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+        if not least:
+            self._note("bincount without a minlength is taken to give one element")
+        like = found if weights is None else weights
+        return like.new_empty((max(1, least),), dtype=None if weights is not None else torch.int64)
+
     def _indexed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A mask as what it stands for: a list of places for each of its dimensions."""
         places: list[Any] = []
@@ -186,6 +198,7 @@ def _is_mask(index: Any) -> bool:
 _ANSWERS: dict[Any, Callable[[Unknown, Any, Any, Any], Any]] = {
     _aten._local_scalar_dense.default: Unknown._value,
     _aten.equal.default: Unknown._value,
+    _aten.bincount.default: Unknown._counts,
     _aten.nonzero.default: Unknown._nonzero,
     _aten.masked_select.default: Unknown._selected,
     _aten._unique2.default: Unknown._unique,
@@ -211,9 +224,11 @@ def _asked_by_an_optimizer() -> bool:
 def caller() -> str:
     """The line of the program, outside torch and this package, that is running."""
     for frame in reversed(traceback.extract_stack()):
+        if frame.filename == _CALLS_THE_STEP:
+            break
         if not frame.filename.startswith(NOT_THE_PROGRAM):
             return f"{frame.filename}:{frame.lineno}"
-    return "an unknown place"
+    return "a backward pass"
 
 
 def place_of(error: BaseException) -> str:
@@ -231,5 +246,6 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 
 
 def _innermost(places: Sequence[tuple[str, int]]) -> str:
-    own = (f" at {file}:{line}" for file, line in places if not file.startswith(NOT_THE_PROGRAM))
+    inside = takewhile(lambda place: place[0] != _CALLS_THE_STEP, places)
+    own = (f" at {file}:{line}" for file, line in inside if not file.startswith(NOT_THE_PROGRAM))
     return next(own, "")

@@ -128,7 +128,7 @@ def _verdict(asked: AskedStep, tape: Tape, notes: Iterable[str]) -> MemoryVerdic
         after_forward=_most(tape, ("activations", "logits")),
         units=units_at_most(tape),
         kept=kept_for_backward(tape),
-        notes=(*notes, *around.notes, *on_host, *_of_tape(tape)),
+        notes=(*notes, *tape.notes, *around.notes, *on_host, *_of_tape(tape)),
         tape=tape,
     )
 

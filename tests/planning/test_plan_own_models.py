@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from functools import cache
@@ -14,7 +15,9 @@ import torch
 from click.testing import CliRunner
 
 from fsdpkit.cli.plan import command
+from fsdpkit.config.script_source import trains_when_imported
 from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.planning import autocast
 from fsdpkit.planning.outside import CALIBRATED_TORCH
 from tests.training.launch import REPOSITORY
 from tests.training.small_transformers import made
@@ -182,6 +185,10 @@ def test_a_lower_bound_that_does_not_fit_does_not_fit():
         (f"{MODELS}:misspelt", "los: not among model"),
         (f"{MODELS}:no_loss", 'return a "loss"'),
         (f"{MODELS}:wordy", r"could not be followed: ValueError: invalid literal"),
+        (f"{MODELS}:trains", "the file or the function would train here"),
+        (f"{MODELS}:ends", "exit status 7"),
+        (f"{MODELS}:without_samples", "no tensor with a dimension of samples"),
+        (f"{MODELS}:sparse", "sparse gradients"),
         (f"{MODELS}:broken", r"fails: ValueError: no such file at .*models\.py:\d+"),
         ("nowhere.py:f", "not a file"),
         ("nowhere", "expected FILE.py:FUNCTION"),
@@ -190,6 +197,71 @@ def test_a_lower_bound_that_does_not_fit_does_not_fit():
 def test_what_gives_no_model_is_refused(model, reason):
     with pytest.raises(FsdpkitError, match=reason):
         plan(model)
+
+
+@pytest.mark.parametrize("function", ["on_cuda", "autocast", "flex", "lstm", "gru", "noisy"])
+def test_what_only_a_gpu_computes_is_followed_to_the_end(function):
+    status, answer = of(function)
+    assert (status, answer["fit"], answer["lower_bound"]) == (0, "fits", False)
+
+
+def test_autocast_casts_the_operations_that_torch_does_for_cuda():
+    lists = (*autocast.LOWER, *autocast.PROMOTED, *autocast.SUMMED, *autocast.WHOLE)
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    of_torch = {n for n in torch._C._dispatch_get_all_op_names() if has(n, "AutocastCUDA")}
+    others = {"_convolution.deprecated", "binary_cross_entropy"}
+    named = {name.removeprefix("aten::") for name in of_torch}
+    assert {n for n in named - others if not n.startswith("cudnn_")} == set(lists)
+
+
+def test_what_a_program_compiles_itself_is_followed_uncompiled():
+    """What is compiled keeps its weights' names and is followed as it is written, which a note
+    says."""
+    _, answer = of("compiled")
+    assert kept(answer) > kept(of("reader")[1])
+    (note,) = answer["notes"]
+    assert "gated" in note
+    assert "followed uncompiled" in note
+
+
+def test_low_masters_of_a_model_on_meta():
+    words = ("precision.master=bfloat16", "optimizer.rounding=stochastic")
+    low = of("reader", *(word for each in words for word in ("--set", f"training.{each}")))[1]
+    assert low["memory"]["weights_bytes"] * 2 == of("reader")[1]["memory"]["weights_bytes"]
+
+
+def test_rows_and_length_of_ones_own_model_can_be_asked_for():
+    def memory(*sets: str) -> int:
+        words = (word for each in sets for word in ("--set", f"training.{each}"))
+        return of("sized", *words)[1]["memory"]["allocated_bytes"]
+
+    assert memory() == memory("batch_size=4") == memory("data.source_length=48")
+    assert memory() < memory("batch_size=8") < memory("batch_size=8", "data.source_length=96")
+    with pytest.raises(UsageError, match="a parameter `length`"):
+        of("reader", "--set", "training.data.source_length=96")
+
+
+@pytest.mark.parametrize(
+    ("lines", "trains"),
+    [
+        (["for _ in range(3):", "    loss.backward()"], 2),
+        (["def step():", "    loss.backward()", "def main(): step()", "spawn(main)"], 2),
+        (["if ddp: init_process_group('nccl')"], 1),
+        (["def main(): loss.backward()", "if __name__ == '__main__': main()"], None),
+        (["torch.manual_seed(1)", "class A:", "    def f(self): loss.backward()"], None),
+    ],
+)
+def test_a_file_that_would_train_when_imported_is_known_by_its_source(lines, trains):
+    assert trains_when_imported(ast.parse("\n".join(lines))) == trains
+
+
+def test_a_file_that_would_train_is_refused_before_any_of_it_runs(tmp_path):
+    ran = tmp_path / "ran"
+    script = f"open({str(ran)!r}, 'w')\nloss.backward()\n"
+    (tmp_path / "loop.py").write_text(script)
+    with pytest.raises(UsageError, match=r"line 2 of loop\.py"):
+        plan(f"{tmp_path / 'loop.py'}:planned")
+    assert not ran.exists()
 
 
 def test_words_for_a_script_are_for_one_that_is_named():

@@ -68,6 +68,10 @@ CASES = {
         *("precision.master=bfloat16", "optimizer.rounding=stochastic"),
     ],
     "the example of one's own model": [f"model={OWN}:planned", "precision.param=bfloat16"],
+    **{
+        f"own model, {name}": [f"model={MODELS}:{name}", "precision.param=bfloat16"]
+        for name in ("frozen", "distilled", "tied")
+    },
     "a model of transformers": [f"model={MODELS}:llama", "precision.param=bfloat16"],
 }
 

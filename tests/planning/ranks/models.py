@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -179,3 +180,178 @@ def address() -> dict[str, Any]:
 
 def broken() -> dict[str, Any]:
     raise ValueError("no such file")
+
+
+# Kinds of models that were planned wrongly once
+
+
+def frozen() -> dict[str, Any]:
+    """Whole units of it: the embedding's side and a block."""
+    given = reader()
+    for part in (given["model"].token, given["model"].layers[0]):
+        part.requires_grad_(False)
+    return given
+
+
+class Distilled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher, self.student = Reader().requires_grad_(False), Reader()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = self.teacher(tokens).log_softmax(-1)
+        return F.kl_div(self.student(tokens).log_softmax(-1), target, log_target=True)
+
+
+def distilled() -> dict[str, Any]:
+    return {key: v for key, v in {**reader(), "model": Distilled()}.items() if key != "loss"}
+
+
+def tied() -> dict[str, Any]:
+    """Built with values, as most are."""
+    model = Reader()
+    model.head = nn.Linear(64, 256, bias=False)
+    model.head.weight = model.token.weight
+    return {**reader(), "model": model}
+
+
+class Compiled(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return gated(super().forward(x))
+
+
+@torch.compile
+def gated(x: Tensor) -> Tensor:
+    return F.silu(x) * x
+
+
+def compiled() -> dict[str, Any]:
+    """A function, and the whole."""
+    return {**mlp_of(Compiled), "model": torch.compile(Reader(Compiled))}
+
+
+class OnCuda(Layer):
+    """All ways in which a program names it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        here = torch.device("cuda", torch.cuda.current_device())
+        ones = [
+            torch.ones(64, device="cuda"), torch.ones(64).to("cuda:0"), torch.ones(64).cuda(),
+            torch.ones(64, device=here), torch.ones(64, device=torch.cuda.current_device()),
+        ]  # fmt: skip
+        assert all(each.is_cuda for each in ones)
+        return super().forward(x + torch.stack(ones).sum(0).to(x.dtype))
+
+
+def on_cuda() -> dict[str, Any]:
+    return {**reader(), "model": Reader(OnCuda).to("cuda"), "blocks": [OnCuda]}
+
+
+class Casting(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm(x)
+        assert normed.dtype is torch.float32
+        assert self.up(normed).dtype is (normed @ normed.mT).dtype is torch.bfloat16
+        return super().forward(x)
+
+
+def autocast() -> dict[str, Any]:
+    """Norms and the loss in float32, products in bfloat16."""
+
+    def forward(model: nn.Module, batch: Tensor) -> Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return cross_entropy(model(batch), batch)
+
+    given = mlp_of(Casting)
+    return {key: v for key, v in given.items() if key != "loss"} | {"forward": forward}
+
+
+class Flex(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        length = x.shape[1]
+        mask = create_block_mask(_earlier, None, None, length, length, device="cuda")
+        q, k, v = self.inner(x).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        mixed = torch.compile(flex_attention)(q, k, v, block_mask=mask, score_mod=_nearer)
+        return x + self.outer(mixed.transpose(1, 2).flatten(2))
+
+
+def _earlier(_: Any, __: Any, query: Tensor, key: Tensor) -> Tensor:
+    return query >= key
+
+
+def _nearer(score: Tensor, _: Any, __: Any, query: Tensor, key: Tensor) -> Tensor:
+    return score - (query - key)
+
+
+def flex() -> dict[str, Any]:
+    return mlp_of(Flex)
+
+
+class Recurrent(Layer):
+    kind: type[nn.Module] = nn.LSTM
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.states = self.kind(width, width, 2, batch_first=True, bidirectional=True)
+        self.cell = nn.GRUCell(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = self.states(x)[0]
+        return x + self.cell(states.flatten(0, 1), x.flatten(0, 1)).view_as(x)
+
+
+class Gru(Recurrent):
+    kind = nn.GRU
+
+
+def lstm() -> dict[str, Any]:
+    return mlp_of(Recurrent)
+
+
+def gru() -> dict[str, Any]:
+    return mlp_of(Gru)
+
+
+def sized(length: int = 48) -> dict[str, Any]:
+    return {**reader(), "batch": torch.zeros(4, length, dtype=torch.int64)}
+
+
+# Bad ones
+
+
+def trains() -> dict[str, Any]:
+    Reader()(torch.zeros(1, 2, dtype=torch.int64)).sum().backward()
+    return reader()
+
+
+def ends() -> dict[str, Any]:
+    os._exit(7)
+
+
+def without_samples() -> dict[str, Any]:
+    return {**reader(), "batch": torch.zeros(0, 48, dtype=torch.int64)}
+
+
+def sparse() -> dict[str, Any]:
+    given = reader()
+    given["model"].token.sparse = True
+    return given
+
+
+class Noisy(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        print("x" * 100_000)
+        if os.fork() == 0:
+            os._exit(0)
+        return super().forward(x)
+
+
+def noisy() -> dict[str, Any]:
+    return mlp_of(Noisy)
