@@ -55,7 +55,7 @@ def in_allocation(
     found.refuse_more(resources, needs_gpus=profile.gpu_request.form != "none")
     if resources.spare:
         raise UsageError(f"resources.spare is for a job that is queued: leave it out, or {option}")
-    return request, found
+    return request, replace(found, nodes=found.nodes[: resources.nodes])
 
 
 def again_in_allocation(
