@@ -32,7 +32,14 @@ _MOST_GUESTS = 200
 
 def nodes_held_by(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
     """What the hold of that name has and no other run is on. Raises UsageError unless it is one and
-    has nodes now, SchedulerError if that is not known."""
+    has free nodes now, SchedulerError if that is not known."""
+    found = _free(name, runs, kind)
+    if not found.nodes:
+        raise UsageError(f"a run is on each node of the hold {name}: wait for its end")
+    return found
+
+
+def _free(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
     run = OpenRun.open(name, runs=runs)
     if not run.record.holds:
         raise UsageError(f"{run.id} is no hold: fsdpkit hold gets nodes to run on")
@@ -45,8 +52,6 @@ def nodes_held_by(name: str, runs: str | os.PathLike[str] | None, kind: str) -> 
         raise UsageError(f"the hold {run.id} has no nodes now: {state.describe()}")
     found, taken = _local(run) if run.record.kind == "local" else _slurm(run)
     free = tuple(node for node in found.nodes if node not in taken)
-    if not free:
-        raise UsageError(f"a run is on each node of the hold {run.id}: wait for its end")
     return replace(found, nodes=free, hold=run.dir)
 
 
@@ -57,7 +62,7 @@ def taking(allocation: Allocation, run_id: str, kind: str) -> Iterator[None]:
     assert allocation.hold is not None
     paths = RunPaths(allocation.hold)
     with locked(paths.guests.with_name(f"{paths.guests.name}.lock"), _PATIENCE_S):
-        free = nodes_held_by(str(paths.dir), None, kind).nodes
+        free = _free(str(paths.dir), None, kind).nodes
         if gone := [node for node in allocation.nodes if node not in free]:
             raise UsageError(f"another run has just taken {', '.join(gone)}: submit it again")
         known = {**table_in(paths.guests), run_id: list(allocation.nodes)}
