@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -134,7 +134,8 @@ def mutant_of(file: Path, root: Path, choose: random.Random) -> Mutant | None:
 
 
 def covering(file: Path, root: Path, tests: Sequence[str]) -> list[str]:
-    """Files of tests that name the module of `file`, then a few that name a module that imports it.
+    """Files of tests that name the module of `file`, then a few that name a module that imports it,
+    and a few that name a helper of the tests that does either.
 
     Those with the module's own name come first, so that most mutants are noticed at once.
     """
@@ -146,12 +147,9 @@ def covering(file: Path, root: Path, tests: Sequence[str]) -> list[str]:
     named = naming(file)
     near = [path for path, text in texts.items() if named.search(text)]
     near.sort(key=lambda path: path.stem != f"test_{file.stem}")
-    users = [
-        path.relative_to(root)
-        for path in sorted((root / "fsdpkit").rglob("*.py"))
-        if named.search(path.read_text(encoding="utf-8"))
-    ]
+    users = importers(root, [named])
     patterns = [naming(user) for user in users]
+    wider = [naming(user) for user in importers(root, patterns)]
     far = [
         path
         for path, text in texts.items()
@@ -159,7 +157,30 @@ def covering(file: Path, root: Path, tests: Sequence[str]) -> list[str]:
     ]
     of_users = {f"test_{user.stem}" for user in users}
     far.sort(key=lambda path: (path.stem not in of_users, len(texts[path])))
-    return [str(path.relative_to(root)) for path in [*near, *far[:FAR]]]
+    by_helpers = helped(root, tests, [named, *patterns, *wider], texts)
+    by_helpers = [path for path in by_helpers if path not in near and path not in far[:FAR]]
+    return [str(path.relative_to(root)) for path in [*near, *far[:FAR], *by_helpers[:FAR]]]
+
+
+def importers(root: Path, named: Sequence[re.Pattern[str]]) -> list[Path]:
+    """The package's modules that import one of these."""
+    texts = {p: p.read_text(encoding="utf-8") for p in sorted((root / "fsdpkit").rglob("*.py"))}
+    found = [path for path, text in texts.items() if any(one.search(text) for one in named)]
+    return [path.relative_to(root) for path in found]
+
+
+def helped(
+    root: Path, tests: Sequence[str], named: Sequence[re.Pattern[str]], texts: Mapping[Path, str]
+) -> list[Path]:
+    """Of the files of tests those that use a helper which names one of these modules."""
+    helpers = [
+        naming(path.relative_to(root))
+        for folder in tests
+        for path in sorted((root / folder).rglob("*.py"))
+        if path not in texts and any(one.search(path.read_text(encoding="utf-8")) for one in named)
+    ]
+    found = [path for path, text in texts.items() if any(one.search(text) for one in helpers)]
+    return sorted(found, key=lambda path: len(texts[path]))
 
 
 def naming(file: Path) -> re.Pattern[str]:

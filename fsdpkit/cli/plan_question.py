@@ -80,6 +80,8 @@ class PlanQuestion:
         )
 
     def _card(self, resources: Resources) -> Card:
+        import msgspec
+
         from fsdpkit.config.placement import place_to_plan
         from fsdpkit.config.site import choose_site
         from fsdpkit.planning.cards import card_named, card_of
@@ -87,7 +89,9 @@ class PlanQuestion:
         if self.gpu is not None:
             return card_named(self.gpu)
         site, _ = choose_site(self.cluster)
-        return card_of(place_to_plan(resources, site).node_type, f"site {site.id}")
+        place = place_to_plan(resources, site)
+        card = card_of(place.node_type, f"site {site.id}")
+        return msgspec.structs.replace(card, job_memory_mb=place.memory_mb)
 
     def _settings(self, job: LoadedJob) -> TrainingSettings:
         from fsdpkit.config.trainers import OWN

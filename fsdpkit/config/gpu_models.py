@@ -96,7 +96,7 @@ H100-64      h100                64         65247  9.0  -      -      -     -   
 H100-PCIe-80 h100+pcie           80         81559  9.0  756.5  756.5  51.2  2.0   64    2023
 H100-NVL-94  h100+nvl            94         95830  9.0  835.5  835.5  60    3.9   64    2024
 H20-96       h20                 96         97871  9.0  148    148    44    4.0   450   2023
-H20-141      h20                 141        143771 9.0  148    148    44    4.8   450   2024
+H20-141      h20|h20+3e          141        143771 9.0  148    148    44    4.8   450   2024
 H200-141     h200                141        143771 9.0  989.4  989.4  66.9  4.8   450   2024
 H200-NVL-141 h200+nvl            141        143771 9.0  835.5  835.5  60    4.8   450   2024
 GH200-96     gh200               96,120,480 97871  9.0  989.4  989.4  66.9  4.0   450   2023
@@ -146,6 +146,8 @@ _BESIDE = frozenset(
     intel nvidia nvl pcie quadro r rtx server sxm tesla workstation""".split()  # noqa: SIM905
 )
 """Words of names that tell no card from another."""
+_ANOTHER = frozenset({"d", "laptop", "mobile", "q", "super", "ti"})
+"""Of a card that is slower or faster than the one whose name it has."""
 
 
 def gpu_models(name: str, *, typed: bool = False) -> list[GpuModel]:
@@ -158,13 +160,13 @@ def gpu_models(name: str, *, typed: bool = False) -> list[GpuModel]:
     found = [(each, row) for row in GPU_MODELS for each in row.spelled if each <= words]
     spelled = max((each for each, _ in found), key=len, default=frozenset[str]())
     rows = [row for each, row in found if len(each) == len(spelled)]
-    if _SLICE.search(text) or len({row.spelled[0] for row in rows}) > 1:
+    if _SLICE.search(text) or words & _ANOTHER or len({row.spelled[0] for row in rows}) > 1:
         return []
     if typed and not _words(_SIZE.sub("", text)) <= spelled | _BESIDE:
         return []
     if sizes:
         return [row for row in rows if any(row.has_size(float(size)) for size in sizes)]
-    return [row for row in rows if row.name not in ONLY_BY_SIZE]
+    return [row for row in rows if row.name not in ONLY_BY_SIZE] or rows
 
 
 def _words(text: str) -> frozenset[str]:

@@ -23,6 +23,8 @@ class Card(msgspec.Struct, frozen=True):
     known: bool = True
     network_gbit_s: float | None = None
     """Of a node's links, where a site's profile has the card."""
+    job_memory_mb: int | None = None
+    """Host memory that the job gets of a node, as far as the profile tells."""
 
 
 def _card(model: GpuModel, network_gbit_s: float | None = None) -> Card:

@@ -109,6 +109,8 @@ def _verdict(asked: AskedStep, tape: Tape, notes: Iterable[str]) -> MemoryVerdic
         kinds["other"] = kinds.get("other", 0) + around.workspace
     most = list(kinds)[:2]
     kept = [b for b in alive_at(tape, tape.began) if b.kind == "weights"]
+    copy = _state_bytes(tape) if asked.settings.checkpoint.background and not asked.model else 0
+    on_host = _host_problem(asked, grown.host + copy)
     return MemoryVerdict(
         asked=asked,
         fit=fit,
@@ -121,12 +123,12 @@ def _verdict(asked: AskedStep, tape: Tape, notes: Iterable[str]) -> MemoryVerdic
         holders={kind: _sums(there, kind, lambda b: layer_of(b.module)) for kind in most},
         weights=sum(b.size for b in kept),
         optimizer=sum(b.size for b in tape.blocks if b.kind == "optimizer" and b.stream >= 0),
-        copy=_state_bytes(tape) if asked.settings.checkpoint.background and not asked.model else 0,
+        copy=copy,
         gathered=_most(tape, ("gathered", "reduction")),
         after_forward=_most(tape, ("activations", "logits")),
         units=units_at_most(tape),
         kept=kept_for_backward(tape),
-        notes=(*notes, *around.notes, *_of_tape(tape)),
+        notes=(*notes, *around.notes, *on_host, *_of_tape(tape)),
         tape=tape,
     )
 
@@ -141,6 +143,17 @@ def _state_bytes(tape: Tape) -> int:
         and (block.died is None or block.died > tape.began)
     )
     return sum(weights) + sum(b.size for b in tape.blocks if b.kind == "optimizer")
+
+
+def _host_problem(asked: AskedStep, bytes_of_rank: int) -> Iterator[str]:
+    """Slurm would end a job that takes more host memory than it asks for."""
+    given, needed = asked.card.job_memory_mb, asked.gpus * bytes_of_rank >> 20
+    if given is not None and needed > given:
+        yield (
+            f"the tensors of a node's {asked.gpus} ranks take {needed} MB of host memory, and the "
+            f"job gets {given} MB of a node: ask for more with resources.memory, or set "
+            "training.checkpoint.background = false"
+        )
 
 
 def _sums(

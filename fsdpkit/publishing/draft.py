@@ -292,6 +292,8 @@ class Making:
         if not way.kinds and way.count:
             remarks.append(f"{way.count} nodes that Slurm does not show, as of powered-down ones")
         facts |= self._limits(live, qos, way)
+        if any(kind.shares_nodes for kind in way.kinds) and not facts["whole_nodes"]:
+            facts["memory"] = "share"  # its GPUs are not all of a node's
         if live.qos:
             known = self.live.qos is not None and live.qos in self.live.qos
             remarks.append(f"QOS {live.qos}{'' if known else ', whose limits are not known'}")
@@ -379,8 +381,7 @@ class Making:
 
 def _capped(kind: Kind, partition: LivePartition) -> Kind:
     """The kind as a partition gives it, which may keep a part of each node for others."""
-    cpus = min(filter(None, (kind.cpus, partition.max_cpus_per_node)), default=None)
-    memory_mb = min(filter(None, (kind.memory_mb, partition.max_memory_mb)), default=None)
+    cpus, memory_mb = partition.given(kind.cpus, kind.memory_mb)
     if (cpus, memory_mb) == (kind.cpus, kind.memory_mb):
         return kind
     remarks = (*kind.remarks, f"as partition {partition.name} gives them")

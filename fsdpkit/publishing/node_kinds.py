@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fsdpkit.listing import node_list
-from fsdpkit.scheduling.live_cluster import LiveCluster, LiveNode, is_slice
+from fsdpkit.scheduling.live_cluster import LiveCluster, LiveNode, is_slice, whole_of
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,18 @@ class Kind:
     arch: str | None
     cpus: int | None
     memory_mb: int | None
-    """Of the one with the least."""
+    """Of the one with the least; as the cores, the share of these GPUs where a node has others."""
     features: tuple[str, ...]
     """Of all of them."""
     constraint: str | None
     """The feature that tells it from other GPUs without a type; None: none does, or need not."""
     nodes: tuple[LiveNode, ...]
     remarks: tuple[str, ...]
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether a node has GPUs of other types, too."""
+        return _mixed(self.nodes)
 
     @property
     def slices(self) -> bool:
@@ -50,7 +55,8 @@ def gpu_kinds(live: LiveCluster) -> list[Kind]:
             if kind is not None and not _TYPE.fullmatch(kind):
                 kind, count = None, 0
             model = "" if kind or not count else _model(node)
-            key = _Key(-count, kind or "", model, node.arch or "", node.cpus or 0)
+            cpus = int((node.cpus or 0) * _share(node, kind))
+            key = _Key(-count, kind or "", model, node.arch or "", cpus)
             groups.setdefault(key, []).append(node)
     groups = _with_unread_architecture(groups)
     typed = {key.kind for key in groups if key.kind}
@@ -61,7 +67,7 @@ def gpu_kinds(live: LiveCluster) -> list[Kind]:
         name = next(n for n in _numbered(stem) if n not in taken)
         taken.add(name)
         ordered = tuple(sorted(nodes, key=lambda node: node.name))
-        memory = [node.memory_mb for node in ordered if node.memory_mb is not None]
+        memory = [int(n.memory_mb * _share(n, kind)) for n in ordered if n.memory_mb is not None]
         features = set.intersection(*({*node.features} for node in ordered))
         found.append(
             Kind(
@@ -134,6 +140,12 @@ def _numbered(stem: str) -> Iterator[str]:
     while True:
         yield f"{stem}-{number}"
         number += 1
+
+
+def _share(node: LiveNode, kind: str | None) -> float:
+    """Of all GPUs of the node those of this type, slices by how much of one they are."""
+    amounts = {name: count * whole_of(name) for name, count in node.gpus}
+    return amounts.get(kind or None, 1.0) / (sum(amounts.values()) or 1.0)
 
 
 def _mixed(nodes: tuple[LiveNode, ...]) -> bool:

@@ -3,7 +3,6 @@ says before it queues, and what `--soonest` adds to a start. No torch."""
 
 from __future__ import annotations
 
-from fsdpkit.config.surroundings import stood_in
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.planning.finish import Finish, allowed, finish, saved_state, verdict_lines
 from fsdpkit.rendering.script import Plan
@@ -13,8 +12,6 @@ from fsdpkit.scheduling.job_checks import prediction_of, training_of
 
 def expected_finish(plan: Plan) -> Finish | None:
     """By a plan of this very job; None where none was made, or it has no speed."""
-    if stood_in() is not None:
-        return None
     training, job = training_of(plan.job, plan.work_dir), plan.job
     found = None if training is None else prediction_of(plan, training)
     if found is None or found.step_s is None:

@@ -107,6 +107,13 @@ class LivePartition:
     def up(self) -> bool:
         return self.state == "UP"
 
+    def given(self, cpus: int | None, memory_mb: int | None) -> tuple[int | None, int | None]:
+        """Of a node's cores and memory what its jobs get: it may keep some for others."""
+        return (
+            min(filter(None, (cpus, self.max_cpus_per_node)), default=None),
+            min(filter(None, (memory_mb, self.max_memory_mb)), default=None),
+        )
+
 
 @dataclass(frozen=True)
 class LiveCluster:
@@ -308,7 +315,13 @@ def _stem(name: str) -> str:
 
 def is_slice(gpu_type: str | None) -> bool:
     """Whether it is a part of a GPU (MIG), by the names that NVIDIA gives those."""
-    return re.search(r"\d+g\.\d+gb", gpu_type or "") is not None
+    return whole_of(gpu_type) < 1
+
+
+def whole_of(gpu_type: str | None) -> float:
+    """How much of a GPU it is: a slice's name counts sevenths first."""
+    found = re.search(r"(\d)g\.\d+gb", gpu_type or "")
+    return min(int(found[1]) / 7, 0.99) if found else 1.0
 
 
 def gpus_of(gres: str) -> tuple[tuple[str | None, int], ...]:

@@ -59,11 +59,7 @@ def completed_by(
         return _unknown(
             placement, resources, f"Slurm shows no node there with {resources.gpus} such GPUs"
         )
-    theirs = _as_given(together(enough), partitions)
-    ours = {
-        key: value for key, value in msgspec.structs.asdict(placement.node_type).items() if value
-    }
-    node = msgspec.structs.replace(theirs, **ours)
+    node = _node(placement.node_type, enough, partitions)
     way = placement.way
     if all(live.is_whole(partition) for partition in partitions) and way.whole_nodes is None:
         way = msgspec.structs.replace(way, whole_nodes="given")
@@ -98,6 +94,18 @@ def completed_by(
         gpu_form=form,
         warnings=tuple(told),
     )
+
+
+def _node(
+    known: NodeType, kinds: Collection[NodeType], partitions: Collection[LivePartition]
+) -> NodeType:
+    """What jobs get of a node there; what the profile knows of it counts."""
+    theirs = together([*kinds])
+    for partition in partitions:
+        most_cpus, most_mb = partition.given(theirs.cpus, theirs.memory_mb)
+        theirs = msgspec.structs.replace(theirs, cpus=most_cpus, memory_mb=most_mb)
+    ours = {key: value for key, value in msgspec.structs.asdict(known).items() if value}
+    return msgspec.structs.replace(theirs, **ours)
 
 
 def _has(live: LiveCluster, partitions: Collection[LivePartition], gpus: int) -> bool:
@@ -178,16 +186,6 @@ def _as_asked(
     if plain and not features <= {*node.features}:
         return None
     return NodeType(gpus=min(gpus, 64) or None, cpus=node.cpus, memory_mb=node.memory_mb, nodes=1)
-
-
-def _as_given(node: NodeType, partitions: Collection[LivePartition]) -> NodeType:
-    """The node as these give it, which may keep a part of each for others."""
-    cpus = [node.cpus, *(one.max_cpus_per_node for one in partitions)]
-    memory_mb = [node.memory_mb, *(one.max_memory_mb for one in partitions)]
-    least = {"cpus": cpus, "memory_mb": memory_mb}
-    return msgspec.structs.replace(
-        node, **{key: min(filter(None, values), default=None) for key, values in least.items()}
-    )
 
 
 def _unknown(placement: Placement, resources: Resources, why: str) -> Placement:

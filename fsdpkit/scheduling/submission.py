@@ -145,7 +145,6 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
 
         after = dependencies(request.after, site, request.runs, request.array)
     from fsdpkit.scheduling.allowance import with_remarks
-    from fsdpkit.scheduling.expected import finish_notes
     from fsdpkit.scheduling.slurm_answers import wants_expediting
 
     check_array(job, request.array)
@@ -161,8 +160,10 @@ def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
         expedite=not allocation and wants_expediting(job, site.profile),
         allocation=allocation,
     )
-    if request.by_plan and (notes := finish_notes(decided)):
-        told = (*decided.placement.warnings, *notes)
+    if request.by_plan and stood_in() is None:
+        from fsdpkit.scheduling.expected import finish_notes
+
+        told = (*placement.warnings, *finish_notes(decided))
         decided = replace(decided, placement=replace(placement, warnings=told))
     return decided if allocation else with_remarks(decided), why
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch._dynamo  # noqa: F401  # here once, and not again in each child
+from msgspec.structs import replace
 
 from fsdpkit.config.training import load_settings
 from fsdpkit.config.trust import Consent
@@ -154,6 +155,9 @@ def test_6_a_save_while_training_goes_on_copies_the_shards_to_the_host():
     here, there = planned(), planned("sharding.cpu_offload=true")
     assert here.copy == there.copy == states(here)
     assert planned("checkpoint.background=false").host == here.host - here.copy
+    assert not [note for note in here.notes if "host memory" in note]
+    small = replace(card_named("h100-80"), job_memory_mb=(2 * here.host >> 20) - 1)
+    assert [note for note in plans.plan(asked(card=small)).notes if "host memory" in note]
 
 
 # 7 to 9: checkpointing

@@ -41,6 +41,7 @@ GIB = 2**30
         ("NVIDIA GH200 144G HBM3e", "GH200-144"),
         ("NVIDIA B300 SXM6 AC", "B300-270"),
         ("gb200 nvl72", "GB200-186"),
+        ("NVIDIA H20-3e", "H20-141"),
         ("Tesla V100-SXM2-16GB", "V100-16"),
         ("rtx6000ada", "6000-Ada-48"),
         ("nvidia_geforce_rtx_3090", "3090-24"),

@@ -135,6 +135,10 @@ def test_gpus_of_two_types_in_one_node_are_two_ways_to_ask_for_it() -> None:
         "gpu": ({"partition": "gpu"}, "a100", 2),
         "gpu-v100x4": ({"partition": "gpu"}, "v100", 4),
     }
+    assert [(p.cpus_per_task, p.memory_mb) for p in asked.values()] == [(21, 165888)] * 2
+    sliced = node("n1", Gres="gpu:a100:2,gpu:a100_1g.10gb:14")
+    half = drafted(GPU, sliced).profile.node_types["a100x2"]
+    assert (half.cpus, half.memory_mb) == (32, 250_000)
 
 
 def test_untyped_gpus_are_told_apart_by_the_features_of_their_nodes() -> None:

@@ -289,12 +289,6 @@ def test_without_evidence_it_says_unknown_and_what_it_looked_at() -> None:
     assert diagnosis.looked_at == ("the scheduler: FAILED, exit status 1", "slurm-7.log")
 
 
-def test_slurms_word_on_memory_names_the_rank_that_was_killed_there() -> None:
-    killed = [rank(n, "ended by signal 9 (SIGKILL)", status=137, time_s=9.0 - n) for n in (1, 2)]
-    diagnosis = found(*killed, batch("srun: error: node1: task 0: Out Of Memory\n"))
-    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("host-out-of-memory", 1, "node1")
-
-
 def test_what_a_rank_got_over_earlier_is_not_what_ended_it() -> None:
     log = "halving: CUDA out of memory\nTraceback (most recent call last):\nValueError: x\n"
     assert found(rank(0, "exit status 1", log=log)).cause == "exception"

@@ -265,14 +265,6 @@ def test_what_rank_0_copies_into_its_nodes_log_is_not_the_agents(tmp_path: Path)
     assert diagnosed(task).cause == "unknown"
 
 
-def test_a_line_that_repeats_a_record_says_no_more_than_the_ranks_own_log(tmp_path: Path) -> None:
-    task = run_with_an_attempt(tmp_path)
-    fails(task, 0, T0 + 20, 0, "exit status 1", rank=0)
-    log(task.attempt(0).dir, "rank-0.err", "RuntimeError: Timed out waiting 15000ms for recv\n")
-    log(task.dir, f"slurm-{JOB}.log", "fsdpkit: rank 0 on node1: exit status 1\n")
-    assert diagnosed(task).cause == "hang"
-
-
 def test_an_agent_that_breaks_is_known_by_its_nodes_log(tmp_path: Path) -> None:
     task = run_with_an_attempt(tmp_path)
     log(

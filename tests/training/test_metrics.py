@@ -136,6 +136,8 @@ def test_in_a_terminal_of_80_columns_the_bar_is_one_line_with_loss_and_speed(mon
         ("Tesla V100-SXM2-32GB", torch.bfloat16, None),  # no bfloat16 before Ampere
         ("AMD Instinct MI300X", torch.float16, 1307.4),
         ("NVIDIA GeForce RTX 3060", torch.bfloat16, None),
+        ("NVIDIA GeForce RTX 4090 D", torch.bfloat16, None),  # slower than a 4090
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", torch.bfloat16, None),
     ],
 )
 def test_dense_peaks_by_the_names_that_torch_gives(name, dtype, peak):

@@ -1,35 +1,18 @@
 """`[training.optimizer]`: the update rule, its parameter groups and the learning rate over time."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from fsdpkit.config.fields import Count
 from fsdpkit.config.training.model import Name
+from fsdpkit.config.training.torch_schedules import ARGUMENTS, OURS, REFUSED
 
-Schedule = Literal[
-    "constant",
-    "linear",
-    "cosine",
-    "inverse-sqrt",
-    "t5",
-    "StepLR",
-    "MultiStepLR",
-    "ConstantLR",
-    "LinearLR",
-    "ExponentialLR",
-    "PolynomialLR",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "CyclicLR",
-    "OneCycleLR",
-    "LambdaLR",
-    "MultiplicativeLR",
-    "SequentialLR",
-    "ChainedScheduler",
-    "ReduceLROnPlateau",
-]
+if TYPE_CHECKING:
+    Schedule = str
+else:
+    Schedule = Literal[(*OURS, *ARGUMENTS, *REFUSED)]
 
 
 class ParameterGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

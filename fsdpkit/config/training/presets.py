@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fsdpkit.bounded import LAYERS, json_of_model
 from fsdpkit.config.training.hub import hub_hint
@@ -70,34 +70,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """The published sizes, and `tiny-byt5`, which a laptop trains in a minute."""
 
-PresetName = Literal[
-    "tiny-byt5",
-    "t5-small",
-    "t5-base",
-    "t5-large",
-    "t5-3b",
-    "t5-11b",
-    "t5-v1.1-small",
-    "t5-v1.1-base",
-    "t5-v1.1-large",
-    "t5-v1.1-xl",
-    "t5-v1.1-xxl",
-    "flan-t5-small",
-    "flan-t5-base",
-    "flan-t5-large",
-    "flan-t5-xl",
-    "flan-t5-xxl",
-    "mt5-small",
-    "mt5-base",
-    "mt5-large",
-    "mt5-xl",
-    "mt5-xxl",
-    "byt5-small",
-    "byt5-base",
-    "byt5-large",
-    "byt5-xl",
-    "byt5-xxl",
-]
+if TYPE_CHECKING:
+    PresetName = str
+else:
+    PresetName = Literal[tuple(PRESETS)]
 
 _WHOLE = {  # positive integers that a config.json must or may give
     "vocab_size",

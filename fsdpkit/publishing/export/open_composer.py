@@ -51,7 +51,8 @@ _BEFORE = """\
 # <% LISTS.each do |name, label, known| %>
 # <% text = said.fetch(name, known[0]).to_s %>
 # <% next if known.include?(text) %>
-# <% raise "#{label}: is #{text[0, 60].dump}; allowed: one of the list" %>
+# <% text = ERB::Util.html_escape(text[0, 60].dump) %>
+# <% raise "#{label}: is #{text}; allowed: one of the list" %>
 # <% end %>
 """
 
@@ -233,5 +234,5 @@ def _check(exported: ExportedScript, asked: Sequence[Field]) -> str:
         "# Run by Open Composer before the script is written, on the texts that the form sent.\n"
         f"{checks}"
         "why = refused.call(lambda { |name| params[name] })\n"
-        "oc_assert(why.nil?, why)\n"
+        "oc_assert(why.nil?, ERB::Util.html_escape(why))  # its pages show it as it is\n"
     )

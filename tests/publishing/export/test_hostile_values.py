@@ -316,6 +316,11 @@ def test_open_composer_says_which_value_is_offered_no_more(folder: Path) -> None
     cases = [{"place": "gone"}, {"p_mode": "#{exit}"}, {"place": ""}]
     for answer in portals.in_ruby("open-composer", root, [good | case for case in cases]):
         assert "allowed: one of the list" in answer["error"]
+    page = "<script>alert(1)</script>"
+    cases = [{"place": page}, {"account": page}, {"script": page}]
+    for answer in portals.in_ruby("open-composer", root, [good | case for case in cases]):
+        assert "<" not in answer["error"]
+        assert "alert(1)" in answer["error"]
 
 
 def test_a_pattern_with_quotes_reaches_job_json_as_json(
