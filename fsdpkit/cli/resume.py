@@ -66,6 +66,13 @@ def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
     is_flag=True,
     help="Run in the allocation that this shell is in, queue nothing; implies --wait.",
 )
+@grouped(
+    HOW,
+    "--on",
+    metavar="HOLD",
+    shell_complete=complete_run,
+    help="Run on nodes that fsdpkit hold has; implies --wait.",
+)
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @waiting_options
 @json_option(submitted, rendered, group=AFTERWARDS)
@@ -78,6 +85,7 @@ def command(
     follow: bool,
     as_json: bool,
     here: bool,
+    on: str | None,
     **asked: Any,
 ) -> int:
     """Continue an ended RUN from its newest checkpoint, in the same run directory.
@@ -100,16 +108,18 @@ def command(
 
     def end(run: Run, first_attempt: int = 0) -> int:
         report(run, as_json)
-        if wait or follow or here:
-            with ending(run) if here else going_on(run.id):
+        if wait or follow or here or on:
+            with ending(run) if here or on else going_on(run.id):
                 if follow:
                     print_output(run, first_attempt)
                 return outcome(run)
         return 0
 
     say_what_is_not_read()
+    if here and on:
+        raise click.UsageError("--here is this shell's allocation, --on a hold: choose one.")
     opened = Run.open(run, runs=runs)
-    request = ResumeRequest(here=here, **asked)
+    request = ResumeRequest(here=here, on=on, **asked)
     if request == ResumeRequest() and not dry_run and (held := release_held(opened)):
         click.echo(f"fsdpkit: job {', '.join(held)} was held, and is released", err=True)
         return end(opened)
@@ -120,6 +130,6 @@ def command(
     if dry_run:
         print_script(render(plan, opened.dir, compiled_templates()), as_json)
         return 0
-    if not here:
+    if not (here or on):
         say_what_is_left_out(leaked_variables())
     return end(submit_resume(opened, plan, agreed), 0 if plan.chained else plan.first_attempt)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fsdpkit.config.job import Resources
@@ -35,8 +36,8 @@ class Allocation:
     """As the cluster calls itself."""
     submit_s: float
     """When it was submitted, by the cluster's clock."""
-    hold: str | None = None
-    """The run that it is, if it was made to be held for others (`fsdpkit hold`)."""
+    hold: Path | None = None
+    """The directory of the run that it is, if it is held for others (`fsdpkit hold`)."""
 
     @property
     def resources(self) -> dict[str, Any]:

@@ -95,6 +95,12 @@ class Plan:
     """Where the script runs at once, in place of being queued."""
 
     @property
+    def hold(self) -> str | None:
+        """The run that holds its nodes, if one does."""
+        where = self.allocation and self.allocation.hold
+        return where.name if where else None
+
+    @property
     def digests(self) -> dict[str, str]:
         """sha256 of template, site and job, as the script's header and the record name them."""
         return {
@@ -155,7 +161,7 @@ def _check_handed_on(plan: Plan) -> None:
     """A template that does not hand these on would run the job, or each task, as if it had none."""
     for name, given in (
         ("srun", plan.allocation),
-        ("hold", plan.allocation and plan.allocation.hold),
+        ("hold", plan.hold),
         ("container_srun", is_by_plugin(plan.job, plan.site.profile)),
         ("array_args", _array_args(plan)),
         ("array_variables", _array_variables(plan)),
@@ -233,7 +239,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             passed=job.passed,
         ),
         srun=_srun(plan, run_dir),
-        hold=plan.allocation.hold if plan.allocation else None,
+        hold=plan.hold,
         container=command_words(plan.job, profile, run_dir),
         container_srun=container_srun(plan.job, profile, run_dir, plan.work_dir),
         steps=StepNames(

@@ -50,6 +50,7 @@
         debug/                      profiles, memory snapshots, the flight recorder's dumps, which
                                     are their owner's alone: attempt-<n>/flight-<launch>/
         stop-requested              makes the job save and stop; `warning` in it: and come back
+        guests.json                 of a hold: which nodes the newest runs on it took
         busy-<i>                    of a hold: touched while a run is on its node i
         ends-at                     seconds since the epoch: the job's end, once Slurm has warned
         save-requested              makes it save and go on (runs/save_requests.py)
@@ -351,6 +352,11 @@ class RunPaths:
     @property
     def here(self) -> Path:
         return self.dir / "here"
+
+    @property
+    def guests(self) -> Path:
+        """Of a hold: which nodes the newest runs on it took."""
+        return self.dir / "guests.json"
 
     @property
     def submitit(self) -> Path:

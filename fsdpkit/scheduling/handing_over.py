@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,7 +78,8 @@ def call_scheduler(
         f"{shlex.quote(str(paths.dir))} looks for it in Slurm"
     )
     try:
-        job_id, name = _call_or_find(plan, cluster, paths, script, known)
+        with _nodes_taken(plan, paths):
+            job_id, name = _call_or_find(plan, cluster, paths, script, known)
         job = MarkedJob(job_id, JobMark.of(paths.dir, f"fsdpkit:{paths.dir.name}"))
         named = name is not None and plan.allocation is None
         asked = cluster_of(plan.site.profile.kind, name) if named else cluster
@@ -88,6 +90,14 @@ def call_scheduler(
         raise SubmissionUnconfirmed(f"{error}; {unknown}") from error
 
 
+def _nodes_taken(plan: Plan, paths: RunPaths) -> AbstractContextManager[None]:
+    if plan.allocation is None or plan.hold is None:
+        return nullcontext()
+    from fsdpkit.scheduling.here.held import taking
+
+    return taking(plan.allocation, paths.dir.name, plan.site.profile.kind)
+
+
 def _taker(plan: Plan) -> Cluster:
     """Who takes the job: its cluster, or the allocation that it runs in."""
     profile = plan.site.profile
@@ -96,8 +106,7 @@ def _taker(plan: Plan) -> Cluster:
     if profile.kind == "local":
         from fsdpkit.scheduling.local.client import LocalClient
 
-        nodes = plan.allocation.nodes[: plan.job.spec.resources.nodes]
-        return LocalClient(nodes, plan.allocation.job_id)
+        return LocalClient(plan.allocation.nodes, plan.allocation.job_id)
     from fsdpkit.scheduling.here.client import AllocationClient
 
     return AllocationClient(profile.slurm_clusters, allocation=plan.allocation)

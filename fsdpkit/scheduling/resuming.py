@@ -27,8 +27,8 @@ from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import Consent
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import (
+    FsdpkitError,
     NotFoundError,
-    SchedulerError,
     StorageError,
     SubmissionInterrupted,
     UsageError,
@@ -76,6 +76,8 @@ class ResumeRequest(Wanted):
     chained: bool = False
     here: bool = False
     """Run in the allocation around this process, in place of being queued."""
+    on: str | None = None
+    """The run that holds nodes for it, in place of being queued."""
     tasks: Sequence[int] | None = None
     """Of an array, those to go on; None: those short of their goal, or all if it is another."""
 
@@ -95,9 +97,9 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
         )
     _refuse_while_in_flight(record)
     site, allocation = _site_of(record), None
-    if changes.here:
+    if changes.here or changes.on:
         changes, allocation = again_in_allocation(
-            record, changes, lambda asked: (site, run.id, _reload(run, asked))
+            run, changes, lambda asked: (site, run.id, _reload(run, asked)), changes.on
         )
     before, job = _reload(run, ResumeRequest()), _reload(run, changes)
     assets.check_published(job.entry.path)
@@ -291,7 +293,7 @@ def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> An
             taken = call_scheduler(plan, run.paths, script, known)
         except (SubmissionUnconfirmed, SubmissionInterrupted):
             raise
-        except (SchedulerError, StorageError):
+        except FsdpkitError:
             _put_back(run.paths, old)
             save(run.paths, old)
             raise
@@ -308,6 +310,7 @@ def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> An
             version=fsdpkit.__version__,
             template=f"{plan.template.manifest.name} {plan.template.manifest.version}",
             digests=plan.digests,
+            on=plan.hold,
         )
         save(run.paths, record)
         if old.job_id == taken.job_id:  # begun again in its allocation

@@ -43,6 +43,7 @@ class Run(OpenRun):
         chained: bool = False,
         tasks: Sequence[int] | None = None,
         here: bool = False,
+        on: str | None = None,
     ) -> Run:
         """Continue the run in a new job, as `fsdpkit resume` does.
 
@@ -60,6 +61,8 @@ class Run(OpenRun):
             chained: While the run is active: the new job starts if the run ends short of its goal.
             tasks: Indices of the array tasks to continue; None: those short of their goal.
             here: Run in the allocation around this process, which has to outlive the run.
+            on: Run on the nodes that this run of `fsdpkit hold` has; on Slurm this process has to
+                outlive the run.
 
         Returns:
             The run with the new job on record.
@@ -86,6 +89,7 @@ class Run(OpenRun):
             chained=chained,
             tasks=tasks,
             here=here,
+            on=on,
         )
         newest = Run.open(self.dir)
         if changes == ResumeRequest() and release_held(newest):

@@ -280,7 +280,7 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
         array=parse_array(plan.array)[0] if plan.array else None,
         left_out=[node for node, _ in plan.avoided],
         here=plan.allocation is not None and plan.site.profile.kind == "slurm",
-        on=plan.allocation.hold if plan.allocation else None,
+        on=plan.hold,
         holds=plan.job.entry.file == packaged_dir() / "jobs" / "hold.py",
         submitted_s=now_s(),
         work_dir=str(plan.work_dir),

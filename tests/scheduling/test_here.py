@@ -20,6 +20,7 @@ from fsdpkit.scheduling.here import request as requests
 from fsdpkit.scheduling.here import state as states
 from fsdpkit.scheduling.here.commands import Step
 from fsdpkit.scheduling.job_mark import JobMark, JobTraits, MarkedJob
+from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.states import JobState
 
 NODES = Allocation(
@@ -115,9 +116,11 @@ def test_a_run_whose_jobs_could_be_mistaken_goes_on_in_no_allocation(
     monkeypatch.setattr(requests, "allocation_here", lambda: NODES)
     asked = submission.SubmitRequest(job=str(write_script("t.py", "pass")), cluster="generic")
     load = submission.asked_for
-    assert requests.again_in_allocation(RECORD, asked, load)[1] == NODES
+    run = OpenRun(Path("runs/r"), RECORD)
+    assert requests.again_in_allocation(run, asked, load, None)[1] == NODES
+    run = run.with_record(msgspec.structs.replace(RECORD, **change))
     with pytest.raises(UsageError, match="leave out --here"):
-        requests.again_in_allocation(msgspec.structs.replace(RECORD, **change), asked, load)
+        requests.again_in_allocation(run, asked, load, None)
 
 
 def test_in_the_allocation_of_its_newest_job_a_run_has_no_other_job() -> None:

@@ -20,15 +20,17 @@ from fsdpkit.errors import UsageError
 from fsdpkit.launching.held import address_of
 from fsdpkit.scheduling.here.held import idle_limit_s
 from fsdpkit.scheduling.local.supervisor import nodes_of
+from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 
 pytestmark = pytest.mark.local
 
 SCRIPT = """
-import os, signal, sys
+import os, signal, sys, time
 import torch.distributed as dist
 if sys.argv[1:] == ["end", os.environ["RANK"]]:
     os.kill(os.getppid(), signal.SIGKILL)
 dist.init_process_group("gloo")
+time.sleep(60 * (sys.argv[1:] == ["wait"]))
 print(dist.get_world_size(), "ranks,", os.environ["OMP_NUM_THREADS"], "threads", flush=True)
 """
 
@@ -95,6 +97,20 @@ def test_runs_on_a_hold(hold: Run, place: Path) -> None:
     assert "imported anew" not in agents_said(run)
     with pytest.raises(UsageError, match="is no hold"):
         started(run, place)
+    # Of two that were planned while both nodes were free, the second is refused.
+    request = SubmitRequest(
+        str(place / "train.py"), cluster="local", on=hold.id, runs=place / "runs", args=("wait",)
+    )
+    plans = [plan(request)[0] for _ in range(2)]
+    first = submit_plan(plans[0], place / "runs")
+    with pytest.raises(UsageError, match="has just taken"):
+        submit_plan(plans[1], place / "runs")
+    first.cancel()
+    first.wait(poll_s=0.2)
+    # It goes on where it is told to.
+    again = first.resume(on=hold.id, sets=["args=[]"])
+    assert again.wait(poll_s=0.2).succeeded
+    assert "imported anew" not in agents_said(again)
 
 
 def printed(run: Run) -> str:

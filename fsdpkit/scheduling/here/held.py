@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 from fsdpkit.config.allocation import Allocation
@@ -11,18 +14,32 @@ from fsdpkit.config.job import Resources
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.runs.job_file import table_of_job
+from fsdpkit.runs.layout import RunPaths, write_atomically
+from fsdpkit.runs.lock import locked
+from fsdpkit.runs.reading import table_in
 from fsdpkit.scheduling.here.allocation import allocation_of
-from fsdpkit.scheduling.here.commands import SCRIPT_STEP, host_names, job_text, steps_of
+from fsdpkit.scheduling.here.commands import SCRIPT_STEP, job_text, steps_of
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.slurm import SlurmClient
 
 USUAL_IDLE_S = 900
+_PATIENCE_S = 150.0
+"""For another run to start, which Slurm may take two minutes for."""
+_MOST_GUESTS = 200
+"""Runs on record at a time; on each node of a hold there is one at most."""
 
 
 def nodes_held_by(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
     """What the hold of that name has and no other run is on. Raises UsageError unless it is one and
-    has nodes now, SchedulerError if that is not known."""
+    has free nodes now, SchedulerError if that is not known."""
+    found = _free(name, runs, kind)
+    if not found.nodes:
+        raise UsageError(f"a run is on each node of the hold {name}: wait for its end")
+    return found
+
+
+def _free(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
     run = OpenRun.open(name, runs=runs)
     if not run.record.holds:
         raise UsageError(f"{run.id} is no hold: fsdpkit hold gets nodes to run on")
@@ -33,14 +50,29 @@ def nodes_held_by(name: str, runs: str | os.PathLike[str] | None, kind: str) -> 
         raise SchedulerError(f"whether the hold {run.id} has its nodes is not known at the moment")
     if state.phase != "running":
         raise UsageError(f"the hold {run.id} has no nodes now: {state.describe()}")
-    assert run.job_id is not None
-    found = _local(run) if run.record.kind == "local" else _slurm(run)
-    if not found.nodes:
-        raise UsageError(f"a run is on each node of the hold {run.id}: wait for its end")
-    return replace(found, hold=run.id)
+    found, taken = _local(run) if run.record.kind == "local" else _slurm(run)
+    free = tuple(node for node in found.nodes if node not in taken)
+    return replace(found, nodes=free, hold=run.dir)
 
 
-def _local(run: OpenRun) -> Allocation:
+@contextlib.contextmanager
+def taking(allocation: Allocation, run_id: str, kind: str) -> Iterator[None]:
+    """Around a run's start on these nodes of a hold, which nobody else may take meanwhile. Raises
+    UsageError if somebody has."""
+    assert allocation.hold is not None
+    paths = RunPaths(allocation.hold)
+    with locked(paths.guests.with_name(f"{paths.guests.name}.lock"), _PATIENCE_S):
+        free = _free(str(paths.dir), None, kind).nodes
+        if gone := [node for node in allocation.nodes if node not in free]:
+            raise UsageError(f"another run has just taken {', '.join(gone)}: submit it again")
+        known = {**table_in(paths.guests), run_id: list(allocation.nodes)}
+        newest = dict([*known.items()][-_MOST_GUESTS:])
+        write_atomically(paths.guests, json.dumps(newest), private=True)
+        yield
+
+
+def _local(run: OpenRun) -> tuple[Allocation, set[str]]:
+    """Its nodes, and those that runs are on."""
     from fsdpkit.scheduling.local.supervisor import nodes_of
 
     assert run.job_id is not None
@@ -48,11 +80,9 @@ def _local(run: OpenRun) -> Allocation:
     state = job.state() if job else None
     if job is None or state is None:
         raise SchedulerError(f"the local cluster knows no job {run.job_id}")
-    taken = {node for other in store.on_hold(run.job_id) for node in other.description["nodes"]}
-    nodes = nodes_of(int(job.id) * 7, resources.nodes)
-    return Allocation(
+    found = Allocation(
         job_id=job.id,
-        nodes=tuple(node for node in nodes if node not in taken),
+        nodes=tuple(nodes_of(int(job.id) * 7, resources.nodes)),
         gpus=resources.gpus,
         cpus=int(job.description["options"]["cpus-per-task"]),
         left_s=int((state.end_s or time.time() + resources.time_s) - time.time()),
@@ -61,9 +91,10 @@ def _local(run: OpenRun) -> Allocation:
         cluster=None,
         submit_s=0.0,
     )
+    return found, {node for one in store.on_hold(job.id) for node in one.description["nodes"]}
 
 
-def _slurm(run: OpenRun) -> Allocation:
+def _slurm(run: OpenRun) -> tuple[Allocation, set[str]]:
     assert run.job_id is not None
     client = SlurmClient(run.record.cluster)
     client.confirm(run.marked(run.job_id))
@@ -71,10 +102,9 @@ def _slurm(run: OpenRun) -> Allocation:
     steps = steps_of(run.job_id, run.record.cluster)
     if steps is None:
         raise SchedulerError(f"squeue does not say what runs on the hold {run.id}")
-    guests = {step.run for step in steps if step.name.startswith(SCRIPT_STEP)} - {run.id}
-    lists = {step.nodes for step in steps if step.run in guests}
-    taken = {node for each in lists for node in host_names(each)}
-    return replace(found, nodes=tuple(node for node in found.nodes if node not in taken))
+    guests = table_in(run.paths.guests)
+    there = {step.run for step in steps if step.name.startswith(SCRIPT_STEP)} - {run.id}
+    return found, {node for guest in there for node in guests.get(guest, found.nodes)}
 
 
 def idle_limit_s(wanted_s: int | None, site: LoadedSite) -> int:

@@ -11,9 +11,9 @@ from fsdpkit.config.allocation import Allocation
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.errors import UsageError
-from fsdpkit.runs.record import RunRecord
 from fsdpkit.scheduling.here.allocation import allocation_here
 from fsdpkit.scheduling.here.held import nodes_held_by
+from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.wanted import Wanted
 
 AnyRequest = TypeVar("AnyRequest", bound=Wanted)
@@ -55,21 +55,22 @@ def in_allocation(
     found.refuse_more(resources, needs_gpus=profile.gpu_request.form != "none")
     if resources.spare:
         raise UsageError(f"resources.spare is for a job that is queued: leave it out, or {option}")
-    return request, found
+    return request, replace(found, nodes=found.nodes[: resources.nodes])
 
 
 def again_in_allocation(
-    record: RunRecord, request: AnyRequest, load: Callable[[AnyRequest], Loaded]
+    run: OpenRun, request: AnyRequest, load: Callable[[AnyRequest], Loaded], hold: str | None
 ) -> tuple[AnyRequest, Allocation]:
     """The same for a run that is resumed. Raises UsageError where its record could not tell the
     job from an earlier one."""
+    record, option = run.record, "--on" if hold else "--here"
     if record.array is not None:
-        raise UsageError(f"run {record.id} is an array, whose tasks are queued: leave out --here")
-    request, found = in_allocation(request, load)
+        raise UsageError(f"run {record.id} is an array, whose tasks are queued: leave out {option}")
+    request, found = in_allocation(request, load, hold, run.dir.parent)
     if found.job_id in [job.job_id for job in record.earlier]:
         raise UsageError(
             f"run {record.id} was in the allocation {found.job_id} before its job "
-            f"{record.job_id}: resume it in another one, or leave out --here"
+            f"{record.job_id}: resume it in another one, or leave out {option}"
         )
     return request, found
 
