@@ -102,8 +102,9 @@ _MEASURED = "benchmarks/results/gpu-h100.json"
 _BIASED = UncertainValue(0.075, 1.4, f"T5 v1.1-large on an H100, {_MEASURED}")
 _BEST_PRODUCT = {"A100": 0.87, "H100": 0.8, "B200": 0.78, "MI25": 0.77, "MI30": 0.6}
 """Of the peak, that the best product found on such a GPU reached: the table of maximum achievable
-matmul FLOPS in stas00/ml-engineering, compute/accelerator/README.md. Of others 0.87."""
-_OF_BEST = 0.86
+matmul FLOPS in stas00/ml-engineering, compute/accelerator/README.md. Others, such as an RTX 4090
+in mag-/gpu_benchmark, hold their data sheets'."""
+_OF_BEST = 0.75
 """What the products of a step reach of that."""
 _BUS_SHARE = 0.75
 """Of the links' rate that a collective of some hundred megabytes reaches as bus bandwidth."""
@@ -152,7 +153,7 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
             "peak_flops": UncertainValue(peak, doubt, sheet),
             "float32_flops": UncertainValue(float32_tflop_s * 1e12, doubt, sheet),
             "matmul_share": UncertainValue(
-                _OF_BEST * _BEST_PRODUCT.get(family, 0.87), 1.25, f"of the best product, {ASSUMED}"
+                _OF_BEST * _BEST_PRODUCT.get(family, 1.0), 1.25, f"of the best product, {ASSUMED}"
             ),
             "matmul_ramp_flops": UncertainValue(10e-6 * peak, 2.0, f"10 µs at peak, {ASSUMED}"),
             "attention_share": _ATTENTION.get(family, UncertainValue(0.4, 1.5, ASSUMED)),

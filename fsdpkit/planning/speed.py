@@ -28,17 +28,19 @@ from fsdpkit.planning.work import StepWork
 FOUR_OF_FIVE = 1.2816
 """Standard deviations of a normal distribution to either side that hold four fifths of it."""
 _LEFT_OUT = {
-    "calibrated": (0.12, 0.1),
-    "common": (0.2, 0.12),
-    "other": (0.35, 0.35),
-    "AMD": (0.5, 0.3),
+    "calibrated": (0.15, 0.12),
+    "common": (0.15, 0.12),
+    "other": (0.35, 0.45),
+    "AMD": (0.4, 0.25),
 }
 """Standard deviations of the logarithm of a step's time, slower and faster, for what the model
 leaves out."""
 _HOST = ("launch_s", "collective_s")
 """Rates that depend on the host, and on what a program does between two kernels."""
-_HOST_BOUND = 4 / 3
+_HOST_BOUND = 1.25
 """Where a slow host makes a step so many times longer, its time is not predicted."""
+_DECIDES = math.log(1.5)
+"""A rate whose doubt changes a step by more decides which other rates matter."""
 _SURPRISE = 2.5
 """Doubts by which a run may be off what the others predict and still count."""
 
@@ -118,6 +120,8 @@ class Expected(msgspec.Struct, frozen=True):
     faster: float
     host: float = 0.0
     """By how much a slow host alone might raise that logarithm."""
+    ends: tuple[Expected, Expected] | None = None
+    """At the fast and the slow end of a rate that decides most: there other rates have a say."""
 
 
 def predict(work: StepWork, calibration: SpeedCalibration, goal: Goal | None = None) -> Speed:
@@ -228,7 +232,8 @@ def _expected(work: StepWork, machine: MachineRates, sample: MeasuredStep | None
         return sample.step_s * step_s / simulate(sample.work, rates).step_s
 
     middle = seconds()
-    slower = faster = host = 0.0
+    slower = faster = host = widest = 0.0
+    by_widest = dict[float, float]()
     for name, value in machine.values.items():
         if value.factor <= 1:
             continue
@@ -237,8 +242,20 @@ def _expected(work: StepWork, machine: MachineRates, sample: MeasuredStep | None
         faster += min(0.0, *ends) ** 2
         if name in _HOST:
             host += max(0.0, *ends)
+        if (reach := max(map(abs, ends))) > max(widest, _DECIDES):
+            widest = reach
+            by_widest = dict(sorted(zip(ends, _ends(value), strict=True)))
+            decisive = name
+    both = [
+        _expected(work, machine.replace(**{decisive: UncertainValue(end, 1.0, "")}), sample)
+        for end in by_widest.values()
+    ]
     return Expected(
-        middle, math.sqrt(slower) / FOUR_OF_FIVE, math.sqrt(faster) / FOUR_OF_FIVE, host
+        middle,
+        math.sqrt(slower) / FOUR_OF_FIVE,
+        math.sqrt(faster) / FOUR_OF_FIVE,
+        host,
+        (both[0], both[1]) if both else None,
     )
 
 
@@ -256,10 +273,11 @@ def _left_out(calibration: SpeedCalibration) -> tuple[float, float]:
 def _interval(expected: Expected, left_out: tuple[float, float]) -> Range:
     """Seconds of a step."""
     up, down = left_out
+    fast, slow = expected.ends or (expected, expected)
     return Range(
-        expected.step_s / math.exp(FOUR_OF_FIVE * math.hypot(expected.faster, down)),
+        fast.step_s / math.exp(FOUR_OF_FIVE * math.hypot(fast.faster, down)),
         expected.step_s,
-        expected.step_s * math.exp(FOUR_OF_FIVE * math.hypot(expected.slower, up)),
+        slow.step_s * math.exp(FOUR_OF_FIVE * math.hypot(slow.slower, up)),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.plan_parts.speed import rows_of, summary
+from benchmarks.plan_parts.speed import HOST, by_kind, result, rows_of
 from benchmarks.report import table
 
 
@@ -15,14 +15,14 @@ def published(held: int, of: int = 10) -> dict[str, Any]:
     """Of `of` runs that are predicted, `held` of them within the interval."""
     row = {"model": "mpt-7b", "gpus": 8, "length": 2048, "rows": 4, "status": "predicted"}
     rows = [
-        row | {"measured_s": 1.0, "plain": {
+        row | {"measured_s": 1.0, "kind": "AMD", "plain": {
             "error": 0.1, "in_range": n < held, "predicted_s": [0.8, 1.1, 1.4], "bound": "compute"
         }}
         for n in range(of)
     ]  # fmt: skip
-    found = {how: summary(rows, how) for how in ("plain", "calibrated")}
-    system = {"name": "a cluster", "source": "https://x.invalid", "rows": rows, "summary": found}
-    return {"plan_speed": "", "systems": [system], "summary": found, "left_out": ["two others"]}
+    unseen = {"name": "a cluster", "source": "https://x.invalid", "held_out": True, "rows": rows}
+    seen = {"name": "another", "source": "a post", "rows": rows[:1]}
+    return result([unseen, seen], ["two others"])
 
 
 def held(*errors: float) -> dict[str, Any]:
@@ -50,8 +50,18 @@ def compiled(planned: int) -> dict[str, Any]:
     return {"plan_compiled": "", "measured": measured, "steps": [row]}
 
 
+def test_a_step_that_the_host_decides_is_counted_apart() -> None:
+    (row,) = published(1, of=1)["systems"][0]["rows"]
+    found = by_kind([row, row | {"kind": HOST}])
+    assert (found["all"]["predicted"], found["AMD"]["predicted"], found[HOST]["predicted"]) == (
+        1,
+        1,
+        1,
+    )
+
+
 @pytest.mark.parametrize(
-    ("result", "reached"),
+    ("found", "reached"),
     [
         (published(8), True),
         (published(7), False),
@@ -66,15 +76,18 @@ def compiled(planned: int) -> dict[str, Any]:
         (compiled(999_000), False),
     ],
 )
-def test_a_missed_target_is_shown_as_missed(result: dict[str, Any], reached: bool) -> None:
-    assert ("**missed**" in table(result)) is not reached
+def test_a_missed_target_is_shown_as_missed(found: dict[str, Any], reached: bool) -> None:
+    assert ("**missed**" in table(found)) is not reached
 
 
 @pytest.mark.torch
 def test_a_published_row_goes_the_way_of_a_plan(tmp_path: Path) -> None:
     """Of a model small enough for a test."""
-    models = {"small": {"width": 64, "layers": 2, "heads": 4, "kv_heads": 2, "feed_forward": 128,
-                        "gated": True, "vocabulary": 256}}  # fmt: skip
+    models = {"small": {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 128, "vocab_size": 256,
+    }}  # fmt: skip
     row = {"model": "small", "gpus": 8, "length": 64, "rows": 2, "recompute": "full"}
     defaults = {"strategy": "full_shard", "compiled": True}
     system = {"source": "a test", "gpu": "A100", "gpus_per_node": 4, "network_gb_s": None,
