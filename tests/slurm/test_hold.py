@@ -69,7 +69,7 @@ def test_runs_on_a_hold_share_its_nodes_and_leave_it_as_it_was(alex: Person) -> 
 def state_of(alex: Person, run: str) -> str:
     """As `status` says it."""
     answer = json.loads(alex.fsdpkit("status", run, "--json").stdout)
-    return str(answer["state"])
+    return str(answer["state"]).partition(",")[0]
 
 
 def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
