@@ -30,8 +30,8 @@ FOUR_OF_FIVE = 1.2816
 _LEFT_OUT = {
     "calibrated": (0.15, 0.12),
     "common": (0.15, 0.12),
-    "other": (0.35, 0.45),
-    "AMD": (0.4, 0.25),
+    "other": (0.55, 0.45),
+    "AMD": (0.7, 0.25),
 }
 """Standard deviations of the logarithm of a step's time, slower and faster, for what the model
 leaves out."""
