@@ -88,6 +88,8 @@ class Outlook:
     """What the centre's command says of the account."""
     starts: Sequence[PartitionStart]
     """With --soonest: by partition, the one that ends first at the top."""
+    why_no_starts: str
+    """With --soonest: why Slurm could not be asked; else empty."""
     host_bytes: int
     """Host memory of a node for what is offloaded."""
     host_copy_bytes: int

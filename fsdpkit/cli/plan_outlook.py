@@ -4,7 +4,7 @@ it would start, and what its saves and its data ask of the file system and of ho
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,8 @@ def outlook(
     *,
     soonest: bool,
 ) -> Outlook:
-    """Raises UsageError or SchedulerError where `soonest` cannot be asked."""
+    """soonest: whether to ask Slurm when it would start. Raises ConfigError for a stranger's
+    profile with a command."""
     from fsdpkit.planning.cost import cost_of
     from fsdpkit.planning.finish import allowed, finish, saved_state
     from fsdpkit.planning.forecast import span_of
@@ -50,12 +51,14 @@ def outlook(
         f"speed is not predicted: {expected.why if expected else '--compiled plans memory alone'}",
     )
     shards = asked.settings.sharding.shard_ranks(asked.ranks, asked.gpus)
+    starts, why_no_starts = _starts(question, asked, ends) if soonest else ((), "")
     copies = length.background and length.saves and size
     return Outlook(
         finish=ends,
         cost=cost_of(resources, place.placement, rates_of(profile, place.placement), ends.seconds),
         balance=question.balance(place),
-        starts=_starts(question, asked, ends) if soonest else (),
+        starts=starts,
+        why_no_starts=why_no_starts,
         host_bytes=found.replayed.host * asked.gpus,
         host_copy_bytes=size // shards * asked.gpus if copies and size else 0,
         host_memory_mb=place.placement.memory_mb or place.placement.node_type.memory_mb,
@@ -102,7 +105,11 @@ def _data_bytes_per_s(asked: AskedStep, samples_per_s: float) -> float | None:
     return None if each is None else each * samples_per_s
 
 
-def _starts(question: PlanQuestion, asked: AskedStep, ends: Finish) -> list[PartitionStart]:
+def _starts(
+    question: PlanQuestion, asked: AskedStep, ends: Finish
+) -> tuple[Sequence[PartitionStart], str]:
+    """When each partition would start the job, or why that is not known."""
+    from fsdpkit.errors import FsdpkitError
     from fsdpkit.planning.cards import card_of
     from fsdpkit.rendering.script import Plan
     from fsdpkit.runs.predicted import Span
@@ -113,7 +120,10 @@ def _starts(question: PlanQuestion, asked: AskedStep, ends: Finish) -> list[Part
         same = node.gpu_memory_gb is not None and card_of(node, "").name == asked.card.name
         return ends.seconds if same or question.gpu is not None else None
 
-    return starts(question.as_request(), lasts)
+    try:
+        return starts(question.as_request(), lasts), ""
+    except FsdpkitError as error:  # the plan itself is known all the same
+        return (), str(error).splitlines()[0]
 
 
 def print_outlook(found: Outlook) -> None:
@@ -151,3 +161,5 @@ def _lines(found: Outlook) -> Iterator[str]:
         able = f" of {found.read_gb_s:g} GB/s" if found.read_gb_s else ""
         yield f"  the file system delivers {format_bytes(found.data_bytes_per_s)}/s of data{able}"
     yield from cost_lines(found.cost)
+    if found.why_no_starts:
+        yield f"when it would start is not known: {found.why_no_starts}"

@@ -182,7 +182,8 @@ def test_a_script_of_ones_own_says_how_many_steps_it_makes():
         "            'loss': lambda out, batch: out.sum()}\n"
     )
     words = ("--gpu", "h100-80", *TWO_BY_TWO, "--model", "own.py:planned")
-    _, unknown = said(*words)
+    _, unknown = said(*words, "--soonest", "--cluster", "local")
     assert "--set training.steps=N" in unknown
+    assert "when it would start is not known" in unknown
     _, text = said(*words, "--json", "--set", "training.steps=9")
     assert json.loads(text)["outlook"]["finish"]["steps"] == 9
