@@ -373,7 +373,7 @@ class RunPaths:
 
 def error_file(memory: Path, rank: int, launch: int) -> Path:
     """A rank's $TORCHELASTIC_ERROR_FILE, in the node's memory."""
-    return memory / f"rank-{rank}.restart-{launch}.error"
+    return memory.joinpath(f"rank-{rank}.restart-{launch}")
 
 
 def raised_beside(error_file: Path) -> Path:
