@@ -165,6 +165,31 @@ class Bench:
         self.cluster.wait_idle()
         return float(first["time_s"]) - started
 
+    # On a hold
+
+    def hold(self) -> Figure:
+        """The hold has two of the cluster's nodes; what is submitted beside it finds two free."""
+        argv = ["fsdpkit", "hold", *SHAPE, "--cluster", "generic", "--account", ACCOUNT]
+        told = self.ours.run([*argv, "--time", "60", "--json"], self.directory).stdout
+        name = str(json.loads(told)["run"])
+        try:
+            ours, theirs = alternate(
+                self.counts.starts,
+                lambda: self._first_step_beside("--on", name),
+                lambda: self._first_step_beside("--wait"),
+            )
+        finally:
+            self.ours.run(["fsdpkit", "release", name], self.directory)
+        what = f"{_code(['fsdpkit', 'submit', *SHAPE, '--on', 'HOLD'])} to the first training step"
+        against = f"{_code(['fsdpkit', 'submit', *SHAPE])} on free nodes"
+        return ratio("hold", what, against, "≤", 0.35, (ours, theirs), "s")
+
+    def _first_step_beside(self, *words: str) -> float:
+        started = time.time()
+        answer = self._submit(*words, json_answer=True)
+        lines = read_json_lines(Path(answer["dir"]) / "metrics.jsonl")
+        return float(next(line for line in lines if line["step"] == 1)["time_s"]) - started
+
     # Arrays
 
     def array(self) -> Figure:
@@ -233,6 +258,7 @@ PARTS: dict[str, Callable[[Bench], Figure]] = {
     "dry-run": Bench.dry_run,
     "help": Bench.help,
     "first-step": Bench.first_step,
+    "hold": Bench.hold,
     "array": Bench.array,
     "submissions": Bench.submissions,
 }
@@ -246,7 +272,7 @@ def measure(parts: Sequence[str], counts: Counts, work: Path) -> dict[str, Any]:
     """All figures of these parts, as results/launch.json holds them."""
     directory = work / "empty"
     directory.mkdir()
-    with SlurmCluster(work / "slurm", nodes=2) as cluster:
+    with SlurmCluster(work / "slurm", nodes=4) as cluster:
         ours, torchx = install_fsdpkit(work, cluster.env()), install_torchx(work, cluster.env())
         bench = Bench(cluster, ours, torchx, directory, counts)
         figures = []
