@@ -38,6 +38,7 @@ T5 = Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp" / "fsdp_t5.py"
 MOST_ROWS = 4
 """Of one system, so that none outweighs the others."""
 MOST_PASSES, WIDEST = 8, 8000
+_SHOWN = ("name", "source", "network_source", "assumed", "held_out")
 HOST, COMMON = "bound by the host", "A100, H100, H200"
 REACHED = 0.85
 """Of the links' rate, that an all-reduce reaches."""
@@ -203,9 +204,6 @@ def measure(quick: bool = False) -> dict[str, Any]:
             rows = list(rows_of(system, facts["models"], Path(folder)))
             systems.append({**{k: system[k] for k in _SHOWN if k in system}, "rows": rows})
     return result(systems, facts["left_out"])
-
-
-_SHOWN = ("name", "source", "network_source", "assumed", "held_out")
 
 
 def result(systems: Sequence[Facts], left_out: Sequence[str]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def _published(result: Row) -> str:
     """Coverage and errors by kind, of rows never used and of those that widths were chosen by."""
     head = ("Rows", "Kind", "Predicted", "Median error", "Median", "Worst", "In range")
     rows = [
-        (which, _TITLES.get(kind, kind), *_counts(summary))
+        (which, kind, *_counts(summary))
         for which, part in (("never used", "unseen"), ("looked at", "seen"))
         for kind, summary in result[part].items()
         if summary["predicted"]
@@ -55,17 +55,10 @@ def _published(result: Row) -> str:
     return "\n".join([markdown(head, rows), "", closing, "", missed])
 
 
-_TITLES = {
-    "all": "**all that are predicted**",
-    "calibrated": "calibrated by one run of the system",
-    "bound by the host": "bound by the host: not predicted",
-}
-
-
 def _counts(summary: Row) -> tuple[str, ...]:
     return (
         str(summary["predicted"]),
-        _percent(summary["median_error"]),
+        f"{100 * summary['median_error']:.1f} %",
         _signed(summary["bias"]),
         _signed(summary["worst_error"]),
         f"{summary['in_range']} of {summary['predicted']}",
@@ -95,7 +88,3 @@ def _signed(share: float) -> str:
 
 def _verdict(result: Row) -> str:
     return "met" if met(result) else "**missed**"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
