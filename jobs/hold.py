@@ -19,7 +19,7 @@ from pathlib import Path
 import fsdpkit
 from fsdpkit.launching import fork_safety
 from fsdpkit.launching.held import VARIABLE
-from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.layout import RunPaths
 
 LOOK_S = 1.0
 WARN_S = 120.0
@@ -30,18 +30,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--idle", type=int, default=900, metavar="S")
     limit_s = parser.parse_args().idle
-    task = TaskPaths.of_this_job(".")
+    run = RunPaths(Path(os.environ["FSDPKIT_RUN_DIR"]))
     rank, nodes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    holder = start_holder(task.busy(rank))
+    holder = start_holder(run.busy(rank))
     began_s, warned = time.time(), False
     while holder.poll() is None and not fsdpkit.stop_requested():
         time.sleep(LOOK_S)
-        idle_s = time.time() - max(began_s, *(used_s(task.busy(node)) for node in range(nodes)))
+        idle_s = time.time() - max(began_s, *(used_s(run.busy(node)) for node in range(nodes)))
         if rank or idle_s < max(limit_s / 2, limit_s - WARN_S):
             warned = False
         elif idle_s >= limit_s:
             print(f"idle for {idle_s:.0f} s: the hold ends", flush=True)
-            task.stop_requested.write_text("idle\n")
+            run.task().stop_requested.write_text("idle\n")
         elif not warned:
             print(f"idle: the hold ends in {limit_s - idle_s:.0f} s", flush=True)
             warned = True

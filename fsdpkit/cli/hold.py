@@ -125,7 +125,7 @@ def _until_ready(run: Run) -> JobState:
 
 
 def _ready(run: Run) -> bool:
-    return all(run.paths.task().busy(node).exists() for node in range(run.record.nodes))
+    return all(run.paths.busy(node).exists() for node in range(run.record.nodes))
 
 
 def _seconds(text: str) -> int:

@@ -53,7 +53,8 @@ WHOLE = (
     "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_trilinear3d",
     "upsample_bicubic2d", "_upsample_bicubic2d_aa",
 )  # fmt: skip
-_WITHOUT = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_KEYS: Any = torch._C.DispatchKey
+_WITHOUT = torch._C.DispatchKeySet(_KEYS.AutocastPrivateUse1)
 Cast = Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
@@ -61,7 +62,8 @@ Cast = Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], d
 def autocasting() -> Iterator[None]:
     """Inside, `torch.autocast` of the pretended device casts."""
     kept: dict[int, tuple[Tensor, Tensor]] = {}
-    of_aten, of_others = (torch.library.Library(name, "IMPL", KEY) for name in ("aten", "_"))
+    library: Any = torch.library.Library
+    of_aten, of_others = (library(name, "IMPL", KEY) for name in ("aten", "_"))
     of_others.fallback(torch.library.fallthrough_kernel)
     for names, cast in (
         (LOWER, functools.partial(_lower, kept)),

@@ -60,7 +60,7 @@ class _Layers(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Any) -> tuple[Tensor | None, ...]:
         x, states, _, _, _, *weights = ctx.saved_tensors
-        for _ in ("of what it was given", "of weights"):
+        for _gradients in ("of what it was given", "of weights"):
             _products(x.numel() // x.shape[-1], weights)
         gradients = map(torch.empty_like, weights)
         return torch.empty_like(x), torch.empty_like(states), None, None, *gradients

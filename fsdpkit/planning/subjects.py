@@ -233,7 +233,8 @@ def _on_meta(model: nn.Module) -> nn.Module:
     on its way to the meta device."""
     made: dict[int, Tensor] = {}
     for module in model.modules():
-        for held in (module._parameters, module._buffers):
+        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for held in tables:
             for name, tensor in held.items():
                 if tensor is not None:
                     held[name] = made.setdefault(id(tensor), _without_values(tensor))

@@ -51,7 +51,8 @@
                                     are their owner's alone: attempt-<n>/flight-<launch>/
         stop-requested              makes the job save and stop; `warning` in it: and come back
         guests.json                 of a hold: which nodes the newest runs on it took
-        busy-<i>                    of a hold: touched while a run is on its node i
+        busy-<i>                    of a hold: there once its node i waits for runs, and touched
+                                    while one is on it
         ends-at                     seconds since the epoch: the job's end, once Slurm has warned
         save-requested              makes it save and go on (runs/save_requests.py)
         save-answered               what became of the request
@@ -270,17 +271,6 @@ class TaskPaths:
         """A file that makes the job save and stop while it exists."""
         return self.dir / "stop-requested"
 
-    def busy(self, node: int) -> Path:
-        """Of a hold, touched as long as a run is on that node of it.
-
-        Args:
-            node: Its number in the hold.
-
-        Returns:
-            A file; it is there once the node waits for runs.
-        """
-        return self.dir / f"busy-{node}"
-
     @property
     def ends_at(self) -> Path:
         """When Slurm ends the job, which the batch shell asks after the warning."""
@@ -355,8 +345,10 @@ class RunPaths:
 
     @property
     def guests(self) -> Path:
-        """Of a hold: which nodes the newest runs on it took."""
         return self.dir / "guests.json"
+
+    def busy(self, node: int) -> Path:
+        return self.dir / f"busy-{node}"
 
     @property
     def submitit(self) -> Path:

@@ -75,9 +75,8 @@ class ResumeRequest(Wanted):
 
     chained: bool = False
     here: bool = False
-    """Run in the allocation around this process, in place of being queued."""
     on: str | None = None
-    """The run that holds nodes for it, in place of being queued."""
+    """As in `SubmitRequest`: where it runs, in place of being queued."""
     tasks: Sequence[int] | None = None
     """Of an array, those to go on; None: those short of their goal, or all if it is another."""
 

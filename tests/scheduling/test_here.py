@@ -18,7 +18,7 @@ from fsdpkit.scheduling import submission
 from fsdpkit.scheduling.here import allocation as asking
 from fsdpkit.scheduling.here import request as requests
 from fsdpkit.scheduling.here import state as states
-from fsdpkit.scheduling.here.commands import Step
+from fsdpkit.scheduling.here.commands import AllocationStep
 from fsdpkit.scheduling.job_mark import JobMark, JobTraits, MarkedJob
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.states import JobState
@@ -137,9 +137,9 @@ class TestState:
         return MarkedJob("7", mark)
 
     @pytest.fixture
-    def steps(self, monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+    def steps(self, monkeypatch: pytest.MonkeyPatch) -> list[AllocationStep]:
         names = f"{states.SCRIPT_STEP}{RUN}", RUN, "bash"
-        steps = [Step(f"7.{number}", name, "n1") for number, name in enumerate(names)]
+        steps = [AllocationStep(f"7.{number}", name, "n1") for number, name in enumerate(names)]
         monkeypatch.setattr(states, "steps_of", lambda job_id, cluster=None: steps)
         return steps
 
@@ -165,7 +165,7 @@ class TestState:
         assert found is not None
         assert found.state == state
 
-    def test_without_its_step_it_is_lost(self, job: MarkedJob, steps: list[Step]) -> None:
+    def test_without_its_step_it_is_lost(self, job: MarkedJob, steps: list[AllocationStep]) -> None:
         self.write(job, "RUNNING")
         del steps[0]
         found = states.state_here(job, JobState("RUNNING", "squeue"), None)
@@ -174,7 +174,7 @@ class TestState:
         assert not found.succeeded
 
     def test_only_the_runs_own_steps_are_ended(
-        self, job: MarkedJob, steps: list[Step], monkeypatch: pytest.MonkeyPatch
+        self, job: MarkedJob, steps: list[AllocationStep], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ended: list[object] = []
         monkeypatch.setattr(states, "warn_step", lambda step, cluster: ended.append(step))

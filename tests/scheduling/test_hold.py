@@ -45,7 +45,7 @@ def place(tmp_path: Path) -> Path:
 def hold(place: Path) -> Iterator[Run]:
     run = fsdpkit.submit("hold", nodes=2, gpus=1, cluster="local", time="20", runs=place / "runs")
     deadline = time.monotonic() + 120
-    while not all(run.paths.task().busy(node).exists() for node in range(2)):
+    while not all(run.paths.busy(node).exists() for node in range(2)):
         assert time.monotonic() < deadline, run.state()
         time.sleep(0.2)
     yield run

@@ -29,7 +29,7 @@ def host_names(node_list: str) -> list[str]:
     return _told("scontrol", "show", "hostnames", node_list).split()
 
 
-class Step(NamedTuple):
+class AllocationStep(NamedTuple):
     """A running step of an allocation."""
 
     id: str
@@ -43,14 +43,14 @@ class Step(NamedTuple):
         return self.name.removeprefix(SCRIPT_STEP)
 
 
-def steps_of(job_id: str, cluster: str | None = None) -> list[Step] | None:
+def steps_of(job_id: str, cluster: str | None = None) -> list[AllocationStep] | None:
     """The running steps of an allocation; None if Slurm does not say."""
     try:
         told = _told("squeue", *_where(cluster), "-s", "-h", "-o", "%i|%j|%N", "-j", job_id)
     except SchedulerError:
         return None
     rows = (line.strip().split("|") for line in told.splitlines())
-    found = [Step(row[0], "|".join(row[1:-1]), row[-1]) for row in rows if len(row) > 2]
+    found = [AllocationStep(row[0], "|".join(row[1:-1]), row[-1]) for row in rows if len(row) > 2]
     return [step for step in found if step.id.partition(".")[0] == job_id]
 
 
