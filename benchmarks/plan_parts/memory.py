@@ -48,6 +48,16 @@ ACCUMULATION = {"whole": (), "accumulated": ("micro_batch=2",)}
 OPTIMIZERS = ("adamw", "adamw-scaled", "adafactor", "adam", "sgd")
 OWN = ROOT / "examples" / "own-model" / "train.py"
 LLAMA = SCRIPT.with_name("models.py")
+KINDS = {
+    "whole units frozen": "models.py:frozen",
+    "a frozen teacher": "models.py:distilled",
+    "a tied head": "models.py:tied",
+    "a U-Net": "kinds.py:unet",
+    "sorted experts": "kinds.py:experts",
+    "a scan": "kinds.py:scan",
+    "Fourier layers": "kinds.py:fourier",
+    "a masked autoencoder": "kinds.py:masked_autoencoder",
+}
 HUGGING_FACE = {
     "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "vocab_size": 264,
     "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0,
@@ -65,6 +75,7 @@ def cases(directory: Path) -> Iterator[dict[str, Any]]:
             f"model={directory}", "batch_size=4", "data.source_length=48", "data.target_length=32"
         ],
     }  # fmt: skip
+    models |= {name: [f"model={SCRIPT.parent / where}"] for name, where in KINDS.items()}
     grid = (ENGINES, get_args(Strategy), CHECKPOINTING, ACCUMULATION, OPTIMIZERS)
     for engine, strategy, checkpointing, passes, optimizer in product(*grid):
         about = _about(engine, strategy, checkpointing, passes, optimizer)
@@ -152,7 +163,7 @@ def all_within(result: Mapping[str, Any]) -> bool:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """A line for each engine and strategy of our T5, and for each other model."""
+    """A line for each engine and strategy of our T5, and for each other model and engine."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in result["rows"]:
         strategy = row["strategy"] if row["model"] == "our T5" else "all five"

@@ -43,12 +43,15 @@ def outlook(
     profile, resources = place.profile, place.job.spec.resources
     length, size = _length(place, asked), _checkpoint_bytes(found)
     speed = expected.speed if expected else None
+    why = expected.why if expected else "--compiled plans memory alone"
+    if speed is not None and speed.host_bound:
+        speed, why = None, "the host bounds it"
     ends = finish(
         length,
         span_of(speed.step_s) if speed else None,
         saved_state(size, profile.storage.write_gb_s),
         allowed(resources, profile, place.placement.way, place.job.spec.retry.on_time_limit),
-        f"speed is not predicted: {expected.why if expected else '--compiled plans memory alone'}",
+        f"speed is not predicted: {why}",
     )
     shards = asked.settings.sharding.shard_ranks(asked.ranks, asked.gpus)
     starts, why_no_starts = _starts(question, asked, ends) if soonest else ((), "")
