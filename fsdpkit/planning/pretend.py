@@ -135,7 +135,8 @@ class Backend:
 
 
 _backend: Backend | None = None
-_kernels = torch.library.Library("aten", "IMPL")
+_library: Any = torch.library.Library
+_kernels = _library("aten", "IMPL")
 
 
 def backend() -> Backend:
