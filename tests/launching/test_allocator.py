@@ -41,7 +41,7 @@ def test_the_agent_sets_it_before_it_imports_torch(monkeypatch):
     for name in ("set_allocator", "take_secret"):
         monkeypatch.setattr(agent, name, lambda environ, name=name: order.append(name))
     monkeypatch.setattr(agent.python_path, "restore", lambda environ: None)
-    monkeypatch.setattr(agent.warm, "start", lambda environ: order.append("torch"))
+    monkeypatch.setattr(agent.warm, "start", lambda environ, loaded: order.append("torch"))
     monkeypatch.setattr(agent, "run_agent", lambda: order.append("ranks"))
     monkeypatch.setattr(agent, "leave", lambda status: None)
     agent.main()

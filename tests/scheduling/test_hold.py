@@ -95,7 +95,7 @@ def test_runs_on_a_hold(hold: Run, place: Path) -> None:
     assert not state.succeeded
     run = started(hold, place)
     assert "imported anew" not in agents_said(run)
-    with pytest.raises(UsageError, match="is no hold"):
+    with pytest.raises(UsageError, match="is no hold of yours"):
         started(run, place)
     # Of two that were planned while both nodes were free, the second is refused.
     request = SubmitRequest(

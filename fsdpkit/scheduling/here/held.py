@@ -17,6 +17,7 @@ from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.lock import locked
 from fsdpkit.runs.reading import table_in
+from fsdpkit.runs.store import is_mine
 from fsdpkit.scheduling.here.allocation import allocation_of
 from fsdpkit.scheduling.here.commands import SCRIPT_STEP, job_text, steps_of
 from fsdpkit.scheduling.local import store
@@ -41,8 +42,8 @@ def nodes_held_by(name: str, runs: str | os.PathLike[str] | None, kind: str) -> 
 
 def _free(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
     run = OpenRun.open(name, runs=runs)
-    if not run.record.holds:
-        raise UsageError(f"{run.id} is no hold: fsdpkit hold gets nodes to run on")
+    if not run.record.holds or not is_mine(run.dir):
+        raise UsageError(f"{run.id} is no hold of yours: fsdpkit hold gets nodes to run on")
     if run.record.kind != kind:
         raise UsageError(f"the hold {run.id} is on another cluster: {run.record.site}")
     state = run.state()

@@ -49,7 +49,7 @@ check FSDPKIT_FORM_P_SHARE Share 'a number from 0.25 to 1.5' 20 '(0|[1-9][0-9]{0
 scaled "$FSDPKIT_FORM_P_SHARE"
 (( millionths >= 250000 && millionths <= 1500000 )) || refuse Share "is $FSDPKIT_FORM_P_SHARE" 'a number from 0.25 to 1.5'
 export FSDPKIT_FORM_P_SHARE
-check FSDPKIT_FORM_P_TAG Tag 'text that matches [a-z]{1,8}(-\d{1,3})?' 1000 '([a-z]){1,8}((-([0-9]){1,3}))?'
+check FSDPKIT_FORM_P_TAG Tag 'text that matches [a-z]{1,8}(-\d{1,3})?' 1000 '[a-z]{1,8}(-[0-9]{1,3})?'
 export FSDPKIT_FORM_P_TAG
 check FSDPKIT_FORM_P_MODE Mode 'one of fast, very slow' 1000 '.*'
 case $FSDPKIT_FORM_P_MODE in
