@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import fsdpkit
@@ -22,6 +23,8 @@ from fsdpkit.launching.held import VARIABLE
 from fsdpkit.runs.layout import RunPaths
 
 LOOK_S = 1.0
+EVERY_S = 10.0
+"""How often a node with a run says so, and the head node looks, by files that are shared."""
 WARN_S = 120.0
 """How long before its end an idle hold says so, if it may be idle for twice as long."""
 
@@ -32,33 +35,54 @@ def main() -> None:
     limit_s = parser.parse_args().idle
     run = RunPaths(Path(os.environ["FSDPKIT_RUN_DIR"]))
     rank, nodes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    holder = start_holder(run.busy(rank))
-    began_s, warned = time.time(), False
+    every_s = min(EVERY_S, limit_s / 4)
+    holder = start_holder(run.busy(rank), every_s)
+    idle = Idle([run.busy(node) for node in range(nodes)], limit_s, every_s)
     while holder.poll() is None and not fsdpkit.stop_requested():
         time.sleep(LOOK_S)
-        idle_s = time.time() - max(began_s, *(used_s(run.busy(node)) for node in range(nodes)))
-        if rank or idle_s < max(limit_s / 2, limit_s - WARN_S):
-            warned = False
-        elif idle_s >= limit_s:
-            print(f"idle for {idle_s:.0f} s: the hold ends", flush=True)
+        if rank == 0 and idle.too_long():
             run.task().stop_requested.write_text("idle\n")
-        elif not warned:
-            print(f"idle: the hold ends in {limit_s - idle_s:.0f} s", flush=True)
-            warned = True
     if holder.poll() is not None:
         sys.exit(f"what waits for runs here has ended with status {holder.returncode}")
     holder.kill()
 
 
-def used_s(path: Path) -> float:
-    """When a run was last on the node, Unix time; 0 for never."""
+class Idle:
+    """For how long no run was on any node. Whether a node's file has changed counts, not when: the
+    file server has a clock of its own."""
+
+    def __init__(self, files: Sequence[Path], limit_s: float, every_s: float) -> None:
+        self.files, self.limit_s, self.every_s = files, limit_s, every_s
+        self.seen: list[float | None] = []
+        self.since_s = self.looked_s = time.monotonic()
+        self.warned = False
+
+    def too_long(self) -> bool:
+        """Looks now and then, and says what is to come."""
+        now_s = time.monotonic()
+        if now_s - self.looked_s < self.every_s:
+            return False
+        self.looked_s, before = now_s, self.seen
+        self.seen = [changed_s(path) for path in self.files]
+        if self.seen != before:
+            self.since_s, self.warned = now_s, False
+        left_s = self.limit_s - (now_s - self.since_s)
+        if left_s <= 0:
+            print(f"idle for {now_s - self.since_s:.0f} s: the hold ends", flush=True)
+        elif left_s <= min(self.limit_s / 2, WARN_S) and not self.warned:
+            print(f"idle: the hold ends in {left_s:.0f} s", flush=True)
+            self.warned = True
+        return left_s <= 0
+
+
+def changed_s(path: Path) -> float | None:
     try:
         return path.stat().st_mtime
     except OSError:
-        return 0.0
+        return None
 
 
-def start_holder(busy: Path) -> subprocess.Popen[bytes]:
+def start_holder(busy: Path, every_s: float) -> subprocess.Popen[bytes]:
     """With the environment that agents of runs on this hold are going to have."""
     environ = {k: v for k, v in os.environ.items() if not fork_safety.of_ranks(k)}
     environ[VARIABLE] = Path(os.environ["FSDPKIT_RUN_DIR"]).name
@@ -66,7 +90,8 @@ def start_holder(busy: Path) -> subprocess.Popen[bytes]:
     if environ.get("OMP_NUM_THREADS") == str(cores):  # the script's default, for one rank
         environ["OMP_NUM_THREADS"] = str(max(1, cores // gpus))
     start = environ["FSDPKIT_START"] = os.environ["FSDPKIT_START"]
-    command = [sys.executable, "-u", "-c", start, "fsdpkit.launching.holder", str(busy)]
+    command = [sys.executable, "-u", "-c", start, "fsdpkit.launching.holder"]
+    command += [str(busy), str(every_s)]
     return subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, cwd="/")
 
 

@@ -12,6 +12,7 @@ from fsdpkit.cli.options import (
     HOW,
     GroupedCommand,
     fsdpkit_as_typed,
+    going_on,
     grouped,
     say_what_is_not_read,
     wanted,
@@ -90,7 +91,8 @@ def command(
     if not as_json:
         click.echo(run.id)
         click.echo(f"job {run.job_id}, in {run.dir}")
-    state = None if no_wait else _until_ready(run)
+    with ending(run) if request.here else going_on(run.id):
+        state = None if no_wait else _until_ready(run)
     words = state.describe() if state else "PENDING"
     if as_json:
         _held(run.id, run.job_id, run.dir, words)
@@ -113,15 +115,21 @@ def _stay(run: Run) -> int:
 
 def _until_ready(run: Run) -> JobState:
     """Once every node's process waits for runs, or the job is over."""
-    told, every_s = "", 2.0
+    from fsdpkit.scheduling.asking import FIRST_S, Pace
+
+    pace, due_s, told = Pace(), 0.0, ""
     while True:
-        state = run.state()
-        if state is not None and (state.over or (state.phase == "running" and _ready(run))):
-            return state
-        if state is not None and (words := state.describe()) != told:
-            click.echo(f"fsdpkit: {words}", err=True)
-            told = words
-        time.sleep(every_s if state is None or state.phase == "running" else min(every_s, 30.0))
+        ready = _ready(run)
+        if ready or time.monotonic() >= due_s:
+            state = run.state()
+            due_s = time.monotonic() + pace.pause_s()
+            if state is not None and (state.over or (ready and state.phase == "running")):
+                return state
+            if state is not None and (words := state.describe()) != told:
+                click.echo(f"fsdpkit: {words}", err=True)
+                told = words
+                pace.news()
+        time.sleep(FIRST_S)
 
 
 def _ready(run: Run) -> bool:

@@ -110,6 +110,24 @@ def wanted(*which: str, **helps: str) -> Callable[[Any], Any]:
     return add
 
 
+def here_or_on(function: Any) -> Any:
+    """`--here` and `--on`: where a run starts that is not queued."""
+    on = grouped(
+        HOW,
+        "--on",
+        metavar="HOLD",
+        shell_complete=complete_run,
+        help="Run on nodes that fsdpkit hold has; implies --wait.",
+    )
+    here = grouped(
+        HOW,
+        "--here",
+        is_flag=True,
+        help="Run in the allocation that this shell is in, queue nothing; implies --wait.",
+    )
+    return here(on(function))
+
+
 def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Completion by the names of all jobs, sites or templates."""
 

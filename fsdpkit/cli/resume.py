@@ -14,6 +14,7 @@ from fsdpkit.cli.options import (
     complete_run,
     going_on,
     grouped,
+    here_or_on,
     say_what_is_not_read,
     waiting_options,
     wanted,
@@ -60,19 +61,7 @@ def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
     help="Only these array tasks: 0-3,7.",
 )
 @trust_option
-@grouped(
-    HOW,
-    "--here",
-    is_flag=True,
-    help="Run in the allocation that this shell is in, queue nothing; implies --wait.",
-)
-@grouped(
-    HOW,
-    "--on",
-    metavar="HOLD",
-    shell_complete=complete_run,
-    help="Run on nodes that fsdpkit hold has; implies --wait.",
-)
+@here_or_on
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @waiting_options
 @json_option(submitted, rendered, group=AFTERWARDS)

@@ -19,10 +19,10 @@ from fsdpkit.cli.options import (
     WithTrainerArgs,
     as_typed,
     complete,
-    complete_run,
     fsdpkit_as_typed,
     going_on,
     grouped,
+    here_or_on,
     say_what_is_not_read,
     waiting_options,
     wanted,
@@ -95,19 +95,7 @@ def _judged(answer: str) -> None:
 )
 @wanted("after", "runs")
 @trust_option
-@grouped(
-    HOW,
-    "--here",
-    is_flag=True,
-    help="Run in the allocation that this shell is in, queue nothing; implies --wait.",
-)
-@grouped(
-    HOW,
-    "--on",
-    metavar="HOLD",
-    shell_complete=complete_run,
-    help="Run on nodes that fsdpkit hold has; implies --wait.",
-)
+@here_or_on
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @grouped(
     HOW,

@@ -62,7 +62,9 @@ class Holder:
 
     listener: socket.socket
     busy: Path
-    """Written to while somebody is connected, for the hold's head node."""
+    """Touched while somebody is connected, for the hold's head node."""
+    every_s: float
+    """How often: it lies on a shared file system."""
     environ: dict[str, str]
     """In which torch was imported."""
     path: list[str]
@@ -73,10 +75,11 @@ class Holder:
 
     def serve(self) -> None:
         """Returns in agents only."""
-        me = os.getppid()
+        me, due_s = os.getppid(), 0.0
         while os.getppid() == me:
-            if self.guests:
+            if self.guests and time.monotonic() >= due_s:
                 self.busy.touch()
+                due_s = time.monotonic() + self.every_s
             sockets = [self.listener, *(guest.connection for guest in self.guests)]
             working = any(guest.pid for guest in self.guests)
             for ready in select.select(sockets, [], [], _LOOK_S if working else 1.0)[0]:
@@ -188,7 +191,7 @@ class Holder:
 
 
 def main() -> NoReturn:
-    """Serve until the parent process ends: `… holder BUSY`, with `FSDPKIT_HOLD` set."""
+    """Serve until the parent process ends: `… holder BUSY SECONDS`, with `FSDPKIT_HOLD` set."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the hold's own process decides when it ends
     environ = dict(os.environ)
@@ -212,5 +215,6 @@ def main() -> NoReturn:
     listener.listen(64)
     Path(sys.argv[1]).touch(0o600)
     say("ready for runs")
-    Holder(listener, Path(sys.argv[1]), environ, list(sys.path), loaded, why_not).serve()
+    busy, every_s = Path(sys.argv[1]), float(sys.argv[2])
+    Holder(listener, busy, every_s, environ, list(sys.path), loaded, why_not).serve()
     agent.main(loaded)

@@ -111,6 +111,10 @@ def test_runs_on_a_hold(hold: Run, place: Path) -> None:
     again = first.resume(on=hold.id, sets=["args=[]"])
     assert again.wait(poll_s=0.2).succeeded
     assert "imported anew" not in agents_said(again)
+    # Once it is released, nothing more begins on it.
+    hold.cancel(save=True)
+    with pytest.raises(UsageError, match=r"giving its nodes back|no nodes now"):
+        started(hold, place)
 
 
 def printed(run: Run) -> str:

@@ -51,6 +51,8 @@ def _free(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocati
         raise SchedulerError(f"whether the hold {run.id} has its nodes is not known at the moment")
     if state.phase != "running":
         raise UsageError(f"the hold {run.id} has no nodes now: {state.describe()}")
+    if run.paths.task().stop_requested.exists():
+        raise UsageError(f"the hold {run.id} is giving its nodes back")
     found, taken = _local(run) if run.record.kind == "local" else _slurm(run)
     free = tuple(node for node in found.nodes if node not in taken)
     return replace(found, nodes=free, hold=run.dir)
