@@ -43,6 +43,7 @@ LAUNCHES = {
     "the old launcher": "python3 -m torch.distributed.launch --use_env --nproc_per_node 4 train.py "
     "--lr 1",
     "as many as Slurm gives": "srun torchrun --nproc_per_node $SLURM_GPUS_ON_NODE train.py --lr 1",
+    "found on PATH": "srun $(which torchrun) --nproc_per_node 4 train.py --lr 1",
     "counted on the node": "torchrun --nproc_per_node $(nvidia-smi -L | wc -l) train.py --lr 1",
     "a command in a variable": 'L="torchrun --nproc_per_node 4 --rdzv_endpoint $(hostname):1"\n'
     'A="--lr 1"\nsrun bash -c "$L train.py $A"',

@@ -39,6 +39,9 @@ _PARAMETER = re.compile(
     re.ASCII | re.DOTALL,
 )
 _WORKING_DIRECTORY = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`")
+_ON_PATH = re.compile(
+    r"(?:\$\(|`)\s*(?:which|command\s+-v|type\s+-[pP])\s+(?P<program>[\w.+-]+)\s*[)`]"
+)
 _OF_NODE = re.compile(
     r"(SLURM|CUDA|ROCR|HIP|ROCM|LMOD|MPI|OMPI|PMI)_\w*|EB(ROOT|VERSION)\w+|TMPDIR|HOSTNAME|LD_PRELOAD"
     r"|(LD_LIBRARY_|LIBRARY_|PYTHON|C|MAN|MODULE|INFO|PKG_CONFIG_|CMAKE_PREFIX_|C(PLUS)?_INCLUDE_)?"
@@ -179,6 +182,8 @@ class Expander:
             yield self._arithmetic(raw), quoted
         elif _WORKING_DIRECTORY.fullmatch(raw):
             yield self.directory, quoted
+        elif (on_path := _ON_PATH.fullmatch(raw)) is not None:
+            yield on_path["program"], quoted  # by its name the same is found
         elif (found := _PARAMETER.fullmatch(raw)) is None:
             yield self.unknown(raw), quoted
         else:
