@@ -97,15 +97,16 @@ def command(
 
     def end(run: Run, first_attempt: int = 0) -> int:
         report(run, as_json)
-        if wait or follow or here or on:
-            with ending(run) if here or on else going_on(run.id):
+        if wait or follow or at_once:
+            with ending(run) if at_once else going_on(run.id):
                 if follow:
                     print_output(run, first_attempt)
                 return outcome(run)
         return 0
 
     say_what_is_not_read()
-    if here and on:
+    at_once = here or on is not None
+    if here and on is not None:
         raise click.UsageError("--here is this shell's allocation, --on a hold: choose one.")
     opened = Run.open(run, runs=runs)
     request = ResumeRequest(here=here, on=on, **asked)
@@ -119,6 +120,6 @@ def command(
     if dry_run:
         print_script(render(plan, opened.dir, compiled_templates()), as_json)
         return 0
-    if not (here or on):
+    if not at_once:
         say_what_is_left_out(leaked_variables())
     return end(submit_resume(opened, plan, agreed), 0 if plan.chained else plan.first_attempt)

@@ -149,8 +149,8 @@ def command(
     say_what_is_not_read()
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
-    at_once = "--here" if asked["here"] else "--on" if asked["on"] else ""
-    if asked["here"] and asked["on"]:
+    at_once = "--here" if asked["here"] else "" if asked["on"] is None else "--on"
+    if asked["here"] and asked["on"] is not None:
         raise click.UsageError("--here is this shell's allocation, --on a hold: choose one.")
     for option, given in (("--check", check), ("--soonest", soonest)):
         if given and at_once:

@@ -96,7 +96,7 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
         )
     _refuse_while_in_flight(record)
     site, allocation = _site_of(record), None
-    if changes.here or changes.on:
+    if changes.here or changes.on is not None:
         changes, allocation = again_in_allocation(
             run, changes, lambda asked: (site, run.id, _reload(run, asked)), changes.on
         )

@@ -122,7 +122,7 @@ def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
 
 def _plan(request: SubmitRequest, consent: Consent) -> tuple[Plan, str]:
     allocation = None
-    if request.here or request.on:
+    if request.here or request.on is not None:
         from fsdpkit.scheduling.here.request import in_allocation
 
         request, allocation = in_allocation(request, asked_for, request.on, request.runs)

@@ -16,7 +16,7 @@ import pytest
 import fsdpkit
 from fsdpkit import Run
 from fsdpkit.config.site import choose_site
-from fsdpkit.errors import UsageError
+from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.launching.held import address_of
 from fsdpkit.scheduling.here.held import idle_limit_s
 from fsdpkit.scheduling.local.supervisor import nodes_of
@@ -146,6 +146,12 @@ def test_it_ends_when_it_is_idle(place: Path) -> None:
     )
     assert run.wait(poll_s=0.2).state == "COMPLETED"
     assert "idle for" in (run.newest_attempt().dir / "rank-0.out").read_text()
+
+
+def test_a_name_that_is_empty_queues_nothing(place: Path) -> None:
+    request = SubmitRequest(str(place / "train.py"), cluster="local", on="", runs=place)
+    with pytest.raises(NotFoundError):
+        plan(request)
 
 
 def test_a_profile_bounds_how_long_it_is_idle(tmp_path: Path) -> None:
