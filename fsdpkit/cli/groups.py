@@ -70,6 +70,11 @@ class FirstWordOrCommand(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            if len(args) > 1 and not any(word.startswith("-") for word in args[:2]):
+                verbs = ", ".join(self.list_commands(ctx))  # what starts one takes a single name
+                ctx.fail(
+                    f"There is no command {args[0]!r}. Commands: {verbs}; or {self.first} alone."
+                )
             args = [START, *args]
         return super().parse_args(ctx, args)
 

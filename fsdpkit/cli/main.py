@@ -12,7 +12,13 @@ from fsdpkit import __version__
 from fsdpkit.cli.groups import Verbs
 from fsdpkit.cli.json_output import begin, kind_of, print_error
 from fsdpkit.cli.terminal import guard, let_go
-from fsdpkit.errors import FsdpkitError, SubmissionInterrupted
+from fsdpkit.errors import (
+    ConfigError,
+    FsdpkitError,
+    NotFoundError,
+    SubmissionInterrupted,
+    UsageError,
+)
 
 # Name, and the sentence for `fsdpkit --help`, which so needs no command's module.
 COMMANDS = {
@@ -54,6 +60,7 @@ COMMANDS = {
 
 _ELSEWHERE = {
     "submit": ("run", "launch", "start", "sbatch", "srun", "torchrun"),
+    "resume": ("rerun", "restart", "continue", "requeue"),
     "status": ("ls", "list", "ps", "queue", "squeue", "show", "info"),
     "cancel": ("kill", "stop", "scancel"),
     "logs": ("tail", "cat", "output"),
@@ -148,13 +155,22 @@ def main() -> None:
     try:
         status = fsdpkit(prog_name="fsdpkit", standalone_mode=False)
     except click.ClickException as error:
+        from fsdpkit.cli.misnamed import what_follows
+
         error.show()
+        more = what_follows(error, fsdpkit, sys.argv[1:])
+        click.echo(more.lstrip("\n"), err=True, nl=bool(more))
         status = error.exit_code
-        print_error("usage", error.format_message(), status)
+        print_error("usage", error.format_message() + more, status)
     except (click.Abort, KeyboardInterrupt) as error:
         cause = error.__cause__  # click's Abort has the KeyboardInterrupt as its cause
         told = str(cause) if isinstance(cause, SubmissionInterrupted) else "interrupted"
         status = _failed("interrupted", told, 130)
+    except (UsageError, ConfigError, NotFoundError) as error:
+        from fsdpkit.cli.misnamed import hints
+
+        told = str(error) + hints(sys.argv[1:], str(error))
+        status = _failed(kind_of(error), told, error.exit_code)
     except FsdpkitError as error:
         status = _failed(kind_of(error), str(error), error.exit_code)
     except ModuleNotFoundError as error:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 from fsdpkit.config import assets
+from fsdpkit.errors import FsdpkitError
 
 WHAT, RESOURCES, HOW, AFTERWARDS = (
     "What to run",
@@ -116,7 +117,7 @@ def here_or_on(function: Any) -> Any:
         HOW,
         "--on",
         metavar="HOLD",
-        shell_complete=complete_run,
+        shell_complete=complete_hold,
         help="Run on nodes that fsdpkit hold has; implies --wait.",
     )
     here = grouped(
@@ -154,6 +155,30 @@ def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str
     from fsdpkit.runs.store import all_runs, runs_dir
 
     return _offered((p.name for p in all_runs(runs_dir(ctx.params.get("runs")))), incomplete)
+
+
+def complete_hold(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from fsdpkit.runs.store import runs_by_end, runs_dir
+
+    top = runs_dir(ctx.params.get("runs"))
+    going = (name for name, over in runs_by_end(top) if not over)
+    return _offered((name for name in going if holds(top / name)), incomplete)
+
+
+def holds(run: Path) -> bool:
+    from fsdpkit.runs.record import load
+
+    with contextlib.suppress(FsdpkitError):
+        return load(run).holds
+    return False
+
+
+def complete_sweep(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from fsdpkit.runs.store import runs_dir
+    from fsdpkit.sweeps.record import sweeps_dir
+
+    records = sweeps_dir(runs_dir(ctx.params.get("runs"))).glob("*/sweep.json")
+    return _offered(sorted(record.parent.name for record in records), incomplete)
 
 
 def chosen(run: str | None, runs: str | None) -> str | Path:

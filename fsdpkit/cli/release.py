@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fsdpkit.cli.json_output import answer, json_option
-from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.options import complete_hold, runs_option
 
 
 @answer("fsdpkit.release/1")
@@ -14,7 +14,7 @@ def _released(run: str, job_id: str | None, had_ended: bool, state: str | None) 
 
 
 @click.command("release")
-@click.argument("hold", shell_complete=complete_run)
+@click.argument("hold", shell_complete=complete_hold)
 @runs_option
 @json_option(_released)
 def command(hold: str, runs: str | None, as_json: bool) -> int:

@@ -132,7 +132,7 @@ def start(
     submitted: dict[str, str] = {}
     for size, run in scaling_study.submit(prepared, agreed):
         submitted[size] = run
-        click.echo(f"{size} nodes: {run}", err=as_json)
+        click.echo(f"{size} {'node' if size.endswith(' 1') else 'nodes'}: {run}", err=as_json)
     if as_json:
         return _started(prepared.name, submitted)
     typed, name = fsdpkit_as_typed(), prepared.name

@@ -11,7 +11,15 @@ import click
 
 from fsdpkit.cli.groups import START, FirstWordOrCommand
 from fsdpkit.cli.json_output import answer, json_option
-from fsdpkit.cli.options import as_typed, fsdpkit_as_typed, runs_option, table, wanted, write_page
+from fsdpkit.cli.options import (
+    as_typed,
+    complete_sweep,
+    fsdpkit_as_typed,
+    runs_option,
+    table,
+    wanted,
+    write_page,
+)
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:
@@ -172,7 +180,7 @@ def _open(name: str, runs: str | None) -> tuple[SweepPaths, SweepRecord]:
 
 
 @command.command("status")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sweep)
 @runs_option
 @json_option(_sweep)
 def status(name: str, runs: str | None, as_json: bool) -> int:
@@ -207,7 +215,7 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
 
 
 @command.command("best")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sweep)
 @runs_option
 @json_option(_best)
 def best_command(name: str, runs: str | None, as_json: bool) -> int:
@@ -238,7 +246,7 @@ def best_command(name: str, runs: str | None, as_json: bool) -> int:
 
 
 @command.command("report")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sweep)
 @click.option(
     "-o",
     "--output",
@@ -265,7 +273,7 @@ def report(name: str, output: str | None, runs: str | None, as_json: bool) -> in
 
 
 @command.command("extend")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sweep)
 @click.option(
     "--trials", type=click.IntRange(1, 1000), required=True, help="Number of trials to add."
 )
@@ -287,7 +295,7 @@ def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: b
 
 
 @command.command("advance")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sweep)
 @click.option(
     "--wait", is_flag=True, help="Wait until the scheduler reports that the rung has ended."
 )
@@ -321,7 +329,7 @@ def _in_words(what: str, rung: int, trials: Sequence[int]) -> str:
 
 
 @command.command("cancel")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sweep)
 @click.option("--save", is_flag=True, help="Save a checkpoint first.")
 @runs_option
 @json_option(_cancelled)

@@ -196,7 +196,8 @@ class Consent:
         if Path(name).is_dir():
             return TrustedModel(name, None)
         raise UsageError(
-            f"--model {name}: expected FILE.py:FUNCTION, and {file or name} is not a file"
+            f"--model {name}: expected FILE.py:FUNCTION or a directory with the model's "
+            f"config.json, and {file or name} is neither"
         )
 
 

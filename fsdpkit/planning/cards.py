@@ -51,10 +51,10 @@ def card_named(text: str) -> Card:
 
     known = [row.name.lower() for row in GPU_MODELS]
     near = get_close_matches(words.replace(" ", "-").replace("_", "-"), known, 3)
+    near = near or list(dict.fromkeys(name.rsplit("-", 1)[0] for name in known))
     raise UsageError(
-        f"--gpu {text[:60]}: not a GPU that fsdpkit knows "
-        f"({'did you mean ' + ' or '.join(near) if near else ', '.join(known)}); "
-        "or give its memory in GB, such as --gpu 48"
+        f"--gpu {text[:60]}: not a GPU that fsdpkit knows ({', '.join(near)}); or give its memory "
+        "in GB, such as --gpu 48"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -99,6 +100,8 @@ def runs_by_end(top: Path, over: set[str] | None = None) -> list[tuple[str, bool
     return found
 
 
+_SEARCHED = 1_000
+"""How many runs are read to find a job's."""
 _SAMPLE, _SLOW_S, _THREADS = 64, 0.0003, 16
 
 
@@ -133,8 +136,23 @@ def _is_there(path: Path) -> bool:
     return True
 
 
+def runs_of_job(job_id: str, top: Path) -> list[Path]:
+    """This user's runs, of the newest in `top`, that have or had a job of that number. It is one
+    run, unless there are several clusters."""
+    from fsdpkit.runs.record import load
+
+    found = []
+    for run in all_runs(top)[:_SEARCHED]:
+        with contextlib.suppress(NotFoundError, StorageError):
+            record = load(run)
+            if job_id in (record.job_id, *(job.job_id for job in record.earlier)) and is_mine(run):
+                found.append(run)
+    return found
+
+
 def find_run(run: str | os.PathLike[str], top: Path) -> Path:
-    """The directory of a run given by its path, its id, or the unique beginning or end of one.
+    """The directory of a run given by its path, its id, the unique beginning or end of one, or the
+    number of a job of it.
 
     Raises NotFoundError with the nearest id and where it looked.
     """
@@ -146,10 +164,14 @@ def find_run(run: str | os.PathLike[str], top: Path) -> Path:
     matches = [n for n in names if n == text] or [
         n for n in names if text and (n.startswith(text) or n.endswith(text))
     ]
+    if not matches and text.isdigit():
+        matches = [run.name for run in runs_of_job(text, top)]
     if len(matches) == 1:
         return names[matches[0]]
     if matches:
         raise NotFoundError(f"{text!r} matches several runs: {', '.join(matches[:5])}")
+    newest = f" The newest are {', '.join([*names][:3])}." if names else ""
     raise NotFoundError(
-        f"there is no run {text!r} in {top}.{nearest(text, names)} Give its path, or --runs DIR."
+        f"there is no run {text!r} in {top}.{nearest(text, names) or newest} Give its path, or "
+        "--runs DIR."
     )

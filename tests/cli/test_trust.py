@@ -323,7 +323,7 @@ def test_a_script_runs_as_it_was_shown(tmp_path: Path) -> None:
         of_model(trusted, load_settings({}))
     assert not (tmp_path / "ran").exists()
     script.unlink()
-    with pytest.raises(UsageError, match="is not a file"):
+    with pytest.raises(UsageError, match="is neither"):
         Consent().to_model(f"{script}:make")
 
 

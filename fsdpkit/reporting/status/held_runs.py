@@ -32,7 +32,7 @@ def held_runs(paths: RunPaths, hold: RunRecord, held_s: float, asking: Asking) -
     used_h = sum(_gpu_s(standing) for standing in standings) / 3600
     held_h = held_s * hold.nodes * gpus_of(paths) / 3600
     now = [one.record.id for one in standings if _runs(one)]
-    told = [f"{used_h:.2f} of {held_h:.2f} GPU-hours used, by {_runs_in_words(len(found))}"]
+    told = [f"{used_h:.2f} of {held_h:.2f} GPU-hours used, {_runs_in_words(len(found))}"]
     if now:
         told.append(f"on it now: {first_of(now, _NAMED)}")
     return told
@@ -58,4 +58,4 @@ def _runs(standing: Standing) -> bool:
 
 
 def _runs_in_words(count: int) -> str:
-    return "1 run" if count == 1 else f"{count or 'no'} runs"
+    return "by 1 run" if count == 1 else f"by {count} runs" if count else "no run yet"

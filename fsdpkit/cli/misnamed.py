@@ -1,0 +1,135 @@
+"""What a word of the command line is, where a command was given something that another one takes:
+the name of a run for a job, a batch script for a program, Slurm's number for a run's name. It is
+looked up once a command has failed, so no command needs a rule for what it does not take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from fsdpkit.cli.options import holds
+from fsdpkit.errors import FsdpkitError
+
+
+class _Kind(NamedTuple):
+    what: str
+    instead: str
+    """What to type for it; {} is the word."""
+    taken_by: Sequence[str] = ()
+
+
+_PROGRAMS = ("submit", "plan", "scale", "init", "check")
+_FOR_RUNS = (
+    *("status", "logs", "diagnose", "report", "compare", "watch", "shell", "stacks", "top"),
+    *("cancel", "resume", "checkpoint", "track", "prune", "generate"),
+)
+_RUN = _Kind(
+    "a run", "fsdpkit status {0} shows it, fsdpkit resume {0} continues it", (*_FOR_RUNS, "release")
+)
+_HOLD = _Kind("a hold", "fsdpkit status {0}, fsdpkit release {0}", (*_FOR_RUNS, "release"))
+_SWEEP = _Kind("a sweep", "fsdpkit sweep status {}", ("sweep",))
+_JOB = _Kind("a job", "fsdpkit submit {}", (*_PROGRAMS, "jobs", "template"))
+_PYTHON = _Kind("a Python program", "fsdpkit submit {}", ("submit", "plan", "scale", "check"))
+_BY_SCHEMA = {
+    "job": _JOB._replace(what="a job's file"),
+    "sweep": _Kind("a sweep's file", "fsdpkit sweep {}", ("sweep",)),
+    "site": _Kind(
+        "a cluster's profile", "--cluster {}", ("site", "sites", "publish", "audit", "template")
+    ),
+}
+_SCHEMA = re.compile(r'^schema\s*=\s*"fsdpkit\.(\w+)/', re.MULTILINE)
+_PROPOSED = 3
+_IN_THE_WAY = (FsdpkitError, OSError, ValueError)
+"""Of looking around, which must not replace the message that there is."""
+
+
+def what_follows(error: click.ClickException, top: click.Group, words: Sequence[str]) -> str:
+    """Lines below the message of wrong usage: names that could stand where one is missing, and what
+    the words are that the command does not take."""
+    return _proposed(error, top, words) + hints(words, error.format_message())
+
+
+def _proposed(error: click.ClickException, top: click.Group, words: Sequence[str]) -> str:
+    if (found := _without_a_value(error, top, words)) is None:
+        return ""
+    (ctx, parameter), names = found, []
+    with contextlib.suppress(*_IN_THE_WAY):
+        names = [item.value for item in parameter.shell_complete(ctx, "") if item.type == "plain"]
+    listed = names and not isinstance(parameter.type, click.Choice)
+    return f"\nSuch as {', '.join(names[:_PROPOSED])}" if listed else ""
+
+
+def _without_a_value(
+    error: click.ClickException, top: click.Group, words: Sequence[str]
+) -> tuple[click.Context, click.Parameter] | None:
+    """The argument that is missing, or the option that stands last and needs a value."""
+    if isinstance(error, click.MissingParameter) and error.ctx and error.param:
+        return error.ctx, error.param
+    if isinstance(error, click.BadOptionUsage) and words:
+        ctx = click.Context(top)
+        command = top.get_command(ctx, words[0])
+        for parameter in command.params if command else ():
+            if error.option_name in parameter.opts:
+                return ctx, parameter
+    return None
+
+
+def hints(words: Sequence[str], message: str) -> str:
+    """Lines that say of each word in `message` what it is, if the command is not for such things.
+
+    words: the command and what follows it, as typed.
+    """
+    given = dict.fromkeys(word for word in words[1:] if not word.startswith("-"))
+    named = (
+        word for word in given if re.search(rf"(?<![\w./-]){re.escape(word)}(?![\w/-])", message)
+    )
+    found = ((word, _kind_of(word)) for word in named)
+    return "".join(
+        f"\n{word} is {kind.what}: {kind.instead.format(shlex.quote(word))}"
+        for word, kind in found
+        if kind is not None and words[0] not in kind.taken_by
+    )
+
+
+def _kind_of(word: str) -> _Kind | None:
+    with contextlib.suppress(*_IN_THE_WAY):
+        return _looked_up(word)
+    return None
+
+
+def _looked_up(word: str) -> _Kind | None:
+    from fsdpkit.config import assets
+    from fsdpkit.runs.store import all_runs, runs_dir, runs_of_job
+    from fsdpkit.sweeps.record import sweeps_dir
+
+    if (path := Path(word)).is_file():
+        return _kind_of_file(path)
+    top = runs_dir()
+    if word in {run.name for run in all_runs(top)}:
+        return _HOLD if holds(top / word) else _RUN
+    if (job := re.fullmatch(r"([0-9]+)(_[0-9]+)?", word)) and (its := runs_of_job(job[1], top)):
+        return _Kind(f"a job of the run {its[0].name}", f"fsdpkit status {its[0].name}")
+    if re.fullmatch(r"[\w.+-]+", word) and (sweeps_dir(top) / word / "sweep.json").is_file():
+        return _SWEEP
+    return _JOB if word in assets.available("job") else None
+
+
+def _kind_of_file(path: Path) -> _Kind | None:
+    from fsdpkit.scheduling.batch_file.recognition import shell_script_kind
+
+    if path.suffix == ".py":
+        return _PYTHON
+    if path.suffix == ".toml":
+        with path.open(errors="replace") as file:
+            schema = _SCHEMA.search(file.read(65_536))
+        return _BY_SCHEMA.get(schema[1]) if schema else None
+    kind = shell_script_kind(path)
+    made = "fsdpkit init --from {} makes a job file of it"
+    return _Kind(kind, made, ("submit", "init")) if kind else None
