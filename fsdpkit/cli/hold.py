@@ -11,6 +11,7 @@ from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
     HOW,
     GroupedCommand,
+    for_seconds,
     fsdpkit_as_typed,
     going_on,
     grouped,
@@ -43,7 +44,7 @@ def _held(run: str, job_id: str | None, dir: Path, state: str) -> None:
     "idle_s",
     metavar="TIME",
     help="End when no run was on it for so long: 90s, 15m (default), 2h.",
-    callback=lambda ctx, parameter, value: None if value is None else _seconds(value),
+    callback=for_seconds,
 )
 @wanted("runs")
 @trust_option
@@ -92,7 +93,7 @@ def command(
         click.echo(run.id)
         click.echo(f"job {run.job_id}, in {run.dir}")
     with ending(run) if request.here else going_on(run.id):
-        state = None if no_wait else _until_ready(run)
+        state = None if no_wait else until_ready(run)
     words = state.describe() if state else "PENDING"
     if as_json:
         _held(run.id, run.job_id, run.dir, words)
@@ -113,7 +114,7 @@ def _stay(run: Run) -> int:
         return outcome(run)
 
 
-def _until_ready(run: Run) -> JobState:
+def until_ready(run: Run) -> JobState:
     """Once every node's process waits for runs, or the job is over."""
     from fsdpkit.scheduling.asking import FIRST_S, Pace
 
@@ -134,10 +135,3 @@ def _until_ready(run: Run) -> JobState:
 
 def _ready(run: Run) -> bool:
     return all(run.paths.busy(node).exists() for node in range(run.record.nodes))
-
-
-def _seconds(text: str) -> int:
-    number, unit = text[:-1], text[-1:]
-    if number.isdecimal() and unit in "smh" and 0 < (found := int(number)) < 100_000:
-        return found * {"s": 1, "m": 60, "h": 3600}[unit]
-    raise click.BadParameter(f"{text}: say it as 90s, 15m or 2h")

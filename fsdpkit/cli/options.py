@@ -387,3 +387,13 @@ def hanging(text: str, first: str, rest: str) -> list[str]:
             break_on_hyphens=False,
         )
     ]
+
+
+def for_seconds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """A time such as 90s, 15m or 2h."""
+    if text is None:
+        return None
+    number, unit = text[:-1], text[-1:]
+    if number.isdecimal() and unit in "smh" and 0 < (found := int(number)) < 100_000:
+        return found * {"s": 1, "m": 60, "h": 3600}[unit]
+    raise click.BadParameter(f"{text}: say it as 90s, 15m or 2h")

@@ -19,6 +19,7 @@ from fsdpkit.cli.options import (
     WithTrainerArgs,
     as_typed,
     complete,
+    for_seconds,
     fsdpkit_as_typed,
     going_on,
     grouped,
@@ -61,6 +62,7 @@ class _Submit(WithTrainerArgs):
         return super().parse_args(ctx, args)
 
 
+_KEEP = "--keep-on-failure"
 _BEHIND = "Arguments of the program go after --"
 
 
@@ -114,6 +116,14 @@ def _judged(answer: str) -> None:
 )
 @grouped(HOW, "--check", is_flag=True, help="Let Slurm validate the script; submit nothing.")
 @waiting_options
+@grouped(
+    AFTERWARDS,
+    _KEEP,
+    "keep_s",
+    metavar="TIME",
+    callback=for_seconds,
+    help="If it fails, keep the nodes so long (10m), to try again at once; implies --wait.",
+)
 @json_option(submitted, rendered, _judged, group=AFTERWARDS)
 def command(
     args: tuple[str, ...],
@@ -123,6 +133,7 @@ def command(
     soonest: bool,
     wait: bool,
     follow: bool,
+    keep_s: int | None,
     as_json: bool,
     job: str | None,
     module: str | None,
@@ -152,7 +163,7 @@ def command(
     at_once = "--here" if asked["here"] else "" if asked["on"] is None else "--on"
     if asked["here"] and asked["on"] is not None:
         raise click.UsageError("--here is this shell's allocation, --on a hold: choose one.")
-    for option, given in (("--check", check), ("--soonest", soonest)):
+    for option, given in (("--check", check), ("--soonest", soonest), (_KEEP, keep_s)):
         if given and at_once:
             raise click.UsageError(
                 f"{option} asks about a queue, which {at_once} needs not: choose one."
@@ -169,6 +180,11 @@ def command(
     agreed = consent(trust, submits=not (dry_run or check))
     plan, why = submission.plan(request, agreed)
     say_where(plan, why)
+    if keep_s is not None and not check:
+        from fsdpkit.cli.keeping import submit_and_keep
+
+        how = {"dry_run": dry_run, "follow": follow, "as_json": as_json}
+        return submit_and_keep(request, plan, keep_s, agreed, **how)
     if dry_run:
         print_script(submission.script_of(plan, request.runs), as_json)
         click.echo("fsdpkit: RUN-ID stands for the id that a submission makes", err=True)
