@@ -45,7 +45,6 @@ from fsdpkit.launching.stack_requests import AskedForStacks
 from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.launching.stop_relay import StopRelay
 from fsdpkit.launching.waiting import why_superseded
-from fsdpkit.launching.without_shapes import without_shapes
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.failures import CHECK, HEAD_SILENT
 from fsdpkit.runs.job_file import table_of_job, unknown_keys
@@ -76,7 +75,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     task = TaskPaths(attempt.dir.parent)
     signals = handle_warnings(task)
     try:
-        with no_collector(), without_shapes():  # imports torchelastic
+        with no_collector():  # imports torchelastic
             warm.prepare(environ)  # while this process checks the node
             findings = run_checks(environ)
             os.environ.update(accelerate_variables(environ))
