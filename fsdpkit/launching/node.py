@@ -173,7 +173,7 @@ def _follow_orders(
                         with StallWatch(
                             rank_heartbeats, node, launch, min(sample_s, 10.0)
                         ).watched():
-                            link.report(here.run(torchrun, start_s))
+                            link.tell(report=here.run(torchrun, start_s))
                 order = link.next_order()
                 if rank_heartbeats.asked or why_superseded(order):
                     if node.number == 0:
@@ -236,7 +236,7 @@ def _linked_as_peer(
     link = Link(line, patience_s(retry.lost_s, len(names)), pace_s(len(names)))
     if (interfaces := Interfaces.of(os.environ, torchrun.address)) is not None:
         mine = interfaces
-        link.on_try = lambda doors: link.tried(try_doors(doors, mine))
+        link.on_try = lambda doors: link.tell(tried=try_doors(doors, mine))
     with contextlib.closing(link):
         yield link
 
