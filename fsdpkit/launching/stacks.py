@@ -183,12 +183,12 @@ def _answering(ranks: Sequence[RankProcess], node: HeartbeatDir) -> list[RankPro
     return [rank for rank, size in sizes.items() if size]
 
 
-def catches(pid: int) -> bool:
-    """Whether the process has a handler for `SIGNAL`, which would end it otherwise."""
+def catches(pid: int, number: int = SIGNAL) -> bool:
+    """Whether the process has a handler for the signal, which would end it otherwise."""
     with contextlib.suppress(OSError, ValueError):
         for line in read_bytes(f"/proc/{pid}/status", 1 << 16).splitlines():
             if line.startswith(b"SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
 
 
