@@ -19,7 +19,7 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeError, NodeLostError
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import pace_s, patience_s
-from fsdpkit.launching.message_log import MessageLog, Order
+from fsdpkit.launching.message_log import MessageLog, Order, Said
 from fsdpkit.launching.node_failure import judged, record_failure
 from fsdpkit.launching.policy import (
     EndAttempt,
@@ -135,19 +135,23 @@ class Conductor:
         for node, count in enumerate(self.message_log.alive()):
             if count != self._counts[node]:
                 self._counts[node], self._heard_s[node] = count, now
-        for report in self.message_log.reports():
-            if report.launch == self._launch and report.outcome != "interrupted":
-                self._reports[report.node] = report
-        for node, meeting in self.message_log.meetings():
-            if meeting.launch == self._launch and node == self._training[0]:
-                self.message_log.order(
-                    Order(do="meet", launch=meeting.launch, host=meeting.host, port=meeting.port)
-                )
-        self._tried |= dict(self.message_log.tried())
+        for node, said in self.message_log.said():
+            self._take(node, said)
         for node, heard_s in enumerate(self._heard_s):
             if self._counts[node] and now - heard_s > self._lost_s and node not in self._gone:
                 self._gone.add(node)
                 self.record(event="node-lost", node=self.nodes[node])
+
+    def _take(self, node: int, said: Said) -> None:
+        report, meeting = said.report, said.meeting
+        if report is not None and report.launch == self._launch and report.outcome != "interrupted":
+            self._reports[node] = report
+        if meeting is not None and meeting.launch == self._launch and node == self._training[0]:
+            self.message_log.order(
+                Order(do="meet", launch=meeting.launch, host=meeting.host, port=meeting.port)
+            )
+        if said.tried is not None:
+            self._tried[node] = said.tried
 
     def _gather(self, now: float) -> None:
         """Start when all agents have connected, or enough of them."""

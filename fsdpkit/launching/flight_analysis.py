@@ -17,7 +17,6 @@ import io
 import os
 import pickle
 import re
-import stat
 import sys
 import time
 from collections import Counter, defaultdict
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fsdpkit.bounded import descriptor
 from fsdpkit.process_limits import limit_resources
 from fsdpkit.runs.flight_record import DUMP, FlightRecord, Stuck
 from fsdpkit.runs.layout import write_atomically
@@ -130,11 +130,9 @@ def read_dumps(directory: Path) -> tuple[dict[int, Dump], dict[int, str]]:
 
 
 def _own_bytes(name: str, directory: int) -> bytes:
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(name, flags, dir_fd=directory), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise OSError("it is not this user's regular file")
+    with open(descriptor(name, directory), "rb") as file:
+        if os.fstat(file.fileno()).st_uid != os.geteuid():
+            raise OSError("it is not this user's file")
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise OSError(f"it has more than {_MOST_BYTES >> 20} MiB")

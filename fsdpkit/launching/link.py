@@ -81,27 +81,11 @@ class Link:
         if not self._thread.is_alive():
             self.line.close()
 
-    def report(self, report: Report) -> None:
-        """Tell the head's agent how a launch ended here."""
-        self._say(report=report)
-
-    def meet(self, meeting: Meeting) -> None:
-        """Tell it where the ranks meet, which this node's agent has prepared."""
-        self._say(meeting=meeting)
-
-    def tried(self, tried: Reached) -> None:
-        """Tell it which of its ports this node reaches."""
-        self._say(tried=tried)
-
-    def _say(
-        self,
-        report: Report | None = None,
-        meeting: Meeting | None = None,
-        tried: Reached | None = None,
-    ) -> None:
+    def tell(self, **said: Report | Meeting | Reached) -> None:
+        """Tell the head's agent one of the things that `Said` has a name for."""
         with self._lock:
             self._numbered += 1
-            self._said.append(Said(self._numbered, report, meeting, tried))
+            self._said.append(Said(self._numbered, **said))  # type: ignore[arg-type]
         self.line.nudge()
 
     def meeting(self, launch: int, within_s: float) -> tuple[str, int]:

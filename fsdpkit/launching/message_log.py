@@ -93,9 +93,7 @@ class MessageLog:
         self._changed = threading.Condition()
         self._counts, self._heard = [0] * nodes, [0] * nodes
         self._left: set[int] = set()
-        self._reports: list[Report] = []
-        self._meetings: list[tuple[int, Meeting]] = []
-        self._tried: list[tuple[int, Reached]] = []
+        self._new: list[tuple[int, Said]] = []
         self._orders: list[Order] = []
 
     def hear(self, node: int, letter: Letter) -> HeadAnswer:
@@ -105,20 +103,13 @@ class MessageLog:
             for said in letter.said:
                 if said.number == self._heard[node] + 1:
                     self._heard[node] = said.number
-                    self._take(node, said)
+                    if said.report is None or said.report.node == node:
+                        self._new.append((node, said))
             if letter.left:
                 self._left.add(node)
             if letter.said or letter.left:
                 self._news()
             return self.answer(node, letter.seen)
-
-    def _take(self, node: int, said: Said) -> None:
-        if said.report is not None and said.report.node == node:
-            self._reports.append(said.report)
-        if said.meeting is not None:
-            self._meetings.append((node, said.meeting))
-        if said.tried is not None:
-            self._tried.append((node, said.tried))
 
     def answer(self, node: int, seen: int) -> HeadAnswer:
         """The orders that this node's agent has not read."""
@@ -130,22 +121,10 @@ class MessageLog:
         with self._changed:
             return list(self._counts)
 
-    def reports(self) -> list[Report]:
-        """Those that came since the last call."""
+    def said(self) -> list[tuple[int, Said]]:
+        """What came since the last call, and from which node."""
         with self._changed:
-            new, self._reports = self._reports, []
-            return new
-
-    def meetings(self) -> list[tuple[int, Meeting]]:
-        """Those that came since the last call, and from which node."""
-        with self._changed:
-            new, self._meetings = self._meetings, []
-            return new
-
-    def tried(self) -> list[tuple[int, Reached]]:
-        """Those that came since the last call, and from which node."""
-        with self._changed:
-            new, self._tried = self._tried, []
+            new, self._new = self._new, []
             return new
 
     def order(self, order: Order) -> None:

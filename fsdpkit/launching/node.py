@@ -45,7 +45,6 @@ from fsdpkit.launching.stack_requests import AskedForStacks
 from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.launching.stop_relay import StopRelay
 from fsdpkit.launching.waiting import why_superseded
-from fsdpkit.launching.without_shapes import without_shapes
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.failures import CHECK, HEAD_SILENT
 from fsdpkit.runs.job_file import table_of_job, unknown_keys
@@ -76,7 +75,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     task = TaskPaths(attempt.dir.parent)
     signals = handle_warnings(task)
     try:
-        with no_collector(), without_shapes():  # imports torchelastic
+        with no_collector():  # imports torchelastic
             warm.prepare(environ)  # while this process checks the node
             findings = run_checks(environ)
             os.environ.update(accelerate_variables(environ))
@@ -174,7 +173,7 @@ def _follow_orders(
                         with StallWatch(
                             rank_heartbeats, node, launch, min(sample_s, 10.0)
                         ).watched():
-                            link.report(here.run(torchrun, start_s))
+                            link.tell(report=here.run(torchrun, start_s))
                 order = link.next_order()
                 if rank_heartbeats.asked or why_superseded(order):
                     if node.number == 0:
@@ -237,7 +236,7 @@ def _linked_as_peer(
     link = Link(line, patience_s(retry.lost_s, len(names)), pace_s(len(names)))
     if (interfaces := Interfaces.of(os.environ, torchrun.address)) is not None:
         mine = interfaces
-        link.on_try = lambda doors: link.tried(try_doors(doors, mine))
+        link.on_try = lambda doors: link.tell(tried=try_doors(doors, mine))
     with contextlib.closing(link):
         yield link
 

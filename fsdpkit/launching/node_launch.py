@@ -112,7 +112,9 @@ class NodeLaunch:
                 meet=Meet(
                     order.nodes.index(node.number),
                     len(order.nodes),
-                    tell=lambda host, port: self.link.meet(Meeting(order.launch, host, port)),
+                    tell=lambda host, port: self.link.tell(
+                        meeting=Meeting(order.launch, host, port)
+                    ),
                     ask=lambda: self.link.meeting(order.launch, meet_s),
                 ),
                 own_workers=torchrun.config.nproc_per_node < node.gpus,

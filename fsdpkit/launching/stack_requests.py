@@ -14,7 +14,7 @@ from fsdpkit.launching import stacks
 from fsdpkit.launching.heartbeats import RankHeartbeats
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths
-from fsdpkit.runs.stack_requests import NodeStacks, RankStacks, answer, shortened
+from fsdpkit.runs.stack_requests import NodeStacks, answer, shortened
 
 
 class AskedForStacks:
@@ -38,23 +38,14 @@ class AskedForStacks:
     def _answer(self, asked: str) -> None:
         rank_heartbeats, launch = self._now or (None, 0)
         ranks = [] if rank_heartbeats is None else list(rank_heartbeats.ranks)
-        texts, missing = stacks.read(ranks, self._dir)
-        found = []
-        for rank in ranks:
-            state = stacks.is_deaf(rank.pid)
-            if rank.rank in texts:
-                by, text = texts[rank.rank]
-                found.append(RankStacks(rank=rank.rank, text=shortened(text), by=by, state=state))
-            else:
-                why = missing.get(rank.rank, "it has ended")
-                found.append(RankStacks(rank=rank.rank, why_not=why, state=state))
+        found = stacks.read(ranks, self._dir).values()
         said = NodeStacks(
             id=asked,
             node=self._node,
             name=self._name,
             launch=launch,
             time_s=round(time.time(), 3),
-            ranks=tuple(found),
+            ranks=tuple(map(shortened, found)),
         )
         with contextlib.suppress(OSError):  # the requester is told that this node did not answer
             answer(self._attempt, said)

@@ -25,6 +25,7 @@ import psutil
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.reading import read_bytes, read_text
+from fsdpkit.runs.stack_requests import RankStacks
 from fsdpkit.runs.stacks import SIGNAL
 
 ANSWER_S = 10.0
@@ -64,70 +65,67 @@ def take(
 
     Returns by global rank how they were taken, and of the others why not.
     """
-    texts, missing = read(ranks, node)
     taken: dict[int, By] = {}
-    for rank in ranks:
-        if rank.rank in texts:
-            by, text = texts[rank.rank]
+    missing: dict[int, str] = {}
+    for rank, found in read(ranks, node).items():
+        if found.by is not None:
             with contextlib.suppress(OSError):
-                _kept(rank, attempt, launch).write_text(text, encoding="utf-8")
-                taken[rank.rank] = by
+                attempt.rank_file(rank, "stacks", launch).write_text(found.text, encoding="utf-8")
+                taken[rank] = found.by
+        elif found.why_not != _ENDED:
+            missing[rank] = found.why_not
     return taken, missing
 
 
-def read(
-    ranks: Sequence[RankProcess], node: HeartbeatDir
-) -> tuple[dict[int, tuple[By, str]], dict[int, str]]:
-    """The stacks of each living rank, in faulthandler's format.
-
-    Returns by global rank how they were taken with the text, and of the others why there is none.
-    """
+def read(ranks: Sequence[RankProcess], node: HeartbeatDir) -> dict[int, RankStacks]:
+    """Where the threads of each rank are, by its global number."""
     with _ONE_AT_A_TIME:
+        found = {rank.rank: RankStacks(rank=rank.rank, why_not=_ENDED) for rank in ranks}
         living = [rank for rank in ranks if _state(rank.pid) not in (None, psutil.STATUS_ZOMBIE)]
-        texts: dict[int, tuple[By, str]] = {}
         for rank in _answering(living, node):
             with contextlib.suppress(OSError):
-                texts[rank.rank] = ("signal", read_text(node.stacks(rank.local_rank), _MOST_BYTES))
-        silent = [rank for rank in living if rank.rank not in texts]
-        missing: dict[int, str] = {}
-        for rank, found in zip(silent, _by_spy([rank.pid for rank in silent]), strict=True):
-            if isinstance(found, str):
-                missing[rank.rank] = found
-            else:
-                texts[rank.rank] = ("py-spy", _as_faulthandler(found))
-        return texts, missing
+                text = read_text(node.stacks(rank.local_rank), _MOST_BYTES)
+                found[rank.rank] = _told(rank, text, "signal")
+        silent = [rank for rank in living if found[rank.rank].by is None]
+        for rank, threads in zip(silent, _by_spy([rank.pid for rank in silent]), strict=True):
+            found[rank.rank] = _spied(rank, threads)
+        return found
 
 
-class RankText(NamedTuple):
-    """A rank's stacks, in faulthandler's format."""
-
-    text: str
-    by: By
-    address: str | None = None
-    """`host:port` that a function on the stack was called with."""
+def _told(rank: RankProcess, text: str, by: By) -> RankStacks:
+    return RankStacks(rank=rank.rank, text=text, by=by, state=is_deaf(rank.pid))
 
 
+def _spied(rank: RankProcess, threads: list[_Thread] | str) -> RankStacks:
+    if isinstance(threads, str):
+        return RankStacks(rank=rank.rank, why_not=threads, state=is_deaf(rank.pid))
+    return _told(rank, _as_faulthandler(threads), "py-spy")
+
+
+_ENDED = "it has ended"
 _MOST_CHILDREN = 8
 
 
 def peek(
     ranks: Sequence[RankProcess], node: HeartbeatDir
-) -> tuple[dict[int, RankText], dict[int, str]]:
+) -> tuple[dict[int, RankStacks], dict[int, str]]:
     """As `read`, of ranks that go on: by py-spy without stopping them, where it can be used, for a
     signal interrupts what they wait in. Of a rank that has started workers itself, the one that is
-    setting up torch.distributed counts."""
+    setting up torch.distributed counts. Also the `host:port` that a function on a rank's stack was
+    called with."""
     processes = {rank.rank: [rank.pid, *_children(rank.pid)] for rank in ranks}
     pids = [pid for own in processes.values() for pid in own]
     spied = dict(zip(pids, _by_spy(pids, "--nonblocking", "--locals"), strict=True))
-    texts: dict[int, RankText] = {}
-    for rank, own in processes.items():
-        known = [found for pid in own if isinstance(found := spied[pid], list) and found]
-        if known:
+    found: dict[int, RankStacks] = {}
+    addresses: dict[int, str] = {}
+    for rank in ranks:
+        own = [spied[pid] for pid in processes[rank.rank]]
+        if known := [threads for threads in own if isinstance(threads, list) and threads]:
             threads = next((one for one in known if _sets_up(one)), known[0])
-            texts[rank] = RankText(_as_faulthandler(threads), "py-spy", _address_in(threads))
-    silent = [rank for rank in ranks if rank.rank not in texts]
-    answered, missing = read(silent, node)
-    return texts | {rank: RankText(text, by) for rank, (by, text) in answered.items()}, missing
+            found[rank.rank] = _spied(rank, threads)
+            if (address := _address_in(threads)) is not None:
+                addresses[rank.rank] = address
+    return found | read([rank for rank in ranks if rank.rank not in found], node), addresses
 
 
 def _children(pid: int) -> list[int]:
@@ -157,10 +155,6 @@ def _address_in(threads: Iterable[_Thread]) -> str | None:
     return None
 
 
-def _kept(rank: RankProcess, attempt: AttemptPaths, launch: int) -> Path:
-    return attempt.rank_file(rank.rank, "stacks", launch)
-
-
 def _answering(ranks: Sequence[RankProcess], node: HeartbeatDir) -> list[RankProcess]:
     """Those that have answered the signal, once all have or their time is over."""
     asked = []
@@ -183,12 +177,12 @@ def _answering(ranks: Sequence[RankProcess], node: HeartbeatDir) -> list[RankPro
     return [rank for rank, size in sizes.items() if size]
 
 
-def catches(pid: int) -> bool:
-    """Whether the process has a handler for `SIGNAL`, which would end it otherwise."""
+def catches(pid: int, number: int = SIGNAL) -> bool:
+    """Whether the process has a handler for the signal, which would end it otherwise."""
     with contextlib.suppress(OSError, ValueError):
         for line in read_bytes(f"/proc/{pid}/status", 1 << 16).splitlines():
             if line.startswith(b"SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
 
 

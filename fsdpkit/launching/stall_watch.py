@@ -12,19 +12,18 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from fsdpkit.launching import machine, stacks
 from fsdpkit.launching.heartbeats import RankHeartbeats
 from fsdpkit.launching.node_launch import AgentNode
 from fsdpkit.launching.sampling import steps_made
-from fsdpkit.launching.stacks import RankProcess, RankText
+from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, read_heartbeat
 from fsdpkit.runs.log_ends import end_of
-from fsdpkit.runs.stack_requests import RankStacks, shortened
+from fsdpkit.runs.stack_requests import shortened
 from fsdpkit.runs.stall import Stall, remove_stall, write_stall
 
 _PATIENCE = 6
@@ -121,7 +120,10 @@ class StallWatch:
 
     def _record(self, since_s: float) -> None:
         ranks = list(self.rank_heartbeats.ranks)
-        texts, missing = stacks.peek(ranks, self.rank_heartbeats.node)
+        where, addresses = stacks.peek(ranks, self.rank_heartbeats.node)
+        for rank in ranks:
+            if rank.rank not in addresses and (address := self._address(rank)) is not None:
+                addresses[rank.rank] = address
         found = Stall(
             id="",
             node=self.node.number,
@@ -129,35 +131,17 @@ class StallWatch:
             launch=self.launch,
             time_s=round(time.time(), 3),
             since_s=round(since_s, 3),
-            ranks=tuple(_stacks_of(rank, texts, missing) for rank in ranks),
-            addresses={
-                rank.rank: address
-                for rank in ranks
-                if (address := self._address(rank, texts.get(rank.rank))) is not None
-            },
+            ranks=tuple(shortened(where[rank.rank]) for rank in ranks),
+            addresses=addresses,
         )
         if not self._over.is_set():
             write_stall(self.node.attempt, found)
         if self._over.is_set():
             remove_stall(self.node.attempt, self.node.number)
 
-    def _address(self, rank: RankProcess, text: RankText | None) -> str | None:
-        """As its stack says, else as torch complains of it."""
-        if text is not None and text.address is not None:
-            return text.address
-        end = end_of(self._file(rank, "err"), _END_BYTES)
+    def _address(self, rank: RankProcess) -> str | None:
+        """That of which torch complains."""
+        end = end_of(self.node.attempt.rank_file(rank.rank, "err", self.launch), _END_BYTES)
         lines = end.text.splitlines() if end is not None else []
         found = [m for line in lines if _FAILS.search(line) and (m := _CONNECTS.search(line))]
         return f"{found[-1]['host']}:{found[-1]['port']}" if found else None
-
-    def _file(self, rank: RankProcess, kind: Literal["out", "err"]) -> Path:
-        return self.node.attempt.rank_file(rank.rank, kind, self.launch)
-
-
-def _stacks_of(
-    rank: RankProcess, texts: Mapping[int, RankText], missing: Mapping[int, str]
-) -> RankStacks:
-    state = stacks.is_deaf(rank.pid)
-    if (text := texts.get(rank.rank)) is not None:
-        return RankStacks(rank=rank.rank, text=shortened(text.text), by=text.by, state=state)
-    return RankStacks(rank=rank.rank, why_not=missing.get(rank.rank, "it has ended"), state=state)

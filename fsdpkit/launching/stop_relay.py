@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from fsdpkit.launching.stacks import RankProcess
+from fsdpkit.launching.stacks import RankProcess, catches
 from fsdpkit.runs.heartbeat import HeartbeatDir
 
 ENDED_IN_TIME = 143
@@ -87,19 +87,9 @@ class StopRelay:
 def _warn(pid: int) -> bool:
     """Send the process the warning that it has a handler for; False if it has none. Python's ranks
     have one, which passes SIGUSR1 on to the script's own for SIGTERM (at_start/sitecustomize)."""
-    caught = _caught_signals(pid)
     for number in (signal.SIGUSR1, signal.SIGTERM):
-        if caught >> (number - 1) & 1:
+        if catches(pid, number):
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
                 return True
     return False
-
-
-def _caught_signals(pid: int) -> int:
-    """The mask `SigCgt` of proc(5)."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii") as status:
-        for line in status:
-            if line.startswith("SigCgt:"):
-                return int(line.split()[1], 16)
-    return 0

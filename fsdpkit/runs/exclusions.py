@@ -31,7 +31,6 @@ class PartitionNode(msgspec.Struct, frozen=True):
     """A node as one partition has it."""
 
     partition: str
-    is_default: bool
     name: str
     up: bool
     cpus: int
@@ -45,28 +44,6 @@ class PartitionNode(msgspec.Struct, frozen=True):
         return same and (not features or self.features == other.features)
 
 
-class Demand(msgspec.Struct, frozen=True):
-    """What a job asks of each node. partition None: the default one."""
-
-    nodes: int
-    partition: str | None = None
-    cpus: int = 1
-    memory_mb: int = 0
-    constraint: str | None = None
-    gres: tuple[str, ...] = ()
-    """Each as `gpu:4` or `gpu:a100:4`."""
-
-    def suits(self, node: PartitionNode) -> bool:
-        """Also False for a constraint that is more than features joined by `&`."""
-        wanted = self.constraint.split("&") if self.constraint else []
-        return (
-            node.cpus >= self.cpus
-            and node.memory_mb >= self.memory_mb
-            and node.features.issuperset(wanted)
-            and all(_has(node.gres, one) for one in self.gres)
-        )
-
-
 def nodes_of(text: str) -> list[PartitionNode]:
     """The nodes in the output of `sinfo -h -N -o SINFO_FORMAT`; other lines are skipped."""
     found = []
@@ -76,7 +53,6 @@ def nodes_of(text: str) -> list[PartitionNode]:
                 found.append(
                     PartitionNode(
                         partition=partition.rstrip("*"),
-                        is_default=partition.endswith("*"),
                         name=name,
                         up=_is_up(state),
                         cpus=_number(cpus),
@@ -98,45 +74,15 @@ def _number(text: str) -> int:
     return int(digits[0]) if digits else 0
 
 
-def _has(gres: str, wanted: str) -> bool:
-    """Whether a node with `gpu:a100:4,shard:8` has `gpu:4`, or `gpu:a100:2`."""
-    *kind, count = wanted.split(":")
-    have = 0
-    for one in gres.split(","):
-        *own, number = one.split(":")
-        if own[: len(kind)] == kind:
-            have += _number(number)
-    return have >= _number(count)
-
-
-def suitable(nodes: Iterable[PartitionNode], demand: Demand) -> list[AbstractSet[str]]:
-    """Names of the nodes that are up and suit the job, for each of its partitions."""
-    partitions = set(demand.partition.split(",")) if demand.partition else None
-    return _by_partition(
-        node
-        for node in nodes
-        if (node.is_default if partitions is None else node.partition in partitions)
-        and node.up
-        and demand.suits(node)
-    )
-
-
 def alike(
     nodes: Sequence[PartitionNode], examples: Collection[str], *, features: bool
 ) -> list[AbstractSet[str]]:
     """Names of the nodes that are up and similar to one of the `examples`, which the job had."""
     had = [node for node in nodes if node.name in examples]
-    return _by_partition(
-        node
-        for node in nodes
-        if node.up and any(node.is_like(one, features=features) for one in had)
-    )
-
-
-def _by_partition(nodes: Iterable[PartitionNode]) -> list[AbstractSet[str]]:
     found: dict[str, set[str]] = {}
     for node in nodes:
-        found.setdefault(node.partition, set()).add(node.name)
+        if node.up and any(node.is_like(one, features=features) for one in had):
+            found.setdefault(node.partition, set()).add(node.name)
     return list(found.values())
 
 

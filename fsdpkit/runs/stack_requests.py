@@ -73,9 +73,11 @@ def request(task: TaskPaths) -> str | None:
     return text if _ID.fullmatch(text) else None
 
 
-def shortened(text: str) -> str:
-    """The end of a long text, which has the main thread."""
-    return text if len(text) <= _MOST_OF_A_RANK else "…\n" + text[-_MOST_OF_A_RANK:]
+def shortened(found: RankStacks) -> RankStacks:
+    """With the end of a long text alone, which has the main thread."""
+    if len(found.text) <= _MOST_OF_A_RANK:
+        return found
+    return msgspec.structs.replace(found, text="…\n" + found.text[-_MOST_OF_A_RANK:])
 
 
 def answer(attempt: AttemptPaths, stacks: NodeStacks) -> None:

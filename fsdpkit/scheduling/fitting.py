@@ -19,7 +19,6 @@ from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.submit_place import Here, reasons_against
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.errors import SchedulerError, UsageError
-from fsdpkit.rendering.directives import resource_directives
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs import avoided_nodes, exclusions
 from fsdpkit.runs.avoided_nodes import AvoidedNode
@@ -33,7 +32,6 @@ from fsdpkit.scheduling.job_checks import (
     look_at_files,
     what_is_handed_on,
 )
-from fsdpkit.scheduling.live_cluster import LiveCluster
 from fsdpkit.scheduling.run_dir import check_paths
 
 
@@ -144,58 +142,23 @@ def _divided(
 ) -> tuple[list[AvoidedNode], list[AvoidedNode], str]:
     """Nodes to leave out and nodes to use after all, by what Slurm says of its nodes; and why to
     use them."""
+    from fsdpkit.scheduling.live_placement import free_for
     from fsdpkit.scheduling.slurm_answers import answers_of
 
-    demand = _demand(resources, placement, profile)
     unknown = "how many nodes would be left is unknown"
     try:
-        nodes = _as_in_partitions(answers_of(profile.slurm_clusters).live(accounting=False))
+        live = answers_of(profile.slurm_clusters).live(accounting=False)
     except SchedulerError as error:
         return [], notes, f"{unknown}; {str(error).splitlines()[0]}"
     own = exclusions.expand(resources.exclude or "")
-    if not nodes or own is None or resources.reservation:
+    known = {node.name for node in live.all_nodes}
+    if not known or own is None or resources.reservation:
         return [], notes, unknown
-    suitable = [names - set(own) for names in exclusions.suitable(nodes, demand)]
-    known = {node.name for node in nodes}
-    left_out = exclusions.leave_out(notes, known, suitable, demand.nodes)
+    left = [names - {*own} for names in free_for(live, placement, resources, profile)]
+    left_out = exclusions.leave_out(notes, known, left, resources.nodes_asked)
     used = [note for note in notes if note.node in known and note not in left_out]
-    why = f"too few others would be left for the job, which needs {demand.nodes} nodes"
+    why = f"too few others would be left for the job, which needs {resources.nodes_asked} nodes"
     return left_out, used, why
-
-
-def _as_in_partitions(live: LiveCluster) -> list[exclusions.PartitionNode]:
-    """The nodes as each of their partitions has them."""
-    default = {one.name for one in live.partitions if one.default}
-    return [
-        exclusions.PartitionNode(
-            partition=name,
-            is_default=name in default,
-            name=node.name,
-            up=node.usable and not node.states & {"RESERVED", "UNKNOWN", "REBOOT_ISSUED"},
-            cpus=node.cpus or 0,
-            memory_mb=node.memory_mb or 0,
-            features=frozenset(node.features),
-            gres=node.gres,
-        )
-        for node in live.all_nodes
-        for name in node.partitions
-    ]
-
-
-def _demand(resources: Resources, placement: Placement, profile: SiteProfile) -> exclusions.Demand:
-    """What each node must have, from the lines that sbatch will read."""
-    asked = {d.name: d.value for d in resource_directives(resources, placement, profile)}
-    gres = [asked["gres"]] if asked.get("gres") else []
-    if gpus := asked.get("gpus-per-node"):
-        gres.append(f"gpu:{gpus}")
-    return exclusions.Demand(
-        nodes=resources.nodes_asked,
-        partition=asked.get("partition"),
-        cpus=placement.cpus_per_task,
-        memory_mb=resources.memory_mb or 0,
-        constraint=asked.get("constraint"),
-        gres=tuple(one for text in gres for one in str(text).split(",")),
-    )
 
 
 def _in_words(note: AvoidedNode) -> str:

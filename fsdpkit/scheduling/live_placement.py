@@ -178,14 +178,43 @@ def _as_asked(
     not what the request names."""
     kind = placement.node_type.gpu_type or profile.gpu_request.type
     gpus = sum(n for name, n in node.gpus if (name == kind if kind else not is_slice(name)))
-    asked = filter(None, (placement.select.get("constraint"), resources.constraint))
-    features = {feature for text in asked for feature in text.split("&")}
-    plain = not any(sign in feature for feature in features for sign in "|[]()*!,")
+    features = _features(placement, resources)
     if profile.gpu_request.form != "none" and gpus < resources.gpus:
         return None
-    if plain and not features <= {*node.features}:
+    if features is not None and not features <= {*node.features}:
         return None
     return NodeType(gpus=min(gpus, 64) or None, cpus=node.cpus, memory_mb=node.memory_mb, nodes=1)
+
+
+def _features(placement: Placement, resources: Resources) -> set[str] | None:
+    """Those that a node must have; None where that is more than features joined by `&`."""
+    asked = filter(None, (placement.select.get("constraint"), resources.constraint))
+    features = {feature for text in asked for feature in text.split("&")}
+    return None if any(sign in each for each in features for sign in "|[]()*!,") else features
+
+
+def free_for(
+    live: LiveCluster, placement: Placement, resources: Resources, profile: SiteProfile
+) -> list[set[str]]:
+    """Names of the nodes on which the job could start, now or once others end, of each of its
+    partitions; none where what it asks for is not understood here."""
+    if _features(placement, resources) is None:
+        return []
+    others = {one.partition(":")[0] for one in placement.select.get("gres", "").split(",")} - {""}
+
+    def serves(node: LiveNode) -> bool:
+        kind = _as_asked(node, placement, resources, profile)
+        return (
+            kind is not None
+            and node.usable
+            and not node.states & {"RESERVED", "UNKNOWN", "REBOOT_ISSUED"}
+            and (node.cpus or 0) >= placement.cpus_per_task
+            and (node.memory_mb or 0) >= (resources.memory_mb or 0)
+            and others <= {one.partition(":")[0] for one in node.gres.split(",")}
+        )
+
+    partitions = chosen(live, placement.select.get("partition"))
+    return [{node.name for node in live.nodes_of(one) if serves(node)} for one in partitions]
 
 
 def _unknown(placement: Placement, resources: Resources, why: str) -> Placement:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -26,7 +26,6 @@ from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.run_states import (
     Standing,
     States,
-    all_states,
     awaited,
     confirmed,
     decisive,
@@ -163,7 +162,7 @@ class OpenRun:
         Returns:
             By job id, one entry for each array task (as `12_3`); None where nobody could say.
         """
-        return states_of([self])[0]
+        return decisive(self.record, self.standing().states)
 
     def job_states(self) -> States:
         """The states of all jobs of the run, including those before it was resumed.
@@ -368,9 +367,3 @@ def _order(state: JobState | None) -> int:
 def _newest_file(attempt: AttemptPaths, rank: int, stream: Literal["out", "err"]) -> Path:
     restarts = [file.restart for file in attempt.rank_files([rank]) if file.kind == stream]
     return attempt.rank_file(rank, stream, max(restarts, default=0))
-
-
-def states_of(runs: Sequence[OpenRun]) -> list[States]:
-    """For each run the states that say how it stands (`run_states.decisive`)."""
-    known = all_states([(run.paths, run.record) for run in runs])
-    return [decisive(run.record, states) for run, states in zip(runs, known, strict=True)]

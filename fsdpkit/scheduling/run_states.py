@@ -132,12 +132,6 @@ def _recorded_only(runs: Sequence[tuple[RunPaths, RunRecord]]) -> dict[RunPaths,
     }
 
 
-def all_states(runs: Sequence[tuple[RunPaths, RunRecord]]) -> list[States]:
-    """For each run the states of all its jobs, with one round of questions for each cluster; none
-    for jobs whose end is on record."""
-    return [standing.states for standing in standings(runs)]
-
-
 def awaited(record: RunRecord) -> bool:
     """Whether sbatch was called and nobody heard its answer, not too long ago."""
     if record.state == "submitted" and record.resuming is None:

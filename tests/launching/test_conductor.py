@@ -12,8 +12,7 @@ import pytest
 from fsdpkit.config.retry import Retry
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.link import pace_s
-from fsdpkit.launching.message_log import Meeting, Order
-from fsdpkit.launching.policy import Report
+from fsdpkit.launching.message_log import Meeting, Order, Said
 from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, WAIT_S, Interfaces, Reached, Ways
 from fsdpkit.runs.failures import PORTS_BLOCKED, FailureRecord, in_a_line
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
@@ -25,25 +24,18 @@ class Table:
 
     def __init__(self, nodes: int) -> None:
         self.counts = [0] * nodes
-        self.said: list[Report] = []
-        self.met: list[tuple[int, Meeting]] = []
-        self.heard: list[tuple[int, Reached]] = []
+        self.new: list[tuple[int, Said]] = []
         self.orders: list[Order] = []
 
     def alive(self) -> list[int]:
         return list(self.counts)
 
-    def reports(self) -> list[Report]:
-        said, self.said = self.said, []
+    def said(self) -> list[tuple[int, Said]]:
+        said, self.new = self.new, []
         return said
 
-    def meetings(self) -> list[tuple[int, Meeting]]:
-        met, self.met = self.met, []
-        return met
-
-    def tried(self) -> list[tuple[int, Reached]]:
-        heard, self.heard = self.heard, []
-        return heard
+    def add(self, node: int, **what: Any) -> None:
+        self.new.append((node, Said(1, **what)))
 
     def order(self, order: Order) -> None:
         self.orders.append(order)
@@ -87,7 +79,8 @@ class Scene:
         launch = len([o for o in self.table.orders if o.do == "run"]) - 1
         values = {"time_ns": int(self.now * 1e9), **fields}
         name = self.names[node]
-        self.table.said.append(report(node, outcome, launch=launch, name=name, **values))
+        told = report(node, outcome, launch=launch, name=name, **values)
+        self.table.add(node, report=told)
 
     @property
     def last(self) -> Order:
@@ -294,7 +287,7 @@ def test_a_broken_gpu_costs_its_node(tmp_path: Path) -> None:
 def test_what_an_earlier_launch_says_late_is_not_heard(scene: Scene) -> None:
     scene.says(1, "failed", status=1, message="x", rank=1, step=5)
     scene.live(5)
-    scene.table.said.append(report(0, status=9))
+    scene.table.add(0, report=report(0, status=9))
     scene.live(5)
     assert [order.launch for order in scene.table.orders] == [0, 1]
 
@@ -316,13 +309,11 @@ def test_a_warning_does_not_overwrite_a_request_to_cancel(tmp_path: Path) -> Non
 def test_the_ranks_meet_where_the_first_node_of_this_launch_says(tmp_path: Path) -> None:
     scene = Scene(tmp_path, nodes=3)
     scene.live(2)
-    scene.table.met += [
-        (1, Meeting(0, "10.0.0.2", 5)),  # not the first
-        (0, Meeting(1, "10.0.0.1", 6)),  # of another launch
-    ]
+    scene.table.add(1, meeting=Meeting(0, "10.0.0.2", 5))  # not the first
+    scene.table.add(0, meeting=Meeting(1, "10.0.0.1", 6))  # of another launch
     scene.live(1)
     assert scene.last.do == "run"
-    scene.table.met.append((0, Meeting(0, "10.0.0.1", 7)))
+    scene.table.add(0, meeting=Meeting(0, "10.0.0.1", 7))
     scene.live(1)
     assert scene.last == Order(do="meet", launch=0, host="10.0.0.1", port=7)
 
@@ -338,7 +329,7 @@ def trying(tmp_path: Path) -> Iterator[Scene]:
 
 
 def hears(scene: Scene, node: int, *failed: str) -> None:
-    scene.table.heard.append((node, Reached("ib0", dict.fromkeys(failed, "no answer"))))
+    scene.table.add(node, tried=Reached("ib0", dict.fromkeys(failed, "no answer")))
 
 
 def test_ranks_start_once_every_node_has_reached_the_head(trying: Scene) -> None:

@@ -54,6 +54,10 @@ class Head:
         """A stranger's connection."""
         return socket.create_connection((HOST, self.port), timeout=30)
 
+    def reports(self) -> list[Report]:
+        """Those that came since the last call."""
+        return [said.report for _, said in self.message_log.said() if said.report is not None]
+
     def close(self) -> None:
         for link in self._links:
             link.close()
@@ -73,8 +77,8 @@ def talks(head: Head, link: Link, node: int = 1) -> None:
     """Reports pass one way and orders the other."""
     told = record(3, 'what\'s "that"\n{}', time_ns=12, rank=5)
     report = Report(0, node, f"node{node}", "failed", told, 7)
-    link.report(report)
-    assert wait_for(head.message_log.reports) == [report]
+    link.tell(report=report)
+    assert wait_for(head.reports) == [report]
     head.message_log.order(Order(do="run", launch=7, nodes=(0, 1)))
     assert link.next_order() == Order(do="run", launch=7, nodes=(0, 1))
 
@@ -86,9 +90,9 @@ def test_what_an_agent_says_last_is_heard_and_the_head_stays_until_all_have_left
     one.start()
     other.start()
     report = Report(0, 1, "node1", "done")
-    one.report(report)
+    one.tell(report=report)
     one.close()
-    assert head.message_log.reports() == [report]
+    assert head.reports() == [report]
     staying = threading.Thread(target=head.message_log.linger, args=(2,), daemon=True)
     staying.start()
     staying.join(timeout=0.5)
@@ -176,14 +180,12 @@ def test_hiccups_lose_nothing_and_repeat_nothing(
         else:
             cable.cut = True
         report = Report(number, 1, "node1", "done")
-        link.report(report)
+        link.tell(report=report)
         head.message_log.order(Order(do="run", launch=number))
         time.sleep(0.2)
         cable.cut = False
         assert link.next_order().launch == number
-        assert wait_for(
-            lambda report=report: said.extend(head.message_log.reports()) or report in said
-        )
+        assert wait_for(lambda report=report: said.extend(head.reports()) or report in said)
     assert [report.launch for report in said] == list(range(6))
     assert link.superseded is None
 
@@ -240,7 +242,7 @@ def test_what_a_stranger_sends_is_not_read(head: Head, number: int) -> None:
                 answer += more
             assert len(answer) == GREETING_BYTES
     assert wait_for(lambda: head.head_port.refused) == 1
-    assert head.message_log.reports() == []
+    assert head.reports() == []
     talks(head, link)
     assert link.superseded is None
 
@@ -257,7 +259,7 @@ def test_what_a_cut_connection_swallowed_is_believed_of_the_agent_alone_and_once
     tap.cut = True
     heard = len(tap.up)
     report = Report(0, 1, "node1", "failed")
-    link.report(report)
+    link.tell(report=report)
     assert wait_for(lambda: len(tap.up) > heard)
     for words in (tap.up, tap.up[heard:], tap.up[::-1]):
         refused = head.head_port.refused
@@ -265,9 +267,9 @@ def test_what_a_cut_connection_swallowed_is_believed_of_the_agent_alone_and_once
             stranger.sendall(b"".join(words))
             stranger.shutdown(socket.SHUT_WR)
             assert wait_for(lambda refused=refused: head.head_port.refused > refused)
-    assert head.message_log.reports() == []
+    assert head.reports() == []
     tap.cut = False
-    assert wait_for(head.message_log.reports) == [report]
+    assert wait_for(head.reports) == [report]
     talks(head, link)
 
 
@@ -299,10 +301,10 @@ def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
         before = head.head_port.refused
         cable.reset()
         assert wait_for(lambda before=before: head.head_port.refused > before + 1)
-        link.report(Report(number, 1, "node1", "failed"))
+        link.tell(report=Report(number, 1, "node1", "failed"))
         head.message_log.order(Order(do="run", launch=number))
         assert link.next_order().launch == number
-        assert wait_for(lambda n=number: said.extend(head.message_log.reports()) or len(said) > n)
+        assert wait_for(lambda n=number: said.extend(head.reports()) or len(said) > n)
     over.set()
     for thread in threads:
         thread.join(30)
@@ -314,7 +316,7 @@ def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
 def test_an_agent_speaks_for_its_own_node_alone(head: Head) -> None:
     link = head.agent(2)
     link.start()
-    link.report(Report(0, 1, "node1", "done"))
+    link.tell(report=Report(0, 1, "node1", "done"))
     talks(head, link, node=2)
 
 

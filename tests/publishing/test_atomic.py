@@ -205,7 +205,7 @@ def test_a_file_that_is_replaced_while_nfs_reads_it_is_read_again(
     from fsdpkit.config.published import centre as reading
 
     centre.publish(centre.template())
-    real, stale = reading._read_once, [True, True]
+    real, stale = reading.read_bytes, [True, True]
 
     def read(path: Path, most: int) -> bytes:
         if path.name == "index" and stale:
@@ -213,7 +213,7 @@ def test_a_file_that_is_replaced_while_nfs_reads_it_is_read_again(
             raise OSError(errno.ESTALE, "Stale file handle", str(path))
         return real(path, most)
 
-    monkeypatch.setattr(reading, "_read_once", read)
+    monkeypatch.setattr(reading, "read_bytes", read)
     assert says(submit()) == "hello"
 
 

@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsdpkit.runs.avoided_nodes import AvoidedNode
-from fsdpkit.runs.exclusions import (
-    Demand,
-    alike,
-    expand,
-    leave_out,
-    nodes_of,
-    suitable,
-)
+from fsdpkit.runs.exclusions import alike, expand, leave_out, nodes_of
 
 SINFO = """\
 CLUSTER: pitzer
@@ -28,27 +21,6 @@ big|n7|plnd|48+|1500000|(null)|(null)
 debug|n1|idle|48|190000|skylake,ib|gpu:v100:4(S:0-1)
 not|a|node
 """
-
-
-@pytest.mark.parametrize(
-    ("demand", "names"),
-    [
-        (Demand(nodes=1), [{"n1", "n2", "n5"}]),
-        (Demand(nodes=1, partition="big"), [{"n7"}]),
-        (Demand(nodes=1, partition="debug,main"), [{"n1", "n2", "n5"}, {"n1"}]),
-        (Demand(nodes=1, cpus=48), [{"n1", "n2"}]),
-        (Demand(nodes=1, partition="main,big", memory_mb=200_000), [{"n7"}]),
-        (Demand(nodes=1, gres=("gpu:4",)), [{"n1", "n2"}]),
-        (Demand(nodes=1, gres=("gpu:v100:2", "shard:4")), [{"n5"}]),
-        (Demand(nodes=1, gres=("gpu:a100:1",)), []),
-        (Demand(nodes=1, constraint="ib&skylake"), [{"n1", "n2"}]),
-        (Demand(nodes=1, constraint="[skylake*1&cascade*1]"), []),  # nobody can tell
-    ],
-)
-def test_nodes_that_are_up_and_have_what_the_job_asks_for_suit_it(
-    demand: Demand, names: list[set[str]]
-) -> None:
-    assert suitable(nodes_of(SINFO), demand) == names
 
 
 def test_what_is_like_a_node_that_the_job_had_suits_it() -> None:

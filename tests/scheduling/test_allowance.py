@@ -27,7 +27,7 @@ from fsdpkit.scheduling.live_limits import (
     parse_associations,
     parse_qos,
 )
-from fsdpkit.scheduling.live_placement import completed_by, with_qos
+from fsdpkit.scheduling.live_placement import completed_by, free_for, with_qos
 from fsdpkit.scheduling.slurm_answers import SlurmAnswers
 from fsdpkit.scheduling.submission import SubmitRequest, asked_for
 from tests.publishing.live_answers import CONFIG, answers, node, partition, read
@@ -266,6 +266,32 @@ def test_nodes_that_cannot_serve_the_request_say_nothing_of_it() -> None:
         4,
         True,
     )
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "names"),
+    [
+        ({}, [{"n1", "n2"}]),
+        ({"gpus": 2}, [{"n1", "n2", "n3"}]),
+        ({"partition": "gpu,debug"}, [{"n1", "n2"}, {"n1"}]),
+        ({"memory": "400G"}, [{"n2"}]),
+        ({"gpus": 2, "cpus_per_gpu": 8}, [{"n1", "n2"}]),
+        ({"constraint": "ib&big"}, [{"n2"}]),
+        ({"constraint": "[ib*1&big*1]"}, []),  # nobody can tell
+    ],
+)
+def test_the_nodes_that_a_job_could_do_with_are_up_and_have_what_it_asks_for(
+    asked_for: dict[str, Any], names: list[set[str]]
+) -> None:
+    parts = partition("gpu", Default="YES") + partition("debug")
+    nodes = node("n1", AvailableFeatures="ib", Partitions="gpu,debug", RealMemory="300000")
+    nodes += node("n2", AvailableFeatures="ib,big", RealMemory="500000", State="MIXED")
+    nodes += node("n3", Gres="gpu:a100:2", CPUEfctv="8") + node("n4", State="IDLE+DRAIN")
+    nodes += node("n5", State="IDLE+RESERVED") + node("n6", State="DOWN*")
+    live = read(answers(parts, nodes, config=ENFORCED))
+    resources = Resources(**{"nodes": 2, "gpus": 4, "time": "1:00:00", **asked_for})
+    placement = place(resources, GENERIC)
+    assert free_for(live, placement, resources, GENERIC.profile) == names
 
 
 def test_a_job_that_may_get_slices_of_gpus_is_told_where_it_does_not() -> None:

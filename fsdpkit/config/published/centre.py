@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from fsdpkit.bounded import read_bytes
 from fsdpkit.config.ownership import first_unsafe, only_owner_writes
 from fsdpkit.config.published import memory
 from fsdpkit.config.published.choosing import chosen, passed_over
@@ -310,21 +310,9 @@ def read_file(path: Path, most: int) -> bytes:
     """All of a regular file that is no link. Raises OSError, also for more than `most` bytes."""
     for left in reversed(range(_TRIES)):
         try:
-            return _read_once(path, most)
+            return read_bytes(path, most)
         except OSError as error:
             if error.errno != errno.ESTALE or not left:
                 raise
             time.sleep(_PAUSE_S)
     raise AssertionError
-
-
-def _read_once(path: Path, most: int) -> bytes:
-    # A pipe that nobody writes to would be waited for at its opening.
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(number, "rb") as file:
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
-    return content

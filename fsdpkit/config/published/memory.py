@@ -13,11 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from fsdpkit.bounded import NOTE_BYTES, read_bytes
 from fsdpkit.config.ownership import only_owner_writes
 from fsdpkit.config.private_files import replace_private
 from fsdpkit.config.published.index import PublishedIndex, decode, sha256
-
-_MOST_BYTES = 1 << 16
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,9 +53,7 @@ def recall(centre: Path) -> Seen | None:
     """None for a centre that was never seen, and where somebody else could have written it."""
     path = memory_file(centre)
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            content = file.read(_MOST_BYTES)
-        seen = decode(content, Seen)
+        seen = decode(read_bytes(path, NOTE_BYTES), Seen)
     except (OSError, ValueError):
         return None
     return seen if seen.path == _named(centre) and only_owner_writes(path) else None

@@ -23,7 +23,7 @@ from fsdpkit.reporting.series import Floats, MetricsTable
 from fsdpkit.reporting.training import Training, trainings_of
 from fsdpkit.runs.provenance import Provenance, in_words
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.run_states import all_states
+from fsdpkit.scheduling.run_states import standings
 
 SCHEMA: Final = "fsdpkit.compare/1"
 MOST = 200
@@ -109,16 +109,16 @@ def compare(runs: Sequence[Run], now_s: float | None = None) -> tuple[Comparison
     """The comparison, and what it was made from. Raises UsageError for fewer than two trainings,
     or more than `MOST`."""
     now_s = time.time() if now_s is None else now_s
-    states = all_states([(run.paths, run.record) for run in runs])
+    stand = standings([(run.paths, run.record) for run in runs])
     count = sum(len(run.record.tasks_of()) for run in runs)
     if not 2 <= count <= MOST:
         raise UsageError(
             f"compare: {count} to compare; name from 2 to {MOST} (each task of an array is one)"
         )
     sides: list[Side] = []
-    for run, known in zip(runs, states, strict=True):
+    for run, standing in zip(runs, stand, strict=True):
         made_from = about.provenance_of(run)
-        for one in trainings_of(run, run.record.tasks_of(), known):
+        for one in trainings_of(run, run.record.tasks_of(), standing.states):
             sides.append(Side(label(len(sides)), one, made_from))
     told = Comparison(
         made_s=now_s,

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.config.private_files import make_dir, make_private_dir, set_mode
+from fsdpkit.config.published.memory import state_dir
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.states import JobState
 
 
 def top() -> Path:
-    if explicit := os.environ.get("FSDPKIT_STATE_DIR"):
-        return Path(explicit) / "local"
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base) / "fsdpkit" / "local"
+    return state_dir() / "local"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ so ending them needs no names, only the process tree.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -22,6 +21,7 @@ from typing import Any
 import psutil
 
 from fsdpkit.config.units import parse_time_s
+from fsdpkit.launching.kernel import adopt_orphans as adopt_orphans
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.commands import KILL_WAIT_S, write_commands
 from fsdpkit.scheduling.states import JobState
@@ -29,12 +29,6 @@ from fsdpkit.scheduling.states import JobState
 _GONE_WAIT_S = 30.0
 """After SIGKILL: what is told of as ended should be gone, and a busy machine takes its time."""
 _LOOK_S = 0.1
-_PR_SET_CHILD_SUBREAPER = 36
-
-
-def adopt_orphans() -> None:
-    """From now on every process that is started below this one stays below it."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def main() -> int:
