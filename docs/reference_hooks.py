@@ -17,7 +17,10 @@ import msgspec
 from fsdpkit.cli.json_schemas import answers_of, commands, file_of, name_of, schemas
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as top
+from fsdpkit.config import assets
+from fsdpkit.config.partition import NodeType
 from fsdpkit.config.schema import SCHEMAS
+from fsdpkit.config.site import load_site
 from fsdpkit.reference.markdown import code, escaped, table
 from fsdpkit.sweeps.file import SweepFile
 
@@ -85,6 +88,29 @@ def table_of_answers() -> Iterator[str]:
         for answer in answers_of(command)
     ]
     return table(("command", "schema", "what it is"), rows)
+
+
+# ---- Clusters
+
+
+def table_of_centres() -> Iterator[str]:
+    """The packaged profiles of clusters, with the time that their facts are of."""
+    rows = []
+    for name in assets.available("site"):
+        if name in ("generic", "local"):
+            continue
+        profile = load_site(name).profile
+        kinds = [_nodes_of(kind) for kind in profile.node_types.values() if kind.gpus != 0]
+        title = f"[{profile.title}]({profile.docs})" if profile.docs else profile.title
+        facts_of = {s.dated or s.checked for s in profile.sources if s.level != "vendor-docs"}
+        dates = " to ".join(dict.fromkeys([min(facts_of), max(facts_of)]))
+        rows.append((f"`{name}`", title, "; ".join(kinds), dates, profile.verified or "no"))
+    return table(("name", "cluster", "GPU nodes", "facts as of", "run there"), rows)
+
+
+def _nodes_of(kind: NodeType) -> str:
+    count = f"{kind.nodes} × " if kind.nodes else ""
+    return f"{count}{kind.gpus or '?'} {kind.gpu or 'GPUs'}"
 
 
 # ---- Keys of the files that people write
@@ -200,6 +226,7 @@ def keys_of(struct: type[msgspec.Struct]) -> Iterator[str]:
 BUILT: Mapping[str, Callable[[], Iterator[str]]] = {
     "commands": list_of_commands,
     "json": table_of_answers,
+    "centres": table_of_centres,
     "job-keys": lambda: keys_of(SCHEMAS["job"]),
     "profile-keys": lambda: keys_of(SCHEMAS["site"]),
     "template-keys": lambda: keys_of(SCHEMAS["template"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,11})", re.DOTALL)
 
@@ -13,6 +13,11 @@ def first_of(items: Iterable[object], most: int, separator: str = ", ") -> str:
     words = [str(item) for item in items]
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return separator.join(words[:most]) + more
+
+
+def counted(things: Sized, name: str) -> str:
+    """`1 node`, `1,200 nodes`."""
+    return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
 def spans(numbers: Iterable[int], separator: str = ",", width: int = 0) -> str:

@@ -60,7 +60,10 @@ def command(centre: str, weeks: int, as_json: bool) -> int:
         ]
         for one in found.lines
     ]
-    table([*heads, "CAUSES"], rows)
+    if rows:
+        table([*heads, "CAUSES"], rows)
+    else:
+        click.echo(f"no shared run in {weeks} weeks")
     for why, count in found.left_out.items():
         click.echo(f"fsdpkit: left out {count} records: {why}", err=True)
     return 0

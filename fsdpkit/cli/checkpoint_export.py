@@ -22,9 +22,10 @@ from fsdpkit.cli.checkpoint_places import (
     require_some,
     run_argument,
 )
-from fsdpkit.cli.checkpoint_verify import counted, every_problem
+from fsdpkit.cli.checkpoint_verify import every_problem
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.config.units import format_bytes
+from fsdpkit.listing import counted
 
 
 @answer("fsdpkit.checkpoint-export/1")

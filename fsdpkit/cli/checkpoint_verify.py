@@ -13,6 +13,7 @@ from fsdpkit.cli.checkpoint_places import find_checkpoints, of_step, run_argumen
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.terminal import reading_bar
 from fsdpkit.config.units import format_bytes
+from fsdpkit.listing import counted
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,3 @@ def every_problem(path: Path) -> list[str]:
     with reading_bar() as read:
         report = None if read is None else partial(read, path)
         return [without(path, problem) for problem in problems_of(path, report)]
-
-
-def counted(things: Sequence[object], name: str) -> str:
-    return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"

@@ -11,7 +11,7 @@ import click
 from fsdpkit import __version__
 from fsdpkit.cli.groups import Verbs
 from fsdpkit.cli.json_output import begin, kind_of, print_error
-from fsdpkit.cli.terminal import guard, let_go
+from fsdpkit.cli.terminal import ReaderGoneError, guard, let_go
 from fsdpkit.errors import (
     ConfigError,
     FsdpkitError,
@@ -178,7 +178,7 @@ def main() -> None:
         if message is None:
             raise
         status = _failed("missing_dependency", message, 69)
-    except BrokenPipeError:
+    except ReaderGoneError:
         let_go()
         status = 141
     except OSError as error:

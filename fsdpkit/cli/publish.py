@@ -183,21 +183,25 @@ def list_command(to: str | None, as_json: bool) -> int:
     versions = [one for entry in index.entries for one in _versions(entry)]
     if as_json:
         return _published(centre, index.serial, index.by, index.at_s, ends_s, versions)
+    if not versions:
+        click.echo("nothing is published yet")
+        return 0
     click.echo(f"signed by {index.by} on {_day(index.at_s)}, serial {index.serial}")
     if ends_s is not None:
         click.echo(f"fsdpkit: warning: {warning(centre, index.by, ends_s)}", err=True)
     columns = {
-        "KIND": [one.kind for one in versions],
         "NAME": [one.name for one in versions],
+        "KIND": [one.kind for one in versions],
         "VERSION": [one.version for one in versions],
-        "CHANNELS": [", ".join(one.channels) or "-" for one in versions],
         "PUBLISHED": [_day(one.published_s) for one in versions],
         "SHA256": [one.sha256[:12] for one in versions],
     }
     if any(one.by != index.by for one in versions):
         columns["BY"] = [one.by for one in versions]
-    if any(one.withdrawn for one in versions):
-        columns["WITHDRAWN"] = [one.withdrawn or "" for one in versions]
+    columns["CHANNELS"] = [
+        f"withdrawn: {one.withdrawn}" if one.withdrawn else ", ".join(one.channels) or "-"
+        for one in versions
+    ]
     table([*columns], [list(row) for row in zip(*columns.values(), strict=True)])
     return 0
 

@@ -62,6 +62,7 @@ def command(
     """
     from fsdpkit.config import assets
     from fsdpkit.errors import ConfigError
+    from fsdpkit.listing import counted
     from fsdpkit.publishing.catalogue.build import catalogue_files
     from fsdpkit.publishing.catalogue.engine import engine_of
     from fsdpkit.publishing.catalogue.plans import NO_PLANS, read_plans
@@ -77,10 +78,13 @@ def command(
     engine = engine_of(fetch(cache_dir()) if runtime is None else runtime)
     pages = catalogue_files(catalogue, shown, engine.files)
     write(CATALOGUE, pages, output, force=True)
-    click.echo(
-        f"{output}: {len(catalogue.sites)} clusters, {len(catalogue.templates)} templates, "
-        f"{len(catalogue.jobs)} jobs" + ("" if plans is None else f", {len(carried.files)} plans")
-    )
+    made = [
+        counted(catalogue.sites, "cluster"),
+        counted(catalogue.templates, "template"),
+        counted(catalogue.jobs, "job"),
+        *([] if plans is None else [counted(carried.files, "plan")]),
+    ]
+    click.echo(f"{output}: {', '.join(made)}")
     if engine.note:
         click.echo(f"fsdpkit: the form starts some seconds later: {engine.note}", err=True)
     for problem in catalogue.problems:

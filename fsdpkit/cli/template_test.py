@@ -129,7 +129,7 @@ def _tell(text: str) -> None:
 
 def _print(step: TrialStep) -> None:
     outcome = "failed" if step.failures else "not looked at" if step.skipped else "ok"
-    first = f"{outcome:<13} {step.name:<12} "
+    first = f"{outcome:<13} {step.name:<22} "
     click.echo("\n".join(hanging(step.told, first, " " * len(first))))
     for failure in step.failures:
         click.echo("\n".join(f"    {line}" for line in failure.splitlines()))

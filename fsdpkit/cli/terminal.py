@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+class ReaderGoneError(Exception):
+    """Whoever read the output has closed it. Of an OSError click would make status 1."""
+
+
 class _Guarded(io.TextIOBase):
     """A text stream in front of another. It has no `buffer` that could be written past it."""
 
@@ -39,11 +43,17 @@ class _Guarded(io.TextIOBase):
     def write(self, data: str | bytes) -> int:
         """Bytes, too: click writes completions so."""
         text = data if isinstance(data, str) else data.decode(self.encoding, "replace")
-        self.beneath.write(printable(text))
+        try:
+            self.beneath.write(printable(text))
+        except BrokenPipeError:
+            raise ReaderGoneError from None
         return len(data)
 
     def flush(self) -> None:
-        self.beneath.flush()
+        try:
+            self.beneath.flush()
+        except BrokenPipeError:
+            raise ReaderGoneError from None
 
     def fileno(self) -> int:
         return self.beneath.fileno()

@@ -19,7 +19,7 @@ from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import Identify, SiteProfile
 from fsdpkit.config.secrets import refuse_secrets
-from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ def load_site(name: str) -> LoadedSite:
     layered = Layered(kind=SiteProfile)
     if name.endswith(".toml"):
         path = Path(name)
+        if not path.is_file():
+            raise NotFoundError(f"there is no profile file {name}")
         assets.refuse_behind_the_index(path)
         layered.overlay(read_toml(path), name)
         name, files = path.stem, [path.resolve()]

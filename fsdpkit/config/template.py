@@ -18,7 +18,7 @@ from fsdpkit.config.linear_regex import LinearRegex, matches
 from fsdpkit.config.loading import Layered, build, parsed, read_toml, tables_of
 from fsdpkit.config.published.centre import Release, content_of
 from fsdpkit.config.spelling import nearest
-from fsdpkit.errors import ConfigError
+from fsdpkit.errors import ConfigError, NotFoundError
 
 PART_SUFFIX = ".j2"
 _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
@@ -104,6 +104,8 @@ def load_template(name: str) -> Template:
     """
     if "/" in name:
         directory = Path(os.path.abspath(name))
+        if not directory.is_dir():
+            raise NotFoundError(f"there is no folder {directory}")
         assets.refuse_behind_the_index(directory)
         return template_in(directory, AssetLayer("path", directory))
     layer, directory = assets.find("template", name)[-1]

@@ -16,7 +16,7 @@ from typing import Literal
 from fsdpkit.bounded import open_regular
 from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.template import Parameter, Template, load_template
-from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError
+from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.publishing.template_cases import sites
 from fsdpkit.publishing.template_edges import value_sets
 from fsdpkit.publishing.template_named import folder_of
@@ -51,9 +51,6 @@ class ChecklistPoint:
 def checklist(word: str) -> Iterator[ChecklistPoint]:
     """Every point, in order, each as soon as it is known. Raises NotFoundError if there is no such
     template."""
-    folder = Path(folder_of(word))
-    if folder.is_absolute() and not folder.is_dir():
-        raise NotFoundError(f"there is no folder {folder}")
     try:
         template = load_template(folder_of(word))
     except ConfigError as error:

@@ -114,7 +114,9 @@ def scripts_of(
         made.append(each)
         if number % 500 == 0:
             tell(f"rendered {number} of {len(cases)}")
-    told = f"{len(made)} scripts for {len(found)} profiles, {len(values)} sets of parameters"
+    told = f"{len(made)} scripts for {len(found)} profiles"
+    if len(values) > 1:
+        told += f", {len(values)} sets of parameters"
     if len(made) < len(cases):
         told += f"; all of these were refused, so {len(cases) - len(made)} more were not tried"
     if dealt:

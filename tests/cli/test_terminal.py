@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import unicodedata
@@ -179,3 +180,12 @@ def test_only_the_edge_reaches_the_streams_beneath() -> None:
     edge = ROOT / "fsdpkit" / "cli" / "terminal.py"
     files.remove(edge)
     assert {str(p): found for p in files if (found := past_the_edge(p.read_text("utf-8")))} == {}
+
+
+def test_a_reader_who_leaves_ends_the_command_with_141() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "fsdpkit", "skill"]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -17,6 +17,7 @@ from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.reference import failures, markdown
 from fsdpkit.reference.__main__ import files as reference
 from fsdpkit.runs import layout
+from tests.config.test_site import CENTRES
 from tests.docs import examples, messages
 from tests.docs.documents import read
 from tests.packaging.installation import ROOT
@@ -74,6 +75,13 @@ def test_every_key_of_a_job_is_there_that_a_job_file_can_have() -> None:
 
 
 # What else is built
+
+
+def test_every_cluster_with_a_profile_is_there_with_the_time_of_its_facts() -> None:
+    rows = [row.split(" | ") for row in reference_hooks.table_of_centres()][2:]
+    assert [f"| `{name}`" for name in CENTRES] == [row[0] for row in rows]
+    assert all(re.match(r"20\d\d-\d\d-\d\d\b", row[3]) for row in rows)
+    assert f"{len(rows)} clusters" in read("docs/centres.md")
 
 
 # Exit statuses

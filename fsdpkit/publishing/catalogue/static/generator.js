@@ -70,7 +70,7 @@
   }
 
   function inWords({ name, gpus, nodes, time }) {
-    const parts = [gpus && `${gpus} GPUs a node`, nodes && `up to ${nodes} nodes`, time && `up to ${time}`];
+    const parts = [gpus && `${gpus} GPUs a node`, nodes && `up to ${nodes} ${nodes > 1 ? "nodes" : "node"}`, time && `up to ${time}`];
     return `${name}: ${parts.filter(Boolean).join(", ") || "limits unknown"}`;
   }
 
