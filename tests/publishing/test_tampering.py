@@ -114,8 +114,8 @@ def test_a_published_job_is_refused_with_another_script(centre: Centre) -> None:
 
 
 def test_no_byte_of_the_index_can_be_changed(centre: Centre) -> None:
-    """One in a few bytes, by a bit: refused, or it was one that means nothing (such as the line ends
-    of the signature's armour)."""
+    """One in a few bytes, by a bit: refused, or it was one that means nothing (such as line ends in
+    the signature's armour)."""
     centre.publish(centre.template())
     script, text = submit().out, centre.index.read_bytes()
     body = text.index(b"\n-----BEGIN")
