@@ -114,12 +114,12 @@ def test_a_published_job_is_refused_with_another_script(centre: Centre) -> None:
 
 
 def test_no_byte_of_the_index_can_be_changed(centre: Centre) -> None:
-    """Each byte in turn, by a bit: refused, or it was one that means nothing (such as the line ends
-    of the signature's armour)."""
+    """One in a few bytes, by a bit: refused, or it was one that means nothing (such as line ends in
+    the signature's armour)."""
     centre.publish(centre.template())
     script, text = submit().out, centre.index.read_bytes()
     body = text.index(b"\n-----BEGIN")
-    for at in [*range(0, body, 7), *range(body, len(text))]:
+    for at in [*range(0, body, 29), *range(body, len(text), 5)]:
         centre.index.write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
         done = submit()
         assert done.status == 65 or (at > body and done.out == script), (at, text[at : at + 20])
