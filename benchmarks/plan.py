@@ -3,7 +3,7 @@
 Speed against published runs, memory against what real ranks hold, what a plan itself takes, and
 what compiled blocks keep. What is compared how
 stands in plan_parts/, a module each, with a file of results of its own, from which the tables in
-README.md are made.
+README.md are made. Files are written as rows come: a run that is interrupted keeps those it has.
 
 `--only PART` measures one part and leaves the others' files as they are; `--quick` tries every part
 once with small numbers and writes nothing.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,19 +33,21 @@ PARTS = {
     "compiled": "plan-compiled.json",
     "speed": "plan-speed.json",
 }
-"""Each module, which has `measure(quick)`, with its file of results."""
+"""Each module, which has `measure(quick, before)`, with its file of results."""
 
 
-def measure(parts: Sequence[str], *, quick: bool) -> dict[str, dict[str, Any]]:
-    """What each part found, as its file of results holds it."""
-    return {part: import_module(f"{PACKAGE}.{part}").measure(quick) for part in parts}
+def measure(parts: Sequence[str], *, quick: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each part, as often as it has found more, what its file of results is to hold."""
+    for part in parts:
+        before = {} if quick else json.loads((RESULTS / PARTS[part]).read_text("utf-8"))
+        for found in import_module(f"{PACKAGE}.{part}").measure(quick, before):
+            yield part, found
 
 
-def keep(found: Mapping[str, Mapping[str, Any]], results: Path) -> None:
-    """Write the files of these parts, and of no other."""
-    for part, result in found.items():
-        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-        (results / PARTS[part]).write_text(text, "utf-8")
+def keep(part: str, result: Mapping[str, Any], results: Path) -> None:
+    """Write the file of this part, and of no other."""
+    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+    (results / PARTS[part]).write_text(text, "utf-8")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -53,12 +55,15 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small numbers; write no results")
     parser.add_argument("--only", choices=PARTS, help="one part; keep the others' figures")
     arguments = parser.parse_args(words)
-    found = measure([arguments.only] if arguments.only else [*PARTS], quick=arguments.quick)
+    found = dict[str, dict[str, Any]]()
+    parts = [arguments.only] if arguments.only else [*PARTS]
+    for part, result in measure(parts, quick=arguments.quick):
+        found[part] = result
+        if not arguments.quick:
+            keep(part, result, RESULTS)
+            README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
     for part, result in found.items():
-        print(f"{part}\n\n{table(dict(result))}\n")
-    if not arguments.quick:
-        keep(found, RESULTS)
-        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
+        print(f"{part}\n\n{table(result)}\n")
     return 0 if all(map(met, found.values())) else 1
 
 

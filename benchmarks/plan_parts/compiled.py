@@ -7,7 +7,7 @@ Whole steps of two gloo ranks, whose blocks are really compiled, against plans o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,8 @@ def steps(quick: bool = False) -> list[dict[str, Any]]:
     ]
 
 
-def measure(quick: bool = False) -> dict[str, Any]:
-    return {
+def measure(quick: bool, _: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {
         "plan_compiled": "what steps with compiled blocks hold",
         "measured": measured("torch"),
         "steps": steps(quick),

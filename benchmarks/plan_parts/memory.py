@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "planning" / "ranks" / "peaks.py"
 RANKS, RANKS_PER_NODE = 4, 2
 WITHIN = 0.01
-AT_ONCE = 60
+AT_ONCE = 30
 """Cases of one start of ranks: what fails takes no others with it."""
 QUICK = 3
 
@@ -41,6 +41,7 @@ T5 = (
     "precision.param=bfloat16", "batch_size=4", "data.multiple=1",
     "data.source_length=48", "data.target_length=32", "compile=false",
 )  # fmt: skip
+_ABOUT = ("model", "engine", "strategy", "checkpointing", "passes", "optimizer")
 ENGINES = ("fsdp2", "fsdp1")
 CHECKPOINTING = ("none", "selective", "full")
 """`offload` is not among them: plans count what it offloads as kept, and say so."""
@@ -88,8 +89,7 @@ def cases(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def _about(*values: str) -> dict[str, str]:
-    keys = ("engine", "strategy", "checkpointing", "passes", "optimizer")
-    return dict(zip(keys, values, strict=True))
+    return dict(zip(_ABOUT[1:], values, strict=True))
 
 
 def _sets(about: Mapping[str, str]) -> list[str]:
@@ -129,28 +129,35 @@ def peaks(
     return found
 
 
-def measure(quick: bool = False) -> dict[str, Any]:
-    """All cases: about ten minutes of two cores. `quick` takes a few."""
+def measure(quick: bool, before: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """All cases, so far and again and again: about twenty minutes of two cores. Those that `before`
+    does not have come first, and its rows stay until they are measured anew. `quick`: a few."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(HUGGING_FACE), "utf-8")
         every = list(cases(Path(folder)))
-        refused = [case for case in every if "refused" in case]
-        taken = [case for case in every if "refused" not in case]
-        taken = taken[:: len(taken) // QUICK] if quick else taken
-        rows = []
-        for at in range(0, len(taken), AT_ONCE):
-            some = taken[at : at + AT_ONCE]
-            sets = [case["sets"] for case in some]
+        refused = sum("refused" in case for case in every)
+        taken = {_name(case): case["sets"] for case in every if "refused" not in case}
+        found = {_name(row): row for row in before.get("rows", ()) if _name(row) in taken}
+        names = sorted(taken, key=lambda name: name in found)
+        names = names[:: len(names) // QUICK] if quick else names
+        for at in range(0, len(names), AT_ONCE):
+            some = names[at : at + AT_ONCE]
+            sets = [taken[name] for name in some]
             pairs = zip(some, peaks("real", sets), peaks("pretended", sets), strict=True)
-            for case, held, said in pairs:
-                about = {key: value for key, value in case.items() if key != "sets"}
-                rows.append({**about, "held_bytes": held, "planned_bytes": said})
-    return {
-        "plan_memory": "what four real ranks hold",
-        "measured": measured("torch", "transformers"),
-        "rows": rows,
-        "refused": len(refused),
-    }
+            for name, held, said in pairs:
+                about = dict(zip(_ABOUT, name, strict=True))
+                found[name] = {**about, "held_bytes": held, "planned_bytes": said}
+            yield {
+                "plan_memory": "what four real ranks hold",
+                "measured": measured("torch", "transformers"),
+                "rows": [found[name] for name in taken if name in found],
+                "refused": refused,
+            }
+
+
+def _name(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells a case from the others."""
+    return tuple(row[key] for key in _ABOUT)
 
 
 def errors(rows: Sequence[Mapping[str, Any]]) -> list[float]:

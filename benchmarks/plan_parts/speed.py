@@ -195,15 +195,19 @@ def by_kind(rows: Sequence[Facts]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def measure(quick: bool = False) -> dict[str, Any]:
-    """All systems, or one small one alone; about an hour."""
+def measure(quick: bool, before: Facts) -> Iterator[dict[str, Any]]:
+    """All systems, so far and again and again, about an hour; or one small one alone. What `before`
+    does not have comes first, and what it has stays until it is predicted anew."""
     facts = json.loads(PUBLISHED.read_text("utf-8"))
-    systems: list[dict[str, Any]] = []
+    known = {one["name"]: one for one in before.get("systems", ())}
+    systems = sorted(facts["systems"], key=lambda one: one["name"] in known)
     with tempfile.TemporaryDirectory() as folder, one_child():
-        for system in facts["systems"][-1 if quick else 0 :]:
+        for system in systems[-1 if quick else 0 :]:
             rows = list(rows_of(system, facts["models"], Path(folder)))
-            systems.append({**{k: system[k] for k in _SHOWN if k in system}, "rows": rows})
-    return result(systems, facts["left_out"])
+            shown = {key: system[key] for key in _SHOWN if key in system}
+            known[system["name"]] = {**shown, "rows": rows}
+            names = (one["name"] for one in facts["systems"])
+            yield result([known[name] for name in names if name in known], facts["left_out"])
 
 
 def result(systems: Sequence[Facts], left_out: Sequence[str]) -> dict[str, Any]:

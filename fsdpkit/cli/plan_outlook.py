@@ -36,7 +36,6 @@ def outlook(
     profile with a command."""
     from fsdpkit.planning.cost import cost_of
     from fsdpkit.planning.finish import allowed, finish, saved_state
-    from fsdpkit.planning.forecast import span_of
     from fsdpkit.scheduling.charging import rates_of
 
     asked = found.asked
@@ -48,7 +47,7 @@ def outlook(
         speed, why = None, "the host bounds it"
     ends = finish(
         length,
-        span_of(speed.step_s) if speed else None,
+        speed.step_s if speed else None,
         saved_state(size, profile.storage.write_gb_s),
         allowed(resources, profile, place.placement.way, place.job.spec.retry.on_time_limit),
         f"speed is not predicted: {why}",

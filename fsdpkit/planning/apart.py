@@ -6,9 +6,8 @@ without what may have done that. A process that has taped once tapes again in tw
 time, so `one_child` lets plans of the trainer share one. A model of one's own has a child for each
 tape: importing a file and building a model a second time may not do what it did first.
 
-A child is forked, for torch is imported then; but a fork lacks autograd's threads for devices, and
-without them a backward ends, half of it taped. Where there are such threads (a notebook that has
-trained on a GPU), the child is a program of its own.
+A child is forked, for torch is imported then. This process must not have run a backward: a fork
+lacks autograd's threads, and its backward would end where it needs them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from fsdpkit.errors import FsdpkitError
@@ -59,13 +57,10 @@ class Child:
     def __init__(self) -> None:
         self._pipe, other = Pipe()
         self._dump = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the child is there
-        if _has_threads_of_autograd():
-            self._pid = _started(other, self._dump)
-        else:
-            self._pid = os.fork()
-            if not self._pid:
-                self._pipe.close()
-                _live(other, self._dump)
+        self._pid = os.fork()
+        if not self._pid:
+            self._pipe.close()
+            _live(other, self._dump)
         other.close()
 
     @property
@@ -101,7 +96,7 @@ class Child:
             self._dump.close()
 
 
-def _live(pipe: Connection, dump: IO[bytes] | int) -> NoReturn:
+def _live(pipe: Connection, dump: IO[bytes]) -> NoReturn:
     """The child's whole life. dump: where it writes what its program did when a signal ended it."""
     status = 1
     # The command's output is its answer, whatever a model prints; and a process that the model
@@ -115,34 +110,6 @@ def _live(pipe: Connection, dump: IO[bytes] | int) -> NoReturn:
         status = 0
     finally:
         os._exit(status)
-
-
-_PROGRAM = """\
-import sys
-sys.path[:] = sys.argv[3:]
-from fsdpkit.planning.apart import _live, Connection
-_live(Connection(int(sys.argv[1])), int(sys.argv[2]))
-"""
-
-
-def _started(pipe: Connection, dump: IO[bytes]) -> int:
-    """The process number of a child that is a program of its own, and imports what this one did."""
-    descriptors = pipe.fileno(), dump.fileno()
-    for each in descriptors:
-        os.set_inheritable(each, True)
-    argv = [sys.executable, "-c", _PROGRAM, *map(str, descriptors), *sys.path]
-    return os.posix_spawn(sys.executable, argv, os.environ)
-
-
-def _has_threads_of_autograd() -> bool:
-    """torch names them so (`Engine::thread_init`, torch/csrc/autograd/engine.cpp)."""
-    for name in Path("/proc/self/task").glob("*/comm"):
-        try:
-            if name.read_text().startswith("pt_autograd_"):
-                return True
-        except OSError:  # the thread has ended
-            continue
-    return False
 
 
 _shared: list[Child | None] = []

@@ -37,10 +37,10 @@ def cost_of(
     nodes, node = resources.nodes_asked, _charged(resources, placement)
     gpus = nodes * int(node["gres/gpu"] or 0)
     most_h = resources.time_s / _HOUR_S
-    hours = None if seconds is None else _times(seconds, 1 / _HOUR_S)
+    hours = None if seconds is None else seconds.times(1 / _HOUR_S)
     found = Cost(
         gpus=gpus,
-        gpu_hours=None if hours is None else _times(hours, gpus),
+        gpu_hours=None if hours is None else hours.times(gpus),
         most_gpu_hours=gpus * most_h,
     )
     if rates is None:
@@ -52,7 +52,7 @@ def cost_of(
     return msgspec.structs.replace(
         found,
         unit=rates.unit,
-        units=None if hours is None or not each_h else _times(hours, each_h),
+        units=None if hours is None or not each_h else hours.times(each_h),
         most_units=each_h * most_h,
         source=rates.source,
     )
@@ -70,10 +70,6 @@ def _charged(resources: Resources, placement: Placement) -> dict[str, float | No
     if node.gpu_type:
         found[f"gres/gpu:{node.gpu_type.lower()}"] = gpus
     return found
-
-
-def _times(span: Span, factor: float) -> Span:
-    return Span(span.low * factor, span.middle * factor, span.high * factor)
 
 
 def cost_lines(cost: Cost) -> Iterator[str]:

@@ -18,8 +18,6 @@ from fsdpkit.planning.asked import AskedStep, on_card
 from fsdpkit.planning.cards import Card
 from fsdpkit.planning.efficiency import NETWORK_SHARE, UNKNOWN_NETWORK, UNPUBLISHED
 from fsdpkit.planning.speed import (
-    Goal,
-    Range,
     Scaled,
     Speed,
     SpeedCalibration,
@@ -40,7 +38,6 @@ from fsdpkit.planning.speed_learned import (
 from fsdpkit.planning.speed_measured import T5_TRAINER, MeasuredSpeed, learn
 from fsdpkit.planning.speed_tape import on_nodes, work_of
 from fsdpkit.planning.work import StepWork
-from fsdpkit.runs.predicted import Span
 
 if TYPE_CHECKING:
     from fsdpkit.planning.tape import Tape
@@ -101,17 +98,6 @@ class Forecast:
     """The recorded step."""
 
 
-def goal_of(asked: AskedStep) -> Goal | None:
-    """None where epochs end the run, whose length is only known from its data, and of a script of
-    one's own, of which nobody knows how long it trains."""
-    settings = asked.settings
-    if asked.model:
-        return None
-    if settings.most_steps:
-        return Goal(steps=settings.most_steps)
-    return Goal(tokens=settings.tokens) if settings.tokens else None
-
-
 def work_on_tape(asked: AskedStep, tape: Tape) -> StepWork:
     """Raises UsageError for a model whose step is not recorded, or not whole."""
     if not tape.samples:
@@ -158,7 +144,7 @@ def forecast(asked: AskedStep, by: By, tape: Tape) -> Forecast:
     try:
         basis = by.basis(asked.card)
         work = work_on_tape(asked, tape)
-        speed = predict(work, basis.calibration, goal_of(asked))
+        speed = predict(work, basis.calibration)
     except FsdpkitError as error:
         if by.file is not None:
             raise
@@ -195,10 +181,3 @@ def _counts(asked: AskedStep) -> list[int]:
         return [1]
     counts = {1, asked.nodes, *(asked.nodes << n for n in range(1, MOST_DOUBLINGS + 1))}
     return sorted(counts | {1 << n for n in range(asked.nodes.bit_length())})
-
-
-def span_of(found: Range | None) -> Span | None:
-    """As a run keeps it; None for what is no rate."""
-    if found is None or not 0 < found.low <= found.middle <= found.high < 1e30:
-        return None
-    return Span(found.low, found.middle, found.high)

@@ -65,8 +65,6 @@ def keep(
 
 
 def _predicted(name: str, made: MemoryVerdict, expected: Forecast | None) -> Predicted:
-    from fsdpkit.planning.forecast import span_of
-
     speed = expected.speed if expected else None
     if speed is not None and speed.host_bound:
         speed = None  # nothing was predicted that a run could be held against
@@ -78,11 +76,11 @@ def _predicted(name: str, made: MemoryVerdict, expected: Forecast | None) -> Pre
         card=made.asked.card.name[:300],
         allocated_bytes=made.replayed.allocated,
         reserved_bytes=made.replayed.reserved,
-        tokens_per_s=span_of(speed.tokens_per_s) if speed else None,
-        samples_per_s=span_of(speed.samples_per_s) if speed else None,
-        step_s=span_of(speed.step_s) if speed else None,
-        mfu=span_of(speed.mfu) if speed else None,
-        source=speed.source if speed else None,
+        tokens_per_s=speed.tokens_per_s if speed else None,
+        samples_per_s=speed.samples_per_s if speed else None,
+        step_s=speed.step_s if speed else None,
+        mfu=speed.mfu if speed and speed.mfu.low > 0 else None,
+        source="tape" if speed else None,
         rests_on=expected.rests_on if expected else "",
     )
 

@@ -285,24 +285,37 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         written += [v for k, v in kwargs.items() if k == "out"] if mutable else []
         into = [t for t in tree_iter(written) if isinstance(t, Tensor)] if mutable else outputs
-        phase = self.phase
-        self.tape.work.append(
-            Operation(
-                name=name,
-                flops=flops_of(func, args, kwargs, result),
-                bytes_read=sum(map(bytes_of, inputs.values())),
-                bytes_written=sum(map(bytes_of, into)),
-                phase=phase,
-                module=self._module(phase),
-                stream=self._stream(),
-                dtype=str(tensors[-1].dtype).removeprefix("torch."),
-                biased="attention" in name and is_biased(func, args, kwargs),
-            )
+        self._worked(
+            name,
+            flops_of(func, args, kwargs, result),
+            sum(map(bytes_of, inputs.values())),
+            sum(map(bytes_of, into)),
+            tensors[-1],
+            biased="attention" in name and is_biased(func, args, kwargs),
         )
         if name in ("split_with_sizes_copy", "all_gather_copy_in"):
             self._alive.label([*into, *outputs], "gathered")
         elif name == "chunk_cat":
             self._alive.label([*into, *outputs], "reduction")
+
+    def _worked(
+        self, name: str, flops: int, read: int, written: int, like: Tensor, biased: bool = False
+    ) -> None:
+        """Bytes read and written; `like`: a tensor of the type that it computes in."""
+        phase = self.phase
+        self.tape.work.append(
+            Operation(
+                name=name,
+                flops=flops,
+                bytes_read=read,
+                bytes_written=written,
+                phase=phase,
+                module=self._module(phase),
+                stream=self._stream(),
+                dtype=str(like.dtype).removeprefix("torch."),
+                biased=biased,
+            )
+        )
 
     def _collective(self, name: str, args: tuple[Any, ...]) -> None:
         kind = COLLECTIVES.get(name)
@@ -331,19 +344,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _launched(self, kernel: str, tensors: list[FakeTensor]) -> None:
         if (note := f"{kernel} in {caller()}") not in self.tape.launched:
             self.tape.launched.append(note)
-        phase = self.phase
-        self.tape.work.append(
-            Operation(
-                name=f"triton_{kernel}",
-                flops=0,
-                bytes_read=sum(map(bytes_of, tensors)),
-                bytes_written=0,
-                phase=phase,
-                module=self._module(phase),
-                stream=self._stream(),
-                dtype=str(tensors[-1].dtype).removeprefix("torch."),
-            )
-        )
+        self._worked(f"triton_{kernel}", 0, sum(map(bytes_of, tensors)), 0, tensors[-1])
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -363,23 +364,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 torch.empty_strided(store.size, store.stride, dtype=store.dtype, device=device)
                 for store in kernel.makes
             ]
-            phase = self.phase
-            module = "" if self._muted else self._module(phase)
+            if made and not self._muted and device.type == self._device:
+                self._worked(
+                    kernel.name, kernel.flops, kernel.bytes_read, kernel.bytes_written, made[-1]
+                )
         finally:
             self._kernel = None
-        if made and not self._muted and device.type == self._device:
-            self.tape.work.append(
-                Operation(
-                    name=kernel.name,
-                    flops=kernel.flops,
-                    bytes_read=kernel.bytes_read,
-                    bytes_written=kernel.bytes_written,
-                    phase=phase,
-                    module=module,
-                    stream=self._stream(),
-                    dtype=str(made[-1].dtype).removeprefix("torch."),
-                )
-            )
         return made
 
     def _also_used(self, tensor: Tensor, stream: Any) -> None:

@@ -16,19 +16,16 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.bounded import SCRIPT_BYTES, read_bytes
-from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.launching.torch_release import installed_torch
 from fsdpkit.planning.cards import Card
-from fsdpkit.runs.caches import cache_directory
-from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.caches import cache, cached
 from fsdpkit.runs.predicted import Predicted
 
 NARROW = 0.9
 """From this share of what is usable on, a job that fits is said to hardly fit: plans are computed,
 and not measured on a GPU."""
 
-_MOST_BYTES = 1 << 20
 _OF_TRAINING = ("batch_size", "micro_batch", "loss", "grad_clip", "sharding", "precision")
 _OF_DATA = ("source_length", "target_length", "multiple", "packing")
 _OF_OPTIMIZER = ("name", "implementation", "beta1", "rounding", "groups")
@@ -94,25 +91,9 @@ def _digest(trainer: Path) -> str:
 
 def remember(name: str, plan: Remembered) -> None:
     """Keep `plan`, if there is a place for it."""
-    try:
-        path = _file(name)
-        make_private_dir(path.parent)
-        write_atomically(path, msgspec.json.encode(plan))
-    except OSError:
-        return  # a read-only home, a full disk: the answer has been printed all the same
+    cache(f"plans/{name}.json", plan)
 
 
 def recall(name: str) -> Remembered | None:
     """The plan of this name; None if none was made."""
-    try:
-        content = read_bytes(_file(name), _MOST_BYTES, own=True)
-    except OSError:
-        return None
-    try:
-        return msgspec.json.decode(content, type=Remembered)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _file(name: str) -> Path:
-    return cache_directory() / "plans" / f"{name}.json"
+    return cached(f"plans/{name}.json", Remembered)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -24,6 +23,7 @@ from fsdpkit.errors import UsageError
 from fsdpkit.planning.efficiency import MachineRates, UncertainValue, kind_of_gpu
 from fsdpkit.planning.speed_schedule import Cause, simulate
 from fsdpkit.planning.work import StepWork
+from fsdpkit.runs.predicted import Span
 
 FOUR_OF_FIVE = 1.2816
 """Standard deviations of a normal distribution to either side that hold four fifths of it."""
@@ -43,22 +43,6 @@ _DECIDES = math.log(1.5)
 """A rate whose doubt changes a step by more decides which other rates matter."""
 _SURPRISE = 2.5
 """Doubts by which a run may be off what the others predict and still count."""
-
-
-class Range(msgspec.Struct, frozen=True):
-    low: float
-    middle: float
-    high: float
-
-    def times(self, factor: float) -> Range:
-        return Range(self.low * factor, self.middle * factor, self.high * factor)
-
-
-class Goal(msgspec.Struct, frozen=True):
-    """When training is done: after `steps`, or `tokens` over all ranks; the first that is given."""
-
-    steps: int | None = None
-    tokens: int | None = None
 
 
 class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,11 +66,11 @@ class SpeedCalibration(msgspec.Struct, frozen=True):
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan says of speed. Rates are of the whole job unless they say otherwise."""
 
-    step_s: Range
-    tokens_per_s: Range | None
+    step_s: Span
+    tokens_per_s: Span | None
     """None: what a model is given holds no tokens, such as images."""
-    samples_per_s: Range
-    mfu: Range
+    samples_per_s: Span
+    mfu: Span
     """Model FLOPs over the GPUs' dense bfloat16 peak, a share."""
     shares: dict[str, float]
     """Of a step's time by what the GPU did or waited for, the largest first; their sum is 1."""
@@ -94,14 +78,8 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """The largest of them."""
     host_bound: bool = False
     """Whether the host decides, so that nothing is sure but that a step takes `step_s.low`."""
-    steps: int | None = None
-    hours: Range | None = None
-    """None too where the host decides."""
-    gpu_hours: Range | None = None
     calibrated_by: tuple[str, ...] = ()
     """The run that it is computed from."""
-    source: Literal["tape"] = "tape"
-    """Where the step's work is from."""
 
 
 class Scaled(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +102,7 @@ class Expected(msgspec.Struct, frozen=True):
     """At the fast and the slow end of a rate that decides most: there other rates have a say."""
 
 
-def predict(work: StepWork, calibration: SpeedCalibration, goal: Goal | None = None) -> Speed:
+def predict(work: StepWork, calibration: SpeedCalibration) -> Speed:
     """Raises UsageError for work of which nothing takes time."""
     rates = calibration.machine.rates()
     step = simulate(work, rates)
@@ -139,12 +117,10 @@ def predict(work: StepWork, calibration: SpeedCalibration, goal: Goal | None = N
         # A host that launches in no time leaves what the GPU itself needs.
         eager = msgspec.structs.replace(rates, launch_s=0.0, collective_s=0.0)
         least_s = simulate(work, eager).step_s * seconds.low / seconds.middle
-        seconds = Range(min(least_s, seconds.low), seconds.middle, seconds.high)
-    rate = Range(1 / seconds.high, 1 / seconds.middle, 1 / seconds.low)
+        seconds = Span(min(least_s, seconds.low), seconds.middle, seconds.high)
+    rate = Span(1 / seconds.high, 1 / seconds.middle, 1 / seconds.low)
     causes = sorted(step.by_cause.items(), key=lambda each: -each[1])
     shares = {str(cause): s / step.step_s for cause, s in causes if s > 0}
-    steps = _steps(goal, work) if goal else None
-    hours = seconds.times(steps / 3600) if steps is not None and not host_bound else None
     return Speed(
         step_s=seconds,
         tokens_per_s=rate.times(work.tokens * work.ranks) if work.tokens else None,
@@ -153,9 +129,6 @@ def predict(work: StepWork, calibration: SpeedCalibration, goal: Goal | None = N
         shares=shares,
         bound=next(iter(shares)),
         host_bound=host_bound,
-        steps=steps,
-        hours=hours,
-        gpu_hours=hours.times(work.ranks) if hours else None,
         calibrated_by=(sample.source,) if sample else (),
     )
 
@@ -270,11 +243,11 @@ def _left_out(calibration: SpeedCalibration) -> tuple[float, float]:
     return _LEFT_OUT["calibrated" if calibration.samples else kind_of_gpu(gpu)]
 
 
-def _interval(expected: Expected, left_out: tuple[float, float]) -> Range:
+def _interval(expected: Expected, left_out: tuple[float, float]) -> Span:
     """Seconds of a step."""
     up, down = left_out
     fast, slow = expected.ends or (expected, expected)
-    return Range(
+    return Span(
         fast.step_s / math.exp(FOUR_OF_FIVE * math.hypot(fast.faster, down)),
         expected.step_s,
         slow.step_s * math.exp(FOUR_OF_FIVE * math.hypot(slow.slower, up)),
@@ -287,11 +260,3 @@ def _surprise(sample: MeasuredStep, calibration: SpeedCalibration) -> float:
     up, down = _left_out(calibration)
     off = math.log(sample.step_s / expected.step_s)
     return off / (math.hypot(expected.slower, up) if off > 0 else math.hypot(expected.faster, down))
-
-
-def _steps(goal: Goal, work: StepWork) -> int | None:
-    if goal.steps is not None:
-        return goal.steps
-    if goal.tokens is not None and work.tokens:
-        return math.ceil(goal.tokens / (work.tokens * work.ranks))
-    return None

@@ -8,7 +8,6 @@ step: recorded when its job was planned, else, of the T5 trainer, now, once.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import statistics
 from collections.abc import Callable, Sequence
@@ -18,7 +17,6 @@ from pathlib import Path
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError
 from fsdpkit.launching.torch_release import release_of
@@ -31,8 +29,9 @@ from fsdpkit.planning.efficiency import (
     machine_for,
 )
 from fsdpkit.planning.speed import MeasuredStep, SpeedCalibration, agreeing
-from fsdpkit.planning.speed_measured import MeasuredSpeed, directory
+from fsdpkit.planning.speed_measured import MeasuredSpeed
 from fsdpkit.planning.work import StepWork
+from fsdpkit.runs.caches import cache, cached
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.reading import read_bytes
 
@@ -210,21 +209,12 @@ def name_of_step(training: TrainingSettings, nodes: int, gpus: int) -> str:
 
 def kept_work(name: str) -> StepWork | None:
     """The recorded step of this name; None if there is none that can be read."""
-    try:
-        return msgspec.json.decode(read_bytes(_file(name), _MOST_BYTES, own=True), type=StepWork)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    return cached(f"speed/steps/{name}.json", StepWork, _MOST_BYTES)
 
 
 def keep_work(name: str, work: StepWork) -> None:
     """Keep it, if there is a place for it."""
-    with contextlib.suppress(OSError):
-        make_private_dir(_file(name).parent)
-        write_atomically(_file(name), msgspec.json.encode(work), private=True)
-
-
-def _file(name: str) -> Path:
-    return directory() / "steps" / f"{name}.json"
+    cache(f"speed/steps/{name}.json", work)
 
 
 # Files of --save and --speed

@@ -19,13 +19,12 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.config.key_changes import with_new_names, without_unknown
-from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.runs import node_report
-from fsdpkit.runs.caches import cache_directory
+from fsdpkit.runs.caches import cache, cache_directory, cached
 from fsdpkit.runs.history import Attempt, history_of
-from fsdpkit.runs.layout import RunPaths, write_atomically
+from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import Line, Positive, predicted_of
 from fsdpkit.runs.reading import open_regular, parsed, read_bytes
 from fsdpkit.runs.record import Count, RunId, RunRecord, Time, load
@@ -34,7 +33,6 @@ from fsdpkit.runs.store import all_runs
 MOST_RUNS = 60
 """Of the newest runs that are looked at each time."""
 _MOST_KEPT = 400
-_MOST_BYTES = 1 << 20
 _TAIL_BYTES = 4 << 20
 """Of metrics.jsonl: ten thousand lines and more."""
 _FEWEST_LINES = 3
@@ -96,26 +94,18 @@ def recorded() -> list[MeasuredSpeed]:
         names = sorted(os.listdir(directory()))
     except OSError:
         return []
-    found = [one for name in names if name.endswith(".json") and (one := _read(directory() / name))]
+    found = [one for name in names if name.endswith(".json") and (one := _read(name))]
     return sorted(found, key=lambda one: -one.made_s)[:_MOST_KEPT]
 
 
-def _read(path: Path) -> MeasuredSpeed | None:
-    try:
-        found = msgspec.json.decode(read_bytes(path, _MOST_BYTES, own=True), type=MeasuredSpeed)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return found if path.name == f"{found.run}.json" else None
+def _read(name: str) -> MeasuredSpeed | None:
+    found = cached(f"speed/{name}", MeasuredSpeed)
+    return found if found is not None and name == f"{found.run}.json" else None
 
 
 def keep(one: MeasuredSpeed) -> None:
-    """Write it down, if there is a place for it."""
-    path = directory() / f"{one.run}.json"
-    try:
-        make_private_dir(path.parent)
-        write_atomically(path, msgspec.json.encode(one), private=True)
-    except OSError:
-        return  # a read-only home, a full disk: the next plan reads the run again
+    """Write it down, if there is a place for it; else the next plan reads the run again."""
+    cache(f"speed/{one.run}.json", one)
 
 
 def learn(runs: Path) -> list[MeasuredSpeed]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fsdpkit.planning.forecast import Forecast
-from fsdpkit.planning.speed import Range, Scaled, Speed, in_words
+from fsdpkit.planning.speed import Scaled, Speed, in_words
+from fsdpkit.runs.predicted import Span
 
 _SMALLEST_SHARE = 0.02
 _MOST_LEFT_OUT = 3
@@ -52,9 +53,6 @@ def _predicted(speed: Speed) -> Iterator[str]:
     )
     yield _row("model FLOPs of the peak", speed.mfu.times(100), " %")
     yield _row("one step", speed.step_s, " s")
-    if speed.hours and speed.gpu_hours and speed.steps:
-        yield _row(f"hours, {speed.steps:,} steps", speed.hours)
-        yield _row("GPU-hours", speed.gpu_hours)
     yield f"bound by {in_words(speed.bound)}; a step's time: {_shares(speed)}"
 
 
@@ -72,7 +70,7 @@ def left_out_lines(sentences: Sequence[str]) -> Iterator[str]:
         yield f"  and {len(sentences) - _MOST_LEFT_OUT} more: fsdpkit plan --calibration"
 
 
-def _row(name: str, value: Range, unit: str = "") -> str:
+def _row(name: str, value: Span, unit: str = "") -> str:
     middle = f"{number(value.middle)}{unit}"
     return f"{name:26}{middle:>12}   {number(value.low)} to {number(value.high)}{unit}"
 

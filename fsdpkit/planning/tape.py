@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 Phase = Literal["build", "forward", "backward", "recompute", "optimizer", "between"]
 """`recompute` is a checkpointed block's forward within backward; `between` everything that no
@@ -19,29 +19,18 @@ Kind = Literal[
     "optimizer",
     "gathered",
     "reduction",
-    "logits",
     "activations",
+    "logits",
     "temporary",
     "other",
 ]
-KINDS: tuple[Kind, ...] = (
-    "weights",
-    "gradients",
-    "optimizer",
-    "gathered",
-    "reduction",
-    "activations",
-    "logits",
-    "temporary",
-    "other",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 """In the order in which a picture stacks them."""
-
 
 Trust = Literal["kernels", "torch", "nothing"]
 """Whose kernels are called when a step is taped: everybody's, those of torch and what declares a
 fake version, or none, for no step is run."""
-TRUST: tuple[Trust, ...] = ("kernels", "torch", "nothing")
+TRUST: tuple[Trust, ...] = get_args(Trust)
 
 HOST = -1
 """The `stream` of a block of host memory."""

@@ -26,7 +26,7 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.training.problems import problems
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.asked import AskedStep
-from fsdpkit.planning.forecast import goal_of, work_on_tape
+from fsdpkit.planning.forecast import work_on_tape
 from fsdpkit.planning.outside import SAFE
 from fsdpkit.planning.plans import plan
 from fsdpkit.planning.speed import Speed, SpeedCalibration, predict
@@ -139,7 +139,7 @@ def tune(
         sets=sets if allowed.reads else (),
         in_script=() if allowed.reads else sets,
         nodes=best.place.nodes,
-        speed=predict(best.work, calibration, goal_of(asked)),
+        speed=predict(best.work, calibration),
         memory_bytes=best.bytes,
         room_bytes=search.room,
         choices=tuple(search.choices(best)),

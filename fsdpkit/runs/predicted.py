@@ -32,6 +32,9 @@ class Span(msgspec.Struct, frozen=True):
     middle: Positive
     high: Positive
 
+    def times(self, factor: float) -> Span:
+        return Span(self.low * factor, self.middle * factor, self.high * factor)
+
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """Of one job on so many GPUs. Bytes are of the fullest GPU; rates of the whole job."""

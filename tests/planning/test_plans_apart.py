@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,9 +18,6 @@ from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import card_named
 
 pytestmark = pytest.mark.torch
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp" / "fsdp_t5.py"
-
-
 SCRIPT = TrustedScript(Path("x.py"), b"")
 
 
@@ -33,9 +28,8 @@ def asked(model: str | None = None) -> AskedStep:
 
 @pytest.fixture(autouse=True)
 def none_shared(monkeypatch):
-    """The tests' own child is not in the way, nor threads of tests before."""
+    """The tests' own child is not in the way."""
     monkeypatch.setattr(apart, "_shared", [])
-    monkeypatch.setattr(apart, "_has_threads_of_autograd", lambda: False)
 
 
 @pytest.fixture
@@ -108,28 +102,3 @@ def test_an_answer_that_was_not_waited_for_is_not_the_next_ones(monkeypatch):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, usual)
-
-
-BACKWARD_BEFORE = """\
-import sys
-from pathlib import Path
-from fsdpkit.config.training import load_settings
-from fsdpkit.config.trust import Consent
-from fsdpkit.planning.apart import tape_apart
-from fsdpkit.planning.asked import AskedStep
-from fsdpkit.planning.cards import card_named
-from fsdpkit.planning.taping import tape_of
-
-entry = Consent().to_script(Path(sys.argv[1]))
-asked = AskedStep(load_settings({}), 1, 2, card_named("h100-80"), entry)
-here = tape_of(asked)[0]
-apart = tape_apart(asked)[0]
-assert len(apart.blocks) == len(here.blocks), (len(apart.blocks), len(here.blocks))
-"""
-
-
-def test_a_process_that_has_used_autograds_threads_plans_all_of_a_step(tmp_path):
-    """As in a notebook: a fork has not the threads, and its backward ends where it needs them."""
-    words = [sys.executable, "-c", BACKWARD_BEFORE, str(EXAMPLE)]
-    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr

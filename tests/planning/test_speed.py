@@ -11,7 +11,6 @@ from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.planning.efficiency import UncertainValue, machine_for
 from fsdpkit.planning.forecast import Forecast, unknown_network
 from fsdpkit.planning.speed import (
-    Goal,
     MeasuredStep,
     SpeedCalibration,
     in_words,
@@ -81,9 +80,8 @@ def test_a_doubt_that_matters_at_one_end_alone_is_in_the_range():
 
 def test_a_step_that_the_host_decides_is_not_predicted_but_bounded_from_below():
     work = made_work(rows=1)
-    found = predict(work, H100, Goal(steps=1000))
+    found = predict(work, H100)
     assert found.host_bound
-    assert found.hours is None
     text = "\n".join(lines(Forecast(found)))
     assert "not predicted" in text
     assert "80% interval" not in text
@@ -117,17 +115,11 @@ def test_each_bound_is_reached_and_named(bound):
     assert sum(found.shares.values()) == pytest.approx(1)
 
 
-def test_hours_are_those_of_the_steps_that_the_goal_takes():
+def test_tokens_a_second_are_those_of_all_ranks():
     work = made_work(rows=64)
-    by_tokens = predict(work, H100, Goal(tokens=1000 * work.tokens * work.ranks - 1))
-    by_steps = predict(work, H100, Goal(steps=1000))
-    assert by_tokens.steps == by_steps.steps == 1000
-    assert by_steps.hours.middle == pytest.approx(1000 * by_steps.step_s.middle / 3600)
-    assert by_steps.gpu_hours.high == pytest.approx(8 * by_steps.hours.high)
-    assert predict(work, H100).hours is None
-    low, middle, high = (getattr(by_steps.tokens_per_s, end) for end in ("low", "middle", "high"))
-    assert low < middle < high
-    assert middle == pytest.approx(work.tokens * 8 / by_steps.step_s.middle)
+    found = predict(work, H100)
+    assert found.tokens_per_s.low < found.tokens_per_s.middle < found.tokens_per_s.high
+    assert found.tokens_per_s.middle == pytest.approx(work.tokens * 8 / found.step_s.middle)
 
 
 def test_scaling_is_told_against_the_fewest_nodes():

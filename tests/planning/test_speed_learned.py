@@ -16,7 +16,7 @@ from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.cards import card_named, card_of
 from fsdpkit.planning.efficiency import UncertainValue, machine_for
 from fsdpkit.planning.forecast import By, rests_on, work_of_run
-from fsdpkit.planning.speed import Range, predict
+from fsdpkit.planning.speed import predict
 from fsdpkit.planning.speed_learned import (
     PUBLISHED,
     Basis,
@@ -40,7 +40,7 @@ from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.work import StepWork
 from fsdpkit.runs import node_report
 from fsdpkit.runs.node_report import GpuState, NodeReport, Pair, RankSpeed, ReportedNode
-from fsdpkit.runs.predicted import Predicted, save_predicted
+from fsdpkit.runs.predicted import Predicted, Span, save_predicted
 from fsdpkit.scheduling.run import Run
 from tests.planning.made_work import made_work
 from tests.reporting.made_run import T0, ends, launches, made_run, starts, trains, write_lines
@@ -113,7 +113,7 @@ SHAPES = {
 UNSEEN = ({"preset": "large", "batch": 16}, 4, 4)
 
 
-def forecast_of(basis: Basis) -> Range:
+def forecast_of(basis: Basis) -> Span:
     """The step of a job that nobody has run."""
     how, nodes, gpus = UNSEEN
     return predict(work(settings(**how), nodes, gpus), basis.calibration).step_s
