@@ -9,9 +9,12 @@ from __future__ import annotations
 import shutil
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsdpkit.reporting.printable import printable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class ProgressLine:
@@ -44,7 +47,7 @@ class ProgressLine:
         else:
             self._handle.update(data, raw=True)
 
-    def __enter__(self) -> ProgressLine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -56,7 +56,7 @@ def run(
     """
     submitted = submit_function(function, *args, nodes=nodes, gpus=gpus, **options)
     try:
-        return results_of(submitted, _watch(submitted))
+        return outcome(submitted)
     except KeyboardInterrupt:
         where = str(submitted.dir)
         print(
@@ -67,24 +67,30 @@ def run(
         raise
 
 
-def _watch(submitted: Run) -> JobState:
-    """The state at the end; until then one line: the state, since when, what rank 0 last wrote."""
-    began_s = time.monotonic()
-    with ProgressLine() as line:
+def outcome(submitted: Run) -> list[Any]:
+    """What its ranks return. Raises what `run` raises."""
+    with RunLine(submitted) as line:
         line.show(f"{submitted.id}: submitted as job {submitted.job_id}")
-
-        def tell(state: JobState) -> None:
-            elapsed_s = int(time.monotonic() - began_s)
-            minutes, seconds = divmod(elapsed_s, 60)
-            last = _last_words(submitted) if state.phase != "pending" else ""
-            line.show(
-                f"{submitted.id}: {state.describe()}",
-                f", {minutes}:{seconds:02}{f'; rank 0: {last}' if last else ''}",
-            )
-
-        state = submitted.wait(heard=tell)
+        state = submitted.wait(heard=line.tell)
         line.show(f"{submitted.id}: {state.describe()}")
-        return state
+    return results_of(submitted, state)
+
+
+class RunLine(ProgressLine):
+    """How far a run is: its state, for how long it was waited, what rank 0 last wrote."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run, self._began_s = run, time.monotonic()
+
+    def tell(self, state: JobState | None) -> None:
+        """With the newest state; None: none is known yet."""
+        minutes, seconds = divmod(int(time.monotonic() - self._began_s), 60)
+        last = _last_words(self._run) if state is not None and state.phase != "pending" else ""
+        self.show(
+            f"{self._run.id}: {'starting' if state is None else state.describe()}",
+            f", {minutes}:{seconds:02}{f'; rank 0: {last}' if last else ''}",
+        )
 
 
 def _last_words(submitted: Run) -> str:

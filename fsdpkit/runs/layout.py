@@ -7,6 +7,8 @@
         job.<job id>.sbatch .json   what an earlier job of a run that was resumed was given, as
                                     provenance.<job id>.json and source.<job id>.diff
         call.pkl                    the function that ranks call, of a run of fsdpkit.run
+        calls/                      what ranks that stay are given to call, and what each left
+                                    (KeptCalls in runs/calls.py)
         plan.json                   what had been predicted of the job when it was submitted
                                     (runs/predicted.py); plan.<job id>.json of an earlier one
         provenance.json             what was submitted: script, commit, packages, settings with
@@ -318,6 +320,10 @@ class RunPaths:
     @property
     def call(self) -> Path:
         return self.dir / "call.pkl"
+
+    @property
+    def calls(self) -> Path:
+        return self.dir / "calls"
 
     @property
     def plan(self) -> Path:
