@@ -73,10 +73,11 @@ def command(
     fsdpkit release, and when no run was on it for --idle.
     """
     from fsdpkit.scheduling import submission
-    from fsdpkit.scheduling.holding import hold_request, until_ready
+    from fsdpkit.scheduling.holding import HOLD_JOB, hold_args, until_ready
 
     say_what_is_not_read()
-    request = hold_request(idle_s, **asked)
+    own = hold_args(idle_s, asked["cluster"])
+    request = submission.SubmitRequest(HOLD_JOB, args=own, **asked)
     agreed = consent(trust, submits=not dry_run)
     plan, why = submission.plan(request, agreed)
     say_where(plan, why)

@@ -9,12 +9,9 @@ from __future__ import annotations
 import shutil
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fsdpkit.reporting.printable import printable
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class ProgressLine:
@@ -47,7 +44,7 @@ class ProgressLine:
         else:
             self._handle.update(data, raw=True)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *exception: object) -> None:

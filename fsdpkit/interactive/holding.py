@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fsdpkit.config.trust import Consent
 from fsdpkit.errors import SchedulerError, UsageError
-from fsdpkit.interactive.running import RunLine, outcome
+from fsdpkit.interactive.running import outcome, watching
 from fsdpkit.scheduling.functions import submit_function
-from fsdpkit.scheduling.holding import hold_request, until_ready
+from fsdpkit.scheduling.holding import HOLD_JOB, hold_args, until_ready
 from fsdpkit.scheduling.kept import KeptRanks, start_kept
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.submission import plan, submit_plan
+from fsdpkit.scheduling.submission import submit
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,13 +54,12 @@ def hold(
         if not run.record.holds or options:
             raise UsageError(f"{run.id} is no hold, or has its nodes already: ask nothing of it")
     else:
-        request = hold_request(idle_s, runs=runs, **options)
-        consent = Consent()
-        run = submit_plan(plan(request, consent)[0], runs, consent)
+        own = hold_args(idle_s, options.get("cluster"))
+        run = submit(HOLD_JOB, args=own, runs=runs, **options)
     try:
-        with RunLine(run) as line:
-            state = until_ready(run, line.tell)
-            line.tell(state)
+        with watching(run) as tell:
+            state = until_ready(run, tell)
+            tell(state)
     except BaseException:
         if name is None:
             run.cancel()
@@ -112,8 +110,8 @@ class HeldNodes:
     def keep(self, **options: Any) -> KeptRanks:
         """Start ranks that stay: what one function makes is there for the next.
 
-        They end by `end()`, with the hold, and when no call has come for 0.9 of the time that the
-        hold may be idle; while they wait the hold counts as idle.
+        They end by their `end()`, with the hold, and when no call has come for 0.9 of the time that
+        the hold may be idle; while they wait the hold counts as idle.
 
         Args:
             **options: Of `submit_function`; nodes and gpus are all that are free by default.
@@ -123,17 +121,8 @@ class HeldNodes:
 
         Raises:
             FsdpkitError: What `submit` raises, as when no node is free.
-
-        Examples:
-            >>> def build(kept, size):
-            ...     kept["model"] = make_model(size)
-            >>> def step(kept, number):
-            ...     return train(kept["model"], number)
-            >>> with nodes.keep() as ranks:    # doctest: +SKIP
-            ...     ranks.run(build, "large")
-            ...     ranks.run(step, 1)
         """
-        self._kept.append(start_kept(self.hold, RunLine, **{**self._place, **options}))
+        self._kept.append(start_kept(self.hold, watching, **{**self._place, **options}))
         return self._kept[-1]
 
     def release(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fsdpkit.errors import FsdpkitError
@@ -69,28 +70,29 @@ def run(
 
 def outcome(submitted: Run) -> list[Any]:
     """What its ranks return. Raises what `run` raises."""
-    with RunLine(submitted) as line:
-        line.show(f"{submitted.id}: submitted as job {submitted.job_id}")
-        state = submitted.wait(heard=line.tell)
-        line.show(f"{submitted.id}: {state.describe()}")
+    with watching(submitted) as tell:
+        tell(None)
+        state = submitted.wait(heard=tell)
+        tell(state)
     return results_of(submitted, state)
 
 
-class RunLine(ProgressLine):
-    """How far a run is: its state, for how long it was waited, what rank 0 last wrote."""
+@contextlib.contextmanager
+def watching(submitted: Run) -> Iterator[Callable[[JobState | None], None]]:
+    """One line: the newest state, for how long it was awaited, what rank 0 last wrote."""
+    began_s = time.monotonic()
+    with ProgressLine() as line:
 
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        self._run, self._began_s = run, time.monotonic()
+        def tell(state: JobState | None) -> None:
+            minutes, seconds = divmod(int(time.monotonic() - began_s), 60)
+            has_ranks = state is not None and state.phase != "pending"
+            last = _last_words(submitted) if has_ranks else ""
+            line.show(
+                f"{submitted.id}: {state.describe() if state else f'job {submitted.job_id}'}",
+                f", {minutes}:{seconds:02}{f'; rank 0: {last}' if last else ''}",
+            )
 
-    def tell(self, state: JobState | None) -> None:
-        """With the newest state; None: none is known yet."""
-        minutes, seconds = divmod(int(time.monotonic() - self._began_s), 60)
-        last = _last_words(self._run) if state is not None and state.phase != "pending" else ""
-        self.show(
-            f"{self._run.id}: {'starting' if state is None else state.describe()}",
-            f", {minutes}:{seconds:02}{f'; rank 0: {last}' if last else ''}",
-        )
+        yield tell
 
 
 def _last_words(submitted: Run) -> str:

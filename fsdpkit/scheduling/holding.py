@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from fsdpkit.config.site import choose_site
 from fsdpkit.runs.reading import table_in
@@ -12,15 +11,13 @@ from fsdpkit.scheduling.asking import FIRST_S, Pace
 from fsdpkit.scheduling.here.held import USUAL_IDLE_S, idle_limit_s
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.states import JobState
-from fsdpkit.scheduling.submission import SubmitRequest
 
-_JOB, _IDLE = "hold", "--idle"
+HOLD_JOB, _IDLE = "hold", "--idle"
 
 
-def hold_request(idle_s: int | None, **asked: Any) -> SubmitRequest:
-    """asked: of a submission. Raises UsageError for what the cluster's profile does not allow."""
-    limit_s = idle_limit_s(idle_s, choose_site(asked.get("cluster"))[0])
-    return SubmitRequest(_JOB, args=(_IDLE, str(limit_s)), **asked)
+def hold_args(idle_s: int | None, cluster: str | None) -> tuple[str, str]:
+    """The job's own. Raises UsageError for what the cluster's profile does not allow."""
+    return _IDLE, str(idle_limit_s(idle_s, choose_site(cluster)[0]))
 
 
 def idle_s_of(run: OpenRun) -> int:

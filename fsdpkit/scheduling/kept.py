@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from fsdpkit.errors import FsdpkitError, FunctionError, StorageError
 from fsdpkit.launching.serving import serve
@@ -22,13 +22,10 @@ from fsdpkit.scheduling.returned import error_of, result_of, results_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 _OPTIONS = (
-    *("name=keep", "retry.on_time_limit=stop", "retry.on_preemption=stop"),
-    *("retry.on_node_failure=stop", "retry.on_crash=stop", "retry.on_hang=stop"),
-    *("retry.restarts=0", "retry.requeues=0", "retry.hang_s=0"),
+    *("retry.on_time_limit=stop", "retry.on_preemption=stop", "retry.on_node_failure=stop"),
+    *("retry.on_crash=stop", "retry.on_hang=stop", "retry.restarts=0", "retry.requeues=0"),
+    "retry.hang_s=0",
 )
 """Ranks that were started again would have kept nothing."""
 _SECRET_BYTES = 32
@@ -41,31 +38,30 @@ _TELL_S = 2.0
 _FIRST_S, _LONGEST_S, _LONGER = 0.02, 0.5, 1.1
 
 
-class StateLine(Protocol):
-    """Shows how far a run is."""
-
-    def tell(self, state: JobState | None) -> object: ...
+Watching = Callable[[Run], AbstractContextManager[Callable[[JobState | None], object]]]
+"""What shows how far a run is while its answer is awaited."""
 
 
 def start_kept(
     hold: Run,
-    line: Callable[[Run], AbstractContextManager[StateLine]],
+    watching: Watching,
     result_mb: int = 1000,
     sets: Sequence[str] = (),
     **options: Any,
 ) -> KeptRanks:
-    """Start ranks on a hold, which stay; `line` shows how far a call is. Raises what
-    `submit_function` raises."""
+    """Start ranks on a hold, which stay. Raises what `submit_function` raises."""
     secret, idle_s = os.urandom(_SECRET_BYTES), _OF_IDLE * idle_s_of(hold)
-    run = submit_function(serve, secret, result_mb, idle_s, sets=[*sets, *_OPTIONS], **options)
-    found = KeptRanks(run, KeptCalls(run.paths.calls, secret), line)
+    run = submit_function(
+        serve, secret, result_mb, idle_s, sets=["name=keep", *sets, *_OPTIONS], **options
+    )
+    found = KeptRanks(run, KeptCalls(run.paths.calls, secret), watching)
     Thread(target=found._await_end, name="fsdpkit-kept", daemon=True).start()
     return found
 
 
 @dataclass
 class KeptRanks:
-    """Ranks that stay between calls, with what functions keep in a dict. `with` ends them.
+    """Ranks that stay between calls, with what functions keep in a dict.
 
     Attributes:
         started: The run whose ranks they are.
@@ -73,7 +69,7 @@ class KeptRanks:
 
     started: Run
     _calls: KeptCalls
-    _line: Callable[[Run], AbstractContextManager[StateLine]]
+    _watching: Watching
     _next: int = 0
     _gone: str | None = None
     """Why there are no ranks any more."""
@@ -125,12 +121,6 @@ class KeptRanks:
                 self._ended.result(_ENDING_S)
             self._gone = "they were told to end"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.end()
-
     @property
     def _ranks(self) -> int:
         return self.started.record.nodes * self.started.record.ranks_per_node
@@ -166,13 +156,13 @@ class KeptRanks:
     def _wait(self, number: int) -> list[CallFailure]:
         """What ranks raised, by time; empty once all have returned. Raises what ended the run."""
         answers, pause_s, raised_s, told_s = self._calls.answers(number), _FIRST_S, None, 0.0
-        with self._line(self.started) as line:
+        with self._watching(self.started) as tell:
             while (answered := self._calls.answered(number)) < self._ranks:
                 if self._ended.done():
                     raise self._end_of_run()
                 if (now_s := time.monotonic()) - told_s > _TELL_S:
                     told_s = now_s
-                    line.tell(self._state)
+                    tell(self._state)
                 if answered and (raised := read_raised(answers, self._ranks)):
                     raised_s = raised_s or now_s
                     # Where a rank has died, the end of the run says so; others raise after it.

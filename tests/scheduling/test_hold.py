@@ -120,28 +120,31 @@ def test_functions_on_a_hold(hold: Run, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(kept, "_GRACE_S", 0.5)
     nodes = fsdpkit.hold(hold.dir)
     assert nodes.run(lambda x: x * int(os.environ["RANK"]), 3) == [0, 3]
-    with nodes.keep() as ranks:
-        ranks.run(build, 5)
-        assert ranks.run(step) == [10, 10]
-        # All are where they were, so nothing is lost.
-        with pytest.raises(FunctionError, match="a typo") as raised:
-            ranks.run(breaks, (0, 1))
-        assert "breaks" in raised.value.traceback
-        assert ranks.run(step) == [12, 12]
-        # One has left the other alone.
-        with pytest.raises(FunctionError, match="a typo") as raised:
-            ranks.run(breaks, (1,))
-        assert raised.value.rank == 1
-        with pytest.raises(FunctionError, match=r"gone: rank 1 .*a typo"):
-            ranks.run(step)
-    with nodes.keep() as ranks:
-        ranks.run(build, 5)
-        # What the other raises because of it is not the cause.
-        with pytest.raises(FunctionError, match="SIGKILL") as raised:
-            ranks.run(dies)
-        assert raised.value.rank == 1
-        with pytest.raises(FunctionError, match=r"gone: rank 1 .*SIGKILL"):
-            ranks.run(step)
+    ranks = nodes.keep()
+    ranks.run(build, 5)
+    assert ranks.run(step) == [10, 10]
+    # All are where they were, so nothing is lost.
+    with pytest.raises(FunctionError, match="a typo") as raised:
+        ranks.run(breaks, (0, 1))
+    assert "breaks" in raised.value.traceback
+    assert ranks.run(step) == [12, 12]
+    # One has left the other alone.
+    with pytest.raises(FunctionError, match="a typo") as raised:
+        ranks.run(breaks, (1,))
+    assert raised.value.rank == 1
+    with pytest.raises(FunctionError, match=r"gone: rank 1 .*a typo"):
+        ranks.run(step)
+    ranks = nodes.keep()
+    ranks.run(build, 5)
+    # What the other raises because of it is not the cause.
+    with pytest.raises(FunctionError, match="SIGKILL") as raised:
+        ranks.run(dies)
+    assert raised.value.rank == 1
+    with pytest.raises(FunctionError, match=r"gone: rank 1 .*SIGKILL"):
+        ranks.run(step)
+    again = nodes.keep()
+    assert again.run(lambda kept: [*kept]) == [[], []]
+    again.end()
     state = hold.state()
     assert state is not None
     assert state.phase == "running"
