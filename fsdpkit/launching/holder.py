@@ -54,8 +54,8 @@ _NATIVE = (
 class _Guest:
     """Who is connected: an agent that was forked here, or one that only says that it runs."""
 
+    calls: KeptCalls = field(init=False)
     connection: socket.socket
-    calls: KeptCalls
     pid: int | None = None
 
 
@@ -108,8 +108,7 @@ class Holder:
             request, files = receive(connection)
             if request is None or len(files) != 3:
                 raise OSError("no request")
-            run = RunPaths(Path(request["environ"]["FSDPKIT_RUN_DIR"]))
-            guest = _Guest(connection, KeptCalls(run.calls))
+            guest = _Guest(connection)
             try:
                 self._check(request)
             except ColdStartError as error:
@@ -121,6 +120,8 @@ class Holder:
                     return True
                 guest.pid = pid
                 send(connection, {"pid": pid})
+            run = RunPaths(Path(request["environ"]["FSDPKIT_RUN_DIR"]))
+            guest.calls = KeptCalls(run.calls)
             self.guests.append(guest)
         except (OSError, ValueError, KeyError, TypeError) as error:
             say(f"a request was not understood: {error}", sys.stderr)
