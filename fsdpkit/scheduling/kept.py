@@ -139,13 +139,13 @@ class KeptRanks:
         number = self._next
         try:
             if self._gone is None:
-                make_directory(self._calls.dir)
+                make_directory(self._calls.dir)  # the ranks may not have begun
                 make_directory(self._calls.answers(number).dir)
                 self._calls.write(number, content)
                 self._next += 1
                 return number
         except FileExistsError:
-            self._gone = "no call had come for too long"
+            self._gone = "no call had come for too long, or before they were to stop"
         except OSError as error:
             raise StorageError(f"{self._calls.dir} cannot be written: {error.strerror}") from error
         raise FunctionError(

@@ -160,9 +160,13 @@ def test_ranks_that_stay_end_without_calls_and_are_no_others_later(
         monkeypatch.setenv(f"FSDPKIT_{name}", str(value))
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    (tmp_path / "calls").mkdir()
     serve(b"secret", 1, 0.0)
-    assert calls.KeptCalls(tmp_path / "calls", b"secret").read(0) == b""
+    first = tmp_path / "calls" / "0.pkl"
+    assert calls.KeptCalls(first.parent, b"secret").read(0) == b""
+    first.unlink()
+    (tmp_path / "stop-requested").touch()
+    serve(b"secret", 1, 1000.0)
+    assert first.exists()
     monkeypatch.setenv("FSDPKIT_ATTEMPT_DIR", str(tmp_path / "attempt-1"))
     with pytest.raises(RuntimeError):
         serve(b"secret", 1, 0.0)

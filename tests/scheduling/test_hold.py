@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hold(place: Path) -> Iterator[Run]:
-    with fsdpkit.hold(nodes=2, gpus=1, cluster="local", time="20", runs=place / "runs") as nodes:
+    with fsdpkit.hold(nodes=2, gpus=2, cluster="local", time="20", runs=place / "runs") as nodes:
         yield nodes.hold
     assert nodes.hold.wait(poll_s=0.2).state == "COMPLETED"
 
@@ -81,7 +81,7 @@ def test_runs_on_a_hold(hold: Run, place: Path) -> None:
         # Agents are forked, on the hold's nodes; what torch does not read is no obstacle.
         run = started(hold, place, "environment.variables.MY_OWN=1")
     assert run.record.on == hold.id
-    assert "2 ranks" in printed(run)
+    assert "4 ranks" in printed(run)
     assert [node in agents_said(run) for node in nodes] == [True, True]
     assert "imported anew" not in agents_said(run)
     # What it reads is obeyed.
@@ -117,20 +117,20 @@ def test_runs_on_a_hold(hold: Run, place: Path) -> None:
 
 
 def test_functions_on_a_hold(hold: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_GRACE_S", 0.5)
+    monkeypatch.setattr(kept, "_GRACE_S", 5.0)
     nodes = fsdpkit.hold(hold.dir)
-    assert nodes.run(lambda x: x * int(os.environ["RANK"]), 3) == [0, 3]
+    assert nodes.run(lambda x: x * int(os.environ["RANK"]), 3) == [0, 3, 6, 9]
     ranks = nodes.keep()
     ranks.run(build, 5)
-    assert ranks.run(step) == [10, 10]
+    assert ranks.run(step) == 4 * [20]
     # All are where they were, so nothing is lost.
     with pytest.raises(FunctionError, match="a typo") as raised:
-        ranks.run(breaks, (0, 1))
+        ranks.run(breaks, range(4))
     assert "breaks" in raised.value.traceback
-    assert ranks.run(step) == [12, 12]
+    assert ranks.run(step) == 4 * [24]
     # One has left the other alone.
     with pytest.raises(FunctionError, match="a typo") as raised:
-        ranks.run(breaks, (1,))
+        ranks.run(breaks, [1])
     assert raised.value.rank == 1
     with pytest.raises(FunctionError, match=r"gone: rank 1 .*a typo"):
         ranks.run(step)
@@ -143,7 +143,7 @@ def test_functions_on_a_hold(hold: Run, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(FunctionError, match=r"gone: rank 1 .*SIGKILL"):
         ranks.run(step)
     again = nodes.keep()
-    assert again.run(lambda kept: [*kept]) == [[], []]
+    assert again.run(lambda kept: [*kept]) == 4 * [[]]
     again.end()
     state = hold.state()
     assert state is not None
@@ -162,7 +162,7 @@ def step(kept: dict[str, Any]) -> float:
     return total.item()
 
 
-def breaks(kept: dict[str, Any], ranks: tuple[int, ...]) -> None:
+def breaks(kept: dict[str, Any], ranks: Collection[int]) -> None:
     if dist.get_rank() in ranks:
         raise ValueError(f"a typo, on {dist.get_rank()}")
     dist.barrier()
