@@ -1,8 +1,9 @@
 """From a login node, one command to a multi-node PyTorch FSDP run on Slurm.
 
-What a program needs is here: `submit`, `run`, `Run` and the errors; what a training script may
-call: `log`, `stop_requested`, `task_dir` and `STOPPED`, the status to end with when stopped. Names
-are imported on first use, so that `import fsdpkit` costs nothing in a rank or in shell completion.
+What a program needs is here: `submit`, `run`, `hold`, `Run` and the errors; what a training script
+may call: `log`, `stop_requested`, `task_dir` and `STOPPED`, the status to end with when stopped.
+Names are imported on first use, so that `import fsdpkit` costs nothing in a rank or in shell
+completion.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from fsdpkit.errors import STOPPED_EARLY as STOPPED  # noqa: F401
     from fsdpkit.errors import FsdpkitError as FsdpkitError
     from fsdpkit.errors import FunctionError as FunctionError
+    from fsdpkit.interactive.holding import hold as hold
     from fsdpkit.interactive.running import run as run
     from fsdpkit.scheduling.functions import submit_function as submit_function
     from fsdpkit.scheduling.run import Run as Run
@@ -26,6 +28,7 @@ _HOME = {
     "FunctionError": "fsdpkit.errors",
     "Run": "fsdpkit.scheduling.run",
     "STOPPED": "fsdpkit.errors:STOPPED_EARLY",
+    "hold": "fsdpkit.interactive.holding",
     "log": "fsdpkit.script.log",
     "run": "fsdpkit.interactive.running",
     "stop_requested": "fsdpkit.script.stopping",
@@ -34,7 +37,7 @@ _HOME = {
     "task_dir": "fsdpkit.script.stopping",
 }
 __all__ = [
-    *("STOPPED", "FsdpkitError", "FunctionError", "Run", "__version__", "log", "run"),
+    *("STOPPED", "FsdpkitError", "FunctionError", "Run", "__version__", "hold", "log", "run"),
     *("stop_requested", "submit", "submit_function", "task_dir"),
 ]
 

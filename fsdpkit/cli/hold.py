@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.states import JobState
 
-JOB = "hold"
 FAILED = 70
 
 
@@ -75,13 +73,12 @@ def command(
     Waits until the nodes are there, and prints the hold's name. It ends at its time limit, by
     fsdpkit release, and when no run was on it for --idle.
     """
-    from fsdpkit.config.site import choose_site
     from fsdpkit.scheduling import submission
-    from fsdpkit.scheduling.here.held import idle_limit_s
+    from fsdpkit.scheduling.holding import HOLD_JOB, hold_args, until_ready
 
     say_what_is_not_read()
-    limit_s = idle_limit_s(idle_s, choose_site(asked["cluster"])[0])
-    request = submission.SubmitRequest(JOB, args=("--idle", str(limit_s)), **asked)
+    own = hold_args(idle_s, asked["cluster"])
+    request = submission.SubmitRequest(HOLD_JOB, args=own, **asked)
     agreed = consent(trust, submits=not dry_run)
     plan, why = submission.plan(request, agreed)
     say_where(plan, why)
@@ -93,7 +90,7 @@ def command(
         click.echo(run.id)
         click.echo(f"job {run.job_id}, in {run.dir}")
     with ending(run) if request.here else going_on(run.id):
-        state = None if no_wait else until_ready(run)
+        state = None if no_wait else until_ready(run, say)
     words = state.describe() if state else "PENDING"
     if as_json:
         _held(run.id, run.job_id, run.dir, words)
@@ -114,24 +111,5 @@ def _stay(run: Run) -> int:
         return outcome(run)
 
 
-def until_ready(run: Run) -> JobState:
-    """Once every node's process waits for runs, or the job is over."""
-    from fsdpkit.scheduling.asking import FIRST_S, Pace
-
-    pace, due_s, told = Pace(), 0.0, ""
-    while True:
-        ready = _ready(run)
-        if ready or time.monotonic() >= due_s:
-            state = run.state()
-            due_s = time.monotonic() + pace.pause_s()
-            if state is not None and (state.over or (ready and state.phase == "running")):
-                return state
-            if state is not None and (words := state.describe()) != told:
-                click.echo(f"fsdpkit: {words}", err=True)
-                told = words
-                pace.news()
-        time.sleep(FIRST_S)
-
-
-def _ready(run: Run) -> bool:
-    return all(run.paths.busy(node).exists() for node in range(run.record.nodes))
+def say(state: JobState) -> None:
+    click.echo(f"fsdpkit: {state.describe()}", err=True)

@@ -43,19 +43,18 @@ def submit_and_keep(
 ) -> int:
     """The exit status of the last try."""
     from fsdpkit.scheduling import submission
-    from fsdpkit.scheduling.here.held import idle_limit_s
+    from fsdpkit.scheduling.holding import HOLD_JOB, hold_args, until_ready
 
     if plan.job.spec.resources.spare or request.array or request.after:
         raise UsageError(
             "--keep-on-failure is for one run on its nodes: no --array, --after, --spare"
         )
-    limit_s = idle_limit_s(keep_s, plan.site)
     asked = submission.SubmitRequest(
-        hold.JOB,
+        HOLD_JOB,
         cluster=request.cluster,
         runs=request.runs,
         sets=[*_as_sets(plan.job.spec)],
-        args=("--idle", str(limit_s)),
+        args=hold_args(keep_s, request.cluster),
     )
     held_plan, _ = submission.plan(asked, agreed)
     if dry_run:
@@ -65,7 +64,7 @@ def submit_and_keep(
     held = submission.submit_plan(held_plan, request.runs, agreed)
     click.echo(f"fsdpkit: job {held.job_id} gets the nodes, as {held.id}", err=True)
     with going_on(held.id):
-        state = hold.until_ready(held)
+        state = until_ready(held, hold.say)
     if state.over:
         click.echo(f"fsdpkit: {held.id}: {state.describe()}", err=True)
         return hold.FAILED

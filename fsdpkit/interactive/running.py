@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fsdpkit.errors import FsdpkitError
@@ -56,7 +57,7 @@ def run(
     """
     submitted = submit_function(function, *args, nodes=nodes, gpus=gpus, **options)
     try:
-        return results_of(submitted, _watch(submitted))
+        return outcome(submitted)
     except KeyboardInterrupt:
         where = str(submitted.dir)
         print(
@@ -67,24 +68,31 @@ def run(
         raise
 
 
-def _watch(submitted: Run) -> JobState:
-    """The state at the end; until then one line: the state, since when, what rank 0 last wrote."""
+def outcome(submitted: Run) -> list[Any]:
+    """What its ranks return. Raises what `run` raises."""
+    with watching(submitted) as tell:
+        tell(None)
+        state = submitted.wait(heard=tell)
+        tell(state)
+    return results_of(submitted, state)
+
+
+@contextlib.contextmanager
+def watching(submitted: Run) -> Iterator[Callable[[JobState | None], None]]:
+    """One line: the newest state, for how long it was awaited, what rank 0 last wrote."""
     began_s = time.monotonic()
     with ProgressLine() as line:
-        line.show(f"{submitted.id}: submitted as job {submitted.job_id}")
 
-        def tell(state: JobState) -> None:
-            elapsed_s = int(time.monotonic() - began_s)
-            minutes, seconds = divmod(elapsed_s, 60)
-            last = _last_words(submitted) if state.phase != "pending" else ""
+        def tell(state: JobState | None) -> None:
+            minutes, seconds = divmod(int(time.monotonic() - began_s), 60)
+            has_ranks = state is not None and state.phase != "pending"
+            last = _last_words(submitted) if has_ranks else ""
             line.show(
-                f"{submitted.id}: {state.describe()}",
+                f"{submitted.id}: {state.describe() if state else f'job {submitted.job_id}'}",
                 f", {minutes}:{seconds:02}{f'; rank 0: {last}' if last else ''}",
             )
 
-        state = submitted.wait(heard=tell)
-        line.show(f"{submitted.id}: {state.describe()}")
-        return state
+        yield tell
 
 
 def _last_words(submitted: Run) -> str:

@@ -15,6 +15,7 @@ import pickle
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,20 @@ def main() -> None:
     asked = parser.parse_args()
     attempt = AttemptPaths(Path(os.environ["FSDPKIT_ATTEMPT_DIR"]))
     rank = int(os.environ["RANK"])
-    forget(attempt, rank)
     path = RunPaths(Path(os.environ["FSDPKIT_RUN_DIR"])).call
+    answer(attempt, rank, lambda: read_call(path, asked.digest), asked.result_mb)
+
+
+def answer(
+    attempt: AttemptPaths, rank: int, read: Callable[[], Call], most_mb: int, *before: Any
+) -> None:
+    """Make the call, with `before` before its own arguments, and record what came of it.
+
+    Raises what the function raises, SystemExit where it cannot be loaded or its result kept.
+    """
+    forget(attempt, rank)
     try:
-        call = read_call(path, asked.digest)
-        function, arguments = _load(call)
+        function, arguments = _load(read())
     except Exception as error:
         _give_up(attempt, rank, "function", f"the function cannot be loaded: {_words(error)}")
         if isinstance(error, FsdpkitError):
@@ -60,7 +70,7 @@ def main() -> None:
             sys.exit(error.exit_code)
         raise
     try:
-        result = function(*arguments)
+        result = function(*before, *arguments)
     except SystemExit as left:
         _give_up(attempt, rank, "exit", f"called sys.exit({left.code!r}), so it returned nothing")
         if left.code in (None, 0):
@@ -69,7 +79,7 @@ def main() -> None:
     except BaseException as error:
         _give_up(attempt, rank, "raised", _words(error))
         raise
-    _keep(attempt, rank, result, asked.result_mb)
+    _keep(attempt, rank, result, most_mb)
 
 
 def _load(call: Call) -> tuple[Any, tuple[Any, ...]]:

@@ -4,7 +4,7 @@ A run on a hold starts as any other does, by srun, which Slurm lets nobody else 
 agent, before it imports anything, connects here by a socket of the node that has no file
 (`held.py`), and hands over its files, its environment and its command line. What is forked is that
 agent with torch loaded; the process that asked waits for its end. Whoever is connected, forked or
-not, keeps the hold from being idle.
+not, keeps the hold from being idle, except ranks that wait for calls (`serving.py`).
 
 Only processes of the same user are answered: the kernel says whose they are. What a run does cannot
 end this process, and a run whose connection is gone is ended.
@@ -34,6 +34,8 @@ from fsdpkit.launching.job_log import say
 from fsdpkit.launching.program import ColdStartError, Program, same_interpreter, take_over
 from fsdpkit.launching.python_path import restore
 from fsdpkit.launching.set_aside import WITH_TORCH
+from fsdpkit.runs.calls import KeptCalls
+from fsdpkit.runs.layout import RunPaths
 
 _LOOK_S = 0.1
 """How often a holder with agents looks whether one has ended."""
@@ -52,6 +54,7 @@ _NATIVE = (
 class _Guest:
     """Who is connected: an agent that was forked here, or one that only says that it runs."""
 
+    calls: KeptCalls = field(init=False)
     connection: socket.socket
     pid: int | None = None
 
@@ -78,7 +81,8 @@ class Holder:
         me, due_s = os.getppid(), 0.0
         while os.getppid() == me:
             if self.guests and time.monotonic() >= due_s:
-                self.busy.touch()
+                if not all(guest.calls.waiting.exists() for guest in self.guests):
+                    self.busy.touch()
                 due_s = time.monotonic() + self.every_s
             sockets = [self.listener, *(guest.connection for guest in self.guests)]
             working = any(guest.pid for guest in self.guests)
@@ -116,6 +120,8 @@ class Holder:
                     return True
                 guest.pid = pid
                 send(connection, {"pid": pid})
+            run = RunPaths(Path(request["environ"]["FSDPKIT_RUN_DIR"]))
+            guest.calls = KeptCalls(run.calls)
             self.guests.append(guest)
         except (OSError, ValueError, KeyError, TypeError) as error:
             say(f"a request was not understood: {error}", sys.stderr)

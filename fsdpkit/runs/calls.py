@@ -5,12 +5,19 @@ modules were found. Its digest is in the job's arguments, which the script passe
 rank loads no other. In the attempt's directory each rank leaves `result-<rank>.pkl`, or
 `raised-<rank>.json`, which is text. A pickle is opened only if it belongs to the reader and nobody
 else could have written it.
+
+Ranks that stay (`KeptCalls`) are handed a secret in `call.pkl`, with which every later call is
+signed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+import os
 import pickle
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,11 +25,12 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.errors import DamagedError
-from fsdpkit.runs.layout import AttemptPaths, write_atomically
+from fsdpkit.runs.layout import AttemptPaths, write_atomically, write_new
 from fsdpkit.runs.reading import open_own, read_bytes
 
 ENTRY = "call_function.py"
 """The script of such a job, by which it is known."""
+_SIGNATURE = hashlib.sha256().digest_size
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,3 +99,62 @@ def read_result(attempt: AttemptPaths, rank: int) -> Any:
     the classes of a result raise when it is loaded."""
     with open_own(attempt.result(rank)) as file:
         return pickle.load(file)
+
+
+@dataclass(frozen=True)
+class KeptCalls:
+    """Calls to ranks that stay, one after another: `<n>.pkl`, signed, and the answers in `<n>/`.
+
+    The signature covers the number, so none is believed twice. Who writes a number first has it:
+    the submitter a call, or its end, rank 0 the end for want of calls.
+    """
+
+    dir: Path
+    secret: bytes = b""
+
+    @property
+    def waiting(self) -> Path:
+        """There while the ranks have nothing to do."""
+        return self.dir / "waiting"
+
+    def answers(self, number: int) -> AttemptPaths:
+        """Where ranks leave what they returned or raised."""
+        return AttemptPaths(self.dir / str(number))
+
+    def write(self, number: int, call: bytes) -> None:
+        """An empty one ends the ranks. Raises FileExistsError if they have been given another of
+        that number, OSError."""
+        write_new(self._file(number), self._signature(number, call) + call)
+
+    def is_there(self, number: int) -> bool:
+        """Raises OSError."""
+        # Opening a directory makes NFS ask its server; looking for one name would not.
+        return self._file(number).name in os.listdir(self.dir)
+
+    def answered(self, number: int) -> int:
+        """How many ranks have left what they returned or raised. Raises OSError."""
+        left = os.listdir(self.answers(number).dir)
+        return sum(name.startswith(("result-", "raised-")) for name in left)
+
+    def read(self, number: int) -> bytes:
+        """Raises DamagedError if it is not the one that was submitted, StorageError, OSError."""
+        with open_own(self._file(number)) as file:
+            content = file.read()
+        call = content[_SIGNATURE:]
+        if not hmac.compare_digest(content[:_SIGNATURE], self._signature(number, call)):
+            raise DamagedError(
+                f"{self._file(number)} is not what was submitted: its signature is wrong, so it is "
+                "not loaded"
+            )
+        return call
+
+    def remove(self, number: int) -> None:
+        """What ranks no longer need. Raises OSError."""
+        shutil.rmtree(self.answers(number).dir)
+        self._file(number).unlink()
+
+    def _file(self, number: int) -> Path:
+        return self.dir / f"{number}.pkl"
+
+    def _signature(self, number: int, call: bytes) -> bytes:
+        return hmac.new(self.secret, number.to_bytes(8, "big") + call, hashlib.sha256).digest()

@@ -77,6 +77,9 @@ class HeartbeatDir:
     def unheard(self, local_rank: int) -> Path:
         return self.dir / f"unheard-{local_rank}"
 
+    def call(self, number: int) -> Path:
+        return self.dir / f"call-{number}"
+
     @property
     def terminated(self) -> Path:
         return self.dir / "terminated"

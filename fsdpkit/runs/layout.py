@@ -7,6 +7,7 @@
         job.<job id>.sbatch .json   what an earlier job of a run that was resumed was given, as
                                     provenance.<job id>.json and source.<job id>.diff
         call.pkl                    the function that ranks call, of a run of fsdpkit.run
+        calls/                      calls to ranks that stay, and their answers (runs/calls.py)
         plan.json                   what had been predicted of the job when it was submitted
                                     (runs/predicted.py); plan.<job id>.json of an earlier one
         provenance.json             what was submitted: script, commit, packages, settings with
@@ -81,7 +82,6 @@ from fsdpkit.config.private_files import make_dir
 
 HUGGINGFACE, LIGHTNING, ACCELERATE = "trainer", "lightning", "accelerate"
 """Below a task's directory: what such a trainer saves, by itself or because it was asked for."""
-
 
 RankFileKind = Literal["out", "err", "raised.json", "stacks"]
 RANKS_A_FOLDER = 1024
@@ -318,6 +318,10 @@ class RunPaths:
     @property
     def call(self) -> Path:
         return self.dir / "call.pkl"
+
+    @property
+    def calls(self) -> Path:
+        return self.dir / "calls"
 
     @property
     def plan(self) -> Path:

@@ -39,8 +39,8 @@ def submit_function(
     function: Callable[..., Any],
     /,
     *args: Any,
-    nodes: int = 1,
-    gpus: int = 1,
+    nodes: int | None = 1,
+    gpus: int | None = 1,
     sets: Sequence[str] = (),
     result_mb: int = 1000,
     **options: Any,
@@ -54,11 +54,12 @@ def submit_function(
         function: Called on each rank, with torchrun's variables (`RANK`, `WORLD_SIZE`, …) set. It
             is pickled (cloudpickle) with the variables it uses; with its arguments 100 MB at most.
         *args: Its arguments. For keyword arguments use `functools.partial`.
-        nodes: Nodes, standby nodes not counted.
-        gpus: GPUs per node; each gets one rank.
+        nodes: Nodes, standby nodes not counted; None: with `on`, those that are free.
+        gpus: GPUs per node; each gets one rank. None: with `on`, what the hold has.
         sets: `KEY=VALUE` each, for any key of a job file.
         result_mb: The most that one rank may return, in MB (10⁶ bytes), pickled.
-        **options: Of `submit`: cluster, account, partition, time, after, runs, spare, by_plan.
+        **options: Of `submit`: cluster, account, partition, time, after, runs, spare, by_plan,
+            here, on.
 
     Returns:
         The run; its `returned()` waits for what the ranks return.
@@ -79,7 +80,7 @@ def submit_function(
     from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 
     _refuse_unknown(options)
-    call = _pickled(function, args)
+    call = pickled(function, args)
     entry = assets.package_dir() / "launching" / "entries" / calls.ENTRY
     request = SubmitRequest(
         job=str(entry),
@@ -108,13 +109,13 @@ def _refuse_unknown(options: dict[str, Any]) -> None:
 
 def _write(paths: RunPaths, call: bytes) -> None:
     try:
-        write_atomically(paths.call, call)
+        write_atomically(paths.call, call, private=True)
     except OSError as error:
         raise StorageError(f"{paths.call} cannot be written: {error.strerror}") from error
 
 
-def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """Raises UsageError for what no other process could call."""
+def pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """A `Call`. Raises UsageError for what no other process could call."""
     import cloudpickle
 
     if not callable(function):
@@ -123,19 +124,19 @@ def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         )
     name = _name_of(function)
     try:
-        pickled = cloudpickle.dumps((function, args))
+        content = cloudpickle.dumps((function, args))
     except Exception as error:
         raise UsageError(
             f"{name} and its arguments cannot be pickled ({type(error).__name__}: {error}): "
             f"create inside the function what cannot leave this process, such as a lock or an "
             f"open file"
         ) from error
-    if len(pickled) > MOST_MB * 1_000_000:
+    if len(content) > MOST_MB * 1_000_000:
         raise UsageError(
-            f"{name} and its arguments have {len(pickled) / 1e6:,.0f} MB, more than the {MOST_MB} "
+            f"{name} and its arguments have {len(content) / 1e6:,.0f} MB, more than the {MOST_MB} "
             "that fit into a run: pass a path, and let the function read the file"
         )
-    call = calls.Call(function=pickled, path=_own_path(), source=_source_of(function))
+    call = calls.Call(function=content, path=_own_path(), source=_source_of(function))
     return msgspec.msgpack.encode(call)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fsdpkit.errors import FunctionError, NotFoundError, StorageError, UsageError
 from fsdpkit.runs import calls, outcomes
+from fsdpkit.runs.calls import CallFailure
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.states import JobState
@@ -35,10 +36,11 @@ def results_of(run: OpenRun, state: JobState) -> list[Any]:
         raise FunctionError(f"{run.id} did not start: {state.describe()}") from None
     if not state.succeeded:
         raise _failure(run, state, attempt, ranks)
-    return [_result(run, attempt, rank) for rank in range(ranks)]
+    return [result_of(run, attempt, rank) for rank in range(ranks)]
 
 
-def _result(run: OpenRun, attempt: AttemptPaths, rank: int) -> Any:
+def result_of(run: OpenRun, attempt: AttemptPaths, rank: int) -> Any:
+    """What one rank left there. Raises FunctionError if it is nothing, StorageError."""
     try:
         return calls.read_result(attempt, rank)
     except FileNotFoundError:
@@ -72,7 +74,11 @@ def _failure(run: OpenRun, state: JobState, attempt: AttemptPaths, ranks: int) -
         rank = int(named[1]) if named else None
         words = blamed or state.describe()
         return FunctionError(f"{words}; more: fsdpkit diagnose {run.id}", rank=rank)
-    first = raised[0]
+    return error_of(run, raised[0])
+
+
+def error_of(run: OpenRun, first: CallFailure) -> FunctionError:
+    """What a rank recorded, as an error of this process."""
     text = f"rank {first.rank} of {run.id} {'raised ' * (first.kind == 'raised')}{first.message}"
     if first.kind in ("raised", "function"):
         text += f"\n\n{first.traceback.rstrip()}"

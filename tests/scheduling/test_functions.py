@@ -17,7 +17,8 @@ import pytest
 
 from fsdpkit import FunctionError
 from fsdpkit.config import assets
-from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.errors import DamagedError, StorageError, UsageError
+from fsdpkit.launching.serving import serve
 from fsdpkit.runs import calls
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling.functions import submit_function
@@ -135,6 +136,40 @@ def test_another_function_than_was_submitted_is_not_loaded(call: Call, tmp_path:
     assert called.done.returncode == 74
     assert not mark.exists()
     assert "digest" in str(called.failure())
+
+
+def test_a_later_call_is_believed_once_and_as_it_was_signed(tmp_path: Path) -> None:
+    found = calls.KeptCalls(tmp_path, b"secret")
+    found.write(0, b"call")
+    assert found.read(0) == b"call"
+    with pytest.raises(FileExistsError):
+        found.write(0, b"another")
+    again = tmp_path / "1.pkl"
+    for content in ((tmp_path / "0.pkl").read_bytes(), b"", b"\0" * 40):
+        again.write_bytes(content)
+        again.chmod(0o600)
+        with pytest.raises(DamagedError):
+            found.read(1)
+
+
+def test_ranks_that_stay_end_without_calls_and_are_no_others_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"RUN_DIR": tmp_path, "HEARTBEAT_DIR": tmp_path, "ATTEMPT_DIR": tmp_path / "attempt-0"}
+    for name, value in told.items():
+        monkeypatch.setenv(f"FSDPKIT_{name}", str(value))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    serve(b"secret", 1, 0.0)
+    first = tmp_path / "calls" / "0.pkl"
+    assert calls.KeptCalls(first.parent, b"secret").read(0) == b""
+    first.unlink()
+    (tmp_path / "stop-requested").touch()
+    serve(b"secret", 1, 1000.0)
+    assert first.exists()
+    monkeypatch.setenv("FSDPKIT_ATTEMPT_DIR", str(tmp_path / "attempt-1"))
+    with pytest.raises(RuntimeError):
+        serve(b"secret", 1, 0.0)
 
 
 # The submitter's side

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import fsdpkit
-from fsdpkit import Run
+from fsdpkit import FunctionError, Run
 from fsdpkit.config.site import choose_site
 from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.launching.held import address_of
+from fsdpkit.scheduling import kept
 from fsdpkit.scheduling.here.held import idle_limit_s
 from fsdpkit.scheduling.local.supervisor import nodes_of
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
@@ -43,14 +47,9 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hold(place: Path) -> Iterator[Run]:
-    run = fsdpkit.submit("hold", nodes=2, gpus=1, cluster="local", time="20", runs=place / "runs")
-    deadline = time.monotonic() + 120
-    while not all(run.paths.busy(node).exists() for node in range(2)):
-        assert time.monotonic() < deadline, run.state()
-        time.sleep(0.2)
-    yield run
-    run.cancel(save=True)
-    assert run.wait(poll_s=0.2).state == "COMPLETED"
+    with fsdpkit.hold(nodes=2, gpus=2, cluster="local", time="20", runs=place / "runs") as nodes:
+        yield nodes.hold
+    assert nodes.hold.wait(poll_s=0.2).state == "COMPLETED"
 
 
 def started(hold: Run, place: Path, *sets: str, args: tuple[str, ...] = ()) -> Run:
@@ -82,7 +81,7 @@ def test_runs_on_a_hold(hold: Run, place: Path) -> None:
         # Agents are forked, on the hold's nodes; what torch does not read is no obstacle.
         run = started(hold, place, "environment.variables.MY_OWN=1")
     assert run.record.on == hold.id
-    assert "2 ranks" in printed(run)
+    assert "4 ranks" in printed(run)
     assert [node in agents_said(run) for node in nodes] == [True, True]
     assert "imported anew" not in agents_said(run)
     # What it reads is obeyed.
@@ -115,6 +114,64 @@ def test_runs_on_a_hold(hold: Run, place: Path) -> None:
     hold.cancel(save=True)
     with pytest.raises(UsageError, match=r"giving its nodes back|no nodes now"):
         started(hold, place)
+
+
+def test_functions_on_a_hold(hold: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_GRACE_S", 5.0)
+    nodes = fsdpkit.hold(hold.dir)
+    assert nodes.run(lambda x: x * int(os.environ["RANK"]), 3) == [0, 3, 6, 9]
+    ranks = nodes.keep()
+    ranks.run(build, 5)
+    assert ranks.run(step) == 4 * [20]
+    # All are where they were, so nothing is lost.
+    with pytest.raises(FunctionError, match="a typo") as raised:
+        ranks.run(breaks, range(4))
+    assert "breaks" in raised.value.traceback
+    assert ranks.run(step) == 4 * [24]
+    # One has left the other alone.
+    with pytest.raises(FunctionError, match="a typo") as raised:
+        ranks.run(breaks, [1])
+    assert raised.value.rank == 1
+    with pytest.raises(FunctionError, match=r"gone: rank 1 .*a typo"):
+        ranks.run(step)
+    ranks = nodes.keep()
+    ranks.run(build, 5)
+    # What the other raises because of it is not the cause.
+    with pytest.raises(FunctionError, match="SIGKILL") as raised:
+        ranks.run(dies)
+    assert raised.value.rank == 1
+    with pytest.raises(FunctionError, match=r"gone: rank 1 .*SIGKILL"):
+        ranks.run(step)
+    again = nodes.keep()
+    assert again.run(lambda kept: [*kept]) == 4 * [[]]
+    again.end()
+    state = hold.state()
+    assert state is not None
+    assert state.phase == "running"
+
+
+def build(kept: dict[str, Any], size: int) -> None:
+    dist.init_process_group("gloo")
+    kept["size"] = size
+
+
+def step(kept: dict[str, Any]) -> float:
+    total = torch.ones(1) * kept["size"]
+    dist.all_reduce(total)
+    kept["size"] += 1
+    return total.item()
+
+
+def breaks(kept: dict[str, Any], ranks: Collection[int]) -> None:
+    if dist.get_rank() in ranks:
+        raise ValueError(f"a typo, on {dist.get_rank()}")
+    dist.barrier()
+
+
+def dies(kept: dict[str, Any]) -> None:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
 
 
 def printed(run: Run) -> str:

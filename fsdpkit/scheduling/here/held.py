@@ -53,9 +53,11 @@ def _free(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocati
         raise UsageError(f"the hold {run.id} has no nodes now: {state.describe()}")
     if run.paths.task().stop_requested.exists():
         raise UsageError(f"the hold {run.id} is giving its nodes back")
-    found, taken = _local(run) if run.record.kind == "local" else _slurm(run)
+    resources = table_of_job(run.dir, "resources", Resources)
+    is_local = run.record.kind == "local"
+    found, taken = _local(run, resources) if is_local else _slurm(run)
     free = tuple(node for node in found.nodes if node not in taken)
-    return replace(found, nodes=free, hold=run.dir)
+    return replace(found, nodes=free, gpus=resources.gpus, hold=run.dir)
 
 
 @contextlib.contextmanager
@@ -74,12 +76,12 @@ def taking(allocation: Allocation, run_id: str, kind: str) -> Iterator[None]:
         yield
 
 
-def _local(run: OpenRun) -> tuple[Allocation, set[str]]:
+def _local(run: OpenRun, resources: Resources) -> tuple[Allocation, set[str]]:
     """Its nodes, and those that runs are on."""
     from fsdpkit.scheduling.local.supervisor import nodes_of
 
     assert run.job_id is not None
-    job, resources = store.find(run.job_id), table_of_job(run.dir, "resources", Resources)
+    job = store.find(run.job_id)
     state = job.state() if job else None
     if job is None or state is None:
         raise SchedulerError(f"the local cluster knows no job {run.job_id}")

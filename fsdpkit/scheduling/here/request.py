@@ -48,7 +48,7 @@ def in_allocation(
     own = {key: value for key, value in found.resources.items() if not _asked(job, key)}
     if found.partition in profile.partitions:
         own["partition"] = found.partition
-    if profile.gpu_request.form == "none":
+    if hold is None and profile.gpu_request.form == "none":
         own.pop("gpus", None)
     request = replace(request, **own)
     resources = load(request)[2].spec.resources
