@@ -32,6 +32,7 @@ import psutil
 from fsdpkit.launching import agent, fork_safety, kernel
 from fsdpkit.launching.allocator import set_allocator
 from fsdpkit.launching.fork_server import LoadedTorch, load, receive, send
+from fsdpkit.launching.heartbeats import remove_heartbeats_of
 from fsdpkit.launching.held import LIMITS, SIGNALS, VARIABLE, address_of, is_own, process_of
 from fsdpkit.launching.import_surroundings import is_read_late
 from fsdpkit.launching.job_log import say
@@ -216,7 +217,8 @@ class Holder:
             psutil.wait_procs(left, timeout=1)
             if time.monotonic() > deadline:
                 say(f"{len(left)} processes of a run do not end")
-                return
+                break
+        remove_heartbeats_of(ended.pid or 0)
 
     def _forget(self, guest: _Guest) -> None:
         guest.connection.close()
