@@ -10,6 +10,7 @@ long as `--idle` says, in seconds, and says so before.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -21,10 +22,13 @@ import fsdpkit
 from fsdpkit.launching import fork_safety
 from fsdpkit.launching.held import VARIABLE
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.outcomes import WARNING
 
 LOOK_S = 1.0
 EVERY_S = 10.0
 """How often a node with a run says so, and the head node looks, by files that are shared."""
+LEAVE_S = 30.0
+"""How long runs may take to stop once the hold ends; at its time limit as long as they have."""
 WARN_S = 120.0
 """How long before its end an idle hold says so, if it may be idle for twice as long."""
 
@@ -42,8 +46,15 @@ def main() -> None:
         time.sleep(LOOK_S)
         if rank == 0 and idle.too_long():
             run.task().stop_requested.write_text("idle\n")
-    if holder.poll() is not None:
-        sys.exit(f"what waits for runs here has ended with status {holder.returncode}")
+    if (status := holder.poll()) is not None:
+        print(f"what waits for runs here has ended with status {status}", file=sys.stderr)
+        if status < 0:  # as it did, so that this node's agent says by which signal
+            os.kill(os.getpid(), -status)
+        sys.exit(1)
+    holder.terminate()  # which asks the runs that are on it to stop
+    at_limit = run.task().stop_requested.read_text().strip() == WARNING
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        holder.wait(None if at_limit else LEAVE_S)
     holder.kill()
 
 

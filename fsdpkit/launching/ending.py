@@ -32,7 +32,15 @@ from fsdpkit.launching.policy import AttemptFacts, JobFacts, after_attempt, caus
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.exclusions import nodes_of
-from fsdpkit.runs.failures import CHECK, HEAD_SILENT, REFUSED, FailureRecord, Level, bounded
+from fsdpkit.runs.failures import (
+    CHECK,
+    HEAD_SILENT,
+    HOLD_GONE,
+    REFUSED,
+    FailureRecord,
+    Level,
+    bounded,
+)
 from fsdpkit.runs.history import attempt_of, failures_in
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.job_ids import ONE, id_of, job_of, task_of
@@ -216,6 +224,7 @@ def gather(
         warned=verdict is not None and verdict.warned,
         why=verdict.why if verdict else "",
         came_back=verdict is not None and verdict.came_back,
+        hold_gone=_hold_gone(attempt, verdict),
         request=request,
         fruitless=_fruitless(attempt, task, trouble, retry),
     )
@@ -240,6 +249,13 @@ def _accusers(attempt: AttemptPaths) -> tuple[str, ...]:
     """Nodes that recorded that the head node does not answer."""
     told = (each.record for each in failures_in(attempt))
     return _names(one.name for one in told if one is not None and one.rule == HEAD_SILENT)
+
+
+def _hold_gone(attempt: AttemptPaths, verdict: AttemptVerdict | None) -> str:
+    if verdict is not None and verdict.by_itself and verdict.trouble and not verdict.trouble.lost:
+        return ""
+    told = (each.record for each in failures_in(attempt))
+    return next((one.words for one in told if one is not None and one.rule == HOLD_GONE), "")
 
 
 def _with_their_word(facts: AttemptFacts, attempt: AttemptPaths) -> AttemptFacts:

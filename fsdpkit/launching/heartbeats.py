@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -58,12 +59,23 @@ def heartbeats() -> Iterator[HeartbeatDir]:
     """A directory in this node's memory, passed to the ranks as $FSDPKIT_HEARTBEAT_DIR; among other
     temporary files where the memory has no room."""
     where = _MEMORY if _has_room(_MEMORY) else None
-    with tempfile.TemporaryDirectory(prefix="fsdpkit-", dir=where, ignore_cleanup_errors=True) as d:
+    prefix = _prefix(os.getpid())
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True) as d:
         os.environ["FSDPKIT_HEARTBEAT_DIR"] = d
         try:
             yield HeartbeatDir(Path(d))
         finally:
             del os.environ["FSDPKIT_HEARTBEAT_DIR"]
+
+
+def _prefix(pid: int) -> str:
+    return f"fsdpkit-{pid}-"
+
+
+def remove_heartbeats_of(pid: int) -> None:
+    """In this node's memory, of an agent that was killed."""
+    for left in Path(_MEMORY).glob(f"{_prefix(pid)}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 _MEMORY = "/dev/shm"

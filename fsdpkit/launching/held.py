@@ -13,7 +13,9 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fsdpkit.launching.fork_server import receive, send
@@ -38,6 +40,12 @@ def is_own(connection: socket.socket) -> bool:
     return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
 
 
+def process_of(connection: socket.socket) -> int:
+    """Id of the process at the other end."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(found)[0])
+
+
 def hand_over(environ: Mapping[str, str]) -> None:
     """Be replaced by a forked agent, if this run is on a hold that can fork one.
 
@@ -59,7 +67,7 @@ def hand_over(environ: Mapping[str, str]) -> None:
         say(f"the hold's process on this node does not answer ({error}): torch is imported anew")
         return
     if "pid" in answer:
-        _stand_for(connection, int(answer["pid"]))
+        _stand_for(connection, int(answer["pid"]), environ)
     # As a file that this process was started with, it is no obstacle to forking.
     os.set_inheritable(connection.detach(), True)
     say(f"torch is imported anew: {answer.get('cold', 'the hold has ended')}")
@@ -80,7 +88,7 @@ def _request(environ: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _stand_for(connection: socket.socket, pid: int) -> NoReturn:
+def _stand_for(connection: socket.socket, pid: int, environ: Mapping[str, str]) -> NoReturn:
     """Pass signals on to the agent, and end with its status."""
 
     def pass_on(number: int, _: object) -> None:
@@ -94,8 +102,30 @@ def _stand_for(connection: socket.socket, pid: int) -> NoReturn:
     except OSError:
         answer = {}
     status = int(answer.get("status", -signal.SIGKILL))
+    if status and answer.get("hold_ends", True):
+        _record_end_of_hold(status, environ)
     if status < 0:
         with contextlib.suppress(OSError):  # of SIGKILL there is no handler
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status)
+
+
+def _record_end_of_hold(status: int, environ: Mapping[str, str]) -> None:
+    """Leave word that the run did not end by itself, for the batch shell and `diagnose`."""
+    from fsdpkit.launching.node_failure import record_failure
+    from fsdpkit.runs.failures import HOLD_GONE, FailureRecord, Level
+    from fsdpkit.runs.layout import AttemptPaths
+
+    name = environ.get("SLURMD_NODENAME", "")
+    failure = FailureRecord(
+        by="agent",
+        rule=HOLD_GONE,
+        status=status if status > 0 else 128 - status,
+        cause="cancelled",
+        level=Level.OUTSIDE,
+        words=f"the hold {environ[VARIABLE]} has ended",
+        time_ns=time.time_ns(),
+    )
+    attempt = AttemptPaths(Path(environ["FSDPKIT_ATTEMPT_DIR"]))
+    record_failure(failure, attempt, int(environ["SLURM_NODEID"]), name)

@@ -7,7 +7,9 @@ agent with torch loaded; the process that asked waits for its end. Whoever is co
 not, keeps the hold from being idle, except ranks that wait for calls (`serving.py`).
 
 Only processes of the same user are answered: the kernel says whose they are. What a run does cannot
-end this process, and a run whose connection is gone is ended.
+end this process, and a run whose connection is gone is ended. What an agent leaves behind that was
+killed is ended with it. When the hold ends, SIGTERM asks this process to, and it passes that on to
+the agents, which stop as before a time limit.
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
 from fsdpkit.launching import agent, fork_safety, kernel
 from fsdpkit.launching.allocator import set_allocator
 from fsdpkit.launching.fork_server import LoadedTorch, load, receive, send
-from fsdpkit.launching.held import LIMITS, SIGNALS, VARIABLE, address_of, is_own
+from fsdpkit.launching.heartbeats import remove_heartbeats_of
+from fsdpkit.launching.held import LIMITS, SIGNALS, VARIABLE, address_of, is_own, process_of
 from fsdpkit.launching.import_surroundings import is_read_late
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.program import ColdStartError, Program, same_interpreter, take_over
@@ -57,6 +62,8 @@ class _Guest:
     calls: KeptCalls = field(init=False)
     connection: socket.socket
     pid: int | None = None
+    process: int = 0
+    """The one that has connected."""
 
 
 @dataclass
@@ -75,16 +82,20 @@ class Holder:
     why_not: str = ""
     """Why it has not loaded torch."""
     guests: list[_Guest] = field(default_factory=list)
+    ends: bool = False
+    """Whether the hold ends."""
 
     def serve(self) -> None:
         """Returns in agents only."""
         me, due_s = os.getppid(), 0.0
-        while os.getppid() == me:
+        signal.signal(signal.SIGTERM, self._end)
+        while os.getppid() == me and (self.guests or not self.ends):
             if self.guests and time.monotonic() >= due_s:
                 if not all(guest.calls.waiting.exists() for guest in self.guests):
                     self.busy.touch()
                 due_s = time.monotonic() + self.every_s
-            sockets = [self.listener, *(guest.connection for guest in self.guests)]
+            sockets = [guest.connection for guest in self.guests]
+            sockets += [] if self.ends else [self.listener]
             working = any(guest.pid for guest in self.guests)
             for ready in select.select(sockets, [], [], _LOOK_S if working else 1.0)[0]:
                 if ready is self.listener:
@@ -95,6 +106,12 @@ class Holder:
             for guest in [guest for guest in self.guests if guest.pid]:
                 self._ended(guest)
         os._exit(0)
+
+    def _end(self, number: int, _: object) -> None:
+        self.ends = True
+        for guest in self.guests:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(guest.pid or guest.process, signal.SIGTERM)
 
     def _welcome(self) -> bool:
         """Whether this is now the agent that somebody has asked for."""
@@ -108,7 +125,7 @@ class Holder:
             request, files = receive(connection)
             if request is None or len(files) != 3:
                 raise OSError("no request")
-            guest = _Guest(connection)
+            guest = _Guest(connection, process=process_of(connection))
             try:
                 self._check(request)
             except ColdStartError as error:
@@ -181,15 +198,33 @@ class Holder:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(guest.pid, signal.SIGKILL)
             os.waitpid(guest.pid, 0)
+            self._clear(guest)
         self._forget(guest)
 
     def _ended(self, guest: _Guest) -> None:
         assert guest.pid is not None
         pid, status = os.waitpid(guest.pid, os.WNOHANG)
         if pid:
+            self._clear(guest)
             with contextlib.suppress(OSError):
-                send(guest.connection, {"status": os.waitstatus_to_exitcode(status)})
+                ended = {"status": os.waitstatus_to_exitcode(status), "hold_ends": self.ends}
+                send(guest.connection, ended)
             self._forget(guest)
+
+    def _clear(self, ended: _Guest) -> None:
+        """End what an agent has left that could not do that itself, for it was killed. Those of
+        others are theirs: only orphans become children of this process."""
+        others = {guest.pid for guest in self.guests if guest is not ended}
+        deadline = time.monotonic() + _ANSWER_S
+        while left := [one for one in psutil.Process().children() if one.pid not in others]:
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=1)
+            if time.monotonic() > deadline:
+                say(f"{len(left)} processes of a run do not end")
+                break
+        remove_heartbeats_of(ended.pid or 0)
 
     def _forget(self, guest: _Guest) -> None:
         guest.connection.close()
@@ -200,6 +235,7 @@ def main() -> NoReturn:
     """Serve until the parent process ends: `… holder BUSY SECONDS`, with `FSDPKIT_HOLD` set."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the hold's own process decides when it ends
+    kernel.adopt_orphans()
     environ = dict(os.environ)
     restore(os.environ)
     set_allocator(os.environ)

@@ -185,6 +185,8 @@ class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the agents had to say about why they did not go on."""
     came_back: bool = False
     """Whether the trouble is that of the launch before, which starting again did not cure."""
+    hold_gone: str = ""
+    """That the hold has ended that it ran on."""
     request: str | None = None
     """Content of `stop-requested`; None: nobody asked."""
     fruitless: int = 0
@@ -216,6 +218,8 @@ def after_attempt(attempt: AttemptFacts, retry: Retry) -> Ending:
     if trouble is None and attempt.status == 0:
         why = "all ranks are done" + (f", without {', '.join(avoid)}" if avoid else "")
         return Ending(action="end", status=0, cause="done", why=why, avoid=avoid)
+    if attempt.hold_gone:
+        avoid = ()
     cause, wanted, why = _judge(attempt, retry)
     ending = Ending(
         action="end",
@@ -249,6 +253,8 @@ def _judge(attempt: AttemptFacts, retry: Retry) -> tuple[str, bool, str]:
         told = f"{told}; {attempt.why}"
     if attempt.request is not None and attempt.request != WARNING:
         return "cancelled", False, "asked to stop and not to come back"
+    if attempt.hold_gone:
+        return "cancelled", False, attempt.hold_gone
     timed_out = job.reason == "TimeLimit"
     if job.requeued:
         cause = trouble.cause if trouble and trouble.cause == "node-failure" else "preemption"

@@ -34,8 +34,10 @@ class Level(IntEnum):
 
 
 HUNG, CHECK, HEAD_SILENT, REFUSED = "hung", "check", "head-silent", "refused"
+HOLD_GONE = "hold-gone"
 """Rules by which agents and the batch shell judge: a rank made no progress; a node failed its check
-before training; the head's agent does not answer; Slurm did not create the step."""
+before training; the head's agent does not answer; Slurm did not create the step; the hold that the
+run is on has ended."""
 
 PORTS_BLOCKED = "ports-blocked"
 """The cause where nodes are there and do not reach each other's ports: no node is to blame."""

@@ -64,6 +64,12 @@ class AttemptVerdict(msgspec.Struct, frozen=True, kw_only=True):
     came_back: bool = False
     """Whether the trouble is that of the launch before, which starting again did not cure."""
 
+    @property
+    def by_itself(self) -> bool:
+        """Whether a failure ended the attempt before it was asked to."""
+        trouble = self.trouble
+        return trouble is not None and not self.warned and trouble.cause != "stopped"
+
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """What the batch shell did with the job."""

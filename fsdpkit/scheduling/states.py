@@ -33,6 +33,8 @@ _ENDED = {
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"),
     *("DEADLINE", "PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL"),
 }
+ALLOCATION_ENDED = "the allocation ended"
+"""Reason of a run's end that was a step of one."""
 HELD_STATES = ("REQUEUE_HOLD", "SPECIAL_EXIT")
 HELD_AFTER_REQUEUE = re.compile(r"requeued.*\bheld|requeue.*\bhold", re.IGNORECASE)
 """Of a reason with spaces: `launch failed requeued held` and its like."""

@@ -33,6 +33,7 @@ from fsdpkit.reporting.diagnosis.last_lines import what_it_got_over, where_all_s
 from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.stalled import stalled_ranks
 from fsdpkit.runs.failures import Level
+from fsdpkit.runs.outcomes import WARNING
 
 _MOST_FOLLOW_ON = 20
 
@@ -213,6 +214,8 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
     if first is None:
         return _unknown(task, evidence)
     also, follow_on = _others(first, findings)
+    if attempt.hold is not None and first.level == Level.OUTSIDE:
+        return _with_its_hold(attempt.hold, attempt, task, evidence)
     sentence, quotes = _told(first), [*_quotes(first, findings)]
     whole = where_all_stood(attempt, first.cause) if first.rank is None else None
     if (stood := whole or what_it_got_over(attempt, first)) is not None:
@@ -232,6 +235,29 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
         follow_on=follow_on,
         earlier=(*_earlier(before, evidence.run), *_restarts([attempt])),
         looked_at=_looked_at(attempt, evidence) if first.cause == "unknown" else evidence.unread,
+    )
+
+
+def _with_its_hold(
+    hold: Evidence, attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
+) -> Diagnosis:
+    """Of a run whose hold has ended: why that has."""
+    its = _diagnosed(hold, None)
+    newest = (hold.tasks[0].attempts or ())[-1:]
+    words = {"done": "it was released", "running": "its process on a node has ended"}
+    if its.cause == "done" and any(one.request == WARNING for one in newest):
+        its = msgspec.structs.replace(its, cause="time-limit", sentence="its time was nearly over")
+    cause = "cancelled" if its.cause in ("done", "running") else its.cause
+    why = words.get(its.cause, its.sentence.partition(";")[0]).rstrip(".")
+    return msgspec.structs.replace(
+        its,
+        cause=cause,
+        sentence=f"The run ended with the hold that it was on, {hold.run}: {why}.",
+        rank=None,
+        attempt=attempt.number,
+        action=f"fsdpkit hold gets nodes again; then: fsdpkit resume {evidence.run} --on HOLD",
+        earlier=tuple(_earlier((task.attempts or ())[:-1], evidence.run)),
+        looked_at=evidence.unread,
     )
 
 

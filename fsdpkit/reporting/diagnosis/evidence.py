@@ -16,11 +16,12 @@ import msgspec
 
 from fsdpkit.bounded import ATTEMPTS_READ, NODES_READ, TASKS_READ, read_end
 from fsdpkit.config.loading import dotted
-from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.errors import FsdpkitError, NotFoundError, StorageError
 from fsdpkit.reporting.diagnosis.sources import Voice, batch_voices, voices_of
 from fsdpkit.reporting.pending import PendingEvidence, evidence_of
 from fsdpkit.runs import history, samples
 from fsdpkit.runs.began_again import began_again
+from fsdpkit.runs.failures import HOLD_GONE
 from fsdpkit.runs.flight_record import FlightRecord, read_flight_record
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
@@ -32,7 +33,7 @@ from fsdpkit.runs.stall import Stall, read_stall
 from fsdpkit.scheduling import states as slurms
 from fsdpkit.scheduling.left_out import in_words, left_out
 from fsdpkit.scheduling.run_states import decisive
-from fsdpkit.scheduling.states import JobState
+from fsdpkit.scheduling.states import ALLOCATION_ENDED, JobState
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
@@ -107,6 +108,8 @@ class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the flight recorders of the last launch say."""
     still: tuple[Stall, ...] = ()
     """Nodes of the last launch whose ranks do nothing, of an attempt that goes on."""
+    hold: Evidence | None = None
+    """About the hold that it ran on, if it is on record that the hold ended before it."""
 
     def node_of(self, rank: int) -> str | None:
         return next((voice.node for voice in self.voices if voice.rank == rank), None)
@@ -162,7 +165,29 @@ def gather(run: Run, wanted: MustRead = EVERYTHING) -> Evidence:
         from fsdpkit.scheduling.slurm import Round
 
         fields[waiting[0]] = run.client().details(run.marked(waiting[0]), Round())
-    return _evidence(run.paths, standing.record, standing.states, fields, standing.unread, wanted)
+    found = _evidence(run.paths, standing.record, standing.states, fields, standing.unread, wanted)
+    return _with_hold(found, run)
+
+
+def _with_hold(found: Evidence, run: Run) -> Evidence:
+    """With what is known of the hold, where a run ended with it."""
+    task = found.tasks[0]
+    newest = task.attempts[-1] if task.attempts else None
+    if run.record.on is None or newest is None or not _ended_with_its_hold(newest):
+        return found
+    with contextlib.suppress(FsdpkitError):
+        hold = gather(type(run).open(run.dir.parent / run.record.on))
+        newest = msgspec.structs.replace(newest, hold=hold)
+    attempts = (*(task.attempts or ())[:-1], newest)
+    return msgspec.structs.replace(found, tasks=(msgspec.structs.replace(task, attempts=attempts),))
+
+
+def _ended_with_its_hold(attempt: AttemptEvidence) -> bool:
+    state = attempt.job.state if attempt.job else None
+    told = (voice.told for voice in attempt.voices)
+    return (state is not None and state.reason == ALLOCATION_ENDED) or any(
+        one is not None and one.rule == HOLD_GONE for one in told
+    )
 
 
 def gather_from(directory: Path, scheduler: Mapping[str, str] | None = None) -> Evidence:

@@ -201,9 +201,10 @@ def order(finding: Finding) -> tuple[float, float, bool, int, bool, str]:
 def _decided_by_itself(attempt: AttemptEvidence) -> bool:
     """Whether the agents had ended the attempt because of a failure before they were asked to."""
     verdict = attempt.verdict
-    if verdict is None or verdict.trouble is None or verdict.warned:
+    if verdict is None or verdict.trouble is None:
         return False
-    return verdict.trouble.cause not in ("done", "stopped")
+    # Whose hold has ended has lost nodes by that.
+    return verdict.by_itself and not (attempt.hold is not None and verdict.trouble.lost)
 
 
 def _with_victim(first: Finding, others: Sequence[Finding], attempt: AttemptEvidence) -> Finding:

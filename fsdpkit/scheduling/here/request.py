@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from fsdpkit.config.allocation import Allocation
 from fsdpkit.config.job_loading import LoadedJob
+from fsdpkit.config.limits import shortest_s
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.errors import UsageError
 from fsdpkit.scheduling.here.allocation import allocation_here
@@ -45,6 +46,9 @@ def in_allocation(
         raise UsageError(f"--here is for an allocation of Slurm's, not for {profile.title}")
     else:
         found = allocation_here()
+    if found.left_s <= shortest_s(profile):
+        name = hold or f"allocation {found.job_id}"
+        raise UsageError(f"{name} ends in {found.left_s} s: too little to train and save")
     own = {key: value for key, value in found.resources.items() if not _asked(job, key)}
     if found.partition in profile.partitions:
         own["partition"] = found.partition

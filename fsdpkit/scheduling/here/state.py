@@ -13,7 +13,7 @@ from fsdpkit.runs.reading import table_in
 from fsdpkit.scheduling.here.commands import SCRIPT_STEP, end_steps, steps_of, warn_step
 from fsdpkit.scheduling.local.store import LocalJob
 from fsdpkit.scheduling.outcome import recorded
-from fsdpkit.scheduling.states import JobState
+from fsdpkit.scheduling.states import ALLOCATION_ENDED, JobState
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.job_mark import MarkedJob
@@ -39,7 +39,7 @@ def state_here(job: MarkedJob, allocation: JobState | None, cluster: str | None)
     lost = replace(begun, exit_code=0, exit_signal=15, end_s=allocation.end_s)
     if allocation.phase == "ended":
         word = allocation.state if allocation.state in _ENDS else "CANCELLED"
-        return replace(lost, state=word, reason="the allocation ended")
+        return replace(lost, state=word, reason=ALLOCATION_ENDED)
     if written is not None and not _goes_on(job, job.mark.here.parent.name, cluster):
         # What it wrote last counts, should it have ended between the two looks.
         written = recorded(table_in(job.mark.here / "state.json"))
