@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,7 @@ def command(
     Waits until the nodes are there, and prints the hold's name. It ends at its time limit, by
     fsdpkit release, and when no run was on it for --idle.
     """
+    from fsdpkit.config.placement import for_trying_out
     from fsdpkit.config.site import choose_site
     from fsdpkit.scheduling import submission
     from fsdpkit.scheduling.here.held import idle_limit_s
@@ -84,6 +86,13 @@ def command(
     agreed = consent(trust, submits=not dry_run)
     plan, why = submission.plan(request, agreed)
     say_where(plan, why)
+    if (
+        names := []
+        if plan.allocation
+        else for_trying_out(plan.job.spec.resources, plan.site.profile)
+    ):
+        told = " or ".join(f"--partition {shlex.quote(name)}" for name in names)
+        click.echo(f"fsdpkit: for trying things out there is {told}", err=True)
     if dry_run:
         print_script(submission.script_of(plan, request.runs), as_json)
         return 0

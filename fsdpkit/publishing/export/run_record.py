@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.assets import hold_script
 from fsdpkit.publishing.export import checks
 from fsdpkit.publishing.export.fields import SCRIPT, Field
 from fsdpkit.rendering.script import Plan
@@ -55,6 +56,7 @@ def record_lines(plan: Plan, fields: Sequence[Field]) -> str:
         "slurm_submit_s": checks.Expanded("$taken_s"),
         "nodes": checks.number_of(checks.NODES),
         "ranks_per_node": spec.launch.ranks_per_node or ranks,
+        "holds": spec.entry == str(hold_script()),
         "work_dir": checks.text_of("PWD"),
         "version": fsdpkit.__version__,
         "template": f"{plan.template.manifest.name} {plan.template.manifest.version}",
