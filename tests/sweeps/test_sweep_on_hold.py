@@ -78,9 +78,9 @@ def test_trials_on_a_hold(hold: Run, tmp_path: Path, fsdpkit: Fsdpkit) -> None:
     )
     assert max(begun[:2]) < min(ended[:2]), "not side by side"
 
-    # Without --nodes each has the whole hold. Ctrl-C ends the one that runs.
-    write_sweep(tmp_path, "i", fates={0.125: "hold"}, sampler="grid", parameters=values)
-    argv = [sys.executable, "-m", "fsdpkit", "sweep", "i.toml", *on_it]
+    # One at a time, as the file says. Ctrl-C ends the one that runs.
+    write_sweep(tmp_path, "i", fates={0.125: "hold"}, sampler="grid", limit=1, parameters=values)
+    argv = [sys.executable, "-m", "fsdpkit", "sweep", "i.toml", "--nodes", "1", *on_it]
     going = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     until(sweep("i").record.exists)
     until(lambda: [one.step for one in trials_of("i").values()][1:2] == [2])

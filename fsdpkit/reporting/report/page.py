@@ -21,10 +21,10 @@ from fsdpkit import __version__
 from fsdpkit.reporting.predictions import Prediction, cells
 from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by_rank
 from fsdpkit.reporting.report.efficiency import Efficiency, efficiency_of
-from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares, sparkline
+from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.scales import clock
-from fsdpkit.reporting.series import every, read_own_numbers, thin
+from fsdpkit.reporting.series import every, read_own_numbers
 from fsdpkit.reporting.status.held_runs import HoldUse, use_of_hold
 from fsdpkit.reporting.status.printed import pattern_of, points_in, printed_by, tails
 from fsdpkit.reporting.status.status_record import Printed
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 
 _HERE = Path(__file__).parent
-_SPARK_POINTS = 60
 _MOST_EVENTS = 200
 _MOST_PREDICTED = 24
 """Tables; an array may have thousands of tasks."""
@@ -257,11 +256,6 @@ def _predicted(
     return found[:_MOST_PREDICTED]
 
 
-def _spark(one: Training) -> Markup:
-    x, y = thin(one.metrics.steps["step"], one.metrics.steps["loss"], _SPARK_POINTS)
-    return sparkline(x, y, f"loss of task {one.task}")
-
-
 def _trouble(one: Training) -> str:
     last = one.history.attempts[-1] if one.history.attempts else None
     trouble = last.verdict.trouble if last and last.verdict else None
@@ -274,7 +268,6 @@ _IN_TEMPLATE: dict[str, Any] = {
     "cells": cells,
     "code": in_words,
     "duration": duration,
-    "spark": _spark,
     "state": about.state_in_words,
     "trouble": _trouble,
 }
