@@ -188,7 +188,7 @@ def _report(paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, as_
     run = None if name is None else Run.open(paths.dir.parent.parent / name)
     left_out = [f"{settings}: {why}" for settings, why in prepared.left_out]
     if as_json:
-        job_id = run and run.job_id
+        job_id = None if run is None else run.job_id
         _started(record.name, paths.dir, name, job_id, prepared.numbers, left_out)
         return
     for line in left_out:

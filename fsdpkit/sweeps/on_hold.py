@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -64,11 +65,30 @@ class TrialPass:
     """Whether other runs were on them."""
 
 
-class _NextTrial(msgspec.Struct, frozen=True, kw_only=True):
+class _NextTrial(NamedTuple):
     batch: int
     trial: int
     rung: int
-    own: OwnTrial
+    run: Run | None
+    """Its own from before, which goes on."""
+
+
+class _OpenRung(NamedTuple):
+    batch: int
+    number: int
+    trials: dict[int, OwnTrial]
+
+    def left(self, tried: Collection[tuple[int, int]]) -> list[_NextTrial]:
+        return [
+            _NextTrial(self.batch, trial, self.number, own.run)
+            for trial, own in self.trials.items()
+            if own.is_left and (trial, self.number) not in tried
+        ]
+
+    @property
+    def is_over(self) -> bool:
+        states = [own.state for own in self.trials.values()]
+        return bool(states) and all(state is not None and state.over for state in states)
 
 
 def go_on(one: TrialPass) -> list[int]:
@@ -105,17 +125,21 @@ def _check(one: TrialPass) -> None:
         raise UsageError(f"each trial takes {nodes} nodes; {hold.id} has {hold.record.nodes}")
 
 
-def left(paths: SweepPaths, tried: set[tuple[int, int]] | None = None) -> list[int]:
+def left(paths: SweepPaths, tried: Collection[tuple[int, int]] = ()) -> list[int]:
     """Trials that are still to be trained, and were not `tried`."""
-    found, record = [], records.load(paths)
+    record = records.load(paths)
+    rungs = [] if record.cancelled else [*_rungs(paths, record)]
+    return [next_.trial for rung in rungs for next_ in rung.left(tried)]
+
+
+def _rungs(paths: SweepPaths, record: SweepRecord) -> Iterator[_OpenRung]:
+    """Of each batch whose trials are runs of their own, the rung that it has come to."""
     for number, batch in enumerate(record.batches):
-        if batch.run is not None or record.cancelled:
-            continue
-        decided = decisions(paths, record, number)
-        own = own_trials(paths, record, batch, decided)
-        in_it = decided[-1].survivors if decided else batch.numbers
-        found += [k for k in in_it if own[k].is_left and (k, len(decided)) not in (tried or ())]
-    return found
+        if batch.run is None:
+            decided = decisions(paths, record, number)
+            own = own_trials(paths, record, batch, decided)
+            in_it = decided[-1].survivors if decided else batch.numbers
+            yield _OpenRung(number, len(decided), {trial: own[trial] for trial in in_it})
 
 
 def _wait_for_one(one: TrialPass, waiting: Waiting) -> None:
@@ -177,20 +201,13 @@ def _free(one: TrialPass, record: SweepRecord) -> Allocation | None:
 
 def _next(one: TrialPass, record: SweepRecord) -> _NextTrial | None:
     """Who comes next, if need be after it is decided who goes on."""
-    for number, batch in enumerate(record.batches):
-        if batch.run is not None:
-            continue
-        decided = decisions(one.paths, record, number)
-        own, rung = own_trials(one.paths, record, batch, decided), len(decided)
-        in_it = decided[-1].survivors if decided else list(batch.numbers)
-        for trial in in_it:
-            if own[trial].is_left and (trial, rung) not in one.tried:
-                return _NextTrial(batch=number, trial=trial, rung=rung, own=own[trial])
-        states = [own[trial].state for trial in in_it]
-        if states and rung + 1 < record.file.rungs and all(s and s.over for s in states):
-            found = [each for each in results(one.paths, record) if each.trial in in_it]
-            decision = decide(record, number, rung + 1, found, jobs_before=0)
-            write_decision(one.paths, number, decision)
+    for rung in _rungs(one.paths, record):
+        if found := rung.left(one.tried):
+            return found[0]
+        if rung.number + 1 < record.file.rungs and rung.is_over:
+            shown = [each for each in results(one.paths, record) if each.trial in rung.trials]
+            decision = decide(record, rung.batch, rung.number + 1, shown, jobs_before=0)
+            write_decision(one.paths, rung.batch, decision)
             return _next(one, record)
     return None
 
@@ -198,11 +215,11 @@ def _next(one: TrialPass, record: SweepRecord) -> _NextTrial | None:
 def _begin(one: TrialPass, record: SweepRecord, what: _NextTrial, limit: str | None) -> Run:
     sets, args = told_in(record, what.rung)
     said_in, job = [as_file_of(one.paths.record, record)], str(one.paths.trial(what.trial))
-    if (run := what.own.run) is not None:
+    if what.run is not None:
         if args:
             sets = [f"args={json.dumps([*load_job(job).spec.args, *args])}"]
         again = ResumeRequest(sets=sets, on=one.on, said_in=said_in)
-        return submit_resume(run, plan_resume(run, again), one.consent)
+        return submit_resume(what.run, plan_resume(what.run, again), one.consent)
     runs = one.paths.dir.parent.parent
     request = SubmitRequest(
         job,

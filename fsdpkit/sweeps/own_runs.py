@@ -49,17 +49,16 @@ def own_trials(
     """Each trial of the batch, with one round of questions. One that has not gone on yet into the
     rung that was decided has not begun."""
     found = {trial: OwnTrial(None, None, _NOT_BEGUN) for trial in batch.numbers}
-    for trial, name in batch.runs.items():
-        found[int(trial)] = OwnTrial(opened(paths, name), None, None)
+    for number, name in batch.runs.items():
+        found[int(number)] = OwnTrial(opened(paths, name), None, None)
     known = [(trial, one.run) for trial, one in found.items() if one.run is not None]
-    for (trial, run), standing in zip(
-        known, standings([(run.paths, run.record) for _, run in known]), strict=True
-    ):
-        (answer,) = decisive(standing.record, standing.states).items() or ((None, None),)
-        rung = sum(trial in one.survivors for one in decided)
-        if answer[1] is not None and answer[1].over and not _was_told(run, record, rung):
-            answer = None, _NOT_BEGUN
-        found[trial] = OwnTrial(run, *answer)
+    told = standings([(run.paths, run.record) for _, run in known])
+    for (trial, run), standing in zip(known, told, strict=True):
+        for job_id, state in decisive(standing.record, standing.states).items():
+            found[trial] = OwnTrial(run, job_id, state)
+            rung = sum(trial in one.survivors for one in decided)
+            if state is not None and state.over and not _was_told(run, record, rung):
+                found[trial] = OwnTrial(run, None, _NOT_BEGUN)
     return found
 
 

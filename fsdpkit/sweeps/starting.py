@@ -341,9 +341,8 @@ def _submit(
 
     def put_on_record(run: RunPaths | None) -> None:
         nonlocal record
-        batch = TrialBatch(
-            run=run and run.dir.name, first=prepared.numbers[0], trials=len(prepared.trials)
-        )
+        name = None if run is None else run.dir.name
+        batch = TrialBatch(run=name, first=prepared.numbers[0], trials=len(prepared.trials))
         record = msgspec.structs.replace(
             before,
             trials=[*before.trials, *prepared.trials],
