@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 def _started(
     name: str,
     dir: Path,
-    run: str | None,
+    run: str,
     job_id: str | None,
     trials: Sequence[int],
     left_out: Sequence[str],
 ) -> None:
     """A sweep that was started, or trials that were added to one.
 
-    run: whose array tasks the trials are; null with --on, where each is a run. trials: numbers of
+    run: whose array tasks the trials are; empty with --on, where each is a run. trials: numbers of
     those that were submitted. left_out: why others would have been refused, with --leave-out.
     """
 
@@ -189,7 +189,7 @@ def _report(paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, as_
     left_out = [f"{settings}: {why}" for settings, why in prepared.left_out]
     if as_json:
         job_id = None if run is None else run.job_id
-        _started(record.name, paths.dir, name, job_id, prepared.numbers, left_out)
+        _started(record.name, paths.dir, name or "", job_id, prepared.numbers, left_out)
         return
     for line in left_out:
         click.echo(f"fsdpkit: left out {line}", err=True)
@@ -348,11 +348,12 @@ def advance_command(name: str, wait: bool, on: str | None, runs: str | None, as_
     from fsdpkit.sweeps.next_job import ADVANCE_WITHIN_S
 
     paths, record = _open(name, runs)
-    arrays = [batch.run for batch in record.batches if batch.run is not None]
-    if on is not None and len(arrays) == len(record.batches):
+    held = any(batch.run is None for batch in record.batches)
+    if on is not None and not held:
         raise click.UsageError(f"{name} is an array, whose trials are queued: leave out --on.")
-    status = 0 if len(arrays) == len(record.batches) else _train(paths, on, as_json)
-    steps = advance(paths, patience_s=ADVANCE_WITHIN_S if wait else 0.0) if arrays else []
+    status = _train(paths, on, as_json) if held else 0
+    patience_s = ADVANCE_WITHIN_S if wait else 0.0
+    steps = [] if held and not record.halving else advance(paths, patience_s=patience_s)
     if as_json:
         _advanced(record.name, steps)
         return status

@@ -56,12 +56,13 @@ def record_lines(plan: Plan, fields: Sequence[Field]) -> str:
         "slurm_submit_s": checks.Expanded("$taken_s"),
         "nodes": checks.number_of(checks.NODES),
         "ranks_per_node": spec.launch.ranks_per_node or ranks,
-        "holds": spec.entry == str(hold_script()),
         "work_dir": checks.text_of("PWD"),
         "version": fsdpkit.__version__,
         "template": f"{plan.template.manifest.name} {plan.template.manifest.version}",
         "digests": {**plan.digests, "job": checks.Expanded(f'"${{{checks.SHA256}%% *}}"')},
     }
+    if spec.entry == str(hold_script()):
+        record["holds"] = True
     return checks.file_lines(
         script,
         job,
