@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,6 +74,7 @@ def command(
     Waits until the nodes are there, and prints the hold's name. It ends at its time limit, by
     fsdpkit release, and when no run was on it for --idle.
     """
+    from fsdpkit.config.placement import for_trying_out
     from fsdpkit.scheduling import submission
     from fsdpkit.scheduling.holding import HOLD_JOB, hold_args, until_ready
 
@@ -82,6 +84,13 @@ def command(
     agreed = consent(trust, submits=not dry_run)
     plan, why = submission.plan(request, agreed)
     say_where(plan, why)
+    if (
+        names := []
+        if plan.allocation
+        else for_trying_out(plan.job.spec.resources, plan.site.profile)
+    ):
+        told = " or ".join(f"--partition {shlex.quote(name)}" for name in names)
+        click.echo(f"fsdpkit: for trying things out there is {told}", err=True)
     if dry_run:
         print_script(submission.script_of(plan, request.runs), as_json)
         return 0

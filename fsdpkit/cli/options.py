@@ -111,22 +111,22 @@ def wanted(*which: str, **helps: str) -> Callable[[Any], Any]:
     return add
 
 
+def on_hold(function: Any, words: str = "Run on nodes that fsdpkit hold has") -> Any:
+    """`--on`."""
+    return grouped(
+        HOW, "--on", metavar="HOLD", shell_complete=complete_hold, help=f"{words}; implies --wait."
+    )(function)
+
+
 def here_or_on(function: Any) -> Any:
     """`--here` and `--on`: where a run starts that is not queued."""
-    on = grouped(
-        HOW,
-        "--on",
-        metavar="HOLD",
-        shell_complete=complete_hold,
-        help="Run on nodes that fsdpkit hold has; implies --wait.",
-    )
     here = grouped(
         HOW,
         "--here",
         is_flag=True,
         help="Run in the allocation that this shell is in, queue nothing; implies --wait.",
     )
-    return here(on(function))
+    return here(on_hold(function))
 
 
 def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:

@@ -227,15 +227,9 @@ def _in_soonest(request: SubmitRequest) -> SubmitRequest:
 def ending(run: Run) -> Iterator[None]:
     """Around waiting for a run in this shell's own allocation: Ctrl-C, or the end of the shell,
     ends the run, and the allocation stays."""
-    import signal
-
     from fsdpkit.errors import SchedulerError
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+    interrupt_at_end_of_shell()
     try:
         yield
     except KeyboardInterrupt:
@@ -244,6 +238,17 @@ def ending(run: Run) -> Iterator[None]:
             run.cancel()
         click.echo(f"fsdpkit: {run.id}: {run.wait(poll_s=1.0).describe()}", err=True)
         raise
+
+
+def interrupt_at_end_of_shell() -> None:
+    """From now on what ends this process is as Ctrl-C."""
+    import signal
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
 
 
 def print_script(script: str, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from fsdpkit.cli.options import (
     as_typed,
     complete_sweep,
     fsdpkit_as_typed,
+    on_hold,
     runs_option,
     table,
     wanted,
@@ -40,8 +41,8 @@ def _started(
 ) -> None:
     """A sweep that was started, or trials that were added to one.
 
-    run: whose array tasks the trials are. trials: numbers of those that were submitted. left_out:
-    why others would have been refused, with --leave-out.
+    run: whose array tasks the trials are; empty with --on, where each is a run. trials: numbers of
+    those that were submitted. left_out: why others would have been refused, with --leave-out.
     """
 
 
@@ -91,6 +92,7 @@ def command() -> None:
       fsdpkit sweep status lr
       fsdpkit sweep best lr
       fsdpkit sweep extend lr --trials 16
+      fsdpkit sweep lr.toml --nodes 1 --on HOLD
 
     FILE says what to try (docs/sweeps.md). Options of fsdpkit submit apply to every trial:
     fsdpkit sweep FILE --help.
@@ -103,6 +105,7 @@ def command() -> None:
 @wanted("nodes", "gpus", "time", "cluster", "partition", "account")
 @wanted("runs")
 @trust_option
+@on_hold
 @click.option("--leave-out", is_flag=True, help="Skip trials that would be refused.")
 @click.option("--dry-run", is_flag=True, help="Print the trials; submit nothing.")
 @json_option(_started)
@@ -112,12 +115,17 @@ def start(
     cluster: str | None,
     runs: str | None,
     trust: tuple[str, ...],
+    on: str | None,
     leave_out: bool,
     dry_run: bool,
     as_json: bool,
     **resources: Any,
 ) -> int:
-    """Start the sweep that FILE describes."""
+    """Start the sweep that FILE describes.
+
+    With --on its trials run on a hold, side by side where --nodes leaves nodes free. Ctrl-C ends
+    those that run; fsdpkit sweep advance goes on.
+    """
     from fsdpkit.cli.submit import say_what_is_left_out, say_where
     from fsdpkit.scheduling.submission import leaked_variables
     from fsdpkit.sweeps import starting
@@ -125,7 +133,7 @@ def start(
 
     said = [f"resources.{key}={value}" for key, value in resources.items() if value is not None]
     agreed = consent(trust, submits=not dry_run)
-    asked = starting.SweepRequest([*said, *sets], cluster, runs, leave_out, agreed)
+    asked = starting.SweepRequest([*said, *sets], cluster, runs, leave_out, agreed, on)
     prepared = starting.prepare(*load_file(Path(file)), asked)
     say_where(prepared.plan, prepared.why_site)
     if dry_run:
@@ -134,7 +142,29 @@ def start(
     say_what_is_left_out(leaked_variables())
     paths, record = starting.start(prepared, asked)
     _report(paths, record, prepared, as_json)
-    return 0
+    return 0 if on is None else _train(paths, on, as_json)
+
+
+def _train(paths: SweepPaths, on: str | None, as_json: bool) -> int:
+    """What is left, on the hold or in the queue; the exit status."""
+    from fsdpkit.cli.submit import interrupt_at_end_of_shell
+    from fsdpkit.errors import STOPPED_EARLY
+    from fsdpkit.sweeps.on_hold import TrialPass, go_on, left
+
+    interrupt_at_end_of_shell()
+    try:
+        go_on(TrialPass(paths, on, consent(), lambda line: click.echo(line, err=as_json)))
+    finally:
+        if remain := left(paths):
+            click.echo(f"fsdpkit: {_left(remain, paths)}", err=True)
+    return STOPPED_EARLY if remain else 0
+
+
+def _left(remain: Sequence[int], paths: SweepPaths) -> str:
+    from fsdpkit.listing import spans
+
+    command = f"{fsdpkit_as_typed()} sweep advance {as_typed(paths.dir)}"
+    return f"trials that are left: {spans(remain)}; to go on: {command} --on HOLD"
 
 
 def _print_trials(prepared: CheckedTrials) -> None:
@@ -155,19 +185,22 @@ def _short(key: str) -> str:
 def _report(paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, as_json: bool) -> None:
     from fsdpkit.scheduling.run import Run
 
-    run = Run.open(paths.dir.parent.parent / record.batches[-1].run)
+    name = record.batches[-1].run
+    run = None if name is None else Run.open(paths.dir.parent.parent / name)
     left_out = [f"{settings}: {why}" for settings, why in prepared.left_out]
     if as_json:
-        _started(record.name, paths.dir, run.id, run.job_id, prepared.numbers, left_out)
+        job_id = None if run is None else run.job_id
+        _started(record.name, paths.dir, name or "", job_id, prepared.numbers, left_out)
         return
     for line in left_out:
         click.echo(f"fsdpkit: left out {line}", err=True)
     click.echo(record.name)
     first, last = prepared.numbers[0], prepared.numbers[-1]
-    click.echo(f"trials {first} to {last}, job {run.job_id}, in {run.dir}")
+    where_to = f"job {run.job_id}, in {run.dir}" if run else "each a run on the hold"
+    click.echo(f"trials {first} to {last}, {where_to}")
     typed, where = fsdpkit_as_typed(), as_typed(paths.dir)
     click.echo(f"  {typed} sweep status {where}\n  {typed} sweep best {where}")
-    if record.halving is not None and not run.client().chains:
+    if record.halving is not None and run is not None and not run.client().chains:
         click.echo(f"  {typed} sweep advance {where}    # once a rung is over")
 
 
@@ -186,6 +219,7 @@ def _open(name: str, runs: str | None) -> tuple[SweepPaths, SweepRecord]:
 def status(name: str, runs: str | None, as_json: bool) -> int:
     """Show the trials of NAME, the best first."""
     from fsdpkit.sweeps.advancing import undecided
+    from fsdpkit.sweeps.on_hold import left
     from fsdpkit.sweeps.results import best, results
 
     paths, record = _open(name, runs)
@@ -209,7 +243,9 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
     for one in found:
         if one.problem:
             click.echo(f"trial {one.trial}: {one.problem}")
-    if undecided(paths, record, found):
+    if remain := left(paths):
+        click.echo(_left(remain, paths))
+    elif undecided(paths, record, found):
         click.echo(f"a rung is over; who goes on: fsdpkit sweep advance {name}")
     return 0
 
@@ -299,24 +335,32 @@ def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: b
 @click.option(
     "--wait", is_flag=True, help="Wait until the scheduler reports that the rung has ended."
 )
+@on_hold
 @runs_option
 @json_option(_advanced)
-def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> int:
+def advance_command(name: str, wait: bool, on: str | None, runs: str | None, as_json: bool) -> int:
     """Submit the next rung of NAME, if the last one is over.
 
     A small job after each rung does this. By hand it is needed only on the local cluster, and
-    where jobs may not submit jobs.
+    where jobs may not submit jobs. Of a sweep on a hold it trains the trials that are left: on a
+    hold again, or queued as a job each.
     """
     from fsdpkit.sweeps.advancing import advance
     from fsdpkit.sweeps.next_job import ADVANCE_WITHIN_S
 
     paths, record = _open(name, runs)
-    steps = advance(paths, patience_s=ADVANCE_WITHIN_S if wait else 0.0)
+    held = any(batch.run is None for batch in record.batches)
+    if on is not None and not held:
+        raise click.UsageError(f"{name} is an array, whose trials are queued: leave out --on.")
+    status = _train(paths, on, as_json) if held else 0
+    patience_s = ADVANCE_WITHIN_S if wait else 0.0
+    steps = [] if held and not record.halving else advance(paths, patience_s=patience_s)
     if as_json:
-        return _advanced(record.name, steps)
+        _advanced(record.name, steps)
+        return status
     for step in steps:
         click.echo(f"batch {step.batch}: {_in_words(step.what, step.rung, step.trials)}")
-    return 0
+    return status
 
 
 def _in_words(what: str, rung: int, trials: Sequence[int]) -> str:

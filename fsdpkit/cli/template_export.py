@@ -117,13 +117,13 @@ def command(
     from fsdpkit.publishing.replacing import EXPORT, write
     from fsdpkit.publishing.template_named import open_template
 
-    found = open_template(template)
-    spec = None
+    found, named, spec = open_template(template), _clusters(clusters), None
     if job is not None:
         from fsdpkit.config.job_loading import load_job
+        from fsdpkit.publishing.export.shared_job import of_hold
 
-        spec = load_job(job).spec
-    app = build(found, _clusters(clusters), portal, job=spec, python=python, release=release)
+        spec = of_hold(load_job(job), [site for site, _ in named])
+    app = build(found, named, portal, job=spec, python=python, release=release)
     manifest = found.manifest
     about = {
         "made_by": f"fsdpkit {fsdpkit.__version__}",

@@ -39,6 +39,11 @@ def packaged_dir() -> Path:
     return surroundings.packaged_dir()
 
 
+def hold_script() -> Path:
+    """What the job of `fsdpkit hold` runs."""
+    return packaged_dir() / "jobs" / "hold.py"
+
+
 _NO_HOME = Path("/nonexistent")
 """The home of those who have none, as Debian has it."""
 

@@ -28,7 +28,7 @@ def offers(resources: Resources, ways: Ways, chosen: Collection[str], shortest_s
     """
     others = {n: way for n, way in ways.items() if n not in chosen and way[0].offered}
     lines = []
-    if takers := [n for n, way in others.items() if _starts(resources, *way, shortest_s)]:
+    if takers := [n for n, way in others.items() if starts(resources, *way, shortest_s)]:
         named = "; ".join(f"--partition {shlex.quote(name)}" for name in takers)
         lines.append(f"As asked it fits with {named}.")
     found = {name: _nearest(resources, *ways[name], shortest_s) for name in chosen}
@@ -44,7 +44,7 @@ def _fits(resources: Resources, partition: Partition, kinds: Kinds, shortest_s: 
     return not problems(resources, partition, node, shortest_s)
 
 
-def _starts(resources: Resources, partition: Partition, kinds: Kinds, shortest_s: int) -> bool:
+def starts(resources: Resources, partition: Partition, kinds: Kinds, shortest_s: int) -> bool:
     """Whether it fits and would not wait for ever."""
     fits = _fits(resources, partition, kinds, shortest_s)
     return fits and not [*waits(resources, partition)]

@@ -143,6 +143,13 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     offered: Annotated[
         bool, Meta(description="May be proposed for a request that does not fit elsewhere.")
     ] = True
+    interactive: Annotated[
+        bool,
+        Meta(
+            description="Meant for trying things out, with somebody waiting: fsdpkit hold names it "
+            "for what fits there."
+        ),
+    ] = False
     min_nodes: Annotated[Count | None, Meta(description="Fewest nodes in one job.")] = None
     max_nodes: Annotated[Count | None, Meta(description="Most nodes in one job.")] = None
     max_time: Annotated[str | None, Meta(description="Longest time, in Slurm's forms.")] = None

@@ -14,7 +14,7 @@ import msgspec
 from fsdpkit.config import assets, limits
 from fsdpkit.config.job import Resources
 from fsdpkit.config.linear_regex import matches
-from fsdpkit.config.offers import offers
+from fsdpkit.config.offers import offers, starts
 from fsdpkit.config.partition import NodeType, Partition, release
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
@@ -88,6 +88,17 @@ def place_to_plan(resources: Resources, site: LoadedSite, *, saves: bool = True)
         partition,
         tuple(told),
     )
+
+
+def for_trying_out(resources: Resources, profile: SiteProfile) -> list[str]:
+    """Partitions for work that somebody waits at, in which the job would start; none if it names
+    one."""
+    if resources.partition is not None:
+        return []
+    partitions = profile.partitions.items()
+    ways = {n: (one, limits.kinds_of(profile, one)) for n, one in partitions if one.interactive}
+    least_s = limits.shortest_s(profile)
+    return [name for name, way in ways.items() if starts(resources, *way, least_s)]
 
 
 def _refuse_what_slurm_lacks(resources: Resources, profile: SiteProfile) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.assets import packaged_dir
+from fsdpkit.config.assets import hold_script
 from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, choose_site
@@ -281,7 +281,7 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
         left_out=[node for node, _ in plan.avoided],
         here=plan.allocation is not None and plan.site.profile.kind == "slurm",
         on=plan.hold,
-        holds=plan.job.entry.file == packaged_dir() / "jobs" / "hold.py",
+        holds=plan.job.entry.file == hold_script(),
         submitted_s=now_s(),
         work_dir=str(plan.work_dir),
         command=sys.argv,

@@ -49,7 +49,7 @@ def advance(paths: SweepPaths, *, patience_s: float = 0.0) -> list[BatchStep]:
             if record.halving is None:
                 raise UsageError(f"sweep {record.name} has no rungs: every trial trains to the end")
             # Each as the one before left the record.
-            numbers = range(len(record.batches))
+            numbers = [n for n, batch in enumerate(record.batches) if batch.run is not None]
             steps = [_advance(paths, records.load(paths), number) for number in numbers]
         if all(one.what != "waits" for one in steps) or time.monotonic() >= deadline:
             return steps
@@ -61,7 +61,7 @@ def _advance(paths: SweepPaths, record: SweepRecord, number: int) -> BatchStep:
     halving, batch = record.halving, record.batches[number]
     assert halving is not None
     decided = decisions(paths, record, number)
-    run = Run.open(paths.dir.parent.parent / batch.run)
+    run = Run.open(paths.dir.parent.parent / str(batch.run))
     if decided and not _went_on(run, decided[-1]):
         return _go_on(paths, record, number, run, decided[-1])
     rung = len(decided) + 1

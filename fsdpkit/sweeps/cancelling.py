@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from fsdpkit.scheduling.run import Run
 from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.next_job import cancel_next
@@ -14,8 +16,10 @@ def cancel(paths: SweepPaths, *, save: bool = False) -> tuple[list[str], list[st
     asked: list[str] = []
     saving: list[str] = []
     with records.alone(paths) as record:
-        for batch in record.batches:
-            run = Run.open(paths.dir.parent.parent / batch.run)
+        records.save(paths, msgspec.structs.replace(record, cancelled=True))
+        runs = [(batch, run) for batch in record.batches for run in batch.all_runs]
+        for batch, name in runs:
+            run = Run.open(paths.dir.parent.parent / name)
             for job_id in batch.next_jobs.values():
                 cancel_next(run, paths.dir, job_id)
             if (state := run.state()) is not None and state.over:

@@ -9,7 +9,8 @@
         rungs/<batch>-<r>.sbatch .log  the small job that decides it
 
 The trials of a batch are the tasks of one array, and so one run, in the directory of runs: task k
-is trial k. A rung is the run's next job. Trials that are added later are a batch of their own.
+is trial k. A rung is the run's next job. Trials that are added later are a batch of their own. On
+a hold each trial is a run of its own (on_hold.py), made when nodes are free for it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ from fsdpkit.sweeps.record_files import changing, directory_of, read_record, wri
 
 
 class TrialBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Trials that were submitted together."""
+    """Trials that were submitted together, or are to be compared with one another."""
 
-    run: RunId
+    run: RunId | None = None
+    """The array whose tasks they are; None: each is a run of its own."""
+    runs: dict[str, RunId] = {}
+    """Those of their own, by trial; the others have not begun."""
     first: Number
     """Number of its first trial; they are numbered on from there."""
     trials: Annotated[int, Meta(ge=1, le=100_000)]
@@ -44,6 +48,10 @@ class TrialBatch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def numbers(self) -> range:
         return range(self.first, self.first + self.trials)
+
+    @property
+    def all_runs(self) -> list[str]:
+        return [*self.runs.values()] if self.run is None else [self.run]
 
 
 class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +71,8 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     trials: list[dict[str, Scalar]]
     """What each trial sets, by number."""
     batches: list[TrialBatch] = []
+    cancelled: bool = False
+    """Whether nobody is to start what has not begun."""
 
     @property
     def halving(self) -> Halving | None:

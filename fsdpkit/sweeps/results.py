@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.states import JobState
 from fsdpkit.sweeps.halving import Decision, JudgedTrial
+from fsdpkit.sweeps.own_runs import opened, own_trials
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions
 from fsdpkit.sweeps.space import Settings
 
@@ -25,6 +25,7 @@ class Result:
 
     trial: int
     run: str
+    """Empty before it has one, on a hold."""
     job_id: str | None
     """Slurm's, of the array task that says how it stands."""
     state: str
@@ -87,20 +88,19 @@ def results(paths: SweepPaths, record: SweepRecord) -> list[Result]:
     found: list[Result] = []
     for number, batch in enumerate(record.batches):
         decided = decisions(paths, record, number)
-        run = _opened(paths, batch.run)
+        if batch.run is None:
+            for trial, own in own_trials(paths, record, batch, decided).items():
+                states, name = {trial: (own.job_id, own.state)}, batch.runs.get(str(trial), "")
+                found.append(result_of(record, own.run, states, decided, trial, name))
+            continue
+        run = opened(paths, batch.run)
         states = {} if run is None else by_task(run, run.job_states())
         for trial in batch.numbers:
             found.append(result_of(record, run, states, decided, trial, batch.run))
     return found
 
 
-def _opened(paths: SweepPaths, run: str) -> Run | None:
-    with contextlib.suppress(FsdpkitError):
-        return Run.open(paths.dir.parent.parent / run)
-    return None
-
-
-def by_task(run: Run, states: States) -> dict[int, tuple[str, JobState | None]]:
+def by_task(run: Run, states: States) -> dict[int, tuple[str | None, JobState | None]]:
     """For each task of the array the job that counts, and its state."""
     standing = decisive(run.record, states)
     return {
@@ -111,7 +111,7 @@ def by_task(run: Run, states: States) -> dict[int, tuple[str, JobState | None]]:
 def result_of(
     record: SweepRecord,
     run: Run | None,
-    states: Mapping[int, tuple[str, JobState | None]],
+    states: Mapping[int, tuple[str | None, JobState | None]],
     decided: Sequence[Decision],
     trial: int,
     run_id: str,
@@ -121,7 +121,8 @@ def result_of(
     dropped = len(decided) > len(passed)
     logged = Logged()
     if run is not None:
-        logged = read_last(run.paths.task(trial).metrics, record.file.metric)
+        task = None if run.record.array is None else trial
+        logged = read_last(run.paths.task(task).metrics, record.file.metric)
     job_id, state = states.get(trial, (None, None))
     succeeded = state is not None and state.succeeded
     word = "UNKNOWN" if state is None else state.word

@@ -26,6 +26,7 @@ from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling.here.request import in_allocation
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
@@ -70,6 +71,8 @@ class SweepRequest:
     leave_out: bool = False
     """Go on without trials that would be refused."""
     consent: Consent = field(default_factory=Consent)
+    on: str | None = None
+    """The hold on whose nodes the trials run, in place of an array."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ def _checked(
     asked: SweepRequest,
     read: FileTables,
 ) -> CheckedTrials:
+    if asked.on is not None:
+        asked = replace(asked, sets=[*_of_hold(job, asked), *asked.sets])
     base = load_job(job, sets=asked.sets)
     check_against_job(file, space, base, asked.sets)
     most = _most(file, base)
@@ -139,7 +144,8 @@ def _checked(
     request = SubmitRequest(
         job=job,
         cluster=asked.cluster,
-        array=array,
+        array=array if asked.on is None else None,
+        on=asked.on,
         runs=asked.runs,
         sets=[*asked.sets, *_goal(file, most)],
         said_in=[read],
@@ -170,9 +176,11 @@ def _checked(
                 f"sweep {file.name}: {len(kept)} trials are too few for {file.halving.rungs} rungs "
                 f"with a factor of {file.halving.factor}: at least {least}"
             )
+    if asked.on is None:
+        decided = replace(decided, array=f"{first}-{last}{at}")
     return CheckedTrials(
         file,
-        replace(decided, array=f"{first}-{last}{at}"),
+        decided,
         tuple(range(first, last + 1)),
         tuple(kept),
         most,
@@ -180,6 +188,14 @@ def _checked(
         tuple((drawn[k], reason) for k, reason in refused.items()),
         base=base,
     )
+
+
+def _of_hold(job: str, asked: SweepRequest) -> list[str]:
+    """Nodes and GPUs of each trial that nobody asked for otherwise: those of the hold."""
+    request = SubmitRequest(job, asked.cluster, runs=asked.runs, sets=asked.sets)
+    found, _ = in_allocation(request, asked_for, asked.on, asked.runs)
+    wanted = {"nodes": found.nodes, "gpus": found.gpus}
+    return [f"resources.{key}={one}" for key, one in wanted.items() if one is not None]
 
 
 def _most(file: SweepFile, job: LoadedJob) -> int | None:
@@ -245,7 +261,7 @@ def start(prepared: CheckedTrials, asked: SweepRequest) -> tuple[SweepPaths, Swe
             trials=[],
         )
         records.save(paths, record)
-        record, run, decided = _submit(paths, record, prepared, runs, asked.consent)
+        record, run, decided = _submit(paths, record, prepared, runs, asked)
     except (SubmissionUnconfirmed, SubmissionInterrupted):
         raise
     except OSError as error:
@@ -292,7 +308,7 @@ def extend(
             read = as_file_of(paths.record, record)
             prepared = _checked(file, space, str(paths.job), drawn, first, asked, read)
             runs = paths.dir.parent.parent
-            record, run, decided = _submit(paths, record, prepared, runs, asked.consent)
+            record, run, decided = _submit(paths, record, prepared, runs, asked)
             return _follow(paths, record, run, decided), prepared
 
 
@@ -304,9 +320,14 @@ def _comparable(paths: SweepPaths, record: SweepRecord) -> list[Any]:
 
 
 def _submit(
-    paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, runs: Path, consent: Consent
-) -> tuple[SweepRecord, Run, Plan]:
-    """Write the trials down and submit them; their run is on record before sbatch is called."""
+    paths: SweepPaths,
+    record: SweepRecord,
+    prepared: CheckedTrials,
+    runs: Path,
+    asked: SweepRequest,
+) -> tuple[SweepRecord, Run | None, Plan]:
+    """Write the trials down and submit them; their run is on record before sbatch is called. Those
+    that go to a hold have none of their own yet."""
     before = record
     for trial, settings in zip(prepared.numbers, prepared.trials, strict=True):
         own, args = told(settings)
@@ -317,11 +338,11 @@ def _submit(
             raise StorageError(
                 f"{paths.trial(trial)} cannot be written: {error.strerror}"
             ) from error
-    decided = replace(prepared.plan, job=array_job(prepared))
 
-    def put_on_record(run: RunPaths) -> None:
+    def put_on_record(run: RunPaths | None) -> None:
         nonlocal record
-        batch = TrialBatch(run=run.dir.name, first=prepared.numbers[0], trials=len(prepared.trials))
+        name = None if run is None else run.dir.name
+        batch = TrialBatch(run=name, first=prepared.numbers[0], trials=len(prepared.trials))
         record = msgspec.structs.replace(
             before,
             trials=[*before.trials, *prepared.trials],
@@ -329,8 +350,12 @@ def _submit(
         )
         records.save(paths, record)
 
+    if asked.on is not None:
+        put_on_record(None)
+        return record, None, prepared.plan
+    decided = replace(prepared.plan, job=array_job(prepared))
     try:
-        run = submit_plan(decided, runs, consent, prepare=put_on_record)
+        run = submit_plan(decided, runs, asked.consent, prepare=put_on_record)
     except (SubmissionUnconfirmed, SubmissionInterrupted):
         raise
     except BaseException:
@@ -360,9 +385,9 @@ def array_job(prepared: CheckedTrials) -> LoadedJob:
     return replace(job, spec=spec)
 
 
-def _follow(paths: SweepPaths, record: SweepRecord, run: Run, decided: Plan) -> SweepRecord:
+def _follow(paths: SweepPaths, record: SweepRecord, run: Run | None, decided: Plan) -> SweepRecord:
     """Behind the newest batch the job that decides who goes on, if some are to."""
-    if record.halving is None:
+    if record.halving is None or run is None:
         return record
     from fsdpkit.sweeps.advancing import follow
 

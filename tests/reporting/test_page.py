@@ -325,7 +325,6 @@ def test_an_array_is_a_table_of_its_tasks_and_one_of_them_in_full(tmp_path: Path
         ends(paths, 0, trains(paths, 1, 5 + task, T0 + 30))
     told = text(page(run))
     assert "Array of 2 tasks: 2 finished" in told
-    assert page(run).count('class="spark"') == 2
     assert "8 / 20" in told
     assert "--lr 1e-0" in told
     assert "--lr 1e-3" in told
@@ -439,9 +438,6 @@ def test_a_loss_that_explodes_is_drawn_with_gaps_and_named(tmp_path: Path) -> No
     assert "NaN or infinite in 4 lines, first at step 6" in told, "the gradient"
     (line,) = re.findall(r'data-name="training" d="([^"]*)"', html)
     assert line.count("M") == 2, "a gap"
-    assert html.count("NaN at step 8") == 1
-    assert ">NaN</text>" in html
-    assert ">inf</text>" in html
 
 
 MANY = 301

@@ -12,15 +12,20 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import torch.distributed as dist
 
 import fsdpkit
 from fsdpkit import FunctionError, Run
+from fsdpkit.config.job import Resources
+from fsdpkit.config.placement import for_trying_out
 from fsdpkit.config.site import choose_site
 from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.launching.held import address_of
+from fsdpkit.reporting.report.page import page
+from fsdpkit.reporting.status.overview import one_status
 from fsdpkit.scheduling import kept
 from fsdpkit.scheduling.here.held import idle_limit_s
 from fsdpkit.scheduling.local.supervisor import nodes_of
@@ -88,6 +93,15 @@ def test_runs_on_a_hold(hold: Run, place: Path) -> None:
     run = started(hold, place, "environment.variables.OMP_NUM_THREADS=3")
     assert "3 threads" in printed(run)
     assert "OMP_NUM_THREADS differ" in agents_said(run)
+    # Its page and its status list the runs with what they used.
+    held = one_status(hold.dir).held
+    assert held is not None
+    assert {(one.state, one.nodes) for one in held.runs} == {("COMPLETED", 2)}
+    assert len(held.runs) == 2
+    assert sum(one.gpu_hours for one in held.runs) == pytest.approx(held.used_h)
+    assert min(held.used_h, held.idle_h) > 0
+    shown = page(Run.open(hold.dir))
+    assert [one.run in shown for one in held.runs] == [True, True]
     # A run that ends its agent leaves the hold.
     state = started(hold, place, args=("end", "1")).state()
     assert state is not None
@@ -223,3 +237,14 @@ def test_a_profile_bounds_how_long_it_is_idle(tmp_path: Path) -> None:
     for wanted_s, policy in ((120, "60"), (None, "0")):
         with pytest.raises(UsageError):
             limit_s(wanted_s, policy)
+
+
+def test_partitions_for_trying_out_are_named_where_the_request_fits() -> None:
+    daint = choose_site("cscs-daint")[0].profile  # its debug partition: 2 nodes, half an hour
+
+    def named(**asked: object) -> list[str]:
+        return for_trying_out(msgspec.convert({"nodes": 2, "gpus": 4, **asked}, Resources), daint)
+
+    assert named(time="25") == ["debug"]
+    assert named(time="60") == named(time="25", nodes=3) == []
+    assert named(time="25", partition="normal") == []

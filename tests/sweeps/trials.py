@@ -14,7 +14,7 @@ words = dict(word[2:].split("=") for word in sys.argv[1:] if word.startswith("--
 x, goal = float(words["x"]), int(words.get("steps", 4))
 what = FATES.get(x)
 task = os.environ["FSDPKIT_TASK_DIR"]
-own = os.environ["SLURM_ARRAY_JOB_ID"] + "_" + os.environ["SLURM_ARRAY_TASK_ID"]
+own = "_".join(os.environ.get(f"SLURM_ARRAY_{it}_ID", "") for it in ("JOB", "TASK"))
 if what == "requeue" and not os.path.exists(task + "/again"):
     open(task + "/again", "w").close()
     subprocess.run(["scontrol", "requeue", own])

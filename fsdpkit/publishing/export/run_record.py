@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.assets import hold_script
 from fsdpkit.publishing.export import checks
 from fsdpkit.publishing.export.fields import SCRIPT, Field
 from fsdpkit.rendering.script import Plan
@@ -60,6 +61,8 @@ def record_lines(plan: Plan, fields: Sequence[Field]) -> str:
         "template": f"{plan.template.manifest.name} {plan.template.manifest.version}",
         "digests": {**plan.digests, "job": checks.Expanded(f'"${{{checks.SHA256}%% *}}"')},
     }
+    if spec.entry == str(hold_script()):
+        record["holds"] = True
     return checks.file_lines(
         script,
         job,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from fsdpkit.config.assets import hold_script
 from fsdpkit.config.job import JobSpec, Resources
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered, build
+from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.trainers import job_type
 from fsdpkit.config.units import format_time
 from fsdpkit.publishing.export.places import PartitionPlace
 from fsdpkit.publishing.personal import OF_ALL, own_resources, own_tables
+from fsdpkit.scheduling.here.held import idle_limit_s
 
 
 def plain_job() -> JobSpec:
@@ -22,6 +26,16 @@ def plain_job() -> JobSpec:
     layered.say({"schema": "fsdpkit.job/1", "name": "train", "entry": "train.py"}, "template")
     layered.say({"resources": {"nodes": 1, "gpus": 1, "time": "04:00:00"}}, "template")
     return build(job_type(), layered, "job train")
+
+
+def of_hold(job: LoadedJob, sites: Sequence[LoadedSite]) -> JobSpec:
+    """What a job says; of a hold's with the whole path of its script, and with the shortest time
+    without a run that any of the clusters wants. Raises UsageError where one forbids holds."""
+    script = hold_script()
+    if job.entry.file != script:
+        return job.spec
+    idle_s = min(idle_limit_s(None, site) for site in sites)
+    return msgspec.structs.replace(job.spec, entry=str(script), args=["--idle", str(idle_s)])
 
 
 _NODES, _TIME_S = 2, 4 * 3600

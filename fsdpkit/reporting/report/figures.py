@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -32,8 +31,6 @@ from fsdpkit.runs.history import History, Launch
 _POINTS = 500
 _MIDDLES = 120
 _MOST_MARKS = 200
-_GAPS = 60
-"""Marks in a plot for numbers that were not finite."""
 COLUMNS = 240
 """Stretches of time or steps in which many nodes or ranks are looked at together."""
 
@@ -104,12 +101,7 @@ def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
     evaluated, held_out = evaluated[once], held_out[once]
     known = np.concatenate([loss, held_out])
     known = known[~np.isnan(known)]
-    bad = [
-        (metrics.not_finite[name], steps_[~np.isnan(values)])
-        for name, steps_, values in (("loss", step, loss), ("eval_loss", evaluated, held_out))
-        if name in metrics.not_finite
-    ]
-    if not len(known) and not bad:
+    if not len(known) and not {"loss", "eval_loss"} & metrics.not_finite.keys():
         return None
     lines = _over_steps("training", step, loss, metrics) if len(step) else []
     last = metrics.last("loss")
@@ -131,10 +123,7 @@ def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
     remarks += _twice_in_words(metrics)
     if len(steps.marks) < steps.happened:
         remarks.append(f"{len(steps.marks)} of {steps.happened:,} events are marked")
-    marks = [mark for one in bad for mark in not_finite_marks(*one)]
-    return over_steps(
-        "loss", "Loss", lines, steps, y, values, remarks, marks=marks, height=240, wide=True
-    )
+    return over_steps("loss", "Loss", lines, steps, y, values, remarks, height=240, wide=True)
 
 
 _NotFinite = Sequence[tuple[float, str]]
@@ -150,26 +139,6 @@ def _not_finite_in_words(whose: str, found: _NotFinite) -> list[str]:
         f"{whose}{word} in {len(at):,} line{'s' * (len(at) > 1)}, first at step {at[0]:,.0f}"
         for word, at in steps.items()
     ]
-
-
-def not_finite_marks(found: _NotFinite, finite: Floats) -> list[PlotMark]:
-    """Where a curve has gaps because its numbers were none: each gap shaded, and a line at its
-    beginning. finite: the steps whose numbers are some, which end a gap."""
-    ordered = sorted(found, key=lambda one: one[0])
-    after = np.searchsorted(np.sort(finite), [step for step, _ in ordered]).tolist()
-    gaps = groupby(zip(ordered, after, strict=True), key=lambda one: (one[1], one[0][1]))
-    parts = [(word, [step for (step, _), _ in part]) for (_, word), part in gaps]
-    marks: list[PlotMark] = []
-    for word, steps in every(parts, _GAPS):
-        first, last = steps[0], steps[-1]
-        where = f"step {first:,.0f}" if first == last else f"steps {first:,.0f} to {last:,.0f}"
-        short = word.replace("infinite", "inf")
-        named = short not in {mark.number for mark in marks}
-        label = f"{short} at {where}"
-        marks.append(PlotMark(x=first, label=label, tone="bad", number=short if named else ""))
-        if last > first:
-            marks.append(PlotMark(x=first, until=last, label=label, tone="bad"))
-    return marks
 
 
 def _twice_in_words(metrics: MetricsTable) -> list[str]:
@@ -208,11 +177,8 @@ def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:
         )
         high = _high(values, name)
         y = linear(min(0.0, float(np.nanmin(values))), high, unit)
-        marks = not_finite_marks(gaps, metrics.steps["step"][~np.isnan(values)])
         remarks = [remark, *_not_finite_in_words("", gaps)]
-        figures.append(
-            over_steps(name, title, lines, steps, y, [("a", told)], remarks, marks=marks)
-        )
+        figures.append(over_steps(name, title, lines, steps, y, [("a", told)], remarks))
     return figures
 
 
@@ -296,7 +262,6 @@ def over_steps(
     remarks: Sequence[str],
     *,
     bands: Sequence[Band] = (),
-    marks: Sequence[PlotMark] = (),
     height: int = 150,
     wide: bool = False,
 ) -> DrawnFigure:
@@ -311,7 +276,7 @@ def over_steps(
             y=y,
             lines=lines,
             bands=bands,
-            marks=[*steps.marks, *marks],
+            marks=steps.marks,
             height=height,
         )
     )

@@ -21,10 +21,11 @@ from fsdpkit import __version__
 from fsdpkit.reporting.predictions import Prediction, cells
 from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by_rank
 from fsdpkit.reporting.report.efficiency import Efficiency, efficiency_of
-from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares, sparkline
+from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.scales import clock
-from fsdpkit.reporting.series import every, read_own_numbers, thin
+from fsdpkit.reporting.series import every, read_own_numbers
+from fsdpkit.reporting.status.held_runs import HoldUse, use_of_hold
 from fsdpkit.reporting.status.printed import pattern_of, points_in, printed_by, tails
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import TimelineSpan, timeline_of
@@ -33,13 +34,13 @@ from fsdpkit.reporting.words import duration, moment, number, zone_name
 from fsdpkit.runs.history import History
 from fsdpkit.runs.provenance import in_words
 from fsdpkit.runs.reading import table_in
+from fsdpkit.scheduling.asking import Asking
 from fsdpkit.scheduling.run import Run
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 
 _HERE = Path(__file__).parent
-_SPARK_POINTS = 60
 _MOST_EVENTS = 200
 _MOST_PREDICTED = 24
 """Tables; an array may have thousands of tasks."""
@@ -77,6 +78,7 @@ def page_of(
         "diagnosis": found,
         "diagnosis_title": _diagnosis_title(found[0], trainings) if found else "",
         "spent": spent if spent.granted_h else None,
+        "held": _held(run, trainings, now_s) if run.record.holds else None,
         "predicted": _predicted(run, trainings),
         "settings": about.settings(job, made_from),
         "made_from": made_from,
@@ -98,6 +100,13 @@ _NO_DETAILS: dict[str, Any] = {
     "machines": [],
     "stragglers": [],
 }
+
+
+def _held(run: Run, trainings: Sequence[Training], now_s: float) -> HoldUse:
+    """What its nodes were used for since its job began."""
+    bounds = [(begin, end) for one in trainings for begin, end in one.bounds if begin is not None]
+    held_s = sum((now_s if end is None else end) - begin for begin, end in bounds)
+    return use_of_hold(run.paths, run.record, held_s, Asking())
 
 
 def _diagnosis(
@@ -247,11 +256,6 @@ def _predicted(
     return found[:_MOST_PREDICTED]
 
 
-def _spark(one: Training) -> Markup:
-    x, y = thin(one.metrics.steps["step"], one.metrics.steps["loss"], _SPARK_POINTS)
-    return sparkline(x, y, f"loss of task {one.task}")
-
-
 def _trouble(one: Training) -> str:
     last = one.history.attempts[-1] if one.history.attempts else None
     trouble = last.verdict.trouble if last and last.verdict else None
@@ -263,7 +267,7 @@ _IN_TEMPLATE: dict[str, Any] = {
     "bar": _bar,
     "cells": cells,
     "code": in_words,
-    "spark": _spark,
+    "duration": duration,
     "state": about.state_in_words,
     "trouble": _trouble,
 }

@@ -1,4 +1,4 @@
-"""Plots as inline SVG: lines and bands, bars of time, sparklines. Numbers in, markup out.
+"""Plots as inline SVG: lines and bands, bars of time. Numbers in, markup out.
 
 A plot is as wide as the page allows, and its text is as large as the page's: parts that stretch are
 in an inner SVG (1000 units wide, strokes unscaled), parts that do not are placed by percentages
@@ -209,7 +209,7 @@ class LaneBlock:
     number: str = ""
 
 
-_LANE, _BAR, _DISC, _NEAR = 26, 14, 17, 0.04
+_LANE, _BAR = 26, 14
 
 
 def lanes(
@@ -221,34 +221,17 @@ def lanes(
     for place, (name, blocks) in enumerate(rows):
         top = place * _LANE + (_LANE - _BAR) // 2
         drawn.append(element("text", name, class_="tick y", x=0, y=top + 11, dx=-6))
-        drawn += [
-            _block(block, x, top, aside)
-            for block, aside in zip(blocks, _asides(blocks, x), strict=True)
-        ]
+        drawn += [_block(block, x, top) for block in blocks]
     return frame(key, title, description, height, Markup("").join(drawn))
 
 
-def _asides(blocks: Sequence[LaneBlock], x: Axis) -> list[int]:
-    """Pixels by which overlapping discs are shifted."""
-    asides: list[int] = []
-    for place, block in enumerate(blocks):
-        near = place > 0 and x.fraction(block.begin) - x.fraction(blocks[place - 1].begin) < _NEAR
-        asides.append(asides[-1] + _DISC if near and block.number else 0)
-    # Labels at the right end extend to the left.
-    last = asides[-1] if blocks and x.fraction(blocks[-1].begin) > 1 - _NEAR else 0
-    for place in range(len(asides) - 1, len(asides) - 1 - last // _DISC - 1, -1):
-        asides[place] -= last
-    return asides
-
-
-def _block(block: LaneBlock, x: Axis, top: int, aside: int) -> Markup:
+def _block(block: LaneBlock, x: Axis, top: int) -> Markup:
     at = f"{100 * x.fraction(block.begin):.3f}%"
     label = element("title", block.label)
     if block.number:
         disc = element("circle", cx=at, cy=top + 7, r=8)
         number = element("text", block.number, x=at, y=top + 11)
-        move = f"translate({aside})"
-        return element("g", label, disc, number, class_="fault", transform=move)
+        return element("g", label, disc, number, class_="fault")
     if block.end is None:
         tone = f"moment {block.tone}"
         return element("line", label, class_=tone, x1=at, x2=at, y1=top, y2=top + _BAR)
@@ -268,19 +251,3 @@ def shares(key: str, title: str, parts: Sequence[tuple[str, float, str]]) -> Mar
         begin += share
     description = ", ".join(f"{name} {share:.1%}" for name, share, _ in parts)
     return frame(key, title, description, 26, Markup("").join(drawn))
-
-
-def sparkline(x: Floats, y: Floats, label: str) -> Markup:
-    """A line without axes, the size of a word."""
-    known = ~np.isnan(y)
-    x, y = x[known], y[known]
-    if len(x) < 2:
-        return Markup("")
-    across = (x - x[0]) / max(x[-1] - x[0], 1e-9) * 100
-    low, high = float(y.min()), float(y.max())
-    down = 22 - (y - low) / max(high - low, 1e-12) * 20
-    points = " ".join(
-        f"{a:.1f},{b:.1f}" for a, b in zip(across.tolist(), down.tolist(), strict=True)
-    )
-    size = {"aria_label": label, "viewBox": "0 0 100 24", "preserveAspectRatio": "none"}
-    return element("svg", element("polyline", points=points), class_="spark", role="img", **size)

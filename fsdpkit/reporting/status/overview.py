@@ -19,7 +19,7 @@ from fsdpkit.bounded import LISTED_BYTES, LISTED_TASKS, TASKS_READ
 from fsdpkit.errors import FsdpkitError, StorageError
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.status.granted import asked_for, differences, said
-from fsdpkit.reporting.status.held_runs import held_runs
+from fsdpkit.reporting.status.held_runs import use_of_hold
 from fsdpkit.reporting.status.job_words import (
     described,
     exit_in_words,
@@ -129,8 +129,9 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
         tasks = [_task(paths, standing, None, None, None)]
     status = _with_task(status, tasks[0]) if tasks else status
     if record.holds:
-        told = held_runs(paths, record, status.elapsed_s or 0.0, asking)
-        status = msgspec.structs.replace(status, printed=None, remarks=[*told, *status.remarks])
+        held = use_of_hold(paths, record, status.elapsed_s or 0.0, asking)
+        remarks_ = [*held.sentences, *status.remarks]
+        status = msgspec.structs.replace(status, printed=None, remarks=remarks_, held=held)
     try:
         provenance = read_provenance(paths)
     except StorageError as error:

@@ -12,6 +12,7 @@ import msgspec
 from fsdpkit.config.units import roughly
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.status.granted import GrantedDifference
+from fsdpkit.reporting.status.held_runs import HoldUse
 from fsdpkit.reporting.words import number, second
 from fsdpkit.runs.provenance import Provenance
 from fsdpkit.scheduling.left_out import LeftOut
@@ -172,6 +173,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Read only for a single run."""
     tasks: list[Task] = []
     """Of an array, each that has started; read only for a single run."""
+    held: HoldUse | None = None
+    """What a hold's nodes were used for; read only for a single run."""
     predictions: list[Prediction] = []
     """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured; of an array
     `report` says it. Read only for a single run."""

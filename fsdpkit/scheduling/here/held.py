@@ -34,13 +34,14 @@ _MOST_GUESTS = 200
 def nodes_held_by(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
     """What the hold of that name has and no other run is on. Raises UsageError unless it is one and
     has free nodes now, SchedulerError if that is not known."""
-    found = _free(name, runs, kind)
+    found = free_on(name, runs, kind)
     if not found.nodes:
         raise UsageError(f"a run is on each node of the hold {name}: wait for its end")
     return found
 
 
-def _free(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
+def free_on(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Allocation:
+    """The same, with no node at all while runs are on each of them."""
     run = OpenRun.open(name, runs=runs)
     if not run.record.holds or not is_mine(run.dir):
         raise UsageError(f"{run.id} is no hold of yours: fsdpkit hold gets nodes to run on")
@@ -67,7 +68,7 @@ def taking(allocation: Allocation, run_id: str, kind: str) -> Iterator[None]:
     assert allocation.hold is not None
     paths = RunPaths(allocation.hold)
     with locked(paths.guests.with_name(f"{paths.guests.name}.lock"), _PATIENCE_S):
-        free = _free(str(paths.dir), None, kind).nodes
+        free = free_on(str(paths.dir), None, kind).nodes
         if gone := [node for node in allocation.nodes if node not in free]:
             raise UsageError(f"another run has just taken {', '.join(gone)}: submit it again")
         known = {**table_in(paths.guests), run_id: list(allocation.nodes)}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from fsdpkit.config.assets import hold_script, packaged_dir
 from fsdpkit.errors import (
     ConfigError,
     FsdpkitError,
@@ -15,6 +17,7 @@ from fsdpkit.errors import (
     RenderError,
     UsageError,
 )
+from fsdpkit.publishing.export import rules
 from fsdpkit.publishing.replacing import EXPORT
 from tests.publishing.called import Call, answer
 from tests.publishing.called import call as call
@@ -254,3 +257,23 @@ def test_hostile_words_of_a_centre_stay_words(call: Call, tmp_path: Path) -> Non
         "template", "export", "./small", "--to", "open-composer", *words[:2], "--output", "oc"
     )
     assert "Open Composer cannot hand on" in str(refused.exception)
+
+
+def test_a_hold_is_begun_from_a_portal_where_the_centre_allows_it(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From where fsdpkit is installed for all; what one person has installed is refused."""
+    words = ("template", "export", "torchrun", "--to", "ondemand", "--job", "hold", "--output")
+    profile = (packaged_dir() / "site" / "profiles" / "osc" / "cardinal.toml").read_text()
+    (tmp_path / "short.toml").write_text(f"{profile}\n[policy]\nhold_idle_s = 300\n")
+    (tmp_path / "none.toml").write_text(f"{profile}\n[policy]\nhold_idle_s = 0\n")
+    monkeypatch.setattr(rules, "_PLACE", re.compile(str(tmp_path)))
+    cluster = ("app", "--cluster", "./short.toml=cardinal")
+    assert call(*words, *cluster).exit_code == 0
+    form = (tmp_path / "app" / "form.yml").read_text()
+    assert [word in form for word in (str(hold_script()), '"--idle 300"')] == [True, True]
+    script = (tmp_path / "app" / "template" / "script-cardinal.sh").read_text()
+    assert '"holds": true' in script
+    assert call(*words, "b", "--cluster", "./none.toml=cardinal").exit_code == UsageError.exit_code
+    monkeypatch.setattr(rules, "_PLACE", re.compile(str(hold_script())))
+    assert call(*words, *cluster).exit_code == RenderError.exit_code
