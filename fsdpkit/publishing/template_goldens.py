@@ -1,8 +1,7 @@
 """A template's golden scripts: what it makes, committed beside it, so that a change shows.
 
 `golden/SITE.sbatch` is a job of two nodes there, `golden/SITE.SHAPE.sbatch` one of another shape
-(`generic.array`). Which ones a template has is its author's choice. The packaged template's are
-made by `rendering.goldens`, which has names of its own.
+(`generic.array`). Which ones a template has is its author's choice.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from fsdpkit.config.site import load_site
 from fsdpkit.config.template import Template
 from fsdpkit.errors import FsdpkitError, NotFoundError, RenderError, StorageError
 from fsdpkit.publishing.template_cases import RUN_DIR, SHAPES, Case, fitting, neutral, plan_of
-from fsdpkit.rendering import goldens as packaged
 from fsdpkit.rendering.script import render
 from fsdpkit.runs.layout import write_atomically
 
@@ -35,20 +33,10 @@ def present(template: Template) -> list[str]:
     return sorted(path.stem for path in golden_dir(template).glob(f"*{_SUFFIX}"))
 
 
-def golden_file(name: str, template: Template) -> tuple[str, str]:
-    """The file of this golden script, and what it holds now. Raises FsdpkitError."""
-    if _is_packaged(template):
-        if name not in packaged.WHOLE:
-            known = ", ".join(packaged.WHOLE)
-            raise NotFoundError(f"golden/{name}: nothing makes it; there are {known}")
-        return f"{name}{_SUFFIX}", packaged.golden_script(name)
-    case = _case(name)
-    plan = plan_of(case, template)
-    return f"{name}{_SUFFIX}", neutral(render(plan, RUN_DIR), plan)
-
-
-def _is_packaged(template: Template) -> bool:
-    return template.dir == packaged.golden_dir().parent
+def golden_script(name: str, template: Template) -> str:
+    """What this golden script is now. Raises FsdpkitError."""
+    plan = plan_of(_case(name), template)
+    return neutral(render(plan, RUN_DIR), plan)
 
 
 def _case(name: str) -> Case:
@@ -71,8 +59,7 @@ def problem_of(name: str, template: Template) -> str | None:
     all."""
     path = golden_dir(template) / f"{name}{_SUFFIX}"
     try:
-        file, now = golden_file(name, template)
-        path = golden_dir(template) / file
+        now = golden_script(name, template)
         if path.is_symlink() or not path.is_file() or path.stat().st_size > _MAX_BYTES:
             return f"{path}: is not a plain file of a script's size"
         before = path.read_text(encoding="utf-8")
@@ -94,15 +81,15 @@ def problem_of(name: str, template: Template) -> str | None:
 def update(template: Template, names: Sequence[str]) -> list[str]:
     """Write these golden scripts; the names of those that changed. Raises FsdpkitError before
     anything is written if one cannot be made, StorageError if it cannot be written."""
-    files = {name: golden_file(name, template) for name in names}
+    scripts = {name: golden_script(name, template) for name in names}
     changed = []
     directory = golden_dir(template)
     if directory.is_symlink():
         raise StorageError(f"{directory} is a symbolic link: nothing is written where it leads")
     try:
         directory.mkdir(exist_ok=True)
-        for name, (file, text) in files.items():
-            path = directory / file
+        for name, text in scripts.items():
+            path = directory / f"{name}{_SUFFIX}"
             if not path.is_symlink() and path.is_file() and path.read_bytes() == text.encode():
                 continue
             write_atomically(path, text, by_umask=True)

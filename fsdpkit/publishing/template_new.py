@@ -73,11 +73,8 @@ def _fill(folder: Path, manifest: TemplateManifest, source: Template) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     (folder / "README.md").write_text(_readme(manifest, source.manifest), encoding="utf-8")
-    (folder / "golden").mkdir()
     template = replace(source, manifest=manifest, dir=folder, layer="path")
-    for name in goldens.FIRST:
-        file, text = goldens.golden_file(name, template)
-        (folder / "golden" / file).write_text(text, encoding="utf-8")
+    goldens.update(template, goldens.FIRST)
 
 
 # ---- template.toml

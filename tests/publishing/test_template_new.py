@@ -58,7 +58,7 @@ def test_a_failure_halfway_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     def stop(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fsdpkit.publishing.template_goldens.golden_file", stop)
+    monkeypatch.setattr("fsdpkit.publishing.template_goldens.golden_script", stop)
     with pytest.raises(KeyboardInterrupt):
         new_template("ours", load_template("torchrun"), tmp_path)
     assert list(tmp_path.iterdir()) == []

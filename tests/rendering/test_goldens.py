@@ -1,59 +1,50 @@
-"""What each site gets, as committed: current, syntactically right, and as the cases demand."""
+"""What each site gets of the packaged template: as committed, syntactically right, and as the cases
+demand."""
 
 from __future__ import annotations
 
-import functools
 import re
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from shutil import which
 
 import pytest
 
-from fsdpkit.config.site import load_site
+from fsdpkit.config.template import load_template
+from fsdpkit.publishing import template_goldens
+from fsdpkit.publishing.template_cases import HOME, RUN_DIR, SHAPES, Shape
 from fsdpkit.rendering.directives import read_directives
-from fsdpkit.rendering.goldens import (
-    GOLDENS,
-    golden_dir,
-    golden_script,
-    write_all,
-)
 from fsdpkit.rendering.lint import lint
+from tests.rendering.all_scripts import DIGESTS, STEPS, WAITING, digests, scripts
 
-_script = functools.cache(golden_script)
-
-
-def each() -> Iterator[tuple[str, str]]:
-    """Each golden script's name and text."""
-    return ((name, _script(name)) for name in GOLDENS)
+SHOWN = {"generic", "generic.one-node", "osc-cardinal"}
 
 
-def test_the_golden_script_in_the_repository_is_current(tmp_path: Path) -> None:
-    """`python -m fsdpkit.rendering.goldens` writes them, and leaves no other."""
-    (tmp_path / "old.sbatch").write_text("")
-    write_all(tmp_path)
-    made, kept = (
-        {path.name: path.read_text("utf-8").splitlines() for path in directory.iterdir()}
-        for directory in (tmp_path, golden_dir())
-    )
-    assert made == kept
+def test_every_script_is_as_committed() -> None:
+    """`python -m tests.rendering.all_scripts` writes their digests."""
+    assert digests().splitlines() == DIGESTS.read_text("utf-8").splitlines()
 
 
-def test_a_golden_holds_no_path_of_this_machine() -> None:
-    known = ("/home/alex/", "/images/", "/bin/bash", "/etc/profile.d/", "/usr/sbin", "/sbin")
-    known += ("/proc/sys/", "/sys/class/net/", "/dev/null", "/dev/urandom", "/submitit")
-    for name, golden in each():
-        absolute = re.findall(r"(?<![\w$}/*\")])/\w[\w./-]*", golden)
-        assert [path for path in absolute if not path.startswith(known)] == [], name
+def test_the_scripts_that_are_shown_are_current() -> None:
+    template = load_template("torchrun")
+    assert {*template_goldens.present(template)} == SHOWN
+    for name in SHOWN:
+        why = template_goldens.problem_of(name, template)
+        assert why is None, f"fsdpkit template test torchrun --no-run --update: {why}"
 
 
-# `template test` reads those of every profile (tests/publishing/test_template_test.py).
-@pytest.mark.parametrize(
-    "name", ["generic", *(name for name, of in GOLDENS.items() if name != of.site)]
-)
-def test_bash_and_shellcheck_find_nothing(name: str) -> None:
-    golden = _script(name)
+def test_a_script_holds_no_path_of_this_machine() -> None:
+    known = (f"{HOME}", "/home/alex/", "/images/", "/opt/", "/bin/bash", "/etc/profile.d/")
+    known += ("/usr/sbin", "/sbin", "/submitit", str(RUN_DIR))
+    known += ("/proc/sys/", "/sys/class/net/", "/dev/null", "/dev/urandom")
+    for case, script in scripts():
+        absolute = re.findall(r"(?<![\w$}/*\")])/\w[\w./-]*", script)
+        assert [path for path in absolute if not path.startswith(known)] == [], str(case)
+
+
+# `template test` reads all others (tests/publishing/test_template_test.py).
+@pytest.mark.parametrize("shape", [SHAPES[0], STEPS, WAITING], ids=lambda shape: str(shape.name))
+def test_bash_and_shellcheck_find_nothing(shape: Shape) -> None:
+    golden = next(script for case, script in reversed(scripts()) if case.shape is shape)
     assert subprocess.run(["bash", "-n"], input=golden, text=True, check=False).returncode == 0
     if which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
@@ -69,19 +60,19 @@ def test_bash_and_shellcheck_find_nothing(name: str) -> None:
 
 
 def test_lint_finds_nothing() -> None:
-    assert {name: found for name, golden in each() if (found := lint(golden))} == {}
+    assert {str(case): found for case, golden in scripts() if (found := lint(golden))} == {}
 
 
 def test_a38_a39_gpus_are_asked_for_once_per_node_with_one_task() -> None:
-    for name, golden in each():
+    for case, golden in scripts():
         options = dict(read_directives(golden))
-        assert len(options) == len(read_directives(golden)), f"{name}: no option twice"
+        assert len(options) == len(read_directives(golden)), f"{case}: no option twice"
         forms = [option for option in options if option.startswith("gpus") or option == "gres"]
-        form = load_site(GOLDENS[name].site).profile.gpu_request.form or "gpus-per-node"
-        assert forms == ([] if form == "none" else [form]), name
-        assert options["ntasks-per-node"] == "1", name
-        assert int(options["cpus-per-task"] or 0) >= 1, name
-        assert "gpus-per-task" not in golden, name
+        form = case.site.profile.gpu_request.form or "gpus-per-node"
+        assert forms == ([] if form == "none" else [form]), str(case)
+        assert options["ntasks-per-node"] == "1", str(case)
+        assert int(options["cpus-per-task"] or 0) >= 1, str(case)
+        assert "gpus-per-task" not in golden, str(case)
 
 
 def test_a05_a12_a13_a15_what_differs_between_nodes_is_expanded_in_the_task() -> None:
@@ -91,33 +82,35 @@ def test_a05_a12_a13_a15_what_differs_between_nodes_is_expanded_in_the_task() ->
         '--rdzv-id="${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}"',
         '--rdzv-backend=c10d --rdzv-endpoint="$RDZV_HOST:$RDZV_PORT"',
     )
-    for name, golden in each():
+    for case, golden in scripts():
         before, task = golden.split("<<'TASK' &\n")
         task, after = task.split("\nTASK\n")
-        assert "SLURM_NODEID" not in before + after, name
-        assert "SLURM_PROCID" not in golden, name
-        assert golden.count("\nsrun ") == 1, name
-        assert "--standalone" in task or all(words in task for words in meeting), name
-        assert "--node-rank" not in task, name
+        assert "SLURM_NODEID" not in before + after, str(case)
+        assert "SLURM_PROCID" not in golden, str(case)
+        assert golden.count("\nsrun ") == 1, str(case)
+        assert "--standalone" in task or all(words in task for words in meeting), str(case)
+        assert "--node-rank" not in task, str(case)
 
 
 def test_a28_a29_a31_a34_a49_the_warning_goes_to_the_batch_shell_in_time() -> None:
-    wanted = {"signal": "B:USR1@120", "open-mode": "append", "time": "01:00:00"}
-    for name, golden in each():
-        assert wanted.items() <= dict(read_directives(golden)).items(), name
+    wanted = {"signal": "B:USR1@120", "open-mode": "append", "time": "04:00:00"}
+    for case, golden in scripts():
+        assert wanted.items() <= dict(read_directives(golden)).items(), str(case)
 
 
 def test_every_script_ends_with_the_status_and_names_nothing_that_may_differ() -> None:
     """A09, A18: no fixed port and no master; A20; A48: no wckey; A58: a container's engine only for
     a job in one."""
-    for name, golden in each():
-        assert golden.endswith('\nexit "$status"\n'), name
-        assert not re.search(r"29[45]00|MASTER_|localhost|wckey", golden), name
-        assert ("apptainer" in golden) == ("/images/torch.sif" in golden), name
+    for case, golden in scripts():
+        assert golden.endswith('\nexit "$status"\n'), str(case)
+        assert not re.search(r"29[45]00|MASTER_|localhost|wckey", golden), str(case)
+        engine = re.search("apptainer|singularity", golden)
+        assert bool(engine) == ("/images/torch.sif" in golden), str(case)
 
 
 def test_an_array_waits_for_the_run_before_it() -> None:
-    options = dict(read_directives(golden_script("array-after")))
+    (script,) = (script for case, script in scripts() if case.shape is WAITING)
+    options = dict(read_directives(script))
     assert options["array"] == "0-3%2"
     assert options["dependency"] == "afterok:1234"
     assert options["kill-on-invalid-dep"] == "yes"
