@@ -1,4 +1,4 @@
-"""How far plans are from what was measured: `python benchmarks/plan.py`, half an hour.
+"""How far plans are from what was measured: `python benchmarks/plan.py`, 90 minutes.
 
 Speed against published runs, memory against what real ranks hold, what a plan itself takes, and
 what compiled blocks keep. What is compared how

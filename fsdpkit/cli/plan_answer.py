@@ -102,7 +102,7 @@ class Outlook:
     """That it can, by the site's profile."""
 
 
-@answer("fsdpkit.plan/1")
+@answer("fsdpkit.plan/2")
 def planned(
     plans: Sequence[OnePlan],
     speed: Speed | None,

@@ -111,10 +111,14 @@ class PlanQuestion:
 
     def args_alone(self) -> list[str] | None:
         """What a script that does not read [training] is told; None for one that reads it, whose
-        plan goes by its settings, which those of `--model` need not be."""
+        plan goes by its settings, which those of `--model` need not be. What is set of [training]
+        for this question, such as how many steps it makes, is not the script's."""
         import msgspec
 
-        spec = self._job().spec
+        from fsdpkit.config.job_loading import load_job
+
+        sets = [each for each in self.wanted.sets if not each.strip().startswith("training.")]
+        spec = load_job(self.job, options=self.wanted.options, sets=sets, args=self.args).spec
         return list(spec.args) if spec.training is msgspec.UNSET else None
 
     def places(self, nodes: Sequence[int]) -> tuple[Sequence[int], dict[int, str]]:

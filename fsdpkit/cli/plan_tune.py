@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fsdpkit.planning.tune import Tuned
 
 
-@answer("fsdpkit.plan-tune/1")
+@answer("fsdpkit.plan-tune/2")
 def tuned(tuned: Tuned) -> None:
     """What `--tune` found."""
 

@@ -60,6 +60,12 @@ class GpuModel(NamedTuple):
 # nvidia-smi or rocm-smi, as public logs show it; MI300A's is its maker's. Links are NVLink,
 # Infinity Fabric, or PCI Express where bridges join no more than two cards. Capability:
 # developer.nvidia.com/cuda-gpus.
+# Compared in November 2026 with pages that have these figures, and found the same: B200, GB200 and
+# B300 (glennklockwood.com/garden/processors), A100, A40, L40 (hmc-tech.com/gpu, which computes them
+# from clocks, and L40S 1 % higher), H100-PCIe (NVIDIA's product brief PB-11133-001), A6000
+# (servethehome.com), H20 (wccftech's figures, at zangshuxian.com), memory of 6000-Ada and PRO6000
+# (yottalabs.ai), memory of AMD's (rocm.docs.amd.com/en/latest/reference/gpu-specs.html), MI325X
+# (docs.vultr.com), T4, V100, A10 (huggingface.co/RajBhope/gpu-runtime-predictor).
 # [1] with HBM2e, whose rate is from torchtitan's benchmark of Llama 3 on H100, December 2024.
 # [2] made for Leonardo (A100) and MareNostrum 5 (H100) alone, without a public data sheet.
 # [3] Stampede3 User Guide, Texas Advanced Computing Center, 2024; half a card.

@@ -85,8 +85,9 @@ def _amount(span: Span | None, most: float, unit: str) -> str:
     whole = f"{_number(most)} in one whole --time"
     if span is None:
         return f"at most {_number(most)} {unit} in one whole --time"
-    spread = f"{_number(span.middle)} {unit} ({_number(span.low)} to {_number(span.high)})"
-    return f"{spread}, {whole}"
+    low, middle, high = map(_number, (span.low, span.middle, span.high))
+    spread = "" if low == high else f" ({low} to {high})"
+    return f"{middle} {unit}{spread}, {whole}"
 
 
 def _number(value: float) -> str:

@@ -215,4 +215,5 @@ def _what_then(found: Finish) -> Iterator[str]:
 
 
 def _spread(seconds: Span) -> str:
-    return f"{roughly(seconds.middle)} ({roughly(seconds.low)} to {roughly(seconds.high)})"
+    low, middle, high = map(roughly, (seconds.low, seconds.middle, seconds.high))
+    return middle if low == high else f"{middle} ({low} to {high})"

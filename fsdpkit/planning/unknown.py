@@ -60,7 +60,10 @@ class Unknown:
         self.lacking: list[str] = []
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of an operation. Raises FsdpkitError for a loop that never ends."""
+        """The result of an operation. Raises FsdpkitError for a loop that never ends, and for
+        types that its kernel refuses and its fake version does not."""
+        if func in _OF_ONE_TYPE:
+            _check_types(func, args)
         if answer := _ANSWERS.get(func):
             tensor = args[0]
             if isinstance(tensor, FakeTensor):
@@ -207,6 +210,19 @@ _ANSWERS: dict[Any, Callable[[Unknown, Any, Any, Any], Any]] = {
 }
 _INDEXING = (_aten.index.Tensor, _aten._index_put_impl_.default, _aten.index_put_.default,
              _aten.index_put.default)  # fmt: skip
+_OF_ONE_TYPE = frozenset({
+    _aten.mm.default, _aten.addmm.default, _aten.mv.default, _aten.addmv.default,
+    _aten.index_add.default, _aten.index_add_.default, _aten.index_copy.default,
+    _aten.index_copy_.default, _aten.index_put.default, _aten.index_put_.default,
+})  # fmt: skip
+
+
+def _check_types(func: Any, args: Any) -> None:
+    tensors = (each for each in tree_iter(args) if isinstance(each, Tensor))
+    names = {str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()}
+    if len(names) > 1:
+        what = func.overloadpacket.__name__
+        raise FsdpkitError(f"{what} of {' and '.join(sorted(names))}, which torch refuses")
 
 
 def _asked_by_an_optimizer() -> bool:

@@ -224,13 +224,21 @@ def _transformers() -> Any:
 
 def _config(directory: Path) -> Any:
     try:
-        return _transformers().AutoConfig.from_pretrained(
+        config = _transformers().AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # also those of the packages that check its values
         raise ConfigError(
             f"{directory / CONFIG}: transformers cannot use it: {_told(error)}."
         ) from None
+    # What transformers itself does not look at before a step.
+    heads, groups = (getattr(config, f"num_{what}_heads", 0) for what in ("attention", "key_value"))
+    if isinstance(heads, int) and isinstance(groups, int) and groups and heads % groups:
+        raise ConfigError(
+            f"{directory / CONFIG}: num_attention_heads ({heads}) is not a multiple of "
+            f"num_key_value_heads ({groups})."
+        )
+    return config
 
 
 def _told(error: Exception) -> str:

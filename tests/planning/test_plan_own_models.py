@@ -106,6 +106,13 @@ def test_a_branch_on_a_value_is_followed_both_ways_and_its_line_is_named():
     assert answer["memory"]["least_total_bytes"] <= answer["memory"]["total_bytes"]
 
 
+def test_a_product_of_two_types_which_torch_refuses_does_not_fit_unseen():
+    status, answer = of("spectral")
+    assert (status, answer["fit"]) == (1, "not known")
+    assert any("bfloat16 and float32" in note for note in answer["notes"])
+    assert of("spectral", "--set", "training.precision.param=float32")[1]["fit"] == "fits"
+
+
 @pytest.mark.parametrize(
     ("function", "line"),
     [("routed", "(flat.sum(-1) > 0).nonzero()"), ("masked", "out[mask] = out[mask] +")],

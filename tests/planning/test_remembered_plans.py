@@ -7,14 +7,18 @@ import os
 import msgspec
 import pytest
 
+from fsdpkit.cli.plan_question import PlanQuestion
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.training import TrainingSettings
+from fsdpkit.config.trust import Consent
 from fsdpkit.errors import ConfigError
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.remembered import Remembered, name_of, recall, remember
 from fsdpkit.runs.predicted import Predicted, Span
 from fsdpkit.scheduling.job_checks import check_settings, prediction_of, training_of
 from fsdpkit.scheduling.submission import SubmitRequest, plan
+from fsdpkit.scheduling.wanted import Wanted
+from tests.training.launch import REPOSITORY
 
 GIB = 2**30
 ASKED = {"cluster": "osc-ascend", "account": "PAS1234", "nodes": 1, "gpus": 4}
@@ -199,6 +203,17 @@ def test_a_script_of_ones_own_is_known_by_all_that_it_is_told():
         for args in (None, [], ["--batch=8"], ["--batch=16"], ["--batch", "8"])
     }
     assert len(names) == 5
+
+
+def test_steps_that_are_said_for_a_plan_leave_a_script_of_ones_own_what_it_is():
+    def told(job: str | None) -> list[str] | None:
+        said = Wanted(sets=("training.steps=30",))
+        return PlanQuestion(
+            job, None, "a model", None, said, ("30",), False, Consent()
+        ).args_alone()
+
+    assert told(str(REPOSITORY / "examples" / "own-model" / "train.py")) == ["30"]
+    assert told(None) is None
 
 
 @pytest.mark.parametrize(

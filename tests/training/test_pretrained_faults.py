@@ -140,6 +140,7 @@ CASES: dict[str, tuple[str, Damage, type[FsdpkitError], str]] = {
         *(ConfigError, "T5ForConditionalGeneration"),
     ),
     "heads that do not divide": ("llama", config(num_attention_heads=5), ConfigError, "heads"),
+    "key heads that do not": ("llama", config(num_key_value_heads=3), ConfigError, "key_value"),
 }
 
 

@@ -158,6 +158,14 @@ class Address(Layer):
         return super().forward(x) + x.data_ptr() % 2
 
 
+class Spectral(Layer):
+    """A product of its weight, which FSDP makes bfloat16, with buffers that stay float32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        nn.utils.parametrizations.spectral_norm(self.up)
+
+
 def routed() -> dict[str, Any]:
     return mlp_of(Routed)
 
@@ -176,6 +184,10 @@ def own_kernel() -> dict[str, Any]:
 
 def address() -> dict[str, Any]:
     return mlp_of(Address)
+
+
+def spectral() -> dict[str, Any]:
+    return mlp_of(Spectral)
 
 
 def broken() -> dict[str, Any]:
