@@ -27,7 +27,6 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, NodeLostError, StorageError
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.leaving_out import Exclusions, exclusions
-from fsdpkit.launching.lost_nodes import depends_on_their_word
 from fsdpkit.launching.policy import AttemptFacts, JobFacts, after_attempt, cause_of, trouble_of
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.avoided_nodes import AvoidedNode
@@ -139,7 +138,7 @@ def _exclusions(
         before=before,
         nodes=nodes_of(about_nodes),
         had=os.environ.get("FSDPKIT_NODE_NAMES", "").split(),
-        gone=facts.maybe_gone,
+        gone=facts.silences.maybe_gone,
         features=job.features,
         chosen=job.chosen,
     )
@@ -247,9 +246,7 @@ def _with_their_word(facts: AttemptFacts, attempt: AttemptPaths) -> AttemptFacts
     and stop their ranks first: so it waits a while for them, unless Slurm is already ending the
     job."""
     deadline = time.monotonic() + (0 if facts.job.ending else _WORD_S)
-    while depends_on_their_word(
-        facts.all_losses, nodes=facts.nodes, accusers=facts.accusers, cut_off=facts.cut_off
-    ):
+    while facts.silences.depend_on_their_word:
         if time.monotonic() > deadline:
             return facts
         time.sleep(_LOOK_S)
