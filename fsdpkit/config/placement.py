@@ -13,6 +13,7 @@ import msgspec
 
 from fsdpkit.config import assets, limits
 from fsdpkit.config.job import Resources
+from fsdpkit.config.limits import PartitionLimits
 from fsdpkit.config.linear_regex import matches
 from fsdpkit.config.offers import offers
 from fsdpkit.config.partition import NodeType, Partition, release
@@ -63,7 +64,7 @@ def place_to_plan(resources: Resources, site: LoadedSite, *, saves: bool = True)
     _refuse_what_slurm_lacks(resources, profile)
     least_s = limits.shortest_s(profile) if saves else 0
     name, partition, told = _choose_partition(resources, profile, least_s)
-    node_type = limits.among(resources, partition, limits.kinds_of(profile, partition))
+    node_type = PartitionLimits(partition, limits.kinds_of(profile, partition)).node(resources)
     told += [
         *limits.warnings(resources, str(name), partition, node_type),
         *_about_slurm(profile),
@@ -234,14 +235,16 @@ def _those_that_fit(
 ) -> list[str]:
     """Of those chosen, at least one. Raises UsageError with what is against each, and what would
     fit."""
-    ways = {name: (one, limits.kinds_of(profile, one)) for name, one in partitions.items()}
+    ways = {
+        n: PartitionLimits(p, limits.kinds_of(profile, p), least_s) for n, p in partitions.items()
+    }
     lines = [f"{_shape(resources)} does not fit {profile.title}:"]
     fitting = []
     for name in chosen:
-        partition, kinds = ways[name]
-        node = limits.among(resources, partition, kinds)
-        if wrong := limits.problems(resources, partition, node, least_s):
-            lines.append(f"  {name} ({_describe(partition, node)}): {'; '.join(wrong)}")
+        way = ways[name]
+        if wrong := way.problems(resources):
+            described = _describe(way.partition, way.node(resources))
+            lines.append(f"  {name} ({described}): {'; '.join(wrong)}")
         else:
             fitting.append(name)
     if fitting:
@@ -251,7 +254,7 @@ def _those_that_fit(
             f"{profile.title} has no partition that is chosen when none is named: name one with "
             f"--partition ({', '.join(map(shlex.quote, partitions))})"
         ]
-    raise UsageError("\n".join([*lines, *offers(resources, ways, chosen, least_s)]))
+    raise UsageError("\n".join([*lines, *offers(resources, ways, chosen)]))
 
 
 def _shape(resources: Resources) -> str:
