@@ -37,7 +37,7 @@ from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.job_ids import ONE, id_of, job_of, task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending, Trouble
-from fsdpkit.runs.reading import open_regular, read_json, read_text
+from fsdpkit.runs.reading import open_regular, read_text, table_in
 from fsdpkit.runs.record import load
 from fsdpkit.runs.saved_steps import newest_saved
 from fsdpkit.runs.shared_record import AttemptEnd, add_end
@@ -380,7 +380,7 @@ def _fruitless(
         return 0
     number = attempt.number
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
+    endings = {n: table_in(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
     rules = {n: ending.get("rule", "") for n, ending in endings.items()}
     rules[number] = trouble.failure.rule if trouble and trouble.failure else ""
     refused = [n for n, rule in rules.items() if rule == REFUSED]
@@ -423,11 +423,3 @@ def _retry(run: RunPaths) -> Retry:
     except (OSError, StorageError) as error:
         say(f"warning: what the job wants after this end is not known: {error}", sys.stderr)
         return Retry()
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
