@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import NodeType, Partition, together
@@ -21,21 +22,6 @@ _EARLY_S = 60  # by as much Slurm may deliver the warning too soon (sbatch(1), -
 START_S = 120  # modules, imports, rendezvous
 
 
-def problems(
-    resources: Resources, partition: Partition, node: NodeType, shortest_s: int = 0
-) -> list[str]:
-    """Why the job cannot run there; empty if nothing known speaks against it.
-
-    shortest_s: as `shortest_s` tells it of the site; 0: the time is not the job's own.
-    """
-    return [
-        *_of_gpus(resources, partition, node),
-        *_of_nodes(resources, partition, node),
-        *_of_time(resources, partition, shortest_s),
-        *_of_a_node(resources, node),
-    ]
-
-
 def kinds_of(profile: SiteProfile, partition: Partition) -> tuple[NodeType, ...]:
     """The kinds of nodes that it has, as far as the profile says."""
     if partition.kinds:
@@ -45,14 +31,37 @@ def kinds_of(profile: SiteProfile, partition: Partition) -> tuple[NodeType, ...]
     return kinds if len(kinds) == 1 else ()
 
 
-def among(resources: Resources, partition: Partition, kinds: Sequence[NodeType]) -> NodeType:
-    """What a job gets of these: the kinds that have enough of each, together; else all of them."""
+@dataclass(frozen=True)
+class PartitionLimits:
+    """What a partition allows a job, and what is known of its nodes."""
 
-    def has_enough(kind: NodeType) -> bool:
-        of_one = [*_of_gpus(resources, partition, kind), *_of_a_node(resources, kind)]
-        return len(kinds) == 1 or not of_one
+    partition: Partition
+    kinds: tuple[NodeType, ...]
+    least_s: int = 0
+    """As `shortest_s` tells it of the site; 0: the time is not the job's own."""
 
-    return together([kind for kind in kinds if has_enough(kind)] or kinds)
+    def node(self, resources: Resources) -> NodeType:
+        """What a job gets: the kinds that have enough of each, together; else all of them."""
+
+        def has_enough(kind: NodeType) -> bool:
+            of_one = [*_of_gpus(resources, self.partition, kind), *_of_a_node(resources, kind)]
+            return len(self.kinds) == 1 or not of_one
+
+        return together([kind for kind in self.kinds if has_enough(kind)] or self.kinds)
+
+    def problems(self, resources: Resources) -> list[str]:
+        """Why the job cannot run there; empty if nothing known speaks against it."""
+        node = self.node(resources)
+        return [
+            *_of_gpus(resources, self.partition, node),
+            *_of_nodes(resources, self.partition, node),
+            *_of_time(resources, self.partition, self.least_s),
+            *_of_a_node(resources, node),
+        ]
+
+    def starts(self, resources: Resources) -> bool:
+        """Whether the job fits and would not wait for ever."""
+        return not self.problems(resources) and not [*waits(resources, self.partition)]
 
 
 def shortest_s(profile: SiteProfile) -> int:

@@ -12,26 +12,24 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from fsdpkit.config.job import MOST_NODES, Resources
-from fsdpkit.config.limits import among, problems, waits
+from fsdpkit.config.limits import PartitionLimits
 from fsdpkit.config.partition import NodeType, Partition, together
 from fsdpkit.config.units import format_time
 
-Kinds = tuple[NodeType, ...]
-Ways = Mapping[str, tuple[Partition, Kinds]]
-"""Ways to ask, by name, each with what is known of its kinds of nodes."""
 
-
-def offers(resources: Resources, ways: Ways, chosen: Collection[str], shortest_s: int) -> list[str]:
+def offers(
+    resources: Resources, ways: Mapping[str, PartitionLimits], chosen: Collection[str]
+) -> list[str]:
     """Lines that say it to the person who asked; empty if nothing would fit.
 
     chosen: those of `ways` that the request may get as it stands.
     """
-    others = {n: way for n, way in ways.items() if n not in chosen and way[0].offered}
+    others = {n: way for n, way in ways.items() if n not in chosen and way.partition.offered}
     lines = []
-    if takers := [n for n, way in others.items() if starts(resources, *way, shortest_s)]:
+    if takers := [n for n, way in others.items() if way.starts(resources)]:
         named = "; ".join(f"--partition {shlex.quote(name)}" for name in takers)
         lines.append(f"As asked it fits with {named}.")
-    found = {name: _nearest(resources, *ways[name], shortest_s) for name in chosen}
+    found = {name: _nearest(resources, ways[name]) for name in chosen}
     nearest = {name: shape for name, shape in found.items() if shape is not None}
     same = {name: shape for name, shape in nearest.items() if shape.ranks == resources.ranks}
     if listed := [_options(shape, resources, name) for name, shape in (same or nearest).items()]:
@@ -39,34 +37,20 @@ def offers(resources: Resources, ways: Ways, chosen: Collection[str], shortest_s
     return lines
 
 
-def _fits(resources: Resources, partition: Partition, kinds: Kinds, shortest_s: int) -> bool:
-    node = among(resources, partition, kinds)
-    return not problems(resources, partition, node, shortest_s)
-
-
-def starts(resources: Resources, partition: Partition, kinds: Kinds, shortest_s: int) -> bool:
-    """Whether it fits and would not wait for ever."""
-    fits = _fits(resources, partition, kinds, shortest_s)
-    return fits and not [*waits(resources, partition)]
-
-
-def _nearest(
-    resources: Resources, partition: Partition, kinds: Kinds, shortest_s: int
-) -> Resources | None:
+def _nearest(resources: Resources, way: PartitionLimits) -> Resources | None:
     """The job in the shape that comes closest to its number of ranks, on the fewest nodes, with its
     time cut to the limit; of two as close the one that needs least else changed, then the smaller.
     Spare nodes are kept if any shape fits with them."""
     for spare in dict.fromkeys((resources.spare, 0)):
         asked = msgspec.structs.replace(resources, spare=spare)
-        most = together(kinds).gpus
+        most = together(way.kinds).gpus
         tried = []
         for gpus in range(1, most + 1) if most else [asked.gpus]:
             changed = {"gpus": gpus, "memory": None, "cpus_per_gpu": None}
-            node = among(msgspec.structs.replace(asked, **changed), partition, kinds)
-            counts = _counts(asked, partition, node, gpus, shortest_s)
-            tried += [_trial(asked, partition, node, nodes, gpus) for nodes in counts]
-        fitting = [one for one in tried if _fits(one, partition, kinds, shortest_s)]
-        if fitting:
+            node = way.node(msgspec.structs.replace(asked, **changed))
+            counts = _counts(asked, way, node, gpus)
+            tried += [_trial(asked, way.partition, node, nodes, gpus) for nodes in counts]
+        if fitting := [one for one in tried if not way.problems(one)]:
             return min(fitting, key=lambda one: _distance(one, asked))
     return None
 
@@ -76,19 +60,18 @@ def _distance(shape: Resources, asked: Resources) -> tuple[int, ...]:
     return abs(shape.ranks - asked.ranks), sum(cut), shape.ranks, shape.nodes
 
 
-def _counts(
-    resources: Resources, partition: Partition, node: NodeType, gpus: int, shortest_s: int
-) -> Iterator[int]:
+def _counts(resources: Resources, way: PartitionLimits, node: NodeType, gpus: int) -> Iterator[int]:
     """Numbers of nodes among which the nearest is, if any fits with so many GPUs each: without the
     spare ones, which every limit counts."""
-    spare, hours, of_gpus = resources.spare, partition.max_node_hours, partition.max_gpu_hours
+    spare, partition, minutes = resources.spare, way.partition, way.least_s // 60 + 1
+    hours, of_gpus = partition.max_node_hours, partition.max_gpu_hours
     most = [
         MOST_NODES + spare,
         partition.max_nodes,
         node.nodes,
         partition.max_gpus_per_job and partition.max_gpus_per_job // gpus,
-        int(hours * 60 / (shortest_s // 60 + 1)) if hours is not None else None,
-        int(of_gpus * 60 / (shortest_s // 60 + 1) / gpus) if of_gpus is not None else None,
+        int(hours * 60 / minutes) if hours is not None else None,
+        int(of_gpus * 60 / minutes / gpus) if of_gpus is not None else None,
     ]
     least = [1 + spare, partition.min_nodes, -(-(partition.min_gpus_per_job or 1) // gpus)]
     low = max(n for n in least if n is not None) - spare
@@ -100,11 +83,7 @@ def _counts(
 
 
 def _trial(
-    asked: Resources,
-    partition: Partition,
-    node: NodeType,
-    nodes: int,
-    gpus: int,
+    asked: Resources, partition: Partition, node: NodeType, nodes: int, gpus: int
 ) -> Resources:
     """The job in this shape; its time, memory and cores no more than there can be."""
     limit_s = partition.max_time_s(nodes + asked.spare, (nodes + asked.spare) * gpus)

@@ -13,8 +13,9 @@ import msgspec
 
 from fsdpkit.config import assets, limits
 from fsdpkit.config.job import Resources
+from fsdpkit.config.limits import PartitionLimits
 from fsdpkit.config.linear_regex import matches
-from fsdpkit.config.offers import offers, starts
+from fsdpkit.config.offers import offers
 from fsdpkit.config.partition import NodeType, Partition, release
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
@@ -63,7 +64,7 @@ def place_to_plan(resources: Resources, site: LoadedSite, *, saves: bool = True)
     _refuse_what_slurm_lacks(resources, profile)
     least_s = limits.shortest_s(profile) if saves else 0
     name, partition, told = _choose_partition(resources, profile, least_s)
-    node_type = limits.among(resources, partition, limits.kinds_of(profile, partition))
+    node_type = PartitionLimits(partition, limits.kinds_of(profile, partition)).node(resources)
     told += [
         *limits.warnings(resources, str(name), partition, node_type),
         *_about_slurm(profile),
@@ -95,10 +96,13 @@ def for_trying_out(resources: Resources, profile: SiteProfile) -> list[str]:
     one."""
     if resources.partition is not None:
         return []
-    partitions = profile.partitions.items()
-    ways = {n: (one, limits.kinds_of(profile, one)) for n, one in partitions if one.interactive}
     least_s = limits.shortest_s(profile)
-    return [name for name, way in ways.items() if starts(resources, *way, least_s)]
+    ways = {
+        name: limits.PartitionLimits(one, limits.kinds_of(profile, one), least_s)
+        for name, one in profile.partitions.items()
+        if one.interactive
+    }
+    return [name for name, way in ways.items() if way.starts(resources)]
 
 
 def _refuse_what_slurm_lacks(resources: Resources, profile: SiteProfile) -> None:
@@ -245,14 +249,16 @@ def _those_that_fit(
 ) -> list[str]:
     """Of those chosen, at least one. Raises UsageError with what is against each, and what would
     fit."""
-    ways = {name: (one, limits.kinds_of(profile, one)) for name, one in partitions.items()}
+    ways = {
+        n: PartitionLimits(p, limits.kinds_of(profile, p), least_s) for n, p in partitions.items()
+    }
     lines = [f"{_shape(resources)} does not fit {profile.title}:"]
     fitting = []
     for name in chosen:
-        partition, kinds = ways[name]
-        node = limits.among(resources, partition, kinds)
-        if wrong := limits.problems(resources, partition, node, least_s):
-            lines.append(f"  {name} ({_describe(partition, node)}): {'; '.join(wrong)}")
+        way = ways[name]
+        if wrong := way.problems(resources):
+            described = _describe(way.partition, way.node(resources))
+            lines.append(f"  {name} ({described}): {'; '.join(wrong)}")
         else:
             fitting.append(name)
     if fitting:
@@ -262,7 +268,7 @@ def _those_that_fit(
             f"{profile.title} has no partition that is chosen when none is named: name one with "
             f"--partition ({', '.join(map(shlex.quote, partitions))})"
         ]
-    raise UsageError("\n".join([*lines, *offers(resources, ways, chosen, least_s)]))
+    raise UsageError("\n".join([*lines, *offers(resources, ways, chosen)]))
 
 
 def _shape(resources: Resources) -> str:

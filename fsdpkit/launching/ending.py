@@ -27,7 +27,6 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, NodeLostError, StorageError
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.leaving_out import Exclusions, exclusions
-from fsdpkit.launching.lost_nodes import depends_on_their_word
 from fsdpkit.launching.policy import AttemptFacts, JobFacts, after_attempt, cause_of, trouble_of
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.avoided_nodes import AvoidedNode
@@ -46,7 +45,7 @@ from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.job_ids import ONE, id_of, job_of, task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending, Trouble
-from fsdpkit.runs.reading import open_regular, read_json, read_text
+from fsdpkit.runs.reading import open_regular, read_text, table_in
 from fsdpkit.runs.record import load
 from fsdpkit.runs.saved_steps import newest_saved
 from fsdpkit.runs.shared_record import AttemptEnd, add_end
@@ -147,7 +146,7 @@ def _exclusions(
         before=before,
         nodes=nodes_of(about_nodes),
         had=os.environ.get("FSDPKIT_NODE_NAMES", "").split(),
-        gone=facts.maybe_gone,
+        gone=facts.silences.maybe_gone,
         features=job.features,
         chosen=job.chosen,
     )
@@ -263,9 +262,7 @@ def _with_their_word(facts: AttemptFacts, attempt: AttemptPaths) -> AttemptFacts
     and stop their ranks first: so it waits a while for them, unless Slurm is already ending the
     job."""
     deadline = time.monotonic() + (0 if facts.job.ending else _WORD_S)
-    while depends_on_their_word(
-        facts.all_losses, nodes=facts.nodes, accusers=facts.accusers, cut_off=facts.cut_off
-    ):
+    while facts.silences.depend_on_their_word:
         if time.monotonic() > deadline:
             return facts
         time.sleep(_LOOK_S)
@@ -399,7 +396,7 @@ def _fruitless(
         return 0
     number = attempt.number
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
+    endings = {n: table_in(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
     rules = {n: ending.get("rule", "") for n, ending in endings.items()}
     rules[number] = trouble.failure.rule if trouble and trouble.failure else ""
     refused = [n for n, rule in rules.items() if rule == REFUSED]
@@ -442,11 +439,3 @@ def _retry(run: RunPaths) -> Retry:
     except (OSError, StorageError) as error:
         say(f"warning: what the job wants after this end is not known: {error}", sys.stderr)
         return Retry()
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -26,7 +26,7 @@ from fsdpkit.launching.job_log import say
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.outcomes import Ending
-from fsdpkit.runs.reading import read_json, read_text
+from fsdpkit.runs.reading import read_text, record_in
 
 _LONGEST_VARIABLE = 4096
 """Characters of a variable's value; the JSON has the whole text."""
@@ -74,7 +74,7 @@ def facts(what: str, status: int, run: RunPaths, attempt: AttemptPaths, job_name
 
     `requeued`, but also `end` where Slurm had queued the job again itself, is a requeue.
     """
-    ending = _ending(attempt)
+    ending = record_in(attempt.ending, Ending)
     job_id = this_job()
     why, cause = (ending.why, ending.cause) if ending else ("", "unknown")
     event: Event = "requeue" if what == "requeued" else "failure" if status else "end"
@@ -135,12 +135,6 @@ def call(notify: Notify, told: Told) -> None:
 
 def _complain(what: str) -> None:
     say(f"the command of [notify] {what}", sys.stderr)
-
-
-def _ending(attempt: AttemptPaths) -> Ending | None:
-    with contextlib.suppress(OSError, ValueError):
-        return msgspec.convert(read_json(attempt.ending), Ending)
-    return None
 
 
 def _last_complaint(log: Path) -> str | None:

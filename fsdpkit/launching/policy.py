@@ -25,7 +25,7 @@ from fsdpkit.errors import (
     StorageError,
     UsageError,
 )
-from fsdpkit.launching.lost_nodes import maybe_gone, to_blame
+from fsdpkit.launching.lost_nodes import Losses
 from fsdpkit.runs.failures import HUNG, FailureRecord, Level
 from fsdpkit.runs.outcomes import WARNING, Cause, Ending, Trouble
 
@@ -193,25 +193,16 @@ class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts in a row, this one included, that left no newer checkpoint."""
 
     @property
-    def all_losses(self) -> list[tuple[str, ...]]:
-        return [*dict.fromkeys([*self.losses, *([self.trouble.lost] if self.trouble else [])])]
-
-    @property
-    def maybe_gone(self) -> set[str]:
-        """Nodes that the next attempt should not count on."""
-        return maybe_gone(self.all_losses, self.nodes, accusers=self.accusers, cut_off=self.cut_off)
+    def silences(self) -> Losses:
+        """Who fell silent on the way, and at the end."""
+        lost = dict.fromkeys([*self.losses, *([self.trouble.lost] if self.trouble else [])])
+        return Losses(lost, self.nodes, self.head, self.accusers, self.cut_off)
 
 
 def after_attempt(attempt: AttemptFacts, retry: Retry) -> Ending:
     """After srun: end the job with which status, or requeue it without which nodes."""
     trouble, job = attempt.trouble, attempt.job
-    avoid = to_blame(
-        attempt.all_losses,
-        attempt.nodes,
-        attempt.head,
-        accusers=attempt.accusers,
-        cut_off=attempt.cut_off,
-    )
+    avoid = attempt.silences.to_blame
     if trouble is None and attempt.status == 0 and not attempt.decided:
         why = "srun ended with status 0, but the agents left no verdict: nobody knows what was done"
         return Ending(action="end", status=FsdpkitError.exit_code, cause="unknown", why=why)

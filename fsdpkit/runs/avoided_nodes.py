@@ -15,7 +15,7 @@ import msgspec
 
 from fsdpkit.errors import FsdpkitError, StorageError, UsageError
 from fsdpkit.runs.layout import make_directory, write_atomically
-from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.record import RunId, Time, load, now_s
 
 _DIRECTORY = "avoided-nodes"
@@ -60,11 +60,8 @@ def avoided(runs: Path, now_s: float) -> list[AvoidedNode]:
     found = []
     for path in sorted((runs / _DIRECTORY).glob("[!.]*.json")):
         node = path.name.removesuffix(".json")
-        try:
-            note = msgspec.json.decode(read_bytes(path, own=True), type=_Note)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        if _NODE.fullmatch(node) and note.until_s > now_s:
+        note = record_in(path, _Note, own=True)
+        if note is not None and _NODE.fullmatch(node) and note.until_s > now_s:
             found.append(AvoidedNode(node, note.why, note.run_id, note.since_s, note.until_s))
     return found
 

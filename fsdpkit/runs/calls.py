@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from fsdpkit.errors import DamagedError
 from fsdpkit.runs.layout import AttemptPaths, write_atomically, write_new
-from fsdpkit.runs.reading import open_own, read_bytes
+from fsdpkit.runs.reading import open_own, record_in
 
 ENTRY = "call_function.py"
 """The script of such a job, by which it is known."""
@@ -85,13 +85,8 @@ def write_raised(attempt: AttemptPaths, raised: CallFailure) -> None:
 
 def read_raised(attempt: AttemptPaths, ranks: int) -> list[CallFailure]:
     """What the ranks recorded, in the order of failure; unreadable ones are skipped."""
-    found = []
-    for rank in range(ranks):
-        try:
-            found.append(msgspec.json.decode(read_bytes(attempt.raised(rank)), type=CallFailure))
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-    return sorted(found, key=lambda raised: raised.time_ns)
+    told = (record_in(attempt.raised(rank), CallFailure) for rank in range(ranks))
+    return sorted((one for one in told if one is not None), key=lambda raised: raised.time_ns)
 
 
 def read_result(attempt: AttemptPaths, rank: int) -> Any:

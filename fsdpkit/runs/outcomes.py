@@ -7,13 +7,13 @@ The head node's agent writes the verdict (launching/conductor.py), the batch she
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
 from fsdpkit.runs.failures import FailureRecord
 from fsdpkit.runs.layout import write_atomically
-from fsdpkit.runs.reading import read_json
+from fsdpkit.runs.reading import record_in
 
 Cause = Literal[
     "done",
@@ -96,15 +96,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How long the job's log was: the next attempt of the job adds to it."""
 
 
-Record = TypeVar("Record", AttemptVerdict, Ending)
-
-
-def read(path: Path, kind: type[Record]) -> Record | None:
-    """The record; None where it is not there or is none."""
-    try:
-        return msgspec.convert(read_json(path), kind)
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors, too
-        return None
+read = record_in
 
 
 def write(path: Path, record: AttemptVerdict | Ending) -> None:

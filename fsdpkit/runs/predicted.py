@@ -17,7 +17,7 @@ from msgspec import Meta
 from fsdpkit.bounded import NOTE_BYTES
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.layout import RunPaths, write_atomically
-from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.record import Count, Time
 
 Positive = Annotated[float, Meta(gt=0, le=1e30)]
@@ -87,9 +87,7 @@ def predicted_of(paths: RunPaths, job_id: str | None = None) -> Predicted | None
 
 
 def read_predicted(path: Path) -> Predicted | None:
-    try:
-        found = msgspec.json.decode(read_bytes(path, NOTE_BYTES), type=Predicted)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    if (found := record_in(path, Predicted, NOTE_BYTES)) is None:
         return None
     spans = (found.tokens_per_s, found.samples_per_s, found.step_s, found.mfu)
     in_order = all(s is None or s.low <= s.middle <= s.high for s in spans)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
 
 from fsdpkit.bounded import RECORD_BYTES, descriptor
 from fsdpkit.bounded import open_regular as open_regular
@@ -19,6 +21,7 @@ from fsdpkit.bounded import read_bytes as read_bytes
 from fsdpkit.config.ownership import first_open_to_all, group_or_others_write
 from fsdpkit.errors import StorageError
 
+Record = TypeVar("Record")
 LARGEST = 1e100
 """Number that is computed with: what is made of a few of them still fits into a float."""
 
@@ -67,6 +70,17 @@ def read_text(path: str | os.PathLike[str], most: int = RECORD_BYTES) -> str:
 def read_json(path: Path) -> Any:
     """The content of the JSON file. Raises OSError, or ValueError if it is not JSON."""
     return parsed(read_bytes(path))
+
+
+def record_in(
+    path: Path, kind: type[Record], most: int = RECORD_BYTES, *, own: bool = False
+) -> Record | None:
+    """The record that the JSON file holds; None where it is not there, or is none. own: also None
+    for another user's."""
+    try:
+        return msgspec.json.decode(read_bytes(path, most, own=own), type=kind)
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return None
 
 
 def table_in(path: Path) -> dict[str, Any]:

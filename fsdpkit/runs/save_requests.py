@@ -14,13 +14,12 @@ import contextlib
 import json
 import os
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 from fsdpkit.bounded import NOTE_BYTES
 from fsdpkit.runs.checkpoint_writing import CLAIM
 from fsdpkit.runs.layout import TaskPaths, write_atomically, write_new
-from fsdpkit.runs.reading import read_json, read_text
+from fsdpkit.runs.reading import read_text, table_in
 
 _ID = re.compile(r"[0-9a-f]{16}")
 
@@ -81,12 +80,9 @@ def answer(task: TaskPaths, asked: str | None, told: SaveAnswer) -> None:
 
 def answer_to(task: TaskPaths, asked: str) -> SaveAnswer | None:
     """What became of the request; None if that is not recorded yet."""
-    try:
-        table = read_json(task.save_answered)
-        step, problem, path = table["step"], table["problem"], table.get("path")
-        if table["id"] != asked or not isinstance(step, int | None):
-            return None
-    except (OSError, ValueError, KeyError, TypeError):
+    table = table_in(task.save_answered)
+    step, problem, path = table.get("step"), table.get("problem"), table.get("path")
+    if table.get("id") != asked or not isinstance(step, int | None):
         return None
     return SaveAnswer(
         step,
@@ -107,13 +103,6 @@ def saves_there(task: TaskPaths, attempt: int) -> bool:
     """Whether a trainer of this attempt has claimed the checkpoints, or said that it looks for
     requests."""
     return any(
-        _attempt_in(file) == task.attempt(attempt).dir.name
+        table_in(file).get("attempt") == task.attempt(attempt).dir.name
         for file in (task.checkpoints / CLAIM, task.save_heard)
     )
-
-
-def _attempt_in(file: Path) -> object:
-    try:
-        return read_json(file)["attempt"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from fsdpkit.bounded import SHARED_BYTES
 from fsdpkit.runs.layout import RunPaths, write_atomically
-from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.reading import read_bytes, record_in
 from fsdpkit.runs.record import Count, Number, RunId, Time
 
 FOLDER = "audit"
@@ -76,8 +76,7 @@ def share(paths: RunPaths, record: SharedRecord, folders: list[Path]) -> None:
     """Share with the centres that own these folders, and note it for the job. Failing to write is
     ignored: a run must not fail because of it."""
     with contextlib.suppress(OSError):
-        with contextlib.suppress(OSError, ValueError, RecursionError):  # of a run that is resumed
-            before = msgspec.json.decode(read_bytes(paths.shared_record, own=True), type=_Kept)
+        if before := record_in(paths.shared_record, _Kept, own=True):  # of a run that is resumed
             record = msgspec.structs.replace(record, ends=before.record.ends)
         kept = _Kept(folders=[str(folder) for folder in folders], record=record)
         write_atomically(paths.shared_record, msgspec.json.encode(kept), private=True)
@@ -87,11 +86,12 @@ def share(paths: RunPaths, record: SharedRecord, folders: list[Path]) -> None:
 
 def add_end(paths: RunPaths, task: int | None, end: AttemptEnd) -> None:
     """Add how an attempt ended, of a run that is shared."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
+    with contextlib.suppress(OSError):
         own = task is not None
         kept_path = paths.task(task).dir / paths.shared_record.name if own else paths.shared_record
         path = kept_path if kept_path.exists() else paths.shared_record
-        kept = msgspec.json.decode(read_bytes(path, own=True), type=_Kept)
+        if (kept := record_in(path, _Kept, own=True)) is None:
+            return
         ends = [*kept.record.ends, end][-_MOST_ENDS:]
         record = msgspec.structs.replace(kept.record, ends=ends, task=task)
         kept = msgspec.structs.replace(kept, record=record)

@@ -16,9 +16,8 @@ from typing import Literal
 
 import msgspec
 
-from fsdpkit.bounded import RECORD_BYTES
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_atomically
-from fsdpkit.runs.reading import read_bytes, read_text
+from fsdpkit.runs.reading import read_text, record_in
 
 _ID = re.compile(r"[0-9a-f]{16}")
 _MOST_OF_A_RANK = 128 << 10
@@ -87,9 +86,5 @@ def answer(attempt: AttemptPaths, stacks: NodeStacks) -> None:
 
 def answer_of(attempt: AttemptPaths, node: int, asked: str) -> NodeStacks | None:
     """The node's answer to this request; None if there is none yet."""
-    try:
-        data = read_bytes(attempt.node_stacks(node), RECORD_BYTES)
-        found = msgspec.json.decode(data, type=NodeStacks)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return found if (found.id, found.node) == (asked, node) else None
+    found = record_in(attempt.node_stacks(node), NodeStacks)
+    return found if found is not None and (found.id, found.node) == (asked, node) else None

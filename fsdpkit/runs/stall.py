@@ -13,9 +13,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from fsdpkit.bounded import RECORD_BYTES
 from fsdpkit.runs.layout import AttemptPaths, write_atomically
-from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.stack_requests import NodeStacks
 
 
@@ -30,10 +29,7 @@ class Stall(NodeStacks, frozen=True, kw_only=True):
 
 def read_stall(attempt: AttemptPaths, node: int) -> Stall | None:
     """None where its ranks are at work, or the file cannot be read."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):  # msgspec's are ValueErrors
-        data = read_bytes(attempt.node_still(node), RECORD_BYTES)
-        return msgspec.json.decode(data, type=Stall)
-    return None
+    return record_in(attempt.node_still(node), Stall)
 
 
 def write_stall(attempt: AttemptPaths, found: Stall) -> None:

@@ -17,7 +17,7 @@ from fsdpkit.config.trust import Consent, items_of, vouch
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import SchedulerError, StorageError, SubmissionInterrupted
 from fsdpkit.rendering.script import Plan
-from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
+from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, share
 from fsdpkit.scheduling.allowance import refuse_what_never_starts
@@ -128,14 +128,10 @@ def _call_or_find(
 
 
 def _call(plan: Plan, cluster: Cluster, paths: RunPaths, script: str) -> tuple[str, str | None]:
-    """Through submitit's executor. Without submitit the job is the same; only its results are not
-    to be had from submitit's Job."""
+    """Through submitit's executor."""
     from fsdpkit.launching.task import LaunchNode
+    from fsdpkit.scheduling.executor import FsdpkitExecutor
 
-    try:
-        from fsdpkit.scheduling.executor import FsdpkitExecutor
-    except ImportError:
-        return _call_without_submitit(cluster, paths, script)
     executor = FsdpkitExecutor(
         paths.submitit,
         script=script,
@@ -151,18 +147,6 @@ def _call(plan: Plan, cluster: Cluster, paths: RunPaths, script: str) -> tuple[s
     submitted = executor.submitted
     if submitted is None:
         raise SchedulerError("submitit returned without a submission")
-    return submitted.job_id, submitted.cluster
-
-
-def _call_without_submitit(
-    cluster: Cluster, paths: RunPaths, script: str
-) -> tuple[str, str | None]:
-    try:
-        make_directory(paths.submitit)  # the logs of the nodes lie there
-        write_atomically(paths.script, script)
-    except OSError as error:
-        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
-    submitted = cluster.submit(paths.script)
     return submitted.job_id, submitted.cluster
 
 

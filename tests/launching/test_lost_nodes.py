@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdpkit.launching.lost_nodes import maybe_gone, to_blame
+from fsdpkit.launching.lost_nodes import Losses
 
 ALL = tuple(f"node{n}" for n in range(2, 31))
 
@@ -40,12 +40,12 @@ ALL = tuple(f"node{n}" for n in range(2, 31))
 def test_one_fault_that_explains_all_is_blamed_and_otherwise_nobody(
     losses: list[tuple[str, ...]], nodes: int, facts: dict[str, object], blamed: tuple[str, ...]
 ) -> None:
-    assert to_blame(losses, nodes, "node1", **facts) == blamed  # type: ignore[arg-type]
+    assert Losses(losses, nodes, "node1", **facts).to_blame == blamed  # type: ignore[arg-type]
 
 
 def test_who_fell_silent_is_not_counted_on_unless_it_was_the_head_that_was_cut_off() -> None:
     lost = [("node2",), ("node3", "node4")]
-    assert maybe_gone(lost, 4) == {"node2", "node3", "node4"}
-    assert maybe_gone([("node2", "node3")], 3, cut_off=True) == set()
-    assert maybe_gone([("node2", "node3")], 3, accusers=["node2", "node3"]) == set()
-    assert maybe_gone([("node2", "node3")], 3, accusers=["node2"]) == {"node2", "node3"}
+    assert Losses(lost, 4).maybe_gone == {"node2", "node3", "node4"}
+    assert Losses([("node2", "node3")], 3, cut_off=True).maybe_gone == set()
+    assert Losses([("node2", "node3")], 3, accusers=["node2", "node3"]).maybe_gone == set()
+    assert Losses([("node2", "node3")], 3, accusers=["node2"]).maybe_gone == {"node2", "node3"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fsdpkit.config.job import JobSpec, Resources
-from fsdpkit.config.limits import among, kinds_of, problems, shortest_s
+from fsdpkit.config.limits import PartitionLimits, kinds_of, shortest_s
 from fsdpkit.config.partition import NodeType, Partition, together
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.site import LoadedSite
@@ -99,12 +99,12 @@ def places_of(
     left_out: list[str] = []
     for name in sorted(known, key=lambda name: not known[name].automatic):
         partition = known[name]
-        kinds = kinds_of(profile, partition)
-        most = together(kinds).gpus
+        way = PartitionLimits(partition, kinds_of(profile, partition))
+        most = together(way.kinds).gpus
         own: list[PartitionPlace] = []
         why = "no job fits"
         for gpus in range(1, (MANY_GPUS if most is None else max(most, 1)) + 1):
-            made = _place(spec, site, name, partition, kinds, gpus, unit)
+            made = _place(spec, site, name, way, gpus, unit)
             if isinstance(made, str):
                 why = made
             else:
@@ -116,14 +116,9 @@ def places_of(
 
 
 def _place(
-    spec: JobSpec,
-    site: LoadedSite,
-    name: str,
-    partition: Partition,
-    kinds: Sequence[NodeType],
-    gpus: int,
-    unit: TimeUnit,
+    spec: JobSpec, site: LoadedSite, name: str, way: PartitionLimits, gpus: int, unit: TimeUnit
 ) -> PartitionPlace | str:
+    partition = way.partition
     least = shortest_s(site.profile) // unit.seconds + 1
 
     def resources(nodes: int) -> Resources:
@@ -131,12 +126,12 @@ def _place(
         time = format_time(least * unit.seconds)
         return msgspec.structs.replace(spec.resources, time=time, **changed)
 
-    node = among(resources(1), partition, kinds)
+    node = way.node(resources(1))
     tried = sorted(_turning_points(partition, node, gpus, least * unit.seconds))
     why = ""
     fits = []
     for nodes in tried:
-        if wrong := problems(resources(nodes), partition, node):
+        if wrong := way.problems(resources(nodes)):
             why = wrong[0]
         else:
             fits.append(nodes)
