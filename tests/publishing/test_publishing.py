@@ -61,13 +61,6 @@ def test_versions_lie_side_by_side_and_none_ever_changes(centre: Centre) -> None
     assert {p: p.read_bytes() for p in before} == before
 
 
-def test_to_publish_the_same_again_changes_nothing(centre: Centre) -> None:
-    centre.publish(centre.template())
-    before = centre.index.read_bytes()
-    assert "as before" in centre.publish(centre.template()).out
-    assert centre.index.read_bytes() == before
-
-
 def test_who_wants_to_test_says_so_by_a_variable_or_in_the_job(
     centre: Centre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
