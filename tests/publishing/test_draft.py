@@ -323,14 +323,6 @@ def test_a_node_that_never_registered_is_of_the_kind_like_it() -> None:
     assert [k.nodes for k in drafted(GPU, node("n1") + unseen).profile.node_types.values()] == [2]
 
 
-def test_five_thousand_nodes_are_a_few_lines() -> None:
-    nodes = "".join(node(f"n{i:04}", Partitions="gpu,all") for i in range(1, 5001))
-    parts = GPU + partition("all")
-    made = drafted(parts, nodes)
-    assert "# n[0001-5000]; Slurm calls the GPU a100" in made.text
-    assert len(made.text.splitlines()) < 100
-
-
 @pytest.mark.parametrize(
     ("names", "shown"),
     [
@@ -438,18 +430,6 @@ def test_a_silent_slurm_is_given_up(slurm_says: Says, monkeypatch: pytest.Monkey
     status, printed, told = run("draft")
     assert (status, printed) == (69, "")
     assert "scontrol has not answered within" in told
-
-
-def test_without_accounting_the_limits_of_qos_stay_unknown(slurm_says: Says) -> None:
-    slurm_says(captured("24.11"), qos='echo "sacctmgr: error: no slurmdbd" >&2; exit 1')
-    status, printed, _ = run("draft")
-    profile = tomllib.loads(printed)
-    assert status == 0
-    assert any(
-        "limits of QOS: sacctmgr: show qos" in one or "no slurmdbd" in one
-        for one in profile["unknown"]
-    )
-    assert "account" not in profile
 
 
 @pytest.mark.parametrize("name", ["ours", "no/such/dir/ours.toml"])

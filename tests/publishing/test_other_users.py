@@ -156,20 +156,6 @@ def test_who_can_write_where_versions_lie_and_not_who_may_sign_changes_nothing(
     assert "others than root and the centre's owner can change" in done.stderr
 
 
-def test_a_read_only_folder_is_read_and_not_published_to(place: Place) -> None:
-    place.publish()
-    for path in (place.centre / "published").rglob("*"):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    (place.centre / "published").chmod(0o555)
-    assert place.submit("sam").returncode == 0
-    source = place.users["ada"].home / "cluster.toml"
-    place.own("ada", source, 0o644).write_text(SITE.format(title="Two"))
-    done = place.fsdpkit("ada", "publish", source, "--to", place.centre, "--key", place.key)
-    assert done.returncode == 74
-    assert "annot be" in done.stderr
-    assert place.submit("sam").returncode == 0
-
-
 def test_a_home_that_cannot_be_written_is_no_reason_to_refuse(place: Place) -> None:
     place.publish()
     done = place.fsdpkit("sam", "sites", FSDPKIT_STATE_DIR="/proc/nowhere")

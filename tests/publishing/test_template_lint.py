@@ -127,11 +127,6 @@ def test_what_cannot_be_looked_at_is_said_and_is_not_ok(small: Small) -> None:
     assert len(found) > 10
 
 
-def test_without_shellcheck_it_says_so(small: Small) -> None:
-    (found,) = (f for f in checklist(str(small())) if f.check == "shellcheck")
-    assert (found.outcome, found.told) == ("not looked at", "it is not installed here")
-
-
 def hostile(folder: Path, kind: str) -> None:
     script = folder / "job.sbatch.j2"
     if kind == "a part that is a link outside":

@@ -69,15 +69,7 @@ def test_shards_are_bfloat16_and_take_half_of_what_float32_takes(found):
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "case",
-    [
-        "full_shard",
-        "fsdp1 full_shard",
-        "hybrid_shard",
-        "no_shard",
-        "some ignored",
-        "fsdp1 no_shard",
-    ],
+    "case", ["full_shard", "fsdp1 full_shard", "hybrid_shard", "some ignored", "fsdp1 no_shard"]
 )
 def test_losses_are_those_of_float32_weights_to_rounding(found, case):
     result = found[f"{case} stochastic"]
@@ -88,8 +80,7 @@ def test_losses_are_those_of_float32_weights_to_rounding(found, case):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("engine", ["", "fsdp1 "])
-def test_modules_kept_in_float32_keep_float32_weights(found, engine):
-    result = found[f"{engine}half"]
+def test_modules_kept_in_float32_keep_float32_weights(found):
+    result = found["half"]
     assert result["types"] == ["bfloat16", "float32"]
     assert result["losses"] == pytest.approx(found["half float32"]["losses"], rel=0.03)

@@ -16,7 +16,6 @@ import fsdpkit
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.publishing.export import yaml_text
 from fsdpkit.publishing.export.build import RELEASES, App, Portal, build
-from fsdpkit.publishing.export.fields import label_of
 from fsdpkit.publishing.template_cases import sites
 from fsdpkit.publishing.template_named import open_template
 from fsdpkit.publishing.template_shell import has_shellcheck, shellcheck
@@ -171,32 +170,33 @@ def quick_app(folder: Path, portal: Portal, time: str = "00:30:00") -> App:
     return build(made.template(folder), [(made.site(folder, "heron"), "heron")], portal, job=job)
 
 
+MINUTES = {"30": None, "6": None, "31": "allowed there: 6 to 30", "5": "from 6 to 2880"}
+"""What is wrong with so many, of a partition that allows half an hour."""
+
+
 @portals.needs_ruby
-@pytest.mark.parametrize(
-    ("minutes", "wrong"),
-    [("30", None), ("6", None), ("31", "allowed there: 6 to 30"), ("5", "from 6 to 2880")],
-)
-def test_a_partition_of_half_an_hour_is_offered_in_minutes(
-    folder: Path, minutes: str, wrong: str | None
-) -> None:
+def test_a_partition_of_half_an_hour_is_offered_in_minutes(folder: Path) -> None:
     ondemand = made.on_disk(quick_app(folder, "ondemand"), folder)
     said = portals.batch_connect_defaults(ondemand)
     assert (said["fsdpkit_place"], said["fsdpkit_minutes"]) == ("heron:quick:4", "30")
-    said |= {"fsdpkit_minutes": minutes, "auto_accounts": "pas1234", "fsdpkit_directory": "/d"}
-    said |= {"fsdpkit_environment": "/e"}
-    (answer,) = portals.in_ruby("batch-connect", ondemand, [said])
-    if wrong is None:
-        assert answer["submit"]["script"]["wall_time"] == int(minutes) * 60, answer
-    else:
-        assert wrong in answer["error"]
+    said |= {"auto_accounts": "pas1234", "fsdpkit_directory": "/d", "fsdpkit_environment": "/e"}
+    forms = [{**said, "fsdpkit_minutes": minutes} for minutes in MINUTES]
+    answers = portals.in_ruby("batch-connect", ondemand, forms)
+    for (minutes, wrong), answer in zip(MINUTES.items(), answers, strict=True):
+        if wrong is None:
+            assert answer["submit"]["script"]["wall_time"] == int(minutes) * 60, answer
+        else:
+            assert wrong in answer["error"]
 
     composer = made.on_disk(quick_app(folder, "open-composer"), folder)
     said = portals.open_composer_defaults(composer)
     assert said["minutes"] == "30"
-    said |= {"minutes": minutes, "account": "pas1234", "environment": "/e"}
-    (answer,) = portals.in_ruby("open-composer", composer, [said])
-    assert (wrong or "None") in str(answer["error"])
-    assert f"\n#SBATCH --time={minutes}\n" in portals.filled_in(composer, said)
+    said |= {"account": "pas1234", "environment": "/e"}
+    forms = [{**said, "minutes": minutes} for minutes in MINUTES]
+    answers = portals.in_ruby("open-composer", composer, forms)
+    for wrong, answer in zip(MINUTES.values(), answers, strict=True):
+        assert (wrong or "None") in str(answer["error"])
+    assert "\n#SBATCH --time=6\n" in portals.filled_in(composer, forms[1])
 
 
 def test_where_every_partition_takes_hours_the_form_asks_for_them(folder: Path) -> None:
@@ -208,25 +208,6 @@ def test_where_every_partition_takes_hours_the_form_asks_for_them(folder: Path) 
     assert (hours["value"], hours["min"], hours["max"]) == (2, 1, 24)
     app = build(made.template(folder), clusters, "open-composer")
     assert "#SBATCH --time=#{hours}:00:00" in app.files["form.yml.erb"]
-
-
-@pytest.mark.parametrize(
-    ("portal", "file", "name"),
-    [("ondemand", "form.yml", "fsdpkit_place"), ("open-composer", "form.yml.erb", "place")],
-)
-def test_a_list_of_partitions_begins_with_the_default(
-    folder: Path, portal: Portal, file: str, name: str
-) -> None:
-    """Which is what a browser shows for a partition that is gone."""
-    form = yaml.safe_load(app_of(folder, portal).files[file])
-    place = form.get("attributes", form["form"])[name]
-    assert place["value"] in place["options"][0][:2]
-
-
-def test_without_dynamic_forms_each_partition_names_its_cluster(folder: Path) -> None:
-    form = yaml.safe_load(app_of(folder, "ondemand").files["form.yml"])
-    for label, value, _ in form["attributes"]["fsdpkit_place"]["options"]:
-        assert label.startswith(value.partition(":")[0])
 
 
 @portals.needs_ruby
@@ -251,17 +232,6 @@ def test_a_header_names_what_the_form_says_and_expands_nothing() -> None:
     assert header[1].startswith("# <run.id>: train on OSC Cardinal, <nodes> x <gpus> ranks.")
     assert not [line for line in header if "$" in line]
     assert [line for line in header if "requeue: the job queues itself again after" in line]
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        *(("min_free_gb", "Min free (GB)"), ("sample_s", "Sample (seconds)"), ("s", "S")),
-        *(("omp_threads", "OMP threads"), ("use_cpu", "Use CPU"), ("a__b_", "A b")),
-    ],
-)
-def test_a_forms_labels_are_words(name: str, label: str) -> None:
-    assert label_of(name) == label
 
 
 def test_two_parameters_with_one_label_keep_their_names(folder: Path) -> None:

@@ -63,16 +63,6 @@ def test_its_json_says_what_the_form_asks_for(call: Call, tmp_path: Path) -> Non
     assert sorted({*told["files"], EXPORT.record}) == sorted(tree(tmp_path / "a"))
 
 
-def test_an_app_for_several_clusters_has_a_script_for_each(call: Call, tmp_path: Path) -> None:
-    both = ("--to", "ondemand", "--cluster", "osc-cardinal", "--cluster", "osc-pitzer=pitzer")
-    assert call("template", "export", "torchrun", *both, "--output", "app").exit_code == 0
-    form = (tmp_path / "app" / "form.yml").read_text()
-    assert 'cluster: ["cardinal", "pitzer"]' in form
-    assert '"data-option-for-cluster-pitzer": false' in form
-    scripts = {path.name for path in (tmp_path / "app" / "template").glob("*.sh")}
-    assert scripts == {"script-cardinal.sh", "script-pitzer.sh"}
-
-
 def test_what_is_one_person_s_or_one_day_s_stays_behind(call: Call, tmp_path: Path) -> None:
     """And of a path nobody can tell whose it is, so each that came with the job is named."""
     (tmp_path / "mine.py").write_text("")

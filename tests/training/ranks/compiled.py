@@ -26,7 +26,6 @@ from fsdpkit.training.sharding import shard
 
 CASES: dict[str, dict[str, Any]] = {
     "fsdp2 selective": {"activation_checkpointing": "selective"},
-    "fsdp2 offload": {"activation_checkpointing": "offload"},
     "fsdp1": {"engine": "fsdp1"},
 }
 

@@ -74,20 +74,13 @@ CASES: dict[str, dict] = {
     "full_shard checkpointed selectively": SELECTIVE,
     "full_shard offloaded": {"cpu_offload": True},
     "full_shard activations offloaded": OFFLOAD,
-    "hybrid_shard activations offloaded accumulated": {**OFFLOAD, **PAIRS, "accumulate": 2},
     "full_shard wrapped by size": {"wrap": "size", "wrap_parameters": 6000},
     "full_shard wrapped by name": {
         "wrap": "names", "wrap_names": ("encoder", "decoder.block.*", "lm_head"),
     },
     "full_shard some ignored": IGNORED,
-    "full_shard some ignored with values accumulated": {
-        **IGNORED, "built": "with values", "accumulate": 2,
-    },
     "full_shard wrapped by a function": {"is_unit": is_unit},
     "shard_grad_op": {"strategy": "shard_grad_op"},
-    "shard_grad_op checkpointed accumulated": {
-        **FULL, "strategy": "shard_grad_op", "accumulate": 2,
-    },
     "hybrid_shard": PAIRS,
     "hybrid_shard_zero2": PAIRS_ZERO2,
     "no_shard": {"strategy": "no_shard"},
@@ -107,10 +100,8 @@ CASES |= {
     "fsdp1 full_shard prefetch": {**FSDP1, "prefetch": 1},
     "fsdp2 reshard to 2": {"reshard_to": 2},
     "fsdp2 reshard to node": {"reshard_to": "node"},
-    "fsdp2 reshard to 2 checkpointed accumulated": {**FULL, "reshard_to": 2, "accumulate": 2},
     "fsdp2 two blocks per unit": {"blocks_per_unit": 2},
     "fsdp2 two blocks per unit activations offloaded": {**OFFLOAD, "blocks_per_unit": 2},
-    "fsdp2 two blocks per unit prefetch": {"blocks_per_unit": 2, "prefetch": 1},
     "fsdp2 tied modules in the root": {"family": "tied modules"},
     "fsdp1 tied modules in the root": {**FSDP1, "family": "tied modules"},
     "fsdp2 tied units": {

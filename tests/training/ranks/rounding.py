@@ -27,7 +27,6 @@ HYBRID = {"strategy": "hybrid_shard", "shard_size": 2}
 CASES: dict[str, dict[str, Any]] = {
     "full_shard": {},
     "hybrid_shard": HYBRID,
-    "no_shard": {"strategy": "no_shard"},
     "some ignored": {"ignore": ("lm_head.*",)},
     "fsdp1 full_shard": {"engine": "fsdp1"},
     "fsdp1 no_shard": {"engine": "fsdp1", "strategy": "no_shard"},
@@ -95,12 +94,6 @@ def main() -> None:
             },
             "half float32": trained(ranks, PrecisionSettings(**half), None),
             "half": trained(ranks, PrecisionSettings(**half, master="bfloat16"), "stochastic"),
-            "fsdp1 half": trained(
-                ranks,
-                PrecisionSettings(**half, master="bfloat16"),
-                "stochastic",
-                engine="fsdp1",
-            ),
         }
         if ranks.is_first:
             Path(sys.argv[1]).write_text(json.dumps(found))
