@@ -367,6 +367,13 @@ def going_on(run: str) -> Iterator[None]:
         raise
 
 
+def print_sentences(lines: Iterable[str]) -> None:
+    """Each in lines of a terminal, the further ones indented below its first."""
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        click.echo("\n".join(hanging(line, "", indent)))
+
+
 def hanging(text: str, first: str, rest: str) -> list[str]:
     """Lines of a text behind `first`, the others behind `rest`; broken between words to the width
     of a terminal, and only where a person looks at one."""

@@ -16,6 +16,7 @@ from fsdpkit.cli.options import (
     WithTrainerArgs,
     complete,
     grouped,
+    print_sentences,
     wanted,
     write_file,
 )
@@ -238,7 +239,7 @@ def _compare(ask: Ask, tried: Sequence[str], as_json: bool) -> int:
     if as_json:
         print_plans(compared)
     else:
-        _print(words.rows(compared))
+        click.echo("\n".join(words.rows(compared)))
     return 0
 
 
@@ -257,7 +258,7 @@ def _largest(ask: Ask, most: str, as_json: bool) -> int:
     else:
         beyond = "" if found.beyond is None else f", {found.beyond} does not"
         click.echo(f"{most} = {found.number} fits{beyond}")
-        _print(words.table(found.plan))
+        print_sentences(words.table(found.plan))
     return 0
 
 
@@ -290,16 +291,16 @@ def _one(
     if as_json:
         print_plans([((), one), *better], expected, ahead)
     else:
-        _print(words.table(one))
+        print_sentences(words.table(one))
         if expected is not None:
             click.echo()
-            _print(speed_words.lines(expected))
+            print_sentences(speed_words.lines(expected))
         click.echo()
         print_outlook(ahead)
         if better:
             ((sets, fitting),) = better
             how = " ".join(f"--set {each}" for each in sets)
-            click.echo(f"would fit: {how} ({words.headline(fitting)})")
+            print_sentences([f"would fit: {how} ({words.headline(fitting)})"])
         elif not open_ended:
             click.echo("nothing tried here fits: use more GPUs, or training.sharding.cpu_offload")
     return 1 if one.fit in ("does not fit", "not known") else 0
@@ -320,8 +321,3 @@ def _start(asked: AskedStep, key: str) -> int:
             "training.data.source_length"
         )
     return value
-
-
-def _print(lines: Any) -> None:
-    for line in lines:
-        click.echo(line)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.json_output import answer
-from fsdpkit.cli.options import table
+from fsdpkit.cli.options import print_sentences, table
 
 if TYPE_CHECKING:
     from fsdpkit.planning.cards import Card
@@ -56,9 +56,8 @@ def show(card: Card, by: By, forget: Sequence[str], save_to: Path | None, as_jso
     if counted:
         head = ["RUN", "OF", "SITE", "GPU", "TORCH", "SHAPE", "S/STEP", "USED"]
         table(head, [_row(one) for one in counted])
-    click.echo(f"speed on {gpu}: {basis.words}")
-    for sentence in basis.left_out:
-        click.echo(f"left out: {sentence}")
+    print_sentences([f"speed on {gpu}: {basis.words}"])
+    print_sentences(f"left out: {sentence}" for sentence in basis.left_out)
     if save_to is not None:
         click.echo(f"written: {save_to}; others use it by --speed {save_to.name}")
     return 0

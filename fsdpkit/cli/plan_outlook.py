@@ -3,13 +3,13 @@ it would start, and what its saves and its data ask of the file system and of ho
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.options import print_sentences
 from fsdpkit.cli.plan_answer import Outlook
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fsdpkit.planning.forecast import Forecast
     from fsdpkit.planning.verdict import MemoryVerdict
     from fsdpkit.scheduling.soonest import PartitionStart
-
-COLUMNS = 80
 
 
 def outlook(
@@ -129,17 +127,14 @@ def _starts(
 
 
 def print_outlook(found: Outlook) -> None:
-    """For people, in lines of 80 columns."""
-    for line in _lines(found):
-        indent = " " * (len(line) - len(line.lstrip()) + 4)
-        for part in textwrap.wrap(line, COLUMNS, subsequent_indent=indent, break_long_words=False):
-            click.echo(part)
+    """For people."""
+    print_sentences(_lines(found))
     if found.balance is not None:
         from fsdpkit.reporting.printable import printable
 
         click.echo("balance, as the centre's command says it:")
         for text in found.balance.splitlines()[:12]:
-            click.echo(f"  {printable(text)[: COLUMNS - 2]}")
+            click.echo(f"  {printable(text)[:78]}")
     if found.starts:
         from fsdpkit.scheduling.soonest import lines
 

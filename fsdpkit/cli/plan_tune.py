@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from fsdpkit.cli.json_output import answer
+from fsdpkit.cli.options import print_sentences
 
 if TYPE_CHECKING:
     from fsdpkit.planning.asked import AskedStep
@@ -48,11 +47,9 @@ def search(
     if as_json:
         tuned(found)
     else:
-        for line in tuned_lines(found):
-            click.echo(line)
-        click.echo(f"speed is computed from: recorded steps; {basis.words}")
-        for line in left_out_lines(basis.left_out):
-            click.echo(line)
+        print_sentences(tuned_lines(found))
+        print_sentences([f"speed is computed from: recorded steps; {basis.words}"])
+        print_sentences(left_out_lines(basis.left_out))
     return 0 if found.fits else 1
 
 

@@ -284,7 +284,7 @@ def _described(status: Status) -> list[str]:
         lines += _labelled("why", status.waiting.sentence)
         lines += _labelled("to do", status.waiting.action)
     lines += _labelled("without", _left_out(status))
-    lines += [f"  {line}" for line in status.others]
+    lines += [part for line in status.others for part in hanging(line, "  ", " " * 13)]
     lines += _labelled("shape", shape(status.shape["nodes"], status.shape["ranks_per_node"]))
     lines += _labelled("nodes", status.nodes)
     for found in status.differences:

@@ -133,7 +133,7 @@ def _unfit(one: MeasuredSpeed, machine: MeasuredMachine) -> str:
     if one.problem:
         return one.problem
     if not one.gpu:
-        return "the GPUs it ran on are not recorded"
+        return "of a machine without a known GPU"
     if family_of(one.gpu) != family_of(machine.gpu):
         return f"of {one.gpu}: this is {machine.gpu}"
     if machine.torch is None or release_of(one.torch) != release_of(machine.torch):

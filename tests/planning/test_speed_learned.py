@@ -192,7 +192,7 @@ def test_a_recorded_step_is_kept_by_what_decides_how_long_it_takes():
         ({"torch": "2.12.1"}, "1 record of torch 2.12.1: this is 2.13.0+cu130"),
         ({"gpu": "NVIDIA A100-SXM4-80GB"}, "1 record of NVIDIA A100-SXM4-80GB: this is H100-80"),
         ({"site": "other"}, "1 record of other: this is delta"),
-        ({"gpu": ""}, "the GPUs it ran on are not recorded"),
+        ({"gpu": ""}, "of a machine without a known GPU"),
         ({"torch": ""}, "not on record"),
         ({"problem": "too short: 3 steps were logged"}, "too short: 3 steps"),
         ({"tokens_per_step": 10.0}, "of the tokens that its settings say"),
