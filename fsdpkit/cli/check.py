@@ -117,7 +117,7 @@ def _print(finding: CheckResult) -> None:
 def _check_nodes(
     request: SubmitRequest, runs: str | None, trust: tuple[str, ...], avoid: bool, as_json: bool
 ) -> int:
-    from fsdpkit.cli.submit import failure_lines
+    from fsdpkit.cli.submitting import failure_lines
     from fsdpkit.errors import NotFoundError
     from fsdpkit.runs import node_report
     from fsdpkit.scheduling import submission

@@ -18,7 +18,7 @@ from fsdpkit.cli.options import (
     say_what_is_not_read,
     wanted,
 )
-from fsdpkit.cli.submit import ending, failure_lines, outcome, print_script, rendered, say_where
+from fsdpkit.cli.submitting import ending, failure_lines, outcome, print_script, rendered, say_where
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:

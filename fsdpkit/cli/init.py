@@ -280,7 +280,7 @@ def _tell(
     *,
     batch_file: BatchFile | None = None,
 ) -> None:
-    from fsdpkit.cli.submit import say_where
+    from fsdpkit.cli.submitting import say_where
     from fsdpkit.cli.trusting import consent
     from fsdpkit.config.trust import items_of
 

@@ -17,7 +17,7 @@ import msgspec
 
 from fsdpkit.cli import hold
 from fsdpkit.cli.options import fsdpkit_as_typed, going_on
-from fsdpkit.cli.submit import ending, outcome, print_output, print_script, report
+from fsdpkit.cli.submitting import ending, outcome, print_output, print_script, report
 from fsdpkit.errors import FsdpkitError, UsageError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from fsdpkit.cli.options import (
     waiting_options,
     wanted,
 )
-from fsdpkit.cli.submit import (
+from fsdpkit.cli.submitting import (
     ending,
     outcome,
     print_output,

@@ -115,7 +115,7 @@ def start(
     **resources: Any,
 ) -> int:
     """Start a study of JOB, or add sizes to it."""
-    from fsdpkit.cli.submit import say_where
+    from fsdpkit.cli.submitting import say_where
     from fsdpkit.sweeps import scaling_study
     from fsdpkit.sweeps.scaling import MODES
 

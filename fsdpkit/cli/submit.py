@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,10 +16,8 @@ from fsdpkit.cli.options import (
     RESOURCES,
     WHAT,
     WithTrainerArgs,
-    as_typed,
     complete,
     for_seconds,
-    fsdpkit_as_typed,
     going_on,
     grouped,
     here_or_on,
@@ -28,17 +25,21 @@ from fsdpkit.cli.options import (
     waiting_options,
     wanted,
 )
+from fsdpkit.cli.submitting import (
+    ending,
+    outcome,
+    print_output,
+    print_script,
+    rendered,
+    report,
+    say_what_is_left_out,
+    say_what_the_copy_lacks,
+    say_where,
+    submitted,
+)
 from fsdpkit.cli.trusting import consent, trust_option
-from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from types import FrameType
-
-    from fsdpkit.rendering.script import Plan
-    from fsdpkit.scheduling.run import Run
-    from fsdpkit.scheduling.states import JobState
     from fsdpkit.scheduling.submission import SubmitRequest
 
 
@@ -64,16 +65,6 @@ class _Submit(WithTrainerArgs):
 
 _KEEP = "--keep-on-failure"
 _BEHIND = "Arguments of the program go after --"
-
-
-@answer("fsdpkit.submit/1")
-def submitted(run: str, job_id: str | None, cluster: str, dir: Path) -> None:
-    """A run that was submitted, or resumed."""
-
-
-@answer("fsdpkit.dry-run/1")
-def rendered(script: str) -> None:
-    """`--dry-run`: what sbatch would get; nothing was submitted."""
 
 
 @answer("fsdpkit.submit-check/1")
@@ -221,148 +212,3 @@ def _in_soonest(request: SubmitRequest) -> SubmitRequest:
     for line in lines(found):
         click.echo(f"fsdpkit: {line}", err=True)
     return replace(request, partition=first.partition)
-
-
-@contextlib.contextmanager
-def ending(run: Run) -> Iterator[None]:
-    """Around waiting for a run in this shell's own allocation: Ctrl-C, or the end of the shell,
-    ends the run, and the allocation stays."""
-    from fsdpkit.errors import SchedulerError
-
-    interrupt_at_end_of_shell()
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo(f"\nfsdpkit: ending {run.id}; the allocation stays", err=True)
-        with contextlib.suppress(SchedulerError):  # it is on file, which the run looks for
-            run.cancel()
-        click.echo(f"fsdpkit: {run.id}: {run.wait(poll_s=1.0).describe()}", err=True)
-        raise
-
-
-def interrupt_at_end_of_shell() -> None:
-    """From now on what ends this process is as Ctrl-C."""
-    import signal
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
-
-
-def print_script(script: str, as_json: bool) -> None:
-    if as_json:
-        rendered(script)
-    else:
-        sys.stdout.write(script)
-
-
-def say_where(plan: Plan, why: str = "as asked") -> None:
-    """What a person should know of the plan before it is submitted, on standard error."""
-    from fsdpkit.scheduling.cluster import cluster_of
-
-    profile = plan.site.profile
-    if notice := cluster_of(profile.kind, profile.slurm_clusters).notice:
-        reason = "" if why == "as asked" else f"{why}: "
-        click.echo(f"fsdpkit: {reason}{notice}", err=True)
-    for warning in plan.warnings:
-        click.echo(f"fsdpkit: {warning}", err=True)
-
-
-def say_what_is_left_out(names: list[str]) -> None:
-    """Inside an allocation there are dozens; outside, each is somebody's setting."""
-    names = [name for name in names if name != "SBATCH_ACCOUNT"]  # that one is in use
-    if not names:
-        return
-    if "SLURM_JOB_ID" in names:
-        told = f"inside an allocation: its {len(names)} variables are kept out of the new job"
-    else:
-        told = f"not passed on to sbatch, because directives decide: {', '.join(names)}"
-    click.echo(f"fsdpkit: {told}", err=True)
-
-
-def say_what_the_copy_lacks(run: Run) -> None:
-    """Symbolic links of a snapshot that now lead nowhere."""
-    from fsdpkit.runs.provenance import read_provenance
-
-    found = read_provenance(run.paths)
-    if found is None or found.snapshot is None or not (names := found.snapshot.dangling):
-        return
-    click.echo(
-        f"fsdpkit: symbolic links whose target is not in the copy: {first_of(names, 3)}",
-        err=True,
-    )
-
-
-def report(run: Run, as_json: bool) -> None:
-    """The run's id, its job, and how to follow it."""
-    if as_json:
-        submitted(run.id, run.job_id, run.record.cluster or run.record.site, run.dir)
-        return
-    click.echo(run.id)
-    click.echo(f"job {run.job_id}, in {run.dir}")
-    typed, where = fsdpkit_as_typed(), as_typed(run.dir)
-    click.echo(f"  {typed} logs {where} --follow\n  {typed} status {where}")
-
-
-def print_output(run: Run, first_attempt: int = 0) -> None:
-    """Rank 0's output until the run ends, of an array that of the first task."""
-    from fsdpkit.cli.logs import print_lines
-    from fsdpkit.reporting.logs.following import follow
-    from fsdpkit.reporting.logs.lines import LineFilter
-
-    task = run.record.array[0] if run.record.array else None
-    choice = LineFilter(first_attempt=first_attempt, streams=frozenset({"out"}), array_task=task)
-    print_lines(follow(run, choice), lambda source: "", live=True)
-
-
-def outcome(run: Run) -> int:
-    """Wait for the end and say how it was; the exit status."""
-    told: set[str] = set()
-
-    def tell(state: JobState) -> None:
-        for line in _never_starts(run, state):
-            if line not in told:
-                told.add(line)
-                click.echo(f"fsdpkit: {run.id}: {line}", err=True)
-
-    state = run.wait(heard=tell)
-    click.echo(f"fsdpkit: {run.id}: {state.describe()}", err=True)
-    if not state.succeeded:
-        for line in failure_lines(run):
-            click.echo(f"fsdpkit: {line}", err=True)
-        if state.outcome != "stopped":
-            command = f"{fsdpkit_as_typed()} diagnose {as_typed(run.dir)}"
-            click.echo(f"fsdpkit: why, and what to do: {command}", err=True)
-    return state.exit_status
-
-
-def _never_starts(run: Run, state: JobState) -> list[str]:
-    """Why a job will not start by itself, and what to do."""
-    from fsdpkit.reporting.pending import PendingEvidence, why
-
-    if state.phase != "pending":
-        return []
-    evidence = PendingEvidence(
-        reason=state.reason, state=state.state, job_id=run.job_id, run=run.id
-    )
-    answer = why(evidence)
-    if not answer.never:
-        return []
-    words = f"{state.state}: {answer.words}; this will not resolve by itself"
-    return [words, *([answer.action] if answer.action else [])]
-
-
-def failure_lines(run: Run) -> list[str]:
-    """The first failure on record of the job, or array task, that says how the run ended, else what
-    its script complained of, and where to look."""
-    from fsdpkit.reporting.logs.errors import first_words
-    from fsdpkit.runs.job_ids import task_of
-    from fsdpkit.scheduling.run import Run
-
-    newest = Run.open(run.dir)  # it may have been resumed meanwhile
-    job_id, state = newest.decisive_job()
-    if job_id is None or (state is not None and state.outcome == "stopped"):
-        return [f"to go on: fsdpkit resume {run.id}"]
-    return first_words(newest.first_failure(task_of(job_id)), newest.batch_log(job_id))

@@ -126,7 +126,7 @@ def start(
     With --on its trials run on a hold, side by side where --nodes leaves nodes free. Ctrl-C ends
     those that run; fsdpkit sweep advance goes on.
     """
-    from fsdpkit.cli.submit import say_what_is_left_out, say_where
+    from fsdpkit.cli.submitting import say_what_is_left_out, say_where
     from fsdpkit.scheduling.submission import leaked_variables
     from fsdpkit.sweeps import starting
     from fsdpkit.sweeps.file import load_file
@@ -147,7 +147,7 @@ def start(
 
 def _train(paths: SweepPaths, on: str | None, as_json: bool) -> int:
     """What is left, on the hold or in the queue; the exit status."""
-    from fsdpkit.cli.submit import interrupt_at_end_of_shell
+    from fsdpkit.cli.submitting import interrupt_at_end_of_shell
     from fsdpkit.errors import STOPPED_EARLY
     from fsdpkit.sweeps.on_hold import TrialPass, go_on, left
 
@@ -318,7 +318,7 @@ def report(name: str, output: str | None, runs: str | None, as_json: bool) -> in
 @json_option(_started)
 def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: bool) -> int:
     """Add trials to NAME. Optuna's samplers choose them by the results so far."""
-    from fsdpkit.cli.submit import say_where
+    from fsdpkit.cli.submitting import say_where
     from fsdpkit.sweeps import starting
 
     paths, _ = _open(name, runs)

@@ -9,7 +9,7 @@ import click
 
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete, hanging
-from fsdpkit.cli.submit import failure_lines
+from fsdpkit.cli.submitting import failure_lines
 from fsdpkit.cli.trusting import consent, trust_option
 
 if TYPE_CHECKING:

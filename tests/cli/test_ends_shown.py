@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fsdpkit.cli.submit import failure_lines, outcome
+from fsdpkit.cli.submitting import failure_lines, outcome
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.scheduling.run import Run
 from tests.conftest import Completed
