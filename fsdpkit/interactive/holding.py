@@ -45,6 +45,7 @@ def hold(
         FsdpkitError: What else `submit` raises.
 
     Examples:
+        >>> import fsdpkit
         >>> with fsdpkit.hold(nodes=2, gpus=4) as nodes:    # doctest: +SKIP
         ...     nodes.run(print, "on each rank")
         ...     nodes.run(print, "again, at once")
