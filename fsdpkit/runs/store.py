@@ -134,8 +134,7 @@ def _is_there(path: Path) -> bool:
 
 
 def find_run(run: str | os.PathLike[str], top: Path) -> Path:
-    """The directory of a run given by its path, its id, or a unique part of one; a beginning or an
-    end goes before other parts.
+    """The directory of a run given by its path, its id, or the unique beginning or end of one.
 
     Raises NotFoundError with the nearest id and where it looked.
     """
@@ -144,9 +143,9 @@ def find_run(run: str | os.PathLike[str], top: Path) -> Path:
         return direct.absolute()
     names = {p.name: p for p in all_runs(top)}
     text = str(run)
-    ends = [n for n in names if text and (n.startswith(text) or n.endswith(text))]
-    inside = [n for n in names if text and text in n]
-    matches = [n for n in names if n == text] or ends or inside
+    matches = [n for n in names if n == text] or [
+        n for n in names if text and (n.startswith(text) or n.endswith(text))
+    ]
     if len(matches) == 1:
         return names[matches[0]]
     if matches:
