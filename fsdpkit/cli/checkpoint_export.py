@@ -171,8 +171,7 @@ def _ways_to_load(target: Path, typed: Path, with_optimizer: bool) -> list[str]:
         config = json.loads((target / "config.json").read_text("utf-8"))
     lines = []
     if config.get("model_type") == "t5":
-        command = f"python examples/T5-fsdp/generate.py --weights {shlex.quote(where)}"
-        lines.append(f'{command} "some text"')
+        lines.append(f'fsdpkit generate {shlex.quote(where)} "some text"')
     if architectures := config.get("architectures"):
         lines.append(f"transformers.{architectures[0]}.from_pretrained({where!r})")
     first = min(target.glob("*.safetensors"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from fsdpkit.cli.options import complete, fsdpkit_as_typed, say_what_is_not_read
+from fsdpkit.cli.options import complete, fsdpkit_as_typed, hanging, say_what_is_not_read
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.listing import first_of
 
@@ -174,10 +174,11 @@ def _say_what_became(found: BatchFile, name: str) -> None:
         click.echo(f"{heading}:" if rows else f"{heading}: nothing")
         for each in rows:
             place = f"line {each.line}" if each.line else ""
-            if len(each.text) <= _BESIDE:
-                click.echo(f"  {place:<9}{each.text:<{_BESIDE}}  {each.note}")
-            else:
-                click.echo(f"  {place:<9}{each.text}\n  {'':<9}{'':<{_BESIDE}}  {each.note}")
+            beside, below = f"  {place:<9}{each.text:<{_BESIDE}}  ", " " * (_BESIDE + 13)
+            if len(each.text) > _BESIDE:
+                click.echo(beside.rstrip())
+                beside = below
+            click.echo("\n".join(hanging(each.note, beside, below)))
 
 
 def _refuse_silence(missing: list[str], cluster: str | None) -> None:

@@ -307,8 +307,12 @@ def waiting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+_NO_VALUE = frozenset({"", "-", "–"})
+
+
 def table(columns: list[str], rows: list[list[str]]) -> None:
-    """A table for a person; plain columns where standard output is no terminal."""
+    """A table for a person; plain columns where standard output is no terminal. On a terminal that
+    is too narrow, columns without a value are left out."""
     from rich.table import Table
     from rich.text import Text
 
@@ -316,11 +320,14 @@ def table(columns: list[str], rows: list[list[str]]) -> None:
     from fsdpkit.reporting.printable import printable
 
     screen = console()
+    widths = [max(len(r[i]) for r in [columns, *rows]) for i in range(len(columns))]
     if not screen.is_terminal:
-        widths = [max(len(r[i]) for r in [columns, *rows]) for i in range(len(columns))]
         for row in [columns, *rows]:
             click.echo("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
         return
+    if sum(widths) + 2 * len(widths) - 2 > screen.width:
+        said = [i for i in range(len(columns)) if any(r[i] not in _NO_VALUE for r in rows)]
+        columns, *rows = [[r[i] for i in said] for r in [columns, *rows]]
     made = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         # Names must stay whole to be copied; only the last column, free text, may wrap.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
     complete,
     fsdpkit_as_typed,
+    print_sentences,
     runs_option,
     table,
     wanted,
@@ -165,18 +166,25 @@ def _show(name: str, found: dict[Mode, list[Size]], as_json: bool) -> int:
         everything = [one for sizes in found.values() for one in sizes]
         return _study(name, everything, {mode: knee(sizes) for mode, sizes in found.items()})
     table([*HEAD], [row for sizes in found.values() for row in rows(sizes)])
+    print_sentences(_remarks(found))
+    return 0
+
+
+def _remarks(found: dict[Mode, list[Size]]) -> Iterator[str]:
+    """What to know of the sizes of a study."""
+    from fsdpkit.sweeps.scaling import knee
+
     for mode, sizes in found.items():
         if (where := knee(sizes)) is not None:
-            click.echo(
+            yield (
                 f"{mode}: knee at {where} nodes; the next step adds less than half of what as many "
                 "of the smallest size do"
             )
     if any(one.predicted_tokens_per_s is None for sizes in found.values() for one in sizes):
-        click.echo(
+        yield (
             "PREDICTED is empty where nothing was known of that size before it was submitted: ask "
             "fsdpkit plan about it first"
         )
-    return 0
 
 
 @command.command("write")

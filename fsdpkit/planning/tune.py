@@ -393,8 +393,9 @@ class _Search:
                 if trial and trial.place.nodes == best.place.nodes
                 and self._differs_in(trial, best) == {key}
             ]  # fmt: skip
-            said = [f"{t.place.chosen()[key]}: {self._against(t, best)}" for t in same]
-            yield Choice(key, str(mine[key]), "; ".join(said) or "nothing else was tried with it")
+            said = [f"{text(t.place.chosen()[key])}: {self._against(t, best)}" for t in same]
+            why = "; ".join(said) or "nothing else was tried with it"
+            yield Choice(key, text(mine[key]), why)
         others = sorted({t.place.nodes for t in self.trials.values() if t} - {best.place.nodes})
         for count in others:
             on_it = [t for t in self.trials.values() if t and t.place.nodes == count]

@@ -113,12 +113,18 @@ def _follows(cause: Cause) -> str:
 
 
 def general_advice(cause: Cause) -> list[Advice]:
-    return [one for one in table() if not one.words and cause.name in one.causes]
+    return [one for one in table() if not _conditional(one) and cause.name in one.causes]
+
+
+def _conditional(one: Advice) -> bool:
+    """Whether it is for some failures of its cause alone."""
+    return bool(one.words or one.phases or one.killed)
 
 
 def _particular(cause: Cause) -> Iterator[str]:
     """What to do where the words say more than the cause, on the page of the likeliest cause."""
-    on_page = [one for one in table() if one.words and (*one.causes, "exception")[0] == cause.name]
+    special = filter(_conditional, table())
+    on_page = [one for one in special if (*one.causes, "exception")[0] == cause.name]
     told = {one.say: one for one in reversed(on_page)}
     if told:
         yield from ("## In particular", "")

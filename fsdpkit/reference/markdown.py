@@ -16,7 +16,7 @@ _CODE = re.compile(r"(`[^`]+`)")
 _MARKUP = re.compile(r"\*|(?<!\w)_|_(?!\w)|\\")
 _TYPED = re.compile(
     r"(?<![\w`/.-])("
-    r"--set [\w.]+=(?:[\w…-]|\.(?=\w))+|fsdpkit(?: [a-z]+)+(?: [A-Z]+)?(?: --[a-z]+)*"
+    r"--set [\w.]+=(?:[\w…-]|\.(?=\w))+|fsdpkit(?: [a-z]+)+(?: [A-Z]+)?(?: --[a-z]+(?: \d+)?)*"
     r"|--[a-z][a-z-]+"
     r"|(?:training|resources|retry|rendezvous|parameters|environment)(?:\.\w+)+(?:=[\w-]+)?"
     r")(?![\w/])"

@@ -209,7 +209,7 @@ def _configuration(host: Host) -> dict[str, str]:
     """What ssh would do for this host. Raises RemoteError."""
     try:
         done = subprocess.run(
-            ["ssh", "-G", "--", host.name],
+            ["ssh", "-G", "-T", "--", host.name],  # without -T ssh complains of stdin
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,

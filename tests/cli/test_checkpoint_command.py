@@ -192,7 +192,7 @@ def test_an_export_has_the_bits_of_the_run_s_own(
     first, *ways = done.stdout.splitlines()
     assert re.fullmatch(r"my model: weights of step-6, \d+\.\d kB in 5 files", first)
     assert ways == [
-        "  python examples/T5-fsdp/generate.py --weights 'my model' \"some text\"",
+        "  fsdpkit generate 'my model' \"some text\"",
         "  transformers.T5ForConditionalGeneration.from_pretrained('my model')",
     ]
     theirs = {p.name: p.read_bytes() for p in trained.export.iterdir()}

@@ -137,7 +137,7 @@ def test_what_costs_little_and_needs_no_cluster_does_what_it_says(
 ) -> None:
     monkeypatch.setenv("FSDPKIT_CLUSTER", "generic")
     monkeypatch.setenv("FSDPKIT_RUNS", str(place / "runs"))
-    (sweep,) = (b.text for b in blocks("docs/many-runs.md") if "fsdpkit.sweep/1" in b.text)
+    sweep = next(b.text for b in blocks("docs/sweeps.md") if "fsdpkit.sweep/1" in b.text)
     (place / "lr.toml").write_text(sweep)
     (profile,) = (b.text for b in blocks("docs/profiles.md") if "fsdpkit.site/1" in b.text)
     (place / "ours.toml").write_text(profile)

@@ -36,7 +36,7 @@ def check_fits(resources: Resources) -> None:
 
     available_mb = psutil.virtual_memory().available / 2**20
     if resources.memory_mb is not None:
-        need_mb, why = resources.nodes * resources.memory_mb, "as --set memory asks"
+        need_mb, why = resources.nodes * resources.memory_mb, "as resources.memory says"
     else:
         need_mb, why = resources.ranks * RANK_MB, f"at least {RANK_MB} MB a process"
     if need_mb > available_mb:
