@@ -53,7 +53,7 @@ class LinearRegex:
             tree = _parser.parse(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"it is no regular expression: {error}") from None
-        self._program: list[_Instruction] = []
+        self.program: list[_Instruction] = []
         self._emit(tree, tree.state.flags)
         self._add("match")
         self.groups: dict[str, int] = dict(tree.state.groupdict)
@@ -74,7 +74,7 @@ class LinearRegex:
 
     def matches(self, text: str) -> bool:
         """Whether it matches the whole text; not, where that would take more than PATTERN_STEPS."""
-        if len(text) * len(self._program) > PATTERN_STEPS:
+        if len(text) * len(self.program) > PATTERN_STEPS:
             return False
         return self._search(text, float("inf"), whole=True) is not None
 
@@ -92,7 +92,7 @@ class LinearRegex:
             character, going = text[at : at + 1], waiting
             waiting, seen = [], set[int]()
             for place, saved in self._reached(going, seen, text, at):
-                one = self._program[place]
+                one = self.program[place]
                 if one.kind == "match" and not (whole and character):
                     found = saved
                     break  # those that follow are worse
@@ -107,7 +107,7 @@ class LinearRegex:
             place = stack.pop()
             if place not in seen:
                 seen.add(place)
-                one = self._program[place]
+                one = self.program[place]
                 stack += {"split": list(one.to), "char": [], "match": []}.get(one.kind, [place + 1])
                 yield one
 
@@ -128,7 +128,7 @@ class LinearRegex:
             if place in seen:
                 continue
             seen.add(place)
-            kind, test, to = self._program[place]
+            kind, test, to = self.program[place]
             if kind == "split":
                 stack += [(next_, saved) for next_ in reversed(to)]
             elif kind == "save":
@@ -141,13 +141,13 @@ class LinearRegex:
     # From Python's parse tree to instructions
 
     def _add(self, kind: str, test: Any = None, to: tuple[int, ...] = ()) -> int:
-        if len(self._program) >= PATTERN_SIZE:
+        if len(self.program) >= PATTERN_SIZE:
             raise ValueError("it is too large: repeat less")
-        self._program.append(_Instruction(kind, test, to))
-        return len(self._program) - 1
+        self.program.append(_Instruction(kind, test, to))
+        return len(self.program) - 1
 
     def _split(self, place: int, *to: int) -> None:
-        self._program[place] = _Instruction("split", None, to)
+        self.program[place] = _Instruction("split", None, to)
 
     def _emit(self, tree: Iterable[tuple[Any, Any]], flags: int) -> None:
         for operator, value in tree:
@@ -177,28 +177,28 @@ class LinearRegex:
             fork = self._add("split")
             self._emit(way, flags)
             ends.append(self._add("split"))
-            self._split(fork, fork + 1, len(self._program))
+            self._split(fork, fork + 1, len(self.program))
         self._emit(ways[-1], flags)
         for end in ends:
-            self._split(end, len(self._program))
+            self._split(end, len(self.program))
 
     def _repeat(self, least: int, most: Any, inner: Any, flags: int, *, greedy: bool) -> None:
         for _ in range(least):
-            before = len(self._program)
+            before = len(self.program)
             self._emit(inner, flags)
-            if len(self._program) == before:
+            if len(self.program) == before:
                 return  # nothing, however often
         forks = []
         endless = str(most) == "MAXREPEAT"
         for _ in range(1 if endless else most - least):
             forks.append(self._add("split"))
             self._emit(inner, flags)
-            if len(self._program) == forks[-1] + 1:
+            if len(self.program) == forks[-1] + 1:
                 break
         if endless:
             self._add("split", None, (forks[0],))
         for fork in forks:
-            after = len(self._program)
+            after = len(self.program)
             self._split(fork, *((fork + 1, after) if greedy else (after, fork + 1)))
 
 

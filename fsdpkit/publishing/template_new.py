@@ -1,13 +1,11 @@
 """A new template's folder, made from another one: manifest, script, README and golden scripts.
 
-The folder appears whole or not at all, and nothing that is there is ever replaced.
+Nothing that is there is ever replaced, and of a folder that cannot be made whole nothing is left.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -40,21 +38,15 @@ def new_template(name: str, source: Template, parent: Path) -> Path:
         ) from error
     target = parent.absolute() / name
     try:
-        target.mkdir()  # claims the name; an empty folder is replaced below, nothing else
+        target.mkdir()
     except FileExistsError as error:
         raise StorageError(f"{target} is there already, and nothing was changed") from error
     except OSError as error:
         raise StorageError(f"{target} cannot be made: {error.strerror}") from error
-    made = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=target.parent))
     try:
-        _fill(made, manifest, source)
-        os.chmod(made, target.stat().st_mode & 0o777)
-        os.rename(made, target)
+        _fill(target, manifest, source)
     except BaseException as error:
-        shutil.rmtree(made, ignore_errors=True)
-        with_nothing = target.is_dir() and not any(target.iterdir())
-        if with_nothing:
-            target.rmdir()
+        shutil.rmtree(target, ignore_errors=True)
         if isinstance(error, OSError):
             raise StorageError(f"{target} cannot be made: {error.strerror}") from error
         raise

@@ -45,6 +45,8 @@ SETTINGS = Shape(
     tables={"array_settings": {"1": {"environment": {"variables": {"NOTE": "it's; x"}}}}},
 )
 
+TRAINING = Shape("training", tables={"training": {"steps": 5}})
+
 
 def script_of(case: Case) -> str:
     """One script, without what differs from release to release."""
@@ -62,7 +64,7 @@ def scripts() -> list[tuple[Case, str]]:
     """Every shape for every profile that takes it; what no template's test has, for one."""
     cardinal = load_site("osc-cardinal")
     pairs = [(site, shape) for site in sites()[0] for shape in SHAPES]
-    pairs += [(cardinal, shape) for shape in (STEPS, WAITING, SETTINGS)]
+    pairs += [(cardinal, shape) for shape in (STEPS, WAITING, SETTINGS, TRAINING)]
     cases = (fitting(site, shape) for site, shape in pairs)
     return [(case, script_of(case)) for case in cases if isinstance(case, Case)]
 
