@@ -27,6 +27,36 @@ RANK = """
     time.sleep(float(sys.argv[1]))
 """
 
+NOTEBOOK = """
+    import os, signal, sys
+    import fsdpkit
+
+    def build(kept, value):
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        kept["sum"] = value * dist.get_rank()
+
+    def total(kept):
+        import torch, torch.distributed as dist
+        found = torch.tensor(float(kept["sum"]) + 1)
+        dist.all_reduce(found)
+        return found.item()
+
+    def dies(kept):
+        if os.environ["RANK"] == "3":
+            os.kill(os.getpid(), signal.SIGKILL)
+        total(kept)
+
+    ranks = fsdpkit.hold(sys.argv[1]).keep()
+    ranks.run(build, 1)
+    print(ranks.run(total), flush=True)
+    for function, word in ((dies, "SIGKILL"), (total, "gone")):
+        try:
+            ranks.run(function)
+        except fsdpkit.FunctionError as error:
+            print(word, word in str(error) and error.rank in (3, None), flush=True)
+"""
+
 
 def test_runs_on_a_hold_share_its_nodes_and_leave_it_as_it_was(alex: Person) -> None:
     assert alex.session is not None
@@ -45,9 +75,16 @@ def test_runs_on_a_hold_share_its_nodes_and_leave_it_as_it_was(alex: Person) -> 
         logs = [path.read_text() for path in ran.paths.submitit.glob("*_log.err")]
         assert ["imported anew" in text for text in logs] == [False, False], logs
 
+        notebook = alex.home / "notebook.py"
+        notebook.write_text(textwrap.dedent(NOTEBOOK))
+        argv = [sys.executable, str(notebook), hold]
+        environ = {**alex.session.env(), **alex.site}
+        cells = alex.session.start(argv, env=environ, stdout=subprocess.PIPE, text=True)
+        said, _ = cells.communicate(timeout=240)
+        assert said == "[10.0, 10.0, 10.0, 10.0]\nSIGKILL True\ngone True\n"
+
         script.write_text(script.read_text().replace("world", "edited world"))
         argv = [sys.executable, "-m", "fsdpkit", *on_it, "--nodes", "1", "--", "100"]
-        environ = {**alex.session.env(), **alex.site}
         beside = alex.session.start(argv, env=environ, stdout=subprocess.PIPE, text=True)
         name = beside.stdout.readline().strip()
         output = alex.home / "runs" / name / "attempt-0" / "rank-0.out"
