@@ -91,8 +91,9 @@ class Holder:
         signal.signal(signal.SIGTERM, self._end)
         while os.getppid() == me and (self.guests or not self.ends):
             if self.guests and time.monotonic() >= due_s:
-                if not all(guest.calls.waiting.exists() for guest in self.guests):
-                    self.busy.touch()
+                with contextlib.suppress(OSError):  # a full or absent file system ends no run
+                    if not all(guest.calls.waiting.exists() for guest in self.guests):
+                        self.busy.touch()
                 due_s = time.monotonic() + self.every_s
             sockets = [guest.connection for guest in self.guests]
             sockets += [] if self.ends else [self.listener]

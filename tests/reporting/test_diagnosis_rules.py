@@ -45,6 +45,13 @@ def test_it_is_told_as_perhaps_and_only_where_nobody_else_speaks() -> None:
     assert found(shell, agent("node1", "bad-gpu")).cause == "bad-gpu"
 
 
+def test_srun_names_the_node_that_failed_and_a_daemon_only_where_it_runs_itself() -> None:
+    lost = "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED DUE TO NODE FAILURE ***\n"
+    survivor = Voice(kind="agent", node="node1", logs=(LogText(lost, Path("7_0_log.err")),))
+    told = found(survivor, batch("srun: error: Node failure on node2\n"))
+    assert (told.cause, told.node) == ("node-failure", "node2")
+
+
 def test_a_part_of_a_file_begins_with_the_last_line_that_has_the_words(tmp_path: Path) -> None:
     log = tmp_path / "rank-5.err"
     log.write_text("step\n[rank5]: Traceback\none\n[rank5]: Traceback\ntwo\n" + "noise\n" * 99)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -29,9 +29,9 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
         inside = [f for f in findings if f.level < Level.OUTSIDE or f.cause in _BREAKS]
         if any(f.level >= Level.OWN for f in inside):
             findings = inside
-    if attempt.verdict is not None and (trouble := attempt.verdict.trouble) and trouble.lost:
+    if lost := _lost(findings, attempt):
         # All neighbours of a node that is gone report the same: they lost it.
-        others = [f for f in findings if f.cause == "node-failure" and f.node not in trouble.lost]
+        others = [f for f in findings if f.cause == "node-failure" and f.node not in lost]
         findings = [f for f in findings if f not in others] or findings
     if not findings:
         return None
@@ -50,6 +50,14 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
         or _waited_for(first, findings, attempt)
         or _with_victim(first, findings, attempt)
     )
+
+
+def _lost(findings: Sequence[Finding], attempt: AttemptEvidence) -> Collection[str | None]:
+    """The nodes that are gone, by the agents; where they could not say so, by srun."""
+    if attempt.verdict is not None and (trouble := attempt.verdict.trouble) and trouble.lost:
+        return trouble.lost
+    by_srun = (f for f in findings if f.cause == "node-failure" and f.speaker == "batch")
+    return {f.node for f in by_srun if f.node is not None}
 
 
 def _surest(candidates: Sequence[Finding]) -> Finding:

@@ -110,7 +110,10 @@ def _slurm(run: OpenRun) -> tuple[Allocation, set[str]]:
         raise SchedulerError(f"squeue does not say what runs on the hold {run.id}")
     guests = table_in(run.paths.guests)
     there = {step.run for step in steps if step.name.startswith(SCRIPT_STEP)} - {run.id}
-    return found, {node for guest in there for node in guests.get(guest, found.nodes)}
+    # The file may be broken: a run of which it names no nodes counts as being on all.
+    on = [guests.get(guest) for guest in there]
+    taken = [[*map(str, nodes)] if isinstance(nodes, list) else found.nodes for nodes in on]
+    return found, {node for nodes in taken for node in nodes}
 
 
 def idle_limit_s(wanted_s: int | None, site: LoadedSite) -> int:
