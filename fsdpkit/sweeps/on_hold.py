@@ -34,8 +34,7 @@ from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.advancing import decide
 from fsdpkit.sweeps.job_files import working_in
 from fsdpkit.sweeps.own_runs import OwnTrial, own_trials, told_in
-from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions, write_decision
-from fsdpkit.sweeps.record_files import as_file_of
+from fsdpkit.sweeps.record import SweepPaths, SweepRecord, as_file_of, decisions, write_decision
 from fsdpkit.sweeps.results import results
 
 _LOOK_S = 10.0
