@@ -169,17 +169,14 @@ def _left(remain: Sequence[int], paths: SweepPaths) -> str:
 
 def _print_trials(prepared: CheckedTrials) -> None:
     from fsdpkit.config.array_tasks import text
+    from fsdpkit.sweeps.table import short
 
     keys = list(prepared.trials[0])
     rows = [
         [str(number), *(text(settings[key]) for key in keys)]
         for number, settings in zip(prepared.numbers, prepared.trials, strict=True)
     ]
-    table(["TRIAL", *map(_short, keys)], rows)
-
-
-def _short(key: str) -> str:
-    return key.removeprefix("training.").removeprefix("args.")
+    table(["TRIAL", *map(short, keys)], rows)
 
 
 def _report(paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, as_json: bool) -> None:

@@ -23,8 +23,7 @@ from fsdpkit.scheduling.run import Run
 from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.halving import Decision, changes, ranked, survivors, survivors_of
 from fsdpkit.sweeps.next_job import LOOK_S, submit_next
-from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions
-from fsdpkit.sweeps.record_files import as_file_of
+from fsdpkit.sweeps.record import SweepPaths, SweepRecord, as_file_of, decisions
 from fsdpkit.sweeps.results import Result, judged, results
 from fsdpkit.sweeps.space import words
 

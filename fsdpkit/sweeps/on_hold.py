@@ -24,6 +24,7 @@ from fsdpkit.config.site import choose_site
 from fsdpkit.config.trust import Consent
 from fsdpkit.errors import FsdpkitError, SchedulerError, UsageError
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.scheduling.asking import Pace
 from fsdpkit.scheduling.here.held import free_on
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
@@ -34,12 +35,10 @@ from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.advancing import decide
 from fsdpkit.sweeps.job_files import working_in
 from fsdpkit.sweeps.own_runs import OwnTrial, own_trials, told_in
-from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions, write_decision
-from fsdpkit.sweeps.record_files import as_file_of
+from fsdpkit.sweeps.record import SweepPaths, SweepRecord, as_file_of, decisions, write_decision
 from fsdpkit.sweeps.results import results
 
-_LOOK_S = 10.0
-"""Between two looks whether another's run has left its nodes."""
+_WORTH_SAYING_S = 4.0
 _LEAST_S = 120
 """Of a hold that has less time left no trial is begun."""
 _MOST_AT_ONCE = 64
@@ -61,8 +60,10 @@ class TrialPass:
     """Trials and rungs: each is begun once in a pass."""
     ended: bool = False
     """Whether the hold gives no more nodes."""
+    pace: Pace = field(default_factory=Pace)
+    """Of looks at what the hold has free."""
     waited: bool = False
-    """Whether other runs were on them."""
+    """Whether it was told that other runs are on its nodes."""
 
 
 class _NextTrial(NamedTuple):
@@ -103,6 +104,7 @@ def go_on(one: TrialPass) -> list[int]:
             while True:
                 while (begun := _begin_one(one, len(waiting))) is not None:
                     trial, run = begun
+                    one.pace.news()
                     if run is not None and one.on is not None:
                         waiting[pool.submit(run.wait)] = trial, run
                 if not waiting and (one.ended or one.on is None or not left(one.paths, one.tried)):
@@ -143,14 +145,16 @@ def _rungs(paths: SweepPaths, record: SweepRecord) -> Iterator[_OpenRung]:
 
 
 def _wait_for_one(one: TrialPass, waiting: Waiting) -> None:
-    """Until one has ended, or others' may have."""
+    """Until one has ended, or others' may have: for a moment Slurm still lists what has ended."""
+    pause_s = one.pace.pause_s()
     if not waiting:
-        if not one.waited:
+        if pause_s > _WORTH_SAYING_S and not one.waited:
             one.tell("waits until there are free nodes")
-        one.waited = True
-        time.sleep(_LOOK_S)
-    for each in wait(waiting, _LOOK_S, FIRST_COMPLETED).done:
+            one.waited = True
+        time.sleep(pause_s)
+    for each in wait(waiting, pause_s, FIRST_COMPLETED).done:
         trial, _ = waiting.pop(each)
+        one.pace.news()
         try:
             one.tell(f"trial {trial}: {each.result().describe()}")
         except SchedulerError as error:
@@ -163,7 +167,11 @@ def _begin_one(one: TrialPass, going: int) -> tuple[int, Run | None] | None:
         most = record.file.limit or _MOST_AT_ONCE
         if one.ended or record.cancelled or (one.on is not None and going >= most):
             return None
-        free = _free(one, record)
+        try:
+            free = _free(one, record)
+        except SchedulerError as error:  # it is asked again
+            one.tell(str(error))
+            return None
         found = None if one.ended else _next(one, record)
         if found is None:
             return None

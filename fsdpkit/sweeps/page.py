@@ -70,22 +70,7 @@ def page(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> str
             "judged_by": len(judged_by),
             "least": LEAST,
             "halved": record.halving is not None,
-            "rungs": _rungs(paths, record),
             "now": f"{moment(made_s)} {zone_name(made_s)}",
             "version": __version__,
         },
     )
-
-
-def _rungs(paths: SweepPaths, record: SweepRecord) -> list[dict[str, str]]:
-    """A line for each decision."""
-    return [
-        {
-            "batch": str(number_),
-            "rung": str(decision.rung),
-            "of": str(len(decision.judged)),
-            "survivors": ", ".join(map(str, decision.survivors)) or "none",
-        }
-        for number_ in range(len(record.batches))
-        for decision in decisions(paths, record, number_)
-    ]

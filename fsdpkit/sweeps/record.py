@@ -19,17 +19,27 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from fsdpkit.config.fields import Scalar
-from fsdpkit.errors import StorageError
+from fsdpkit.config.loading import FileTables
+from fsdpkit.config.spelling import nearest
+from fsdpkit.config.trust import vouch
+from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.lock import locked
+from fsdpkit.runs.reading import read_bytes
 from fsdpkit.runs.record import JobId, Number, RunId, Time
 from fsdpkit.sweeps.file import Halving, SweepFile
 from fsdpkit.sweeps.halving import Decision
-from fsdpkit.sweeps.record_files import changing, directory_of, read_record, write_record
+
+T = TypeVar("T")
+
+_PATIENCE_S = 30.0
+"""How long one waits for who changes a record at this moment."""
 
 
 class TrialBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,25 +119,63 @@ def sweeps_dir(runs: Path) -> Path:
 
 
 def sweep_paths(name: str, runs: Path) -> SweepPaths:
-    """Of the sweep of this name, or whose directory this is. Raises NotFoundError."""
-    return SweepPaths(directory_of(name, sweeps_dir(runs)))
+    """Of the sweep of this name, or whose directory this is. Raises NotFoundError with the nearest
+    name and where it looked."""
+    top = sweeps_dir(runs)
+    if "/" in name:
+        found = SweepPaths(Path(name).absolute())
+    else:
+        found = SweepPaths(top / name if name not in ("", ".", "..") else top)
+    if found.record.exists():
+        return found
+    names = [p.parent.name for p in top.glob(f"*/{found.record.name}")] if top.is_dir() else []
+    raise NotFoundError(
+        f"there is no sweep {name!r} in {top}.{nearest(name, names)} Give --runs DIR, the "
+        "directory of runs that it was started in."
+    )
 
 
 def load(paths: SweepPaths) -> SweepRecord:
     """Raises NotFoundError, or StorageError for a record not to be believed."""
-    return read_record(paths.record, SweepRecord)
+    return _read(paths.record, SweepRecord)
+
+
+def _read(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(read_bytes(path), type=kind)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path.parent} is not a sweep: it has no {path.name}") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StorageError(f"{path} is corrupt: {error}") from error
+
+
+def as_file_of(path: Path, value: msgspec.Struct) -> FileTables:
+    """The record as the file that it stands in: a job takes settings from it."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return FileTables({}, path, text, kind="sweep")
 
 
 def save(paths: SweepPaths, record: SweepRecord) -> None:
     """Complete or not at all. Raises StorageError."""
-    write_record(paths.record, record)
+    _write(paths.record, record)
+
+
+def _write(path: Path, value: msgspec.Struct) -> None:
+    file = as_file_of(path, value)
+    try:
+        write_atomically(path, file.content)
+        vouch(file)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 @contextlib.contextmanager
 def alone(paths: SweepPaths) -> Iterator[SweepRecord]:
     """The record as it stands, while nobody else changes the sweep. Raises BusyError,
     StorageError."""
-    with changing(paths.record):
+    with locked(paths.record.with_name(f"{paths.record.name}.lock"), _PATIENCE_S):
         yield load(paths)
 
 
@@ -138,7 +186,7 @@ def decisions(paths: SweepPaths, record: SweepRecord, batch: int) -> list[Decisi
         path = paths.rung(batch, rung, "json")
         if not path.exists():
             break
-        decision = read_record(path, Decision)
+        decision = _read(path, Decision)
         stray = {*decision.survivors} - {*record.batches[batch].numbers}
         if stray or decision.rung != rung:
             raise StorageError(f"{path} is not what this sweep decided: {sorted(stray)[:3]}")
@@ -147,4 +195,4 @@ def decisions(paths: SweepPaths, record: SweepRecord, batch: int) -> list[Decisi
 
 
 def write_decision(paths: SweepPaths, batch: int, decision: Decision) -> None:
-    write_record(paths.rung(batch, decision.rung, "json"), decision)
+    _write(paths.rung(batch, decision.rung, "json"), decision)

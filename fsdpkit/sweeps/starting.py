@@ -42,8 +42,7 @@ from fsdpkit.sweeps.file import (
 )
 from fsdpkit.sweeps.halving import amount, resource_word
 from fsdpkit.sweeps.job_files import as_file, working_in, write_own_job
-from fsdpkit.sweeps.record import SweepPaths, SweepRecord, TrialBatch
-from fsdpkit.sweeps.record_files import as_file_of
+from fsdpkit.sweeps.record import SweepPaths, SweepRecord, TrialBatch, as_file_of
 from fsdpkit.sweeps.results import best as best_of
 from fsdpkit.sweeps.results import results
 from fsdpkit.sweeps.space import (
