@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,6 @@ def measure(parts: Sequence[str], *, quick: bool) -> Iterator[tuple[str, dict[st
             yield part, found
 
 
-def keep(part: str, result: Mapping[str, Any], results: Path) -> None:
-    """Write the file of this part, and of no other."""
-    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-    (results / PARTS[part]).write_text(text, "utf-8")
-
-
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare plans with what was measured.")
     parser.add_argument("--quick", action="store_true", help="small numbers; write no results")
@@ -60,7 +54,8 @@ def main(words: Sequence[str] | None = None) -> int:
     for part, result in measure(parts, quick=arguments.quick):
         found[part] = result
         if not arguments.quick:
-            keep(part, result, RESULTS)
+            text = json.dumps(result, indent=1, ensure_ascii=False)
+            (RESULTS / PARTS[part]).write_text(f"{text}\n", "utf-8")
             README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
     for part, result in found.items():
         print(f"{part}\n\n{table(result)}\n")

@@ -47,7 +47,8 @@ def _published(result: Row) -> str:
         (cells for system in result["systems"] for cells in _missed(system)),
     )
     closing = (
-        f"Target: 80 % ± 8 of the intervals of rows never used hold: {_verdict(result)}. Error: "
+        "Target: 80 % ± 8 of the intervals of rows never used hold: "
+        f"{'met' if met(result) else '**missed**'}. Error: "
         "predicted rate divided by the measured one, minus one; negative means predicted too slow. "
         "Of steps that the host decides only the lower bound is stated, and has to hold. "
         f"Left out: {'; '.join(result['left_out'])}."
@@ -84,7 +85,3 @@ def _missed(system: Row) -> Iterable[tuple[str, ...]]:
 
 def _signed(share: float) -> str:
     return f"{100 * share:+.1f} %"
-
-
-def _verdict(result: Row) -> str:
-    return "met" if met(result) else "**missed**"

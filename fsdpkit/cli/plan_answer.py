@@ -33,8 +33,6 @@ class PlannedMemory:
     communicators: int
     total_bytes: int
     """Reserved and outside."""
-    measured_bytes: int | None = None
-    """None: not measured."""
     peak: str
     """The moment: phase, module, operation."""
     peak_step: int

@@ -46,8 +46,6 @@ class MemoryVerdict:
     """Of the shards in host memory, from which a checkpoint is written while training goes on."""
     gathered: int
     """Most bytes of gathered weights and of buffers of messages at one time."""
-    after_forward: int
-    """Bytes of activations and scores when backward begins."""
     units: dict[str, int]
     """Gathered weights by unit when they are most."""
     kept: Kept
@@ -125,7 +123,6 @@ def _verdict(asked: AskedStep, tape: Tape, notes: Iterable[str]) -> MemoryVerdic
         optimizer=sum(b.size for b in tape.blocks if b.kind == "optimizer" and b.stream >= 0),
         copy=copy,
         gathered=_most(tape, ("gathered", "reduction")),
-        after_forward=_most(tape, ("activations", "logits")),
         units=units_at_most(tape),
         kept=kept_for_backward(tape),
         notes=(*notes, *tape.notes, *around.notes, *on_host, *_of_tape(tape)),

@@ -5,18 +5,11 @@ says how long a machine takes for it. It says what is done and in which order, n
 overlap and efficiency are the machine's.
 
 An operation is a computation on the GPU (or the host), a collective of a process group, or a copy
-between host and GPU. Nobody writes dependencies down, since FSDP's are few and follow from the
-order (`speed_schedule.py`):
-
-- An all-gather before the optimizer is for the next computations of its unit, which wait for it. It
-  may start while older ones are computed with, but no sooner than `gathers_ahead` allows.
-- A reduce-scatter or all-reduce in backward waits for what was computed before it, an all-reduce
-  also for its unit's reduce-scatter; the optimizer waits for all of them.
-- A collective issued in the optimizer's phase, or under no unit (`unit` None: a count of tokens, a
-  norm), waits for what was computed before it; in the optimizer's phase what comes after waits for
-  it.
-- A copy to the GPU is for the next gather or computation of its unit; one to the host follows
-  what came before of its unit, and the optimizer waits for it.
+between host and GPU. Nobody writes dependencies down: they are FSDP's, and follow from the order
+(`speed_schedule.py` says which wait for what). A collective that is issued in the optimizer's
+phase, or under no unit (`unit` None: a count of tokens, a norm), waits for what was computed
+before it; in the optimizer's phase what comes after waits for it. A copy to the GPU is for the
+next gather or computation of its unit; one to the host follows what came before of its unit.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def test_the_largest_micro_batch_is_one_that_divides_the_batch():
 def test_5_twice_the_ranks_halve_the_shards_and_leave_activations_alone():
     four, eight = planned(), planned(nodes=4)
     assert states(eight) == pytest.approx(states(four) / 2, rel=0.001)
-    assert eight.after_forward == four.after_forward
+    assert eight.kept.bytes == four.kept.bytes
 
 
 def test_6_offloading_moves_weights_gradients_and_optimizer_to_the_host():
@@ -172,7 +172,7 @@ def test_7_and_8_full_keeps_least_and_selective_some():
         planned(f"sharding.activation_checkpointing={how}") if how != "none" else planned()
         for how in ("none", "selective", "full")
     )
-    assert full.after_forward < selective.after_forward < none.after_forward
+    assert full.kept.bytes < selective.kept.bytes < none.kept.bytes
     # Of a block the result alone: rows × tokens × width × two bytes.
     assert kept_in(full)["encoder.block.1"] == 2 * 64 * WIDTH * 2
     assert kept_in(none)["encoder.block.1"] > 10 * kept_in(full)["encoder.block.1"]
@@ -217,7 +217,7 @@ def test_11_each_part_of_mixed_precision_changes_the_bytes_of_its_own():
     # Norms in float32 are gathered in four bytes, and what they return is cast back.
     gathered = {size for unit, size in whole(norms).items() if "layer_norm" in unit}
     assert gathered == {2 * 4 * WIDTH, 3 * 4 * WIDTH}
-    assert norms.after_forward > mixed.after_forward
+    assert norms.kept.bytes > mixed.kept.bytes
 
 
 # 12 to 14: over which ranks
