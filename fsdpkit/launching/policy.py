@@ -80,14 +80,13 @@ def cause_of(failure: FailureRecord) -> Cause:
     return found.retry if found else "crash"
 
 
-_SETTINGS = {error.exit_code for error in (UsageError, ConfigError, NotFoundError, NodeError)}
+_OWN_SETTINGS = (UsageError, ConfigError, NotFoundError, NodeError)
+_SETTINGS = {error.exit_code for error in _OWN_SETTINGS}
+_OWN_ERRORS = {error.__name__ for error in _OWN_SETTINGS}
 
 
 def _is_own(failure: FailureRecord) -> bool:
     return failure.exception.rpartition(".")[2] in _OWN_ERRORS
-
-
-_OWN_ERRORS = {error.__name__ for error in (UsageError, ConfigError, NotFoundError, NodeError)}
 
 
 class Restart(msgspec.Struct, frozen=True):
@@ -120,12 +119,7 @@ def after_launch(
         if spares < len(trouble.lost) or not trouble.lost:
             return EndAttempt("no spare node is left (resources.spare)" if trouble.lost else "")
     else:
-        action = {
-            "crash": retry.on_crash,
-            "hang": retry.on_hang,
-            "out-of-memory": retry.on_out_of_memory,
-        }[trouble.cause]
-        if action != "restart":
+        if _action_on(trouble.cause, retry) != "restart":
             return EndAttempt("")
         if earlier and came_back(trouble, earlier[-1]):
             why = f"it came back {_where(trouble.step)}, so starting again does not help"
