@@ -16,6 +16,7 @@ import fsdpkit
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.publishing.export import yaml_text
 from fsdpkit.publishing.export.build import RELEASES, App, Portal, build
+from fsdpkit.publishing.export.fields import label_of
 from fsdpkit.publishing.template_cases import sites
 from fsdpkit.publishing.template_named import open_template
 from fsdpkit.publishing.template_shell import has_shellcheck, shellcheck
@@ -232,6 +233,11 @@ def test_a_header_names_what_the_form_says_and_expands_nothing() -> None:
     assert header[1].startswith("# <run.id>: train on OSC Cardinal, <nodes> x <gpus> ranks.")
     assert not [line for line in header if "$" in line]
     assert [line for line in header if "requeue: the job queues itself again after" in line]
+
+
+def test_a_forms_labels_are_words() -> None:
+    names = ("min_free_gb", "omp_threads", "use_cpu", "a__b_")
+    assert [*map(label_of, names)] == ["Min free (GB)", "OMP threads", "Use CPU", "A b"]
 
 
 def test_two_parameters_with_one_label_keep_their_names(folder: Path) -> None:
