@@ -59,3 +59,11 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ),
         RENDERED_ONCE,
     ] = None
+    accelerate_args: Annotated[
+        list[Text],
+        Meta(
+            description="Options of `accelerate launch`, such as --use_fsdp: the script gets the "
+            "environment variables that they stand for; the number of processes is the job's."
+        ),
+        RENDERED_ONCE,
+    ] = []

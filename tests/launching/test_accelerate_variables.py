@@ -41,11 +41,12 @@ def given(
 ) -> Callable[..., Run]:
     """A finished run of two ranks whose script prints its environment."""
 
-    def run(config: Path) -> Run:
+    def run(config: Path | None, *options: str) -> Run:
         words = ["--cluster", "local", *COLD, "--nodes", "1", "--gpus", "2", "--json"]
         script = str(write_script("shows.py", SHOWS))
-        key = f"launch.accelerate_config={config}"
-        ran = Run.open(answer_of(fsdpkit("submit", script, *words, "--set", key))["dir"])
+        words += ["--set", f"launch.accelerate_config={config or ''}"]
+        words += ["--set", f"launch.accelerate_args={json.dumps(options)}"]
+        ran = Run.open(answer_of(fsdpkit("submit", script, *words))["dir"])
         ran.wait(poll_s=0.1)
         return ran
 
@@ -53,15 +54,19 @@ def given(
 
 
 @pytest.mark.local
+@pytest.mark.parametrize("options", [(), ("--fsdp_sharding_strategy", "2")])
 def test_the_script_finds_what_accelerate_launch_gives(
-    given: Callable[..., Run], write_script: Callable[..., Path], tmp_path: Path
+    given: Callable[..., Run],
+    write_script: Callable[..., Path],
+    tmp_path: Path,
+    options: tuple[str, ...],
 ) -> None:
     config = tmp_path / "fsdp.yaml"
     config.write_text(FSDP)
-    run = given(config)
+    run = given(config, *options)
     assert run.wait().succeeded
     launch = ["accelerate.commands.accelerate_cli", "launch", "--main_process_port", "0"]
-    call = [sys.executable, "-m", *launch, "--config_file", str(config)]
+    call = [sys.executable, "-m", *launch, "--config_file", str(config), *options]
     done = subprocess.run(
         [*call, str(write_script("shows.py", SHOWS))], capture_output=True, text=True, check=True
     )
@@ -83,3 +88,15 @@ def test_what_accelerate_refuses_ends_the_job_with_its_words(
     assert failure is not None
     assert "launch.accelerate_config: " in failure
     assert "unknown keys (['mixed_precison'])" in failure
+
+
+@pytest.mark.local
+def test_options_alone_say_it_too_and_one_that_accelerate_lacks_is_named(
+    given: Callable[..., Run],
+) -> None:
+    run = given(None, "--use_fsdp", "--fsdp_sharding_strategy", "1")
+    assert json.loads(run.rank_log(0).read_text())["FSDP_SHARDING_STRATEGY"] == "1"
+    refused = given(None, "--use_fsdpp").first_failure()
+    assert refused is not None
+    assert "launch.accelerate_args: " in refused
+    assert "unrecognized arguments: --use_fsdpp" in refused

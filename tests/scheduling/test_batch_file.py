@@ -356,3 +356,11 @@ def test_what_is_unclear_is_refused_in_a_sentence(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)) as caught:
         moved(text)
     assert len(str(caught.value)) < 600
+
+
+def test_how_accelerate_trains_stays_said() -> None:
+    said = "--use_fsdp --fsdp_sharding_strategy 1 --mixed_precision bf16"
+    found = moved(f"{TWO_BY_FOUR}srun accelerate launch --num_machines 2 {said} train.py")
+    assert found.tables["launch"] == {"accelerate_args": said.split()}
+    alone = moved(f"{TWO_BY_FOUR}accelerate launch --mixed_precision bf16 train.py")
+    assert alone.tables["environment"]["variables"] == {"ACCELERATE_MIXED_PRECISION": "bf16"}

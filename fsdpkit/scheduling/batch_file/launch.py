@@ -106,6 +106,8 @@ class StartedProgram:
     nodes: str | None = None
     container: str | None = None
     accelerate_config: str | None = None
+    accelerate_args: list[str] = field(default_factory=list)
+    """Options of `accelerate launch` that say how it is trained."""
     variables: dict[str, str] = field(default_factory=dict)
     dropped: list[tuple[str, str]] = field(default_factory=list)
     """Pieces that are not needed any more, and why."""
@@ -282,15 +284,27 @@ def _launched(launcher: _Launcher, words: list[str], launch: StartedProgram) -> 
     launch.launcher, launch.total = launcher.name, launcher.total
     launch.processes = split.last(launcher.processes) or launcher.without
     launch.nodes = split.last(launcher.nodes)
+    of_accelerate: dict[str, str | None] = {}
     for key, value, said in split.options:
-        if launcher is _ACCELERATE and key in _BY_VARIABLE and value:
-            launch.variables[_BY_VARIABLE[key]] = value
-        elif launcher is _ACCELERATE and key == "config-file":
+        if launcher is _ACCELERATE and key == "config-file":
             launch.accelerate_config = value
         elif why := _NOT_NEEDED.get(key):
             launch.dropped.append((said, why))
-        elif key not in _ABOUT_ENTRY:
+        elif key in _ABOUT_ENTRY:
+            pass
+        elif launcher is _ACCELERATE and key:
+            of_accelerate[key] = value
+        else:
             launch.homeless.append(said)
+    if launch.accelerate_config is None and of_accelerate.keys() <= _BY_VARIABLE.keys():
+        launch.variables |= {_BY_VARIABLE[key]: value or "" for key, value in of_accelerate.items()}
+    else:
+        launch.accelerate_args = [
+            word
+            for key, value in of_accelerate.items()
+            for word in (f"--{key.replace('-', '_')}", value)
+            if word is not None
+        ]
     if not split.rest:
         return False
     program, *args = split.rest

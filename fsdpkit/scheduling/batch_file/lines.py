@@ -185,6 +185,9 @@ class BatchLines:
         config, key = self.launch.accelerate_config, "launch.accelerate_config"
         if config is not None and self._known(line, f"--config_file {config}", config, key):
             table["accelerate_config"] = config
+        said = " ".join(self.launch.accelerate_args)
+        if said and self._known(line, said, said, "launch.accelerate_args"):
+            table["accelerate_args"] = self.launch.accelerate_args
         if self.shape.ranks != self.shape.gpus:
             table["ranks_per_node"] = ranks = self.shape.ranks
             said = f"{ranks} of {self.shape.gpus} GPUs"
