@@ -119,7 +119,7 @@ CHEAP = (
     *("jobs t5", "sites osc-ascend", "templates torchrun", "completion fish", "status --json"),
     "submit --cluster ./ours.toml --dry-run",
     "submit --cluster ./ours.toml --nodes 2 --gpus 4 --dry-run",
-    "sweep lr.toml --nodes 1 --gpus 4 --dry-run",
+    "sweep lr.toml --nodes 1 --gpus 4 --set training.steps=90 --dry-run",
     "scale t5 --nodes 1,2,4,8 --gpus 4 --set training.steps=100 --dry-run",
     "template export torchrun --to ondemand --cluster osc-cardinal --output fsdpkit-app",
     "data prepare pairs.jsonl --output prepared",
