@@ -25,21 +25,14 @@ import msgspec
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, NodeLostError, StorageError
+from fsdpkit.launching.held import end_of_hold
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.leaving_out import Exclusions, exclusions
 from fsdpkit.launching.policy import AttemptFacts, JobFacts, after_attempt, cause_of, trouble_of
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.exclusions import nodes_of
-from fsdpkit.runs.failures import (
-    CHECK,
-    HEAD_SILENT,
-    HOLD_GONE,
-    REFUSED,
-    FailureRecord,
-    Level,
-    bounded,
-)
+from fsdpkit.runs.failures import CHECK, HEAD_SILENT, REFUSED, FailureRecord, Level, bounded
 from fsdpkit.runs.history import attempt_of, failures_in
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.job_ids import ONE, id_of, job_of, task_of
@@ -223,7 +216,7 @@ def gather(
         warned=verdict is not None and verdict.warned,
         why=verdict.why if verdict else "",
         came_back=verdict is not None and verdict.came_back,
-        hold_gone=_hold_gone(attempt, verdict),
+        hold_gone=end_of_hold(attempt, verdict),
         request=request,
         fruitless=_fruitless(attempt, task, trouble, retry),
     )
@@ -248,13 +241,6 @@ def _accusers(attempt: AttemptPaths) -> tuple[str, ...]:
     """Nodes that recorded that the head node does not answer."""
     told = (each.record for each in failures_in(attempt))
     return _names(one.name for one in told if one is not None and one.rule == HEAD_SILENT)
-
-
-def _hold_gone(attempt: AttemptPaths, verdict: AttemptVerdict | None) -> str:
-    if verdict is not None and verdict.by_itself and verdict.trouble and not verdict.trouble.lost:
-        return ""
-    told = (each.record for each in failures_in(attempt))
-    return next((one.words for one in told if one is not None and one.rule == HOLD_GONE), "")
 
 
 def _with_their_word(facts: AttemptFacts, attempt: AttemptPaths) -> AttemptFacts:

@@ -16,10 +16,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fsdpkit.launching.fork_server import receive, send
 from fsdpkit.launching.job_log import say
+
+if TYPE_CHECKING:
+    from fsdpkit.runs.layout import AttemptPaths
+    from fsdpkit.runs.outcomes import AttemptVerdict
 
 VARIABLE = "FSDPKIT_HOLD"
 """Name of the hold's run, in the environment of runs on it."""
@@ -129,3 +133,14 @@ def _record_end_of_hold(status: int, environ: Mapping[str, str]) -> None:
     )
     attempt = AttemptPaths(Path(environ["FSDPKIT_ATTEMPT_DIR"]))
     record_failure(failure, attempt, int(environ["SLURM_NODEID"]), name)
+
+
+def end_of_hold(attempt: AttemptPaths, verdict: AttemptVerdict | None) -> str:
+    """What is on record of that, unless a failure of its own had ended the run before."""
+    from fsdpkit.runs.failures import HOLD_GONE
+    from fsdpkit.runs.history import failures_in
+
+    if verdict is not None and verdict.by_itself and verdict.trouble and not verdict.trouble.lost:
+        return ""
+    told = (each.record for each in failures_in(attempt))
+    return next((one.words for one in told if one is not None and one.rule == HOLD_GONE), "")

@@ -154,12 +154,21 @@ def _by_ending(attempt: AttemptEvidence) -> Iterator[Finding]:
     ending = attempt.ending
     for cause in CAUSES.values():
         if ending is not None and ending.cause in cause.endings:
+            guessed = ending.asked_slurm is False or _slurm_says_another(cause.name, attempt)
             yield Finding(
                 cause=cause.name,
-                level=Level.SUMMED_UP if ending.asked_slurm is False else Level.OUTSIDE,
+                level=Level.SUMMED_UP if guessed else Level.OUTSIDE,
                 words=_how_cancelled(attempt) if cause.name == "cancelled" else ending.why,
                 quote=Quote(attempt.files[0], None, ending.why),
             )
+
+
+def _slurm_says_another(cause: str, attempt: AttemptEvidence) -> bool:
+    """Whether Slurm's state says why the shell, which saw only that the job was ended, was."""
+    state = attempt.job.state if attempt.job else None
+    if state is None or cause != "cancelled" or attempt.request not in (None, WARNING):
+        return False
+    return any(state.state in other.states for other in CAUSES.values() if other.name != cause)
 
 
 def _how_cancelled(attempt: AttemptEvidence) -> str:
@@ -271,7 +280,7 @@ def _on_record(told: FailureRecord, voice: Voice) -> Finding:
     return Finding(
         cause=told.cause,
         level=Level(min(max(told.level, Level.LOST_PEER), Level.OUTSIDE)),
-        words=in_words(told.words),
+        words=f"{': ' * (told.cause == 'cancelled')}{in_words(told.words)}",
         quote=Quote(message.file, message.line, _printable(told.words)) if message else None,
         rank=voice.rank,
         node=voice.node,

@@ -31,7 +31,7 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
             findings = inside
     if lost := _lost(findings, attempt):
         # All neighbours of a node that is gone report the same: they lost it.
-        others = [f for f in findings if f.cause == "node-failure" and f.node not in lost]
+        others = [f for f in findings if f.cause == "node-failure" and f.node not in (None, *lost)]
         findings = [f for f in findings if f not in others] or findings
     if not findings:
         return None
@@ -53,9 +53,10 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
 
 
 def _lost(findings: Sequence[Finding], attempt: AttemptEvidence) -> Collection[str | None]:
-    """The nodes that are gone, by the agents; where they could not say so, by srun."""
+    """The nodes that are gone, by the agents, of which the head's may have been cut off itself;
+    where they could not say so, by srun."""
     if attempt.verdict is not None and (trouble := attempt.verdict.trouble) and trouble.lost:
-        return trouble.lost
+        return {attempt.head} if attempt.verdict.cut_off else trouble.lost
     by_srun = (f for f in findings if f.cause == "node-failure" and f.speaker == "batch")
     return {f.node for f in by_srun if f.node is not None}
 
