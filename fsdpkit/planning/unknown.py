@@ -140,6 +140,14 @@ class Unknown:
                 places.append(index)
         return func(args[0], places, *args[2:], **kwargs)
 
+    def _reduced(self, func: Any, args: Any, kwargs: Any) -> Tensor:
+        """A loss of one number. Its kernel first writes each sample's in the same storage, which
+        keeps that size (ATen/native/Loss.cpp)."""
+        loss: Tensor = func(*args, **kwargs)
+        if loss.ndim:
+            return loss
+        return loss.new_empty((args[0].numel(),)).as_strided((), ())
+
     # What nobody can follow
 
     def _foreign(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -207,6 +215,10 @@ _ANSWERS: dict[Any, Callable[[Unknown, Any, Any, Any], Any]] = {
     _aten._unique2.default: Unknown._unique,
     _aten.unique_consecutive.default: Unknown._unique,
     _aten.unique_dim.default: Unknown._unique_slices,
+    _aten.mse_loss.default: Unknown._reduced,
+    _aten.smooth_l1_loss.default: Unknown._reduced,
+    _aten.soft_margin_loss.default: Unknown._reduced,
+    _aten.binary_cross_entropy.default: Unknown._reduced,
 }
 _INDEXING = (_aten.index.Tensor, _aten._index_put_impl_.default, _aten.index_put_.default,
              _aten.index_put.default)  # fmt: skip

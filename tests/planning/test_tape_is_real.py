@@ -73,6 +73,11 @@ CASES = {
         for name in ("frozen", "distilled", "tied")
     },
     "a model of transformers": [f"model={MODELS}:llama", "precision.param=bfloat16"],
+    "a loss of each pixel": [
+        f"model={MODELS.with_name('kinds.py')}:unet",
+        *sharding(activation_checkpointing="full"),
+        "precision.param=bfloat16",
+    ],
 }
 
 
