@@ -337,10 +337,6 @@ REFUSED = {
     "no text": ("\n", "empty"),
     "nodes in a range": ("#!/bin/bash\n#SBATCH -N 2-4\ntorchrun t.py\n", "--nodes"),
     "nodes that nobody says": ("#!/bin/bash\n#SBATCH -n 8\nsrun python t.py\n", "--nodes"),
-    "nodes that srun asks for": (
-        "srun -N 4 --gres=gpu:4 python t.py\n",
-        "no #SBATCH lines",
-    ),
     "two counts": ("#!/bin/bash\n#SBATCH --gres=gpu:4 --gpus-per-node=2\ntorchrun t.py", "--gpus"),
     "a rank for half a GPU": (TWO_BY_FOUR + "torchrun --nproc_per_node 3 t.py\n", "--gpus"),
     "a heterogeneous job": (TWO_BY_FOUR + "#SBATCH hetjob\ntorchrun t.py\n", "heterogeneous"),
@@ -364,3 +360,15 @@ def test_how_accelerate_trains_stays_said() -> None:
     assert found.tables["launch"] == {"accelerate_args": said.split()}
     alone = moved(f"{TWO_BY_FOUR}accelerate launch --mixed_precision bf16 train.py")
     assert alone.tables["environment"]["variables"] == {"ACCELERATE_MIXED_PRECISION": "bf16"}
+
+
+def test_a_srun_that_asks_for_the_nodes_is_read_as_the_options() -> None:
+    found = moved(
+        "P=$1\nsrun -p $P --gres=gpu:8 --ntasks=16 --ntasks-per-node=8 --kill-on-bad-exit=1 "
+        "--time=2:00:00 python -u train.py --launcher=slurm"
+    )
+    said = {key: found.tables["resources"].get(key) for key in ("nodes", "gpus", "time")}
+    assert said == {"nodes": 2, "gpus": 8, "time": "2:00:00"}
+    assert "partition" not in found.tables["resources"]
+    assert "-p $1" in fates(found, "no home")
+    assert found.args == ("--launcher=slurm",)

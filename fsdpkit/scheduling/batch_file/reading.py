@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from fsdpkit.config.sbatch_spellings import LONG_OPTIONS
 from fsdpkit.scheduling.batch_file.expansion import is_of_node
 from fsdpkit.scheduling.batch_file.launch import StartedProgram, launch_of, starts_training
 from fsdpkit.scheduling.batch_file.lines import (
@@ -25,6 +26,7 @@ from fsdpkit.scheduling.batch_file.resources import fill_in, read_options
 from fsdpkit.scheduling.batch_file.shape import (
     BatchFileError,
     Given,
+    Option,
     counts_of,
     shape_of,
     slurm_variables,
@@ -53,16 +55,26 @@ def read(
     except RecursionError as error:
         raise BatchFileError("it is nested deeper than a script that anybody wrote") from error
     step, launch = _the_launch(walk, given)
-    if not options and launch.asks_for_nodes and given.nodes is None:
-        raise BatchFileError(
-            f"line {step.command.line}: srun asks for the nodes, as the script has no #SBATCH "
-            f"lines: write its options as such lines, or say --nodes and --gpus"
-        )
+    if not options and launch.asks_for_nodes:
+        options = _of_srun(walk, step, launch)
+        counts = counts_of(options, given)
     shape = shape_of(counts, launch, given)
     tables = fill_in(options, counts, shape, given)
     reader = BatchLines(walk, step, launch, shape, tables)
     reader.findings += [*findings, *tables.findings]
     return reader.read(kind, directory, options_chdir=start)
+
+
+def _of_srun(walk: Walk, step: Step, launch: StartedProgram) -> dict[str, Option]:
+    """The job's options, where no #SBATCH line says them but the srun that asks for the nodes."""
+    assert launch.srun is not None
+    of_job = [each for each in launch.srun.options if each[0] in LONG_OPTIONS]
+    texts = {said for _, _, said in of_job}
+    launch.dropped = [each for each in launch.dropped if each[0] not in texts]
+    launch.homeless += [said for said in sorted(texts) if walk.unknowns(said)]
+    known = [each for each in of_job if not walk.unknowns(each[2])]
+    line = step.command.line
+    return {name: Option(line, name, value or "", said) for name, value, said in known}
 
 
 def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
