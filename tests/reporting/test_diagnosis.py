@@ -75,6 +75,22 @@ def test_a_port_that_a_rank_chose_is_not_blamed_on_the_job(message: str) -> None
     assert "Submit again" in (by_agent.action or "")
 
 
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        (JobState("TIMEOUT", "sacct", exit_code=0, exit_signal=15), "time-limit"),
+        (JobState("PREEMPTED", "sacct", exit_code=0), "preemption"),
+        (JobState("NODE_FAIL", "sacct", exit_code=1), "node-failure"),
+        (JobState("OUT_OF_MEMORY", "sacct", exit_code=0, exit_signal=125), "host-out-of-memory"),
+        (JobState("CANCELLED", "sacct", exit_code=0, cancelled_by="ada"), "cancelled"),
+        (JobState("FAILED", "sacct", exit_code=0, exit_signal=53), "script-not-visible"),
+    ],
+)
+def test_slurms_state_explains_whatever_ranks_say(state: JobState, cause: str) -> None:
+    assert found(rank(0, RESET), state=state).cause == cause
+    assert found(state=state).cause == cause
+
+
 def test_it_says_who_cancelled_the_job() -> None:
     state = JobState("CANCELLED", "sacct", exit_code=0, cancelled_by="ada")
     assert found(state=state).sentence == "The job was cancelled by ada."
