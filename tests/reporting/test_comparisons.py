@@ -10,11 +10,10 @@ import pytest
 
 from fsdpkit.reporting.diagnosis.evidence import MachineEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
-from fsdpkit.runs.failures import HEAD_SILENT, HUNG, Level
+from fsdpkit.runs.failures import HUNG, Level
 from fsdpkit.runs.flight_record import FlightRecord, Stuck
 from fsdpkit.runs.log_ends import LogText
-from fsdpkit.scheduling.states import JobState
-from tests.reporting.made_evidence import RESET, agent, batch, found, rank
+from tests.reporting.made_evidence import RESET, agent, found, rank
 
 
 def stacks(number: int, *frames: str) -> Voice:
@@ -31,11 +30,6 @@ LOGGER = '"/v/torch/distributed/c10d_logger.py", line 83 in wrapper'
 RECORD = '"/v/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 367 in wrapper'
 
 
-def test_of_ranks_that_are_all_busy_none_is_blamed() -> None:
-    busy = [stacks(n, '"/t5/model.py", line 9 in forward') for n in (0, 1)]
-    assert "/t5/model.py" not in found(*busy).sentence
-
-
 def watchdog(number: int, kind: str) -> Voice:
     text = (
         f"[rank{number}]:[E626 ProcessGroupNCCL.cpp:616] [Rank {number}] Watchdog caught "
@@ -43,26 +37,6 @@ def watchdog(number: int, kind: str) -> Voice:
         "Timeout(ms)=600000) ran for 600020 milliseconds before timing out.\n"
     )
     return rank(number, "ended by signal 6 (SIGABRT)", status=134, log=text)
-
-
-def test_a_head_that_is_not_heard_any_more_is_the_node_that_failed() -> None:
-    lost: dict[str, Any] = {"rule": HEAD_SILENT, "level": Level.LOST_PEER}
-    told = agent("node2", "connection-reset", status=71, **lost)
-    diagnosis = found(told, rank(2, RESET), head="node1")
-    assert (diagnosis.cause, diagnosis.node) == ("node-failure", "node1")
-    by_slurm = found(told, head="node1", state=JobState("NODE_FAIL", "sacct", exit_code=0))
-    assert (by_slurm.cause, by_slurm.node) == ("node-failure", "node1")
-    own = agent("node1", "port-taken")
-    assert found(told, own, head="node1").cause == "port-taken"
-
-
-def test_the_first_agent_that_srun_saw_killed_names_the_node() -> None:
-    killed = "srun: error: node2: task 1: Killed\nsrun: error: node1: task 0: Killed\n"
-    diagnosis = found(batch(killed), rank(0, RESET))
-    assert (diagnosis.cause, diagnosis.node) == ("node-failure", "node2")
-    assert found(batch(killed), rank(0, "ValueError: x")).cause == "exception"
-    after = "srun: error: node2: task 1: Exited with exit code 1\n" + killed
-    assert found(batch(after), rank(0, RESET)).cause == "connection-reset"
 
 
 def test_a_head_with_another_address_on_one_node_explains_why_that_does_not_come() -> None:
@@ -110,11 +84,6 @@ def test_a_rank_that_only_waited_is_never_said_to_have_hung(others: list[Voice])
     assert diagnosis.cause == "hang"
     assert "ank 0 on node1 timed out waiting for another rank" in diagnosis.sentence
     assert "making progress" not in diagnosis.sentence
-
-
-def test_a_failure_of_its_own_is_more_than_the_silence_of_another() -> None:
-    diagnosis = found(rank(0, GAVE_UP), silent(1), rank(2, "ValueError: x"), ranks=3)
-    assert (diagnosis.cause, diagnosis.rank) == ("exception", 2)
 
 
 # What agents wrote down beside words

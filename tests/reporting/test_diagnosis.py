@@ -21,8 +21,6 @@ from fsdpkit.reporting.diagnosis.evidence import (
     TaskEvidence,
 )
 from fsdpkit.reporting.diagnosis.sources import Voice
-from fsdpkit.reporting.pending import PendingEvidence
-from fsdpkit.runs.failures import FailureRecord, Level
 from fsdpkit.runs.log_ends import LogText
 from fsdpkit.runs.outcomes import WARNING, AttemptVerdict, Ending, Trouble
 from fsdpkit.scheduling.states import JobState
@@ -91,13 +89,6 @@ def test_a_port_that_a_rank_chose_is_not_blamed_on_the_job(message: str) -> None
 def test_slurms_state_explains_whatever_ranks_say(state: JobState, cause: str) -> None:
     assert found(rank(0, RESET), state=state).cause == cause
     assert found(state=state).cause == cause
-
-
-@pytest.mark.parametrize("cause", ["time-limit", "preemption", "cancelled"])
-def test_what_befell_the_whole_job_is_not_laid_at_a_nodes_door(cause: str) -> None:
-    said = Voice(kind="agent", node="node1", logs=(LogText(IN_THE_LOG[cause]),))
-    diagnosis = found(said, rank(1, RESET))
-    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == (cause, None, None)
 
 
 def test_it_says_who_cancelled_the_job() -> None:
@@ -178,24 +169,6 @@ A_FOLLOW_ON = st.builds(
 )
 
 
-@settings(max_examples=150)
-@given(
-    st.sampled_from(OWN_CAUSES),
-    st.lists(A_FOLLOW_ON, max_size=12),
-    st.randoms(use_true_random=False),
-    st.sampled_from([FAILED, JobState("TIMEOUT", "sacct", exit_code=0)]),
-)
-def test_what_only_follows_never_changes_the_diagnosis(
-    cause: str, more: list[Voice], random: object, state: JobState
-) -> None:
-    own = [rank(2, BY_RANKS[cause], time_s=50.0), rank(1, RESET, time_s=60.0)]
-    voices = [*own, *more]
-    random.shuffle(voices)  # type: ignore[attr-defined]
-    alone, all_of_them = found(*own, state=state), found(*voices, state=state)
-    same = ("cause", "sentence", "rank", "node", "attempt", "action", "evidence")
-    assert [getattr(alone, k) for k in same] == [getattr(all_of_them, k) for k in same]
-
-
 @settings(max_examples=100)
 @given(st.lists(A_FOLLOW_ON, max_size=8), st.permutations(range(4)))
 def test_the_order_in_which_files_are_read_changes_nothing(
@@ -218,33 +191,6 @@ def test_the_agents_policy_takes_the_same_words_for_follow_ons(message: str) -> 
     assert found(rank(0, message)).cause == "connection-reset"
 
 
-def test_a_lost_connection_is_the_cause_only_if_nobody_has_another() -> None:
-    alone = found(rank(0, RESET, time_s=2.0), rank(2, RESET, time_s=1.0))
-    assert (alone.cause, alone.rank, alone.node) == ("connection-reset", 2, "node2")
-    with_agent = found(rank(0, RESET), agent("node2", "import-error"))
-    assert (with_agent.cause, with_agent.node) == ("import-error", "node2")
-
-
-def test_of_ranks_with_failures_of_their_own_the_first_by_the_clock_is_named() -> None:
-    diagnosis = found(
-        rank(0, "RuntimeError: b", time_s=20.0),
-        rank(3, "OSError: [Errno 28] No space left on device", time_s=19.5),
-        rank(1, "RuntimeError: c", time_s=None),
-    )
-    assert (diagnosis.cause, diagnosis.rank) == ("disk-full", 3)
-    assert diagnosis.follow_on == (
-        "rank 0 on node1: RuntimeError: b",
-        "rank 1 on node1: RuntimeError: c",
-    )
-
-
-def test_a_node_that_did_not_come_is_less_than_the_reason_it_gives_itself() -> None:
-    waited = agent("node1", "rendezvous-timeout", status=71, time_s=1.0, level=Level.WAITED)
-    assert found(waited).cause == "rendezvous-timeout"
-    own = agent("node2", "environment-missing", time_s=9.0)
-    assert found(waited, own).cause == "environment-missing"
-
-
 def test_a_failure_that_the_agents_decided_on_is_not_taken_for_its_clearing_away() -> None:
     trouble = Trouble(cause="crash", status=1, message="rank 1 on node1: RuntimeError: bad")
     cancelled = JobState("CANCELLED", "sacct", exit_code=0, cancelled_by="ada")
@@ -253,14 +199,6 @@ def test_a_failure_that_the_agents_decided_on_is_not_taken_for_its_clearing_away
     assert (before.cause, before.rank) == ("exception", 1)
     after = found(*voices, state=cancelled, verdict=AttemptVerdict(trouble=trouble, warned=True))
     assert after.cause == "cancelled"
-
-
-def test_the_verdict_stands_in_for_records_that_a_full_disk_swallowed() -> None:
-    message = "OSError: [Errno 28] No space left on device"
-    failure = FailureRecord(by="rank", name="node3", rank=5, status=74, words=message)
-    trouble = Trouble(cause="storage", status=74, message=message, failure=failure)
-    diagnosis = found(verdict=AttemptVerdict(trouble=trouble))
-    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("disk-full", 5, "node3")
 
 
 def test_a_warning_that_only_the_batch_shell_suspects_is_less_than_a_failure() -> None:
@@ -287,19 +225,6 @@ def test_without_evidence_it_says_unknown_and_what_it_looked_at() -> None:
     diagnosis = found(batch("fsdpkit: 2 nodes (node1 node2)\n"))
     assert (diagnosis.cause, diagnosis.action, diagnosis.rank) == ("unknown", None, None)
     assert diagnosis.looked_at == ("the scheduler: FAILED, exit status 1", "slurm-7.log")
-
-
-def test_what_a_rank_got_over_earlier_is_not_what_ended_it() -> None:
-    log = "halving: CUDA out of memory\nTraceback (most recent call last):\nValueError: x\n"
-    assert found(rank(0, "exit status 1", log=log)).cause == "exception"
-    assert found(rank(0, "ValueError: x", log=log)).cause == "exception"
-    assert found(rank(0, "ValueError: x", log="halving: CUDA out of memory\n")).cause == "exception"
-
-
-def test_source_lines_in_a_traceback_are_not_taken_for_words() -> None:
-    quoting = '[rank0]:     raise NotFoundError(f"{path}: no such file")\n'
-    log = f"[rank0]: Traceback (most recent call last):\n{quoting}[rank0]: ValueError: x\n"
-    assert found(rank(0, "exit status 1", log=log)).cause == "exception"
 
 
 def test_an_advice_that_needs_a_node_is_not_given_without_one() -> None:
@@ -339,28 +264,6 @@ def test_a_run_that_is_well_is_not_diagnosed_by_what_it_got_over(
 
 def test_an_exit_code_of_a_completed_job_is_no_success() -> None:
     assert found(state=JobState("COMPLETED", "squeue")).cause == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("reason", "cause"),
-    [
-        ("Resources", "pending"),
-        ("DependencyNeverSatisfied", "pending-forever"),
-        ("JobHeldUser", "pending-forever"),
-        ("InvalidAccount", "refused"),
-        ("QOSNotAllowed", "refused"),
-        ("Job's account not permitted to use this partition (main allows a not b)", "refused"),
-    ],
-)
-def test_a_pending_job_says_why_and_whether_it_will_ever_start(reason: str, cause: str) -> None:
-    state = JobState("PENDING", "squeue", reason=reason)
-    job = JobEvidence(
-        id="7", state=state, pending=PendingEvidence(reason=reason, job_id="7", run="t5-1")
-    )
-    evidence = msgspec.structs.replace(of(), tasks=(TaskEvidence(number=None, job=job),))
-    diagnosis = diagnose(evidence)
-    assert diagnosis.cause == cause
-    assert (diagnosis.action is not None) == (cause != "pending")
 
 
 def test_of_several_attempts_the_newest_is_diagnosed_and_the_others_are_named() -> None:

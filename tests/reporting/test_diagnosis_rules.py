@@ -34,10 +34,6 @@ def test_a_sure_word_of_the_same_cause_counts_before_an_earlier_one_that_is_not(
     assert told.sentence == f"The ranks did not train together: rank 0 on node1: {why}"
 
 
-def test_an_interrupt_is_told_where_nobody_says_who_sent_it() -> None:
-    assert found(rank(0, "KeyboardInterrupt")).cause == "exception"
-
-
 def test_it_is_told_as_perhaps_and_only_where_nobody_else_speaks() -> None:
     shell = batch("error: no interpreter found\n")
     assert found(shell).sentence.startswith("Perhaps: ")
@@ -109,18 +105,6 @@ def test_a_rank_that_was_asked_to_dump_does_not_count_as_one_that_waited() -> No
     assert explain(ProcessEnd(err=words)) is None
 
 
-def test_a_hint_behind_a_preludes_error_is_not_the_error() -> None:
-    lines = "fatal: detected dubious ownership\nTo add an exception for this directory, call:\n"
-    told = found(batch(f"fsdpkit: one node (node1)\n{lines}"))
-    assert told.evidence[0].text.startswith("fatal: ")
-
-
-def test_a_hang_up_that_somebody_sent_is_no_crash_of_native_code() -> None:
-    told = found(rank(1, None, status=129, log="step 5\n"))
-    assert (told.cause, told.rank) == ("unknown", 1)
-    assert "SIGHUP" in told.sentence
-
-
 def test_a_level_of_a_newer_release_is_the_highest_that_this_one_knows() -> None:
     judged = FailureRecord(by="agent", name="node1", status=78, cause="bad-gpu", level=9)
     voice = Voice(kind="agent", node="node1", status=78, message=LogText("gone"), told=judged)
@@ -139,12 +123,3 @@ def test_a_crash_below_a_library_is_told_with_the_line_of_the_script() -> None:
     told = found(rank(1, None, status=139, log=err))
     assert "string_at" in told.sentence
     assert "/home/ada/train.py:3" in told.sentence
-
-
-def test_what_ended_a_thread_may_be_why_its_rank_did_not_come() -> None:
-    waits = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"
-    log = f"Exception in thread Thread-3 (load):\n{TOP}MemoryError\n"
-    silent = rank(3, None, status=None, time_s=None, log=log)
-    told = found(*(rank(n, waits) for n in range(3)), silent, ranks=4)
-    assert (told.cause, told.rank) == ("host-out-of-memory", 3)
-    assert told.sentence.startswith("Perhaps: ")
