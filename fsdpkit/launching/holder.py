@@ -200,6 +200,8 @@ class Holder:
                 os.kill(guest.pid, signal.SIGKILL)
             os.waitpid(guest.pid, 0)
             self._clear(guest)
+        else:
+            remove_heartbeats_of(guest.process)
         self._forget(guest)
 
     def _ended(self, guest: _Guest) -> None:

@@ -9,8 +9,10 @@ import pytest
 from fsdpkit.failures.ends import ProcessEnd, explain, in_words_of
 from fsdpkit.reporting.diagnosis.evidence import MachineEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
-from fsdpkit.runs.failures import FailureRecord
+from fsdpkit.runs.failures import HEAD_SILENT, FailureRecord, Level
 from fsdpkit.runs.log_ends import LogText, part_from
+from fsdpkit.runs.outcomes import AttemptVerdict, Ending, Trouble
+from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import RESET, agent, batch, found, rank
 
 TOP = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 3, in main\n    f()\n'
@@ -46,6 +48,26 @@ def test_srun_names_the_node_that_failed_and_a_daemon_only_where_it_runs_itself(
     survivor = Voice(kind="agent", node="node1", logs=(LogText(lost, Path("7_0_log.err")),))
     told = found(survivor, batch("srun: error: Node failure on node2\n"))
     assert (told.cause, told.node) == ("node-failure", "node2")
+
+
+def test_slurm_says_why_it_ended_a_job_whose_head_node_was_cut_off() -> None:
+    """The head's agent takes the others for lost, and its shell only sees that the job is ended."""
+    words = {"name": "node2", "status": 71, "cause": "node-failure", "level": Level.OUTSIDE}
+    lost = Trouble(
+        cause="node-failure",
+        status=71,
+        message="node2: no sign of life",
+        lost=("node2",),
+        failure=FailureRecord(by="agent", words="no sign of life", **words),
+    )
+    told = found(
+        agent("node2", "connection-reset", rule=HEAD_SILENT),
+        state=JobState("NODE_FAIL", "sacct"),
+        head="node1",
+        verdict=AttemptVerdict(trouble=lost, warned=True, cut_off=True),
+        ending=Ending(action="end", status=71, cause="cancelled", why="cancelled"),
+    )
+    assert (told.cause, told.node) == ("node-failure", "node1")
 
 
 def test_a_part_of_a_file_begins_with_the_last_line_that_has_the_words(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from fsdpkit.scheduling.states import JobState
 
 _GONE_WAIT_S = 30.0
 """After SIGKILL: what is told of as ended should be gone, and a busy machine takes its time."""
+_AT_ONCE_S = 0.5
+"""Between SIGTERM and SIGKILL instead of KILL_WAIT_S."""
 _LOOK_S = 0.1
 
 
@@ -154,7 +156,8 @@ def _watch(
     while (status := batch.poll()) is None:
         elapsed_s = time.monotonic() - started
         if job.cancel_requested.exists():
-            _end_all()
+            on_hold = job.description.get("hold")  # where somebody waits to try again
+            _end_all(_AT_ONCE_S if on_hold else KILL_WAIT_S)
             return JobState("CANCELLED", "local", exit_code=0, exit_signal=signal.SIGTERM)
         if elapsed_s >= limit_s:
             _end_all()
@@ -170,9 +173,9 @@ def _watch(
     )
 
 
-def _end_all() -> None:
+def _end_all(patience_s: float = KILL_WAIT_S) -> None:
     """SIGTERM, then SIGKILL, to every process below this one."""
-    for number, wait_s in ((signal.SIGTERM, KILL_WAIT_S), (signal.SIGKILL, _GONE_WAIT_S)):
+    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, _GONE_WAIT_S)):
         left = psutil.Process().children(recursive=True)
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
