@@ -69,7 +69,7 @@ def command() -> None:
       fsdpkit checkpoint verify fsdp-t5-20261121-101500-3f2a
       fsdpkit checkpoint export fsdp-t5-20261121-101500-3f2a model
 
-    RUN is a run's path, id, or a unique part of it; or a directory: that of an array task, of
+    RUN is a run's id or its end, path or job number; or a directory: that of an array task, of
     checkpoints, or one checkpoint.
     """
 

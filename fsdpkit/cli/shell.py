@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--node", help="A node of the job, by name or number (default: the first).")
 @click.option("--task", type=click.IntRange(0), help="Array task, where several run.")
 def command(run: Run, words: tuple[str, ...], node: str | None, task: int | None) -> int:
-    """Open a shell on a node of RUN while it runs (its path, id, or a unique part of it;
+    """Open a shell on a node of RUN while it runs (its id or its end, path, job number;
     default: your newest), or run a command there.
 
     \b

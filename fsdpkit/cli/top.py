@@ -43,8 +43,8 @@ def _usage(
 )
 @json_option(_usage, help="Print JSON once.")
 def command(run: Run, task: int | None, once: bool, every: float, as_json: bool) -> int:
-    """Show what each node of RUN uses: GPU, memory, CPU, network (its path, id, or a unique part
-    of it; default: your newest).
+    """Show what each node of RUN uses: GPU, memory, CPU, network (its id or its end, path, job
+    number; default: your newest).
 
     \b
       fsdpkit top fsdp-t5-20261121-101500-3f2a

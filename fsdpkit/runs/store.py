@@ -161,11 +161,11 @@ def find_run(run: str | os.PathLike[str], top: Path) -> Path:
         return direct.absolute()
     names = {p.name: p for p in all_runs(top)}
     text = str(run)
-    matches = [n for n in names if n == text] or [
-        n for n in names if text and (n.startswith(text) or n.endswith(text))
-    ]
-    if not matches and text.isdigit():
-        matches = [run.name for run in runs_of_job(text, top)]
+    matches = [n for n in names if n == text]
+    if text and not matches:
+        of_job = {run.name for run in runs_of_job(text, top)} if text.isdigit() else ()
+        parts = (n for n in names if n.startswith(text) or n.endswith(text) or n in of_job)
+        matches = [*parts]
     if len(matches) == 1:
         return names[matches[0]]
     if matches:
