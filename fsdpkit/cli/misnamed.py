@@ -106,30 +106,36 @@ def _kind_of(word: str) -> _Kind | None:
 
 def _looked_up(word: str) -> _Kind | None:
     from fsdpkit.config import assets
-    from fsdpkit.runs.store import all_runs, runs_dir, runs_of_job
-    from fsdpkit.sweeps.record import sweeps_dir
+    from fsdpkit.runs.store import runs_dir
 
     if (path := Path(word)).is_file():
         return _kind_of_file(path)
     top = runs_dir()
+    found = _kind_of_run(word, top) if top.is_dir() else None
+    return found or (_JOB if word in assets.available("job") else None)
+
+
+def _kind_of_run(word: str, top: Path) -> _Kind | None:
+    from fsdpkit.runs.store import all_runs, runs_of_job
+    from fsdpkit.sweeps.record import sweeps_dir
+
     if word in {run.name for run in all_runs(top)}:
         return _HOLD if holds(top / word) else _RUN
     if (job := re.fullmatch(r"([0-9]+)(_[0-9]+)?", word)) and (its := runs_of_job(job[1], top)):
         return _Kind(f"a job of the run {its[0].name}", f"fsdpkit status {its[0].name}")
-    if re.fullmatch(r"[\w.+-]+", word) and (sweeps_dir(top) / word / "sweep.json").is_file():
-        return _SWEEP
-    return _JOB if word in assets.available("job") else None
+    is_sweep = re.fullmatch(r"[\w.+-]+", word) and (sweeps_dir(top) / word / "sweep.json").is_file()
+    return _SWEEP if is_sweep else None
 
 
 def _kind_of_file(path: Path) -> _Kind | None:
-    from fsdpkit.scheduling.batch_file.recognition import shell_script_kind
-
     if path.suffix == ".py":
         return _PYTHON
     if path.suffix == ".toml":
         with path.open(errors="replace") as file:
             schema = _SCHEMA.search(file.read(65_536))
         return _BY_SCHEMA.get(schema[1]) if schema else None
+    from fsdpkit.scheduling.batch_file.recognition import shell_script_kind
+
     kind = shell_script_kind(path)
     made = "fsdpkit init --from {} makes a job file of it"
     return _Kind(kind, made, ("submit", "init")) if kind else None

@@ -22,7 +22,7 @@ from tests.conftest import Completed
 WHERE_FROM = {"said_in"}  # which nobody types
 REQUEST = {one.name for one in fields(SubmitRequest)} - WHERE_FROM
 OF_JOB = {"module"}  # `-m lab.train` is the job "-m lab.train"
-ABOUT_THE_ANSWER = {"soonest", "trust", "dry_run", "check", "wait", "follow", "as_json"}
+ABOUT_THE_ANSWER = {"soonest", "trust", "dry_run", "check", "wait", "follow", "keep_s", "as_json"}
 
 
 def names_of(command: click.Command) -> set[str]:

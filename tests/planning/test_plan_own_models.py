@@ -197,7 +197,7 @@ def test_a_lower_bound_that_does_not_fit_does_not_fit():
         (f"{MODELS}:without_samples", "no tensor with a dimension of samples"),
         (f"{MODELS}:sparse", "sparse gradients"),
         (f"{MODELS}:broken", r"fails: ValueError: no such file at .*models\.py:\d+"),
-        ("nowhere.py:f", "not a file"),
+        ("nowhere.py:f", "is neither"),
         ("nowhere", "expected FILE.py:FUNCTION"),
     ],
 )

@@ -21,7 +21,8 @@ from fsdpkit.config.published.index import KINDS, published_dir
 from fsdpkit.publishing.catalogue.reading_files import content_of_file
 
 _ENTRY = (
-    *("fsdpkit.cli.in_page", "fsdpkit.cli.main", "fsdpkit.cli.submit", "fsdpkit.config.trust"),
+    *("fsdpkit.cli.in_page", "fsdpkit.cli.main", "fsdpkit.cli.misnamed", "fsdpkit.cli.submit"),
+    "fsdpkit.config.trust",
     *("fsdpkit.planning.remembered", "fsdpkit.remote.hosts"),
     *("fsdpkit.scheduling.compiled_templates", "fsdpkit.scheduling.local.client"),
     *("fsdpkit.scheduling.allowance", "fsdpkit.scheduling.slurm"),
