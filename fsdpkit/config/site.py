@@ -197,3 +197,14 @@ def _only(found: list[LoadedSite], what: str) -> LoadedSite:
         names = ", ".join(s.id for s in found)
         raise UsageError(f"the {what} of this machine match several sites ({names}); use --cluster")
     return found[0]
+
+
+def site_on_record(name: str, file: str | None) -> LoadedSite:
+    """A run's cluster by its name, else by the file that its profile was read from. Raises
+    NotFoundError, ConfigError."""
+    try:
+        return load_site(name)
+    except NotFoundError:
+        if file is None:
+            raise
+        return load_site(file)

@@ -59,8 +59,8 @@ _NATIVE = (
 class _Guest:
     """Who is connected: an agent that was forked here, or one that only says that it runs."""
 
-    calls: KeptCalls = field(init=False)
     connection: socket.socket
+    calls: KeptCalls
     pid: int | None = None
     process: int = 0
     """The one that has connected."""
@@ -126,7 +126,8 @@ class Holder:
             request, files = receive(connection)
             if request is None or len(files) != 3:
                 raise OSError("no request")
-            guest = _Guest(connection, process=process_of(connection))
+            run = RunPaths(Path(request["environ"]["FSDPKIT_RUN_DIR"]))
+            guest = _Guest(connection, KeptCalls(run.calls), process=process_of(connection))
             try:
                 self._check(request)
             except ColdStartError as error:
@@ -138,8 +139,6 @@ class Holder:
                     return True
                 guest.pid = pid
                 send(connection, {"pid": pid})
-            run = RunPaths(Path(request["environ"]["FSDPKIT_RUN_DIR"]))
-            guest.calls = KeptCalls(run.calls)
             self.guests.append(guest)
         except (OSError, ValueError, KeyError, TypeError) as error:
             say(f"a request was not understood: {error}", sys.stderr)

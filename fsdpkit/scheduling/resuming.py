@@ -22,13 +22,12 @@ import fsdpkit
 from fsdpkit.config import assets
 from fsdpkit.config.job_loading import LoadedJob, reload_job
 from fsdpkit.config.published.centre import one_view
-from fsdpkit.config.site import LoadedSite, load_site
+from fsdpkit.config.site import LoadedSite, site_on_record
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import Consent
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import (
     FsdpkitError,
-    NotFoundError,
     StorageError,
     SubmissionInterrupted,
     UsageError,
@@ -95,7 +94,7 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
             "submit it again"
         )
     _refuse_while_in_flight(record)
-    site, allocation = _site_of(record), None
+    site, allocation = site_on_record(record.site, record.site_file), None
     if changes.here or changes.on is not None:
         changes, allocation = again_in_allocation(
             run, changes, lambda asked: (site, run.id, _reload(run, asked)), changes.on
@@ -159,15 +158,6 @@ def _reload(run: OpenRun, changes: ResumeRequest) -> LoadedJob:
         written_by=run.record.version,
         read=read_bytes,
     )
-
-
-def _site_of(record: RunRecord) -> LoadedSite:
-    try:
-        return load_site(record.site)
-    except NotFoundError:
-        if record.site_file is None:
-            raise
-        return load_site(record.site_file)
 
 
 def _settled_standing(run: OpenRun) -> Standing:

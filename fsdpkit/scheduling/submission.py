@@ -20,7 +20,7 @@ import fsdpkit
 from fsdpkit.config.assets import hold_script
 from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.config.published.centre import one_view
-from fsdpkit.config.site import LoadedSite, choose_site
+from fsdpkit.config.site import LoadedSite, choose_site, site_on_record
 from fsdpkit.config.slurm_options import why_refused
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
@@ -105,7 +105,13 @@ def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
         from fsdpkit.scheduling.batch_file.answering import refuse_batch_file
 
         refuse_batch_file(str(request.job), request.args)
-    site, why = choose_site(request.cluster)
+    if request.on and request.cluster is None:
+        from fsdpkit.scheduling.opened import OpenRun
+
+        hold = OpenRun.open(request.on, runs=request.runs).record
+        site, why = site_on_record(hold.site, hold.site_file), "as its hold"
+    else:
+        site, why = choose_site(request.cluster)
     beneath = {}
     if "SLURM_JOB_ID" not in os.environ and (account := os.environ.get("SBATCH_ACCOUNT")):
         beneath = {"resources": {"account": account}}

@@ -60,7 +60,6 @@ def hold(place: Path) -> Iterator[Run]:
 def started(hold: Run, place: Path, *sets: str, args: tuple[str, ...] = ()) -> Run:
     run = fsdpkit.submit(
         str(place / "train.py"),
-        cluster="local",
         on=hold.id,
         runs=place / "runs",
         sets=["retry.on_crash=stop", *sets],
