@@ -157,7 +157,7 @@ def command(
     for option, given in (("--check", check), ("--soonest", soonest), (_KEEP, keep_s)):
         if given and at_once:
             raise click.UsageError(
-                f"{option} asks about a queue, which {at_once} needs not: choose one."
+                f"{option} is about a queue, which {at_once} needs not: choose one."
             )
     if module is not None:
         if job is not None:
