@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.submission import SubmitRequest
 
+_AT_ONCE = "retry.on_crash=stop"
+"""Who waits to correct a script waits for no second start of it."""
 _TABLES = ("resources", "environment", "slurm")
 """Of a job, what its nodes are asked for with and found with."""
 
@@ -68,7 +70,9 @@ def submit_and_keep(
     if state.over:
         click.echo(f"fsdpkit: {held.id}: {state.describe()}", err=True)
         return hold.FAILED
-    on_it = replace(request, on=held.id, account=None, partition=None, time=None, sbatch_options=())
+    sets = [_AT_ONCE, *request.sets]
+    on_it = replace(request, on=held.id, account=None, partition=None, time=None, sets=sets)
+    on_it = replace(on_it, sbatch_options=())
     return _tries(on_it, held, keep_s, agreed, follow=follow, as_json=as_json)
 
 
