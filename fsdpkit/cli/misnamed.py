@@ -46,8 +46,8 @@ _BY_SCHEMA = {
 }
 _SCHEMA = re.compile(r'^schema\s*=\s*"fsdpkit\.(\w+)/', re.MULTILINE)
 _PROPOSED = 3
-_IN_THE_WAY = (FsdpkitError, OSError, ValueError)
-"""Of looking around, which must not replace the message that there is."""
+_IN_THE_WAY = (FsdpkitError, ImportError, OSError, ValueError)
+"""Of looking around, which must not replace the message that there is: a laptop lacks modules."""
 
 
 def what_follows(error: click.ClickException, top: click.Group, words: Sequence[str]) -> str:

@@ -209,6 +209,11 @@ def strangers(items: Iterable[Item]) -> list[Item]:
     return [item for item in unknown if _line_of(item) not in known]
 
 
+def is_of_strangers(tables: FileTables) -> bool:
+    """Whether one file is such."""
+    return bool(strangers([_item(tables)]))
+
+
 def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
     """The first item that a centre does not allow, with its words. Raises ConfigError if the
     centre's file is wrong."""

@@ -12,8 +12,6 @@ import shlex
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-import msgspec
-
 from fsdpkit.bounded import RECORD_BYTES, descriptor
 from fsdpkit.bounded import open_regular as open_regular
 from fsdpkit.bounded import parsed as parsed
@@ -77,6 +75,8 @@ def record_in(
 ) -> Record | None:
     """The record that the JSON file holds; None where it is not there, or is none. own: also None
     for another user's."""
+    import msgspec  # a rank that only logs needs none of it
+
     try:
         return msgspec.json.decode(read_bytes(path, most, own=own), type=kind)
     except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
