@@ -116,14 +116,15 @@ def _looked_up(word: str) -> _Kind | None:
 
 
 def _kind_of_run(word: str, top: Path) -> _Kind | None:
-    from fsdpkit.runs.store import all_runs, runs_of_job
+    from fsdpkit.runs.store import runs_of_job
     from fsdpkit.sweeps.record import sweeps_dir
 
-    if word in {run.name for run in all_runs(top)}:
+    is_name = re.fullmatch(r"[\w.+-]+", word) is not None  # looked up, since there may be thousands
+    if is_name and (top / word / "run.json").is_file():
         return _HOLD if holds(top / word) else _RUN
     if (job := re.fullmatch(r"([0-9]+)(_[0-9]+)?", word)) and (its := runs_of_job(job[1], top)):
         return _Kind(f"a job of the run {its[0].name}", f"fsdpkit status {its[0].name}")
-    is_sweep = re.fullmatch(r"[\w.+-]+", word) and (sweeps_dir(top) / word / "sweep.json").is_file()
+    is_sweep = is_name and (sweeps_dir(top) / word / "sweep.json").is_file()
     return _SWEEP if is_sweep else None
 
 

@@ -142,9 +142,9 @@ def runs_of_job(job_id: str, top: Path) -> list[Path]:
     from fsdpkit.runs.record import load
 
     found = []
-    for run in all_runs(top)[:_SEARCHED]:
+    for name in _names(top)[:_SEARCHED]:
         with contextlib.suppress(NotFoundError, StorageError):
-            record = load(run)
+            record = load(run := top / name)
             if job_id in (record.job_id, *(job.job_id for job in record.earlier)) and is_mine(run):
                 found.append(run)
     return found
