@@ -80,10 +80,13 @@ def _tries(
     request: SubmitRequest, held: Run, keep_s: int, agreed: Consent, *, follow: bool, as_json: bool
 ) -> int:
     from fsdpkit.scheduling import submission
+    from fsdpkit.scheduling.here.held import free_on
 
     while True:
         try:
-            plan, _ = submission.plan(request, agreed)
+            left_s = free_on(held.id, request.runs, held.record.kind).left_s
+            sets = [*request.sets, f"resources.time={max(1, left_s // 60)}"]
+            plan, _ = submission.plan(replace(request, sets=sets), agreed)
             for warning in plan.warnings:
                 click.echo(f"fsdpkit: {warning}", err=True)
             run = submission.submit_plan(plan, request.runs, agreed)

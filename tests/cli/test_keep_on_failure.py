@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -45,12 +46,15 @@ def test_the_corrected_script_is_tried_on_the_same_nodes_and_success_gives_them_
         script.write_text("print('well')\n")
         return "\n"
 
-    on_terminal(*WORDS, "--keep-on-failure", "2m", answered=correct)
+    words = (*WORDS, "--set", "resources.time=10")
+    on_terminal(*words, "--keep-on-failure", "2m", answered=correct)
     hold, first, second = runs()
     assert hold.record.holds
     assert [run.record.on for run in (first, second)] == [hold.id, hold.id]
     outcomes = [state.state for run in (first, second) if (state := run.state())]
     assert outcomes == ["FAILED", "COMPLETED"]
+    times = [json.loads(run.paths.job.read_text())["resources"]["time"] for run in runs()]
+    assert times == ["10", "9", "9"]  # a try has what the hold has left
     assert ended(hold) == "COMPLETED"
 
 
