@@ -13,9 +13,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from ipaddress import ip_address
 
 from fsdpkit.staging import wire
-from fsdpkit.staging.manifest import StageError
+from fsdpkit.staging.manifest import BLOCK, StageError
 from fsdpkit.staging.wire import StageKeys, StrangeError
 
 Address = tuple[str, int]
@@ -24,6 +25,8 @@ SILENT_S = 15.0
 _CLAIM_S = 5.0
 _STRANGERS = 256
 _BACKLOG = 1024
+_MAPPED = "::ffff:"
+"""Goes before an IPv4 address where both kinds are listened for."""
 _FILES = 1 << 16
 _UNSENT_S = 60.0
 _KEPT = (socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)
@@ -67,8 +70,8 @@ class Line:
         """A frame, and bytes after it. Raises OSError."""
         self._socket.settimeout(_UNSENT_S)
         self._socket.sendall(self._frames.seal(body), socket.MSG_MORE if more else 0)
-        if more:
-            self._socket.sendall(more)
+        for start in range(0, len(more), BLOCK):
+            self._socket.sendall(memoryview(more)[start : start + BLOCK])
 
     def receive(self, within_s: float | None = SILENT_S) -> bytes:
         """A frame's body. within_s: None for any time. Raises OSError, StrangeError."""
@@ -87,10 +90,13 @@ class Line:
                 raise ConnectionResetError("the connection was closed")
             view = view[count:]
 
-    def close(self) -> None:
-        """Whoever waits for something on it, here too, gets an OSError."""
+    def shut(self) -> None:
+        """Whoever waits for something on it, at either end, gets an OSError."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.shut()
         self._socket.close()
 
     def _read(self, size: int, until_s: float | None = None) -> bytes:
@@ -126,8 +132,7 @@ class StagePort:
     def open(self, host: str, port: int = 0) -> int:
         """Serve from now on; returns the port. Raises StageError."""
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+            self._listening = _listen(host, port)
         except OSError as error:
             raise StageError("port-taken", f"cannot listen at {host}:{port}: {error}") from error
         _allow_files()
@@ -140,13 +145,13 @@ class StagePort:
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for line in list(self._lines):
-            line.close()
+            line.shut()
 
     def _accept(self) -> None:
         while not self._closed:
             try:
                 connected, address = self._listening.accept()
-                line = Line(connected, str(address[0]))
+                line = Line(connected, str(address[0]).replace(_MAPPED, ""))
                 self._lines[line] = self._strangers[line] = None
                 threading.Thread(target=self._answer, args=[line], daemon=True).start()
             except (OSError, RuntimeError):  # no more descriptors, or threads
@@ -154,20 +159,38 @@ class StagePort:
             strangers = list(self._strangers)
             if len(strangers) > _STRANGERS:
                 crowd = Counter(each.host for each in strangers).most_common(1)[0][0]
-                next(each for each in strangers if each.host == crowd).close()
+                self._refuse(next(each for each in strangers if each.host == crowd))
 
     def _answer(self, line: Line) -> None:
         try:
             line.admit(self._keys, self._kind)
-            del self._strangers[line]
-            self._serve(line)
-        except (OSError, StrangeError) as error:
-            with self._lock:
-                self.refused += line in self._strangers or isinstance(error, StrangeError)
+            if line in self._strangers:
+                del self._strangers[line]
+                self._serve(line)
+        except StrangeError:
+            self._refuse(line)
+        except OSError:
+            if line in self._strangers:
+                self._refuse(line)
         finally:
-            self._strangers.pop(line, None)
             del self._lines[line]
             line.close()
+
+    def _refuse(self, line: Line) -> None:
+        with self._lock:
+            self.refused += 1
+            self._strangers.pop(line, None)
+        line.shut()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Where that name leads to here; at all addresses for "" and what is loopback only to us."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []
+    addresses = [str(each[4][0]) for each in found]
+    at = next((a for a in addresses if a == host or not ip_address(a).is_loopback), "")
+    both = not at and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in at else socket.AF_INET
+    return socket.create_server((at, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
 
 
 def _allow_files() -> None:

@@ -44,17 +44,13 @@ class StrangeError(Exception):
 class StageKeys:
     """What the nodes of one attempt sign with."""
 
-    def __init__(self, secret: str, attempt: str) -> None:
-        """secret: 64 hexadecimal digits. Raises StageError for anything else."""
-        try:
-            key = bytes.fromhex(secret)
-        except ValueError:
-            key = b""
-        if len(key) != _SIGNATURE:
+    def __init__(self, secret: bytes, attempt: str) -> None:
+        """Raises StageError for a secret that is not 32 bytes long."""
+        if len(secret) != _SIGNATURE:
             raise StageError("settings", "the job's secret is not 64 hexadecimal digits")
         # The agents have the same secret, but no attempt's name begins with NUL: nothing that they
         # sign passes for this.
-        self._key = hmac.digest(key, b"\0stage\0" + attempt.encode(), "sha256")
+        self._key = hmac.digest(secret, b"\0stage\0" + attempt.encode(), "sha256")
 
     def of(self, way: bytes, kind: bytes, node: bytes, nonces: bytes) -> bytes:
         """The key of one direction of a connection."""
