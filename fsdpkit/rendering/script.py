@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from jinja2 import BytecodeCache
 
 RUN_ID_PLACEHOLDER = "RUN-ID"
-ENVIRONMENT_PACK = "environment.pack"
-"""In a run's directory: the job's Python environment as one file."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         (f"site {plan.site.id}", profile.parameters),
         (f"job {spec.name}", spec.parameters),
     )
-    manifest, python = plan.template.manifest, _python(plan)
+    manifest, python = plan.template.manifest, python_of(plan)
     site, job = profile.environment, spec.environment
     context = Context(
         version=fsdpkit.__version__,
@@ -279,7 +277,7 @@ def _stage(plan: Plan, run_dir: Path) -> CopyNames | None:
     if storage.local_kept_h:
         words.append(f"--kept-h={storage.local_kept_h:g}")
     if stage.environment:
-        words.append(f"--environment={run_dir / ENVIRONMENT_PACK}")
+        words.append(f"--environment={run_dir}/environment.pack")
     words += [f"--data={item.name}={item.pattern}" for item in stage.items(plan.work_dir)]
     words += [f"--back={path}" for path in stage.back]
     return CopyNames(words=words, back=bool(stage.back))
@@ -436,7 +434,7 @@ def requeue_note(plan: Plan) -> str:
     )
 
 
-def _python(plan: Plan) -> PythonEnvironment:
+def python_of(plan: Plan) -> PythonEnvironment:
     """The Python that the job activates: as it says, else the submitter's own."""
     job = plan.job.spec.environment
     if job.conda:
