@@ -39,8 +39,8 @@ def local_path(path: str | os.PathLike[str]) -> str:
         top = _fixed(source)
         if whole == source or whole.startswith(f"{top}/"):
             copy = os.path.join(stage, name, whole[len(top) + 1 :]).rstrip("/")
-            pattern = whole == source != top
-            if pattern or os.path.exists(copy):
+            is_pattern = whole == source != top and os.path.isdir(os.path.join(stage, name))
+            if is_pattern or os.path.exists(copy):
                 return copy
     return given
 

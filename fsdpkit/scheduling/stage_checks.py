@@ -88,11 +88,11 @@ def _why_not(item: StagedItem, written: set[str]) -> str | None:
 
 def _found(item: StagedItem) -> Iterator[str]:
     """The paths that it stands for."""
+    if os.path.lexists(item.pattern):  # whatever its name is like
+        return iter([item.pattern])
     import glob  # few jobs have data to copy
 
-    if glob.has_magic(item.pattern):
-        return glob.iglob(item.pattern, recursive=True)
-    return iter([item.pattern] if os.path.lexists(item.pattern) else [])
+    return glob.iglob(item.pattern, recursive=True)
 
 
 def _room(
