@@ -153,6 +153,7 @@ def render(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> str
 def trace(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> Traced:
     """The same before the lint, with the template's line of each line of the script."""
     _check_run_dir(run_dir)
+    _check_staged(plan, run_dir)
     _check_handed_on(plan)
     _check_kind(plan)
     return trace_template(plan.template, context_of(plan, run_dir), cache)
@@ -193,6 +194,14 @@ def _check_run_dir(run_dir: Path) -> None:
             f"the run directory {run_dir} contains a backslash, which makes Slurm ignore the job "
             f"id in the log name; choose another with --runs"
         )
+
+
+def _check_staged(plan: Plan, run_dir: Path) -> None:
+    for item in plan.job.spec.staged.items(plan.work_dir):
+        if Path(item.pattern).is_relative_to(run_dir):
+            raise UsageError(
+                f"stage.data: {item.pattern} is in the run's own directory, to which it writes"
+            )
 
 
 def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
