@@ -109,7 +109,9 @@ def pack_for(plan: Plan, paths: RunPaths) -> None:
         nonlocal told_s
         if time.monotonic() - told_s > _TELL_S:
             told_s = time.monotonic()
-            _log.info("packing the environment: %d %% of %s", 100 * done // size, format_bytes(size))
+            _log.info(
+                "packing the environment: %d %% of %s", 100 * done // size, format_bytes(size)
+            )
 
     found = packed(python_of(plan), stays, tell)
     for note in found.notes:
