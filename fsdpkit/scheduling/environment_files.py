@@ -20,7 +20,7 @@ from fsdpkit.config.surroundings import PythonEnvironment
 from fsdpkit.runs.file_system import NETWORK, type_of
 from fsdpkit.scheduling.packages import conda_prefix
 from fsdpkit.scheduling.snapshot import editable_dirs
-from fsdpkit.staging.manifest import Manifest, TreeEntry
+from fsdpkit.staging.manifest import Entry, Manifest
 from fsdpkit.staging.relocate import HERE, WRITTEN
 
 _Unwanted = Callable[[Path], bool]
@@ -231,7 +231,7 @@ def _listed(
     python: PythonEnvironment, roots: Sequence[_Root], notes: list[str]
 ) -> EnvironmentFiles:
     places = _Places(roots)
-    entries: list[TreeEntry] = []
+    entries: list[Entry] = []
     sources: list[str] = []
     written: dict[str, tuple[int, str]] = {}
     for root in roots:
@@ -240,16 +240,16 @@ def _listed(
             runs = 0o600 | (0o100 if mode & 0o111 else 0)
             if stat.S_ISDIR(mode):
                 # Python adds to __pycache__ in the copy, too, so a directory's time says nothing.
-                entries.append(TreeEntry(name.path, "dir"))
+                entries.append(Entry(name.path, "dir"))
             elif stat.S_ISLNK(mode):
-                entries.append(TreeEntry(name.path, "link", target=places.target(name)))
+                entries.append(Entry(name.path, "link", target=places.target(name)))
             elif not stat.S_ISREG(mode):
                 notes.append(f"{name.source} is left out: it is no file")
             elif (text := places.text(name)) is not None:
                 written[name.path] = runs, text
             else:
                 entries.append(
-                    TreeEntry(name.path, "file", name.found.st_size, runs, name.found.st_mtime_ns)
+                    Entry(name.path, "file", name.found.st_size, runs, name.found.st_mtime_ns)
                 )
                 sources.append(name.source)
     facts = {"prefix": str(roots[0].given), "kind": python.kind, WRITTEN: json.dumps(written)}

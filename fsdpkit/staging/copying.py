@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from fsdpkit.staging.directories import Directories, own_directory, removed
-from fsdpkit.staging.manifest import Manifest, StageError, TreeEntry
+from fsdpkit.staging.manifest import Entry, Manifest, StageError
 from fsdpkit.staging.stream import HOLES, Piece, Pieces, ShortFileError, joined, read_at, sha256_of
 
 NODE = os.uname().nodename
@@ -160,7 +160,7 @@ class StageCopy:
             os.pwrite(self._record, this_start(), 0)
         return self.done == blocks
 
-    def _is_there(self, entry: TreeEntry) -> bool:
+    def _is_there(self, entry: Entry) -> bool:
         try:
             parent, name = self._readers.of(_bytes(entry.path))
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -283,14 +283,14 @@ def _continued(parent: int, name: bytes, start: int) -> int:
     return writing
 
 
-def _dress(descriptor: int, entry: TreeEntry) -> None:
+def _dress(descriptor: int, entry: Entry) -> None:
     """Give a file its mode and time. Its owner may always read it: to hand it on."""
     if (mode := entry.mode | stat.S_IRUSR) != _PLAIN:
         os.fchmod(descriptor, mode)
     os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
 
 
-def _add(entry: TreeEntry, parent: int, name: bytes) -> None:
+def _add(entry: Entry, parent: int, name: bytes) -> None:
     """A link or an empty file, in place of what an earlier try left."""
     if entry.kind == "file":
         descriptor = _created(parent, name)

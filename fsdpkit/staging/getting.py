@@ -35,7 +35,7 @@ _PREFIX = "prefix"
 _TELL_S = 1.0
 
 
-class Meeting(NamedTuple):
+class HubPlace(NamedTuple):
     """How the nodes of a job find and know each other."""
 
     hub: tuple[str, int]
@@ -56,7 +56,7 @@ class Place:
     attempt: Path
     job: str
     """Names this part of the job among all that this disk has seen."""
-    meeting: Meeting | None
+    meeting: HubPlace | None
     """None: there is one node."""
     held: bool
 
@@ -70,7 +70,7 @@ class Place:
             meeting = None
             if nodes > 1:
                 hub = environ["RDZV_HOST"], int(environ["STAGE_PORT"])
-                meeting = Meeting(hub, StageKeys(bytes.fromhex(environ["FSDPKIT_SECRET"]), start))
+                meeting = HubPlace(hub, StageKeys(bytes.fromhex(environ["FSDPKIT_SECRET"]), start))
             return cls(
                 number,
                 environ.get("SLURMD_NODENAME", f"node {number}"),
@@ -170,7 +170,7 @@ class _Part:
                 hub.fail(error)
             raise
 
-    def _join(self, meeting: Meeting) -> Hub | None:
+    def _join(self, meeting: HubPlace) -> Hub | None:
         """Meet the other nodes; returns the hub where this is the first node."""
         place, hub = self._place, None
         server = BlockServer(meeting.keys, place.number, self._growing)

@@ -31,7 +31,7 @@ class StageError(Exception):
         self.cause = cause
 
 
-class TreeEntry(NamedTuple):
+class Entry(NamedTuple):
     """One name in a tree. Its directories stand before it."""
 
     path: str
@@ -59,7 +59,7 @@ class BlockSource(Protocol):
 class Manifest:
     """What a tree has."""
 
-    entries: tuple[TreeEntry, ...]
+    entries: tuple[Entry, ...]
     roots: dict[str, str] = field(default_factory=dict)
     """Where what has this first name came from."""
     blocks: tuple[str, ...] = ()
@@ -113,13 +113,13 @@ class Manifest:
         return found
 
 
-def _entry(told: Any) -> TreeEntry:
+def _entry(told: Any) -> Entry:
     path, kind, size, mode, mtime_ns, target = told
     if not (isinstance(path, str) and isinstance(target, str)):
         raise ValueError("a name is no text")
     if not all(type(number) is int for number in (size, mode, mtime_ns)):
         raise ValueError(f"{path!r}: a number is none")
-    return TreeEntry(path, kind, size, mode, mtime_ns, target)
+    return Entry(path, kind, size, mode, mtime_ns, target)
 
 
 def _texts(told: Any) -> dict[str, str]:
@@ -146,7 +146,7 @@ def _check(manifest: Manifest) -> None:
         seen[entry.path] = entry.kind
 
 
-def _why_not(entry: TreeEntry, seen: dict[str, str]) -> str | None:
+def _why_not(entry: Entry, seen: dict[str, str]) -> str | None:
     """What is wrong with it, after those before it."""
     parts = entry.path.split("/")
     if "\0" in entry.path + entry.target or not all(parts) or {".", ".."} & {*parts}:
