@@ -14,11 +14,10 @@ import stat
 import threading
 from pathlib import Path
 
-from fsdpkit.staging.directories import Directories, own_directory, removed
+from fsdpkit.staging.directories import Directories, failing, own_directory, removed
 from fsdpkit.staging.manifest import Entry, Manifest, StageError
-from fsdpkit.staging.stream import HOLES, Piece, Pieces, ShortFileError, joined, read_at, sha256_of
+from fsdpkit.staging.stream import HOLES, Piece, Pieces, joined, read_at, sha256_of
 
-NODE = os.uname().nodename
 _DIGEST_BYTES = 32
 _PLAIN = 0o600
 _NAME_BYTES = 4096
@@ -68,12 +67,10 @@ class StageCopy:
         if index != self.done or (data and len(data) != self.manifest.length(index)):
             raise ValueError(f"block {index} of {len(data)} bytes after {self.done} blocks")
         view = memoryview(data)
-        try:
+        with self._failing():
             for piece in self._pieces.of(index):
                 self._put(piece, view[piece.at : piece.at + piece.length])
             os.pwrite(self._record, sha256, _DIGEST_BYTES * (index + 1))
-        except OSError as error:
-            raise self.failure(error) from error
         self.done = index + 1
 
     def _put(self, piece: Piece, data: memoryview) -> None:
@@ -111,13 +108,8 @@ class StageCopy:
 
     def _read(self, index: int) -> bytes:
         pieces = list(self._pieces.of(index))
-        with self._reading:
-            try:
-                return joined([self._piece(piece, len(pieces) == 1) for piece in pieces])
-            except OSError as error:
-                raise self.failure(error) from error
-            except ShortFileError as error:
-                raise StageError("storage", f"{self._place}: a copied file was cut") from error
+        with self._reading, self._failing():
+            return joined([self._piece(piece, len(pieces) == 1) for piece in pieces])
 
     def _piece(self, piece: Piece, whole: bool) -> bytes:
         parent, name = self._readers.of(self._paths[piece.file])
@@ -175,73 +167,46 @@ class StageCopy:
 
     def prepare(self) -> None:
         """Look whether there is room, and make the directories. Raises StageError."""
-        try:
-            free, names, needed = (
-                os.fstatvfs(self._tree),
-                len(self.manifest.entries),
-                self._needed(),
-            )
-            if free.f_bavail * free.f_frsize < needed:
-                raise OSError(errno.ENOSPC, "no room")
-            if free.f_files and free.f_favail < names * self._missing():
-                raise StageError(
-                    "disk-full", f"{names:,} names needed, {free.f_favail:,} left on {self._place}"
-                )
+        with self._failing():
+            free = os.fstatvfs(self._tree)
+            if free.f_bavail * free.f_frsize < self._needed():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             for entry in self.manifest.entries:
                 if entry.kind == "dir":
                     parent, name = self._parents.of(_bytes(entry.path))
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, 0o700, dir_fd=parent)
-        except OSError as error:
-            raise self.failure(error) from error
 
-    def _missing(self) -> float:
-        """The part of the blocks that is not there."""
-        return 1 - self.done / max(1, self.manifest.block_count)
+    def _failing(self) -> contextlib.AbstractContextManager[None]:
+        return failing(self._trees, self._needed())
 
     def _needed(self) -> float:
+        """Bytes of room for what is not there yet."""
         holes = self.manifest.facts.get(HOLES, "")
         size = self.manifest.size - (int(holes) if holes.isdecimal() else 0)
-        names = _NAME_BYTES * len(self.manifest.entries)
-        return (max(0, size) * _SPARE + names) * self._missing()
-
-    @property
-    def _place(self) -> str:
-        return f"{NODE}'s {self._trees.parent}"
-
-    def failure(self, error: OSError) -> StageError:
-        """What an error of the node's disk is for a person."""
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            return StageError("storage", f"{self._place}: {error.strerror}")
-        found = os.fstatvfs(self._directory)
-        free = found.f_bavail * found.f_frsize / 1e9
-        return StageError(
-            "disk-full",
-            f"{self._needed() / 1e9:.3g} GB needed, {free:.3g} GB free on {self._place}"
-            + ", where a quota is used up" * (error.errno == errno.EDQUOT),
-        )
+        whole = max(0, size) * _SPARE + _NAME_BYTES * len(self.manifest.entries)
+        return whole * (1 - self.done / max(1, self.manifest.block_count))
 
     def finish(self) -> Path:
         """Add what has no bytes, and give the tree its name. Raises StageError."""
         if self.done != self.manifest.block_count:
             raise ValueError(f"{self.done} of {self.manifest.block_count} blocks are there")
         final = self._name.partition(".")[0]
-        try:
+        with self._failing():
             for entry in self.manifest.entries:
                 if entry.kind == "link" or (entry.kind == "file" and not entry.size):
                     _add(entry, *self._parents.of(_bytes(entry.path)))
             os.pwrite(self._record, this_start(), 0)
             os.rename(self._name, final, src_dir_fd=self._directory, dst_dir_fd=self._directory)
             self._name = final
-            return self.path()
-        except OSError as error:
-            raise self.failure(error) from error
+            return self.path
 
+    @property
     def path(self) -> Path:
         """Where the tree is. Raises OSError where that path leads elsewhere."""
         path = self._trees / self._name
         if not os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(self._tree)):
-            raise OSError(errno.ESTALE, "was replaced by another directory")
+            raise OSError(errno.ESTALE, "a copied tree was replaced")
         return path
 
     def close(self) -> None:

@@ -10,9 +10,31 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from pathlib import Path
 
+from fsdpkit.staging.manifest import StageError
+
+NODE = os.uname().nodename
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_OPEN = 64
+
+
+@contextlib.contextmanager
+def failing(place: str | Path, needed: float = 0.0) -> Iterator[None]:
+    """Make an error of the node's disk one for a person. needed: bytes that are still to come."""
+    try:
+        yield
+    except OSError as error:
+        words = f"{NODE}'s {place}: {error.strerror}"
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise StageError("storage", words) from error
+        with contextlib.suppress(OSError):
+            room = os.statvfs(place)
+            words += (
+                f", {needed / 1e9:.3g} GB needed, {room.f_bavail * room.f_frsize / 1e9:.3g} free"
+            )
+        raise StageError("disk-full", words) from error
 
 
 def own_directory(parent: int, name: str, make: bool = True) -> int:
