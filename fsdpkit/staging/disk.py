@@ -27,6 +27,7 @@ _FRESH_S = 60.0
 _POLL_S = 0.1
 _TRIES = 10
 _SUFFIX = re.compile(r"\.(part|blocks|lock)$")
+_TREE = re.compile(r"[0-9a-f]{64}(-[0-9]+)?", re.ASCII)
 
 
 class TreeLock:
@@ -139,6 +140,8 @@ class StageStore:
         place = os.path.expandvars(local)
         if "$" in place or not os.path.isabs(place):
             raise StageError("settings", f"{NODE}: the node's own disk is no path: {place}")
+        with contextlib.suppress(OSError):  # such as a directory for a user's own
+            os.mkdir(place, 0o700)
         with failing(place):
             parent = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -238,6 +241,13 @@ class StageStore:
         """Remove a tree, whole or not, and give up its lock; not so while others hold it."""
         with failing(self.path):
             return self._trees.remove(self._name(manifest))
+
+    def remove_tree(self, name: str) -> bool:
+        """The same by the name of its directory."""
+        if not _TREE.fullmatch(name):
+            raise StageError("storage", f"{NODE}: {name!r} is no tree's name")
+        with failing(self.path):
+            return self._trees.remove(name)
 
     def prune(self, kept_h: float) -> None:
         """Remove trees and jobs' directories that nobody uses, nor used in the last hours."""

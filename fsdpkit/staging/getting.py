@@ -250,7 +250,7 @@ class _Part:
         for name, pattern in map(_parts, self._asked.data):
             (directory / name).symlink_to(self._trees[-1].path / name)
             items.append({"name": name, "source": pattern})
-        trees = [tree.manifest.digest for tree in self._trees]
+        trees = [tree.path.name for tree in self._trees]
         listing = json.dumps({"items": items, "trees": trees})
         (directory / LISTED).write_text(listing, encoding="utf-8")
         return directory

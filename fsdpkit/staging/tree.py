@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from fsdpkit.staging.disk import StageStore
 from fsdpkit.staging.manifest import BLOCK, BlockSource, Manifest, StageError
 from fsdpkit.staging.peers import Growing
 
-_LOCK_S = 0.1
 _FOREVER_S = 86400.0 * 30
 _AT_ONCE, _AHEAD = 4, 8
 """Blocks that are read at the same time, and that wait for their turn to be written."""
@@ -38,7 +36,6 @@ class StagedTree:
         """Its blocks, once there is a place for them."""
         self.reused = False
         self._store, self._reader = store, reader
-        self._lock = store.lock(manifest.digest)
         self._copy: StageCopy | None = None
 
     @property
@@ -49,21 +46,17 @@ class StagedTree:
     def begin(self) -> None:
         """Find it, or have its lock to fill it; waits for another job that does. Raises
         StageError."""
-        while self.growing is None and not self._found():
-            if self._lock.take(exclusive=True) and self._store.find(self.manifest) is None:
-                self._copy = self._store.begin(self.manifest)
-                self.growing = Growing(self._copy)
-            else:
-                time.sleep(_LOCK_S)
-
-    def _found(self) -> bool:
-        if not self._lock.take(exclusive=False):
-            return False
-        tree = self._store.find(self.manifest)
-        if tree is not None:
-            self.path, self.reused = tree, True
-            self.growing = Growing(self._store.reader(self.manifest))
-        return tree is not None
+        if self.growing is not None:
+            return
+        if found := self._store.claim(self.manifest):
+            self.path, self.reused = found, True
+            whole = self._store.whole(self.manifest)
+            if whole is None:
+                raise StageError("storage", f"{self._store.path}: what was copied is not there")
+            self.growing = Growing(whole)
+        else:
+            self._copy = self._store.begin(self.manifest)
+            self.growing = Growing(self._copy)
 
     def fill(self, fetch: Callable[[Growing], None]) -> None:
         """Have all of it. fetch: gets the blocks that are missing from other nodes. Raises
@@ -81,7 +74,7 @@ class StagedTree:
                 self.growing.write(index, data, hashlib.sha256(whole).digest())
         self._copy.finish()
         self._copy = None
-        self._lock.take(exclusive=False, wait_s=_FOREVER_S)
+        self._store.lock(self.manifest).take(exclusive=False, wait_s=_FOREVER_S)
         tree = self._store.find(self.manifest)
         if tree is None:
             raise StageError("storage", f"{self._store.path}: what was copied is not there")
