@@ -14,7 +14,7 @@ import stat
 import threading
 from pathlib import Path
 
-from fsdpkit.staging.directories import Directories, failing, own_directory, removed
+from fsdpkit.staging.directories import Directories, failing, make_directory, own_directory, removed
 from fsdpkit.staging.manifest import Entry, Manifest, StageError
 from fsdpkit.staging.stream import HOLES, Piece, Pieces, joined, read_at, sha256_of
 
@@ -106,16 +106,23 @@ class StageCopy:
             raise IndexError(f"block {index} is not there yet")
         return self._read(index)
 
-    def _read(self, index: int) -> bytes:
+    def _read(self, index: int, mend: bool = False) -> bytes:
+        """mend: give files that are there their modes and times again."""
         pieces = list(self._pieces.of(index))
         with self._reading, self._failing():
-            return joined([self._piece(piece, len(pieces) == 1) for piece in pieces])
+            return joined([self._piece(piece, len(pieces) == 1, mend) for piece in pieces])
 
-    def _piece(self, piece: Piece, whole: bool) -> bytes:
+    def _piece(self, piece: Piece, whole: bool, mend: bool) -> bytes:
+        entry = self._pieces.files[piece.file]
         parent, name = self._readers.of(self._paths[piece.file])
         descriptor = os.open(name, _OLD, dir_fd=parent)
         try:
-            return read_at(descriptor, piece, whole)
+            data = read_at(descriptor, piece, whole)
+            if mend and piece.start + piece.length == entry.size:
+                if os.fstat(descriptor).st_size != entry.size:
+                    raise OSError(errno.ESTALE, "a copied file was changed")
+                _dress(descriptor, entry)
+            return data
         finally:
             os.close(descriptor)
 
@@ -128,7 +135,7 @@ class StageCopy:
         self.done = 0
         for index in range(self.manifest.block_count):
             try:
-                found = sha256_of(self._read(index), self.manifest.length(index))
+                found = sha256_of(self._read(index, mend=True), self.manifest.length(index))
             except StageError:
                 break
             if found != self.sha256(index):
@@ -165,17 +172,19 @@ class StageCopy:
         same = (found.st_size, found.st_mtime_ns) == (entry.size, entry.mtime_ns)
         return stat.S_ISREG(found.st_mode) and (same or entry.path.endswith(_OWN_WAY))
 
-    def prepare(self) -> None:
-        """Look whether there is room, and make the directories. Raises StageError."""
+    def make_directories(self) -> None:
+        """Raises StageError."""
+        with self._failing():
+            for entry in self.manifest.entries:
+                if entry.kind == "dir":
+                    make_directory(*self._parents.of(_bytes(entry.path)))
+
+    def look_for_room(self) -> None:
+        """Raises StageError where there is not enough for what is not there yet."""
         with self._failing():
             free = os.fstatvfs(self._tree)
             if free.f_bavail * free.f_frsize < self._needed():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            for entry in self.manifest.entries:
-                if entry.kind == "dir":
-                    parent, name = self._parents.of(_bytes(entry.path))
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(name, 0o700, dir_fd=parent)
 
     def _failing(self) -> contextlib.AbstractContextManager[None]:
         return failing(self._trees, self._needed())

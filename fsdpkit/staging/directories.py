@@ -37,6 +37,19 @@ def failing(place: str | Path, needed: float = 0.0) -> Iterator[None]:
         raise StageError("disk-full", words) from error
 
 
+def make_directory(parent: int, name: bytes | str) -> None:
+    """A directory that its owner may write in, in place of whatever else has its name. For a
+    parent that is ours. Raises OSError."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            os.chmod(name, 0o700, dir_fd=parent)
+        else:
+            os.unlink(name, dir_fd=parent)
+            os.mkdir(name, 0o700, dir_fd=parent)
+
+
 def own_directory(parent: int, name: str, make: bool = True) -> int:
     """The descriptor of a directory that is ours alone. make: if there is none.
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from fsdpkit.staging.copying import StageCopy
-from fsdpkit.staging.directories import NODE, failing, own_directory, removed
+from fsdpkit.staging.directories import NODE, failing, make_directory, own_directory, removed
 from fsdpkit.staging.manifest import Manifest, StageError
 
 _OTHERS_WRITE, _STICKY = 0o002, 0o1000
@@ -221,19 +221,16 @@ class StageStore:
     def begin(self, manifest: Manifest) -> StageCopy:
         """A tree to be filled, with the blocks that an earlier try left. Its lock is to be held
         exclusively."""
-        part = self._name(manifest) + ".part"
+        name = self._name(manifest)
         with failing(self.path):
-            self._trees.demote(self._name(manifest))
-            try:
-                os.close(own_directory(self._trees.directory, part))
-            except OSError:
-                removed(self._trees.directory, os.fsencode(part))
-                os.close(own_directory(self._trees.directory, part))
+            self._trees.demote(name)
+            make_directory(self._trees.directory, f"{name}.part")
             copy = self._copy(manifest, ".part")
         with contextlib.ExitStack() as stack:
             stack.callback(copy.close)
+            copy.make_directories()
             copy.check()
-            copy.prepare()
+            copy.look_for_room()
             stack.pop_all()
         return copy
 
@@ -261,7 +258,7 @@ class StageStore:
         with failing(self.path):
             self._jobs.lock(name).take(exclusive=False, wait_s=60.0)
             self._jobs.lock(name).touch()
-            os.close(own_directory(self._jobs.directory, name))
+            make_directory(self._jobs.directory, name)
         return self.path / "jobs" / name
 
     def remove_job(self, name: str) -> bool:
