@@ -62,19 +62,18 @@ def packed(
     python: PythonEnvironment,
     stays: Iterable[Path] = (),
     progress: Progress | None = None,
-    cache: Path | None = None,
 ) -> PackedEnvironment:
     """The pack of this environment, made if there is none of it as it is now.
 
     stays: what an editable install is not copied for, as the working directory, the run's and the
-    script. cache: in place of the user's. Raises StorageError.
+    script. Raises StorageError.
     """
     stays = list(stays)
     try:
         files = files_of(python, stays)
         prefix = os.path.realpath(files.manifest.facts["prefix"])
         key = hashlib.sha256(os.fsencode(prefix)).hexdigest()[:16]
-        directory = (cache or cache_directory()) / "environments" / key
+        directory = cache_directory() / "environments" / key
         make_private_dir(directory)
         with _alone_in(directory):
             for _ in range(_TRIES):
