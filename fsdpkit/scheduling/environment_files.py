@@ -223,8 +223,8 @@ def _listed(
     written: dict[str, tuple[int, str]] = {}
     for root in roots:
         for name in root.names:
-            mode, size = name.found.st_mode, name.found.st_size
-            bits = 0o700 if mode & 0o111 else 0o600
+            mode = name.found.st_mode
+            runs = 0o600 | (0o100 if mode & 0o111 else 0)
             if stat.S_ISDIR(mode):
                 # Python adds to __pycache__ in the copy, too, so a directory's time says nothing.
                 entries.append(Entry(name.path, "dir"))
@@ -233,9 +233,11 @@ def _listed(
             elif not stat.S_ISREG(mode):
                 notes.append(f"{name.source} is left out: it is no file")
             elif (text := places.text(name)) is not None:
-                written[name.path] = bits, text
+                written[name.path] = runs, text
             else:
-                entries.append(Entry(name.path, "file", size, bits, name.found.st_mtime_ns))
+                entries.append(
+                    Entry(name.path, "file", name.found.st_size, runs, name.found.st_mtime_ns)
+                )
                 sources.append(name.source)
     facts = {"prefix": str(roots[0].given), "kind": python.kind, WRITTEN: json.dumps(written)}
     manifest = Manifest(tuple(entries), {root.name: str(root.given) for root in roots}, (), facts)
