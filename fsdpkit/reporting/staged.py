@@ -30,7 +30,6 @@ class StageProgress(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     ready: int
     """Nodes that have all of it."""
-    failed: int = 0
     reused: int = 0
     """Nodes that had all of it before."""
     share: float
@@ -76,7 +75,7 @@ def stage_progress(
     count = max(nodes, len(told), 1)
     has = sum(record.bytes if n.state == "ready" else min(n.bytes, record.bytes) for n in told)
     moving = goes_on and record.ended_s is None
-    copied = [node for node in told if not node.reused and node.bytes and node.seconds]
+    copied = [n for n in told if n.bytes and n.seconds and not (n.reused and n.state == "ready")]
     return StageProgress(
         began_s=record.began_s,
         ended_s=record.ended_s,
@@ -85,8 +84,7 @@ def stage_progress(
         what=[*record.what],
         nodes=count,
         ready=sum(node.state == "ready" for node in told),
-        failed=sum(node.state == "failed" for node in told),
-        reused=sum(node.reused for node in told),
+        reused=sum(node.reused and node.state == "ready" for node in told),
         share=has / (record.bytes * count) if record.bytes else 1.0,
         bytes_per_s=sum(n.bytes / n.seconds for n in copied) / len(copied)
         if moving and copied

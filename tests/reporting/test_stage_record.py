@@ -40,12 +40,12 @@ def stages(task: TaskPaths, *nodes: dict[str, Any], number: int = 0, **more: Any
     attempt.stage.write_text(json.dumps({**told, "nodes": by_name, **more}))
 
 
-READY, AGAIN = node(2 * GB, "ready"), node(0, "ready", reused=True)
+READY, AGAIN = node(2 * GB, "ready"), node(2 * GB, "ready", reused=True)
 
 
 def test_progress_is_of_all_nodes_and_the_time_left_of_the_slowest(tmp_path: Path) -> None:
     task = TaskPaths(tmp_path)
-    stages(task, AGAIN, READY, node(1 * GB), node(0.5 * GB))
+    stages(task, AGAIN, READY, node(1 * GB), node(0.5 * GB, reused=True))  # of that so far
     found = stage_progress(read_stage(task.attempt(0)), 4, goes_on=True)
     assert found is not None
     assert (found.nodes, found.ready, found.reused) == (4, 2, 1)
