@@ -106,13 +106,10 @@ def stage_of(history: History, nodes: int, *, running: bool) -> StageProgress | 
 
 def _left_s(nodes: Iterable[StagedNode], size: int) -> float | None:
     """Of the slowest, at its pace so far; None as long as one has nothing."""
-    left_s: float | None = None
-    for node in nodes:
-        if node.state == "copying":
-            if not node.bytes or not node.seconds:
-                return None
-            left_s = max(left_s or 0.0, max(0, size - node.bytes) * node.seconds / node.bytes)
-    return left_s
+    waiting = [node for node in nodes if node.state == "copying"]
+    if not all(node.bytes and node.seconds for node in waiting):
+        return None
+    return max((max(0, size - n.bytes) * n.seconds / n.bytes for n in waiting), default=None)
 
 
 def _nodes(count: int) -> str:
