@@ -169,7 +169,6 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def began_s(self) -> float | None:
         """The first thing on record, Unix time."""
         known = [n.ready_s for n in self.nodes if n.ready_s is not None]
-        known += [self.stage.began_s] if self.stage is not None else []
         return min([*known, *(f.time_s for f in self.failures)], default=None)
 
     def node_of_rank(self, rank: int, ranks_per_node: int, launch: int = -1) -> str | None:

@@ -143,7 +143,8 @@ def test_an_attempt_that_never_trained_is_lost_and_one_that_is_about_to_is_start
 def stages(run: Run, number: int, began_s: float, ended_s: float | None) -> None:
     told = {"schema": "fsdpkit.stage/1", "began_s": began_s, "ended_s": ended_s, "bytes": 9}
     path = run.paths.task().attempt(number).stage
-    path.write_text(json.dumps({**told, "files": 1, "nodes": {"node1": {"state": "ready"}}}))
+    node = {"state": "copying", "seconds": 12.0}
+    path.write_text(json.dumps({**told, "files": 1, "nodes": {"node1": node}}))
 
 
 def test_copying_to_the_nodes_disks_is_a_use_of_its_own(run: Run) -> None:
@@ -157,6 +158,15 @@ def test_copying_to_the_nodes_disks_is_a_use_of_its_own(run: Run) -> None:
     ends(run.paths.task(), 0, T0 + 70)
     found = seconds(efficiency(run))
     assert found == {"granted": 70, "training": 10, "startup": 30, "staging": 30}
+    stages(run, 0, T0 + 5, T0 + 65)  # by another clock: the ranks had started by then
+    assert seconds(efficiency(run))["staging"] == 55
+
+
+def test_a_copy_that_came_to_no_launch_is_lost_as_far_as_it_is_on_record(run: Run) -> None:
+    run.paths.task().attempt(0).failures.mkdir(parents=True)
+    os.utime(run.paths.task().attempt(0).failures, (T0, T0))
+    stages(run, 0, T0 + 5, None)
+    assert seconds(efficiency(run)) == {"granted": 17, "lost": 17}
 
 
 def test_a_program_that_logs_no_steps_is_not_said_to_have_lost_them(run: Run) -> None:

@@ -40,7 +40,7 @@ def stages(task: TaskPaths, *nodes: dict[str, Any], number: int = 0, **more: Any
     attempt.stage.write_text(json.dumps({**told, "nodes": by_name, **more}))
 
 
-READY, AGAIN = node(2 * GB, "ready"), node(2 * GB, "ready", reused=True)
+READY, AGAIN = node(2 * GB, "ready"), node(1 * GB, "ready", reused=True)
 
 
 def test_progress_is_of_all_nodes_and_the_time_left_of_the_slowest(tmp_path: Path) -> None:
@@ -128,8 +128,9 @@ def test_status_says_how_far_it_is_and_then_what_it_took(
     assert "copying to nodes: 1 of 2" in fsdpkit("status", "--runs", str(runs)).stdout
     answer = json.loads(fsdpkit("status", RUN_ID, "--runs", str(runs), "--json").stdout)
     assert (answer["stage"]["share"], answer["stage"]["ready"]) == (0.75, 1)
-    stages(watched.paths.task(), READY, AGAIN, ended_s=T0 + 41)
     launches(watched.paths.task(), 0, T0 + 50)
+    assert "copying" not in fsdpkit("status", RUN_ID, "--runs", str(runs)).stdout
+    stages(watched.paths.task(), READY, AGAIN, ended_s=T0 + 41)
     text = fsdpkit("status", RUN_ID, "--runs", str(runs)).stdout
     assert "in 41 s; 1 of 2 had it already" in text
     assert "copying" not in text
