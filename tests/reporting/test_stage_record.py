@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from fsdpkit.reporting.status.watching import View, changes
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.staging import read_stage
 from fsdpkit.scheduling.run import Run
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
 from tests.reporting.made_run import JOB, T0, launches, made_run
 from tests.reporting.watched_run import RUN_ID, WatchedRun
 
@@ -30,9 +31,9 @@ def node(has_bytes: float, state: str = "copying", **more: Any) -> dict[str, Any
     return {"bytes": int(has_bytes), "seconds": 4.0, "state": state, **more}
 
 
-def stages(task: TaskPaths, *nodes: dict[str, Any], number: int = 0, **more: Any) -> None:
-    """Of `node1`, `node2` and so on what stands in the record of an attempt."""
-    attempt = task.attempt(number)
+def stages(task: TaskPaths, *nodes: dict[str, Any], **more: Any) -> None:
+    """What stands in the record of attempt 0, of `node1`, `node2` and so on."""
+    attempt = task.attempt(0)
     attempt.failures.mkdir(parents=True, exist_ok=True)
     told = {"schema": "fsdpkit.stage/1", "began_s": T0, "ended_s": None, "bytes": 2 * GB}
     told |= {"files": 3214, "what": ["data"]}
@@ -74,14 +75,6 @@ def test_what_is_no_record_is_none(tmp_path: Path, more: dict[str, Any]) -> None
     assert read_stage(task.attempt(0)) is None
 
 
-def test_no_link_is_followed_to_a_record(tmp_path: Path) -> None:
-    task = TaskPaths(tmp_path)
-    stages(task, READY, number=1)
-    task.attempt(0).dir.mkdir()
-    task.attempt(0).stage.symlink_to(task.attempt(1).stage)
-    assert read_stage(task.attempt(0)) is None
-
-
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedRun:
     made = WatchedRun(tmp_path)
@@ -90,32 +83,27 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedRun:
     return made
 
 
-def drawn(view: View) -> str:
-    return "\n".join(line.plain for line in frame(view, 100, 24, T0))
-
-
 def test_a_watch_shows_the_copy_while_it_lasts_and_then_how_long_it_took(
     watched: WatchedRun,
 ) -> None:
     stages(watched.paths.task(), READY, node(1 * GB))
+
+    def drawn(view: View) -> str:
+        return "\n".join(line.plain for line in frame(view, 100, 24, T0))
+
     watcher = Watcher(Run.open(watched.paths.dir))
-    try:
+    with contextlib.closing(watcher):
         while not (view := watcher.look()).stage or not view.stage.goes_on:
             pass  # the scheduler has not answered yet
         assert "1 of 2 nodes ready, 75 % of 2.0 GB" in drawn(view)
-        told = [event.words for event in changes(None, view, T0)]
-        assert any("1 of 2 nodes ready" in words for words in told)
+        assert "1 of 2 nodes ready" in "".join(e.words for e in changes(None, view, T0))
         stages(watched.paths.task(), READY, node(1.01 * GB))
         later = watcher.look()
         assert "copying" not in "".join(e.words for e in changes(view, later, T0))  # hardly more
         stages(watched.paths.task(), READY, READY, ended_s=T0 + 41)
         over = watcher.look()
         assert "copying" not in drawn(over)
-        assert [e.time_s for e in over.events if "2.0 GB" in e.words and "41 s" in e.words] == [
-            T0 + 41
-        ]
-    finally:
-        watcher.close()
+        assert any("2.0 GB" in e.words and "41 s" in e.words for e in over.events)
 
 
 def test_status_says_how_far_it_is_and_then_what_it_took(
@@ -126,14 +114,13 @@ def test_status_says_how_far_it_is_and_then_what_it_took(
     text = fsdpkit("status", RUN_ID, "--runs", str(runs)).stdout
     assert "copying    1 of 2 nodes ready, 75 % of 2.0 GB, 375.0 MB/s, 4.0 s left" in text
     assert "copying to nodes: 1 of 2" in fsdpkit("status", "--runs", str(runs)).stdout
-    answer = json.loads(fsdpkit("status", RUN_ID, "--runs", str(runs), "--json").stdout)
+    answer = answer_of(fsdpkit("status", RUN_ID, "--runs", str(runs), "--json"))
     assert (answer["stage"]["share"], answer["stage"]["ready"]) == (0.75, 1)
     launches(watched.paths.task(), 0, T0 + 50)
     assert "copying" not in fsdpkit("status", RUN_ID, "--runs", str(runs)).stdout
     stages(watched.paths.task(), READY, AGAIN, ended_s=T0 + 41)
     text = fsdpkit("status", RUN_ID, "--runs", str(runs)).stdout
     assert "in 41 s; 1 of 2 had it already" in text
-    assert "copying" not in text
 
 
 def test_the_report_says_what_was_copied_and_what_was_there_already(tmp_path: Path) -> None:
@@ -149,16 +136,16 @@ def test_the_report_says_what_was_copied_and_what_was_there_already(tmp_path: Pa
 # What a run ended for that was still copying
 
 
-def diagnosed(place: Path, failure: str = "", state: str = "FAILED", at: int = 1) -> Diagnosis:
-    """failure: `CAUSE WORDS`, which the script's shell on a node (`at`) puts on record."""
+def diagnosed(place: Path, failure: str = "", state: str = "FAILED") -> Diagnosis:
+    """failure: `CAUSE WORDS`, which the script's shell on node2 puts on record."""
     job = {"name": "made", "resources": {"nodes": 2}}
     run = made_run(place / "made-20260101-000000-0000", state=state, exit_code=1, job=job)
     task = run.paths.task()
+    cause, _, words = failure.partition(" ")
     stages(task, READY, node(1 * GB, "failed" if failure else "copying"))
     if failure:
-        cause, _, words = failure.partition(" ")
-        file = task.attempt(0).failures / f"0{int(T0) + 9}000000000-node-{at}"
-        file.write_text(f"{cause} 78 node{at + 1} {words}\n")
+        file = task.attempt(0).failures / f"0{int(T0) + 9}000000000-node-1"
+        file.write_text(f"{cause} 78 node2 {words}\n")
     return diagnose(gather_from(run.dir, {"sacct": f"{JOB}|{state}|78:0|0:0||node[1-2]\n"}))
 
 
@@ -182,7 +169,6 @@ def test_a_node_that_cannot_copy_is_named_with_its_numbers_and_what_to_do(
     assert numbers in found.sentence
     assert "2.0 GB to its nodes" in found.sentence
     assert advice in (found.action or "")
-    assert "keep fewer checkpoints" not in (found.action or "")
 
 
 @pytest.mark.parametrize(
