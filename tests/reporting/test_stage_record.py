@@ -136,16 +136,20 @@ def test_the_report_says_what_was_copied_and_what_was_there_already(tmp_path: Pa
 # What a run ended for that was still copying
 
 
-def diagnosed(place: Path, failure: str = "", state: str = "FAILED") -> Diagnosis:
-    """failure: `CAUSE WORDS`, which the script's shell on node2 puts on record."""
+def diagnosed(
+    place: Path, failure: str = "", state: str = "FAILED", earlier: str = ""
+) -> Diagnosis:
+    """failure: `CAUSE WORDS`, which the script's shell on node2 puts on record; earlier: what that
+    on node1 does, a second before."""
     job = {"name": "made", "resources": {"nodes": 2}}
     run = made_run(place / "made-20260101-000000-0000", state=state, exit_code=1, job=job)
     task = run.paths.task()
-    cause, _, words = failure.partition(" ")
     stages(task, READY, node(1 * GB, "failed" if failure else "copying"))
-    if failure:
-        file = task.attempt(0).failures / f"0{int(T0) + 9}000000000-node-1"
-        file.write_text(f"{cause} 78 node2 {words}\n")
+    for number, told in enumerate((earlier, failure)):
+        cause, _, words = told.partition(" ")
+        file = task.attempt(0).failures / f"0{int(T0) + number}000000000-node-{number}"
+        if told:
+            file.write_text(f"{cause} 78 node{number + 1} {words}\n")
     return diagnose(gather_from(run.dir, {"sacct": f"{JOB}|{state}|78:0|0:0||node[1-2]\n"}))
 
 
@@ -154,7 +158,7 @@ def diagnosed(place: Path, failure: str = "", state: str = "FAILED") -> Diagnosi
     [
         ("disk-full 210.0 GB needed, 96.3 GB free on node2's /tmp/x", "96.3 GB free", "sharded"),
         ("disk-full 9.0 GB needed, 0.1 GB free on node2's /dev/shm", "9.0 GB", "exclude=node2"),
-        ("data-missing /data/c.parquet changed while it was copied", "/data/c.parquet", "change"),
+        ("data-missing /data/c.parquet changed while it was copied", "/data/c.p", "not change"),
         ("storage cannot read /data/c.parquet: Input/output error", "/data/c.parquet", "/data/c."),
         ("connection-reset no other node hands on block 17", "block 17", "hand on"),
         ("rendezvous-timeout node2 did not reach 10.0.0.1:29400", "10.0.0.1", "join_timeout_s"),
@@ -182,6 +186,13 @@ def test_a_job_that_slurm_ends_says_that_it_was_still_copying(
     assert found.cause == cause
     assert "2.0 GB to its nodes" in found.sentence
     assert any("75 %" in quote.text for quote in found.evidence)
+
+
+def test_a_node_without_room_is_named_before_one_that_lost_it(tmp_path: Path) -> None:
+    full = "disk-full 9.0 GB needed, 0.1 GB free on node2's /scratch"
+    found = diagnosed(tmp_path, full, earlier="connection-reset no other node is there")
+    assert (found.cause, found.node) == ("disk-full", "node2")
+    assert "exclude=node2" in (found.action or "")
 
 
 def test_what_was_copied_in_time_has_no_part_in_a_later_end(tmp_path: Path) -> None:
