@@ -187,7 +187,8 @@ class HubLink:
         told = decoded(line.receive())
         self.heard_s = time.monotonic()
         if "cause" in told:
-            self.failure = StageError(str(told["cause"]), str(told["words"]))
+            told_words = f"the first node could not go on: {told['words']}"
+            self.failure = StageError("connection-reset", told_words)
             raise self.failure
         return told
 
