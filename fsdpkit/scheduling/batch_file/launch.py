@@ -221,12 +221,7 @@ def _shell(walk: Walk, words: list[str], launch: StartedProgram, depth: int) -> 
 
 def _text(walk: Walk, text: str, launch: StartedProgram, depth: int) -> bool:
     """A shell's string is a script of its own."""
-    outer, walk.steps = walk.steps, []
-    try:
-        walk.walk(walk.parsed(text))
-        inner = walk.steps
-    finally:
-        walk.steps = outer
+    inner = walk.inner(text)
     starts: list[tuple[Step, StartedProgram]] = []
     for step in inner:
         tried = StartedProgram(launch.launcher, launch.srun, container=launch.container)

@@ -1,0 +1,227 @@
+"""What a batch script copies to the disks of its nodes, as `[stage]` and as a step of each node.
+
+A copy of files becomes `stage.data`, and what the program is handed of it begins with {stage}. What
+is unpacked, or copied in a way that `[stage]` does not know, keeps its command, but every node runs
+it: in a batch script it fills the disk of the first node alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from fsdpkit.config.stage import item_name
+from fsdpkit.scheduling.batch_file.copying import COPIES, Copied, DiskCommand, disk_commands
+from fsdpkit.scheduling.batch_file.disks import STAGE, Disk, holds, normal
+from fsdpkit.scheduling.batch_file.launch import StartedProgram
+from fsdpkit.scheduling.batch_file.resources import Outcome
+from fsdpkit.scheduling.batch_file.walking import Step, Walk
+
+_STAGE = f"\0{STAGE}\0"
+_ARCHIVE = re.compile(r"/[^\0\1]*\.(tar(\.\w+)?|tgz|tbz2?|txz|zip)")
+_EACH_NODE: Outcome = ("taken", "steps.each_node: on every node, not on the first alone")
+_UNKNOWN: Outcome = ("no home", "what it says is known only where the script runs")
+_NOT_WHOLE: Outcome = ("no home", "[stage] copies whole files and directories that are known")
+_NO_DISK: Outcome = (
+    "no home",
+    "[stage] copies to every node once the profile names the nodes' own disk (storage.local)",
+)
+_ENVIRONMENT: Outcome = (
+    "no home",
+    "environment.venv or conda names one that all nodes see; [stage] environment = true copies it",
+)
+
+
+class Staging:
+    """`local`: the profile's `storage.local`, empty if it names none; None: nothing is copied.
+    Writes the launch's entry and arguments anew."""
+
+    def __init__(self, walk: Walk, at: Step, launch: StartedProgram, local: str | None) -> None:
+        self.walk, self.disk = walk, Disk(walk, local or "")
+        self.data: list[str] = []
+        self.back: list[str] = []
+        self.lines: list[str] = []
+        """What every node runs before its ranks."""
+        self.outcomes: dict[int, Outcome] = {}
+        """By the id of a step."""
+        self._moved: dict[str, str] = {}
+        """What lies elsewhere below $FSDPKIT_STAGE than it did below the disk's directory."""
+        if local is None:
+            return
+        inside = disk_commands(walk, launch.steps, self.disk, None)
+        self.commands = [*disk_commands(walk, walk.steps, self.disk, at), *inside]
+        made = {""}
+        fills = [each for each in self.commands if each.before is not False and each.fills]
+        self.fills = {each: each.copied(made) for each in fills}
+        started = self._original(launch, at)
+        self._leave_environments()
+        read: list[str] = []
+        for word in launch.args:
+            self.disk.on_stage(self.disk.plain(word), lambda path: read.append(path) or path, "")
+        if not read:
+            for each, copies in self.fills.items():
+                if copies == [started]:
+                    self.outcomes[id(each.step)] = ("not needed", "the program is not copied")
+                else:
+                    self._every_node(each, staged=False)
+        elif local and self._staged(read):
+            launch.args = tuple(map(self._in_args, launch.args))
+        else:
+            self.data, self.lines = [], []
+            why = _NOT_WHOLE if local else _NO_DISK
+            self.outcomes |= {id(each.step): why for each in self.fills}
+
+    def _original(self, launch: StartedProgram, at: Step) -> Copied | None:
+        """Has the program started where it was copied from; what copied it."""
+        here = next((each.here for each in self.commands if each.step is at), None)
+        moves = [each.step for each in self.commands if each.before and each.words[0] == "cd"]
+        if here is not None and moves:
+            self.outcomes[id(moves[-1])] = ("no home", "a job runs where it is submitted from")
+        path = self.disk.within(launch.entry, here)
+        for copy in (copy for copies in self.fills.values() for copy in copies):
+            if path is not None and holds(copy.target, path):
+                whole = os.path.dirname(copy.pattern) if "*" in copy.pattern else copy.pattern
+                below = os.path.relpath(path, copy.target or ".")
+                launch.entry = os.path.normpath(os.path.join(whole, below))
+                return copy
+        return None
+
+    def _leave_environments(self) -> None:
+        """One that the script makes on the disk is none that a job names."""
+        for step in self.walk.steps:
+            starts = step.words[:1] in (("source",), (".",)) or step.words[1:2] == ("activate",)
+            if not starts or not (path := self.disk.within(step.words[-1])):
+                continue
+            makers = [
+                each
+                for each in self.commands
+                if each.before and each.target and holds(each.target, path)
+            ]
+            if makers or self.walk.unknowns(step.words[-1]):
+                for gone in (step, *(each.step for each in makers)):
+                    self.outcomes[id(gone)] = _ENVIRONMENT
+        for each in [each for each in self.fills if id(each.step) in self.outcomes]:
+            del self.fills[each]
+
+    # ---- Copied by [stage] ---------------------------------------------------------------------
+
+    def _staged(self, read: Sequence[str]) -> bool:
+        """Whether there is anything for it."""
+        copied = {e: found for e, found in self.fills.items() if found and self._fits(e, found)}
+        for each, copies in copied.items():
+            for copy in copies:
+                self._stage(copy, self._is_shared(each, copy), read)
+            places = " ".join(f"{{stage}}/{copy.name}" for copy in copies)
+            self.outcomes[id(each.step)] = ("taken", f"stage.data: {places}")
+        for each in self.fills:
+            if each not in copied:
+                self._every_node(each, staged=True)
+        for each in self.commands:
+            self._fetch(each)
+        return bool(self.data or self.back)
+
+    def _fits(self, command: DiskCommand, copies: Sequence[Copied]) -> bool:
+        """Whether each copy can have its name, and be left as it is."""
+        every = [copy for found in self.fills.values() for copy in found]
+        for copy in copies:
+            others = [other for other in every if other.pattern != copy.pattern]
+            taken = {name for other in others for name in (other.name, other.target)}
+            if copy.name in ("", *taken) or (self._is_shared(command, copy) and not copy.contents):
+                return False
+        return True
+
+    def _is_shared(self, command: DiskCommand, copy: Copied) -> bool:
+        """Whether something else is written to where a copy is."""
+        places: list[str] = []
+        for each, copies in self.fills.items():
+            if each is not command and each.words[0] != "mkdir":
+                places += [other.target for other in copies] or [each.target or ""]
+        return any(holds(copy.target, place) for place in places)
+
+    def _stage(self, copy: Copied, shared: bool, read: Sequence[str]) -> None:
+        """Where the script had it, or where its own name says, whichever the program can read."""
+        self.data += [copy.pattern] if copy.pattern not in self.data else []
+        above = any(path != copy.target and holds(path, copy.target) for path in read)
+        natural = copy.target == copy.name or (copy.target and not above)
+        if natural and not shared:
+            self._moved[copy.target] = copy.name
+        elif copy.contents:
+            if copy.target:
+                self._shell("mkdir", "-p", f"{_STAGE}/{copy.target}")
+            self._shell("ln", "-sfn", f"{_STAGE}/{copy.name}/\1*", f"{_STAGE}/{copy.target}")
+        else:
+            self._shell("mkdir", "-p", f"{_STAGE}/{os.path.dirname(copy.target)}")
+            self._shell("ln", "-sfn", f"{_STAGE}/{copy.name}", f"{_STAGE}/{copy.target}")
+
+    def _there(self, path: str) -> str:
+        """Where it is below $FSDPKIT_STAGE."""
+        path = normal(path) or ""
+        for target, name in self._moved.items():
+            if holds(target, path):
+                return normal(os.path.join(name, os.path.relpath(path, target))) or ""
+        return path
+
+    def _in_args(self, word: str) -> str:
+        """As it was, if it is not known even so."""
+        text = self.disk.on_stage(plain := self.disk.plain(word), self._there, "{stage}")
+        return word if text == plain or "\0" in text or "\1" in text else text
+
+    def _fetch(self, command: DiskCommand) -> None:
+        """What is copied from the disk when the program has ended."""
+        if command.before or command.here is not None or id(command.step) in self.outcomes:
+            return
+        name, operands = command.words[0], command.operands
+        paths = [self.disk.within(word) for word in operands]
+        if name == "rm" and paths and None not in paths:
+            self.outcomes[id(command.step)] = ("not needed", "fsdpkit removes what it copies")
+        back = [path for path in paths[:-1] if path and self._there(path) == path]
+        if name in ("cp", "mv", "rsync") and paths[-1:] == [None] and len(back) == len(paths) - 1:
+            self.back += [path for path in back if path not in self.back]
+            note = "stage.back: from every node to attempt-N/back/ in the run's directory"
+            note += ", and nothing else of it" * (command.step.words[0] == "trap")
+            self.outcomes[id(command.step)] = ("taken", note)
+
+    # ---- Done by every node --------------------------------------------------------------------
+
+    def _every_node(self, command: DiskCommand, *, staged: bool) -> None:
+        words = [self.disk.plain(word) for word in command.words]
+        name, place = words[0], command.step.directory
+        if name == "mkdir":
+            made = {self.disk.within(word, command.here) or "" for word in command.operands}
+            words = [name, "-p", *(word for word in words[1:] if word != "-p")]
+            if staged and made <= {"", *self._moved}:
+                self.outcomes[id(command.step)] = ("not needed", "fsdpkit makes it")
+                return
+        words = ["cp", *words[-2:]] if name == "sbcast" else words
+        words.insert(1, "-o") if name == "unzip" else None  # nobody is there to be asked
+        if command.here is not None:
+            place = f"{self.disk.root}/{command.here}"
+        if staged:
+            words = [self._archive(word, command) for word in words]
+            words, place = ([self.disk.on_stage(w, self._there, _STAGE) for w in words], place)
+            place = self.disk.on_stage(place, self._there, _STAGE)
+        inside = place != self.walk.slurm["SLURM_SUBMIT_DIR"]
+        known = self._shell(*words, directory=place if inside else None)
+        self.outcomes[id(command.step)] = _EACH_NODE if known else _UNKNOWN
+
+    def _archive(self, word: str, command: DiskCommand) -> str:
+        """One that is unpacked is copied to every node like any file."""
+        if command.words[0] in COPIES or not _ARCHIVE.fullmatch(word) or self.disk.within(word):
+            return word
+        name = PurePosixPath(word).name
+        if word not in self.data and name in {*map(item_name, self.data)}:
+            return word
+        self.data += [word] if word not in self.data else []
+        return f"{_STAGE}/{name}"
+
+    def _shell(self, *words: str, directory: str | None = None) -> bool:
+        """Whether it can be said."""
+        quoted = [self.disk.quoted(word) for word in words]
+        place = None if directory is None else self.disk.quoted(directory)
+        line = " ".join(filter(None, quoted))
+        if None in quoted or (directory is not None and place is None):
+            return False
+        self.lines.append(line if place is None else f"(cd {place}; {line})")
+        return True
