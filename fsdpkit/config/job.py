@@ -24,6 +24,7 @@ from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.secrets import may_pass, why_not_passed
 from fsdpkit.config.slurm_options import SlurmOptions
+from fsdpkit.config.stage import Stage
 from fsdpkit.config.steps import OwnSteps
 from fsdpkit.config.track import Track
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
@@ -266,7 +267,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         list[str],
         Meta(
             description="Arguments of the script; {array_task} is replaced by the array task's "
-            "number."
+            "number, {stage} by the directory that [stage] fills on each node."
         ),
         once("write args.NAME for the option --NAME of the script, such as args.lr"),
     ] = []
@@ -323,6 +324,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="What the run keeps of the work tree; unset: nothing."),
         _OF_THE_RUN,
     ] = UNSET
+    stage: Annotated[
+        Stage | UnsetType,
+        Meta(description="What is copied to the nodes' own disks; unset: nothing."),
+        RENDERED_ONCE,
+    ] = UNSET
     audit: Annotated[
         Audit | UnsetType, Meta(description="Whether the centre may count the run."), _OF_THE_RUN
     ] = UNSET
@@ -346,6 +352,16 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 f"launch.ranks_per_node: {ranks} ranks cannot share {self.resources.gpus} GPUs per "
                 f"node evenly: take a divisor of resources.gpus, such as 1"
             )
+        if self.staged.environment and self.environment.container is not None:
+            raise ValueError(
+                "stage.environment: the environment is in environment.container, an image that is "
+                "one file already; leave stage.environment out"
+            )
+
+    @property
+    def staged(self) -> Stage:
+        """`[stage]`, of which nothing may be asked."""
+        return self.stage if isinstance(self.stage, Stage) else Stage()
 
     @property
     def trainer_name(self) -> str:

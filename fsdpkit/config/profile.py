@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 Port = Annotated[int, Meta(ge=1024, le=65535)]
+_VARIABLE = r"\$[A-Za-z_]|\$\{[A-Za-z_][A-Za-z0-9_]*\}"
 
 
 class ProfileSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -258,6 +259,25 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     write_gb_s: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         Meta(description="The same for writing checkpoints where runs live."),
+    ] = None
+    local: Annotated[
+        Annotated[str, Meta(pattern=rf"^(?:/|{_VARIABLE})(?:[A-Za-z0-9_./-]|{_VARIABLE})*$")]
+        | None,
+        Meta(
+            description="Directory on each node's own disk for a job's copies ([stage]); it may "
+            "hold variables of the node, as $TMPDIR."
+        ),
+    ] = None
+    local_gb: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="GB (10^9 bytes) that a job can have there."),
+    ] = None
+    local_kept_h: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(
+            description="Hours that files stay there after a job, for the next one; 0: they go "
+            "with it. Unset: unknown, and the job removes its own."
+        ),
     ] = None
     notes: Annotated[str | None, Meta(description="What a person should know of it.")] = None
 

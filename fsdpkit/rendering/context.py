@@ -107,6 +107,13 @@ class StepNames(msgspec.Struct, frozen=True, kw_only=True):
     after: Annotated[list[str], Meta(description="The same of steps.after.")]
 
 
+class CopyNames(msgspec.Struct, frozen=True, kw_only=True):
+    words: Annotated[
+        list[str], Meta(description="What is copied where, as words for the program that does it.")
+    ]
+    back: Annotated[bool, Meta(description="Whether files are copied back at the end.")]
+
+
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     """What a template is rendered with."""
 
@@ -136,6 +143,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     ]
     hold: Annotated[
         str | None, Meta(description="The run whose nodes these are (fsdpkit hold); or none.")
+    ]
+    stage: Annotated[
+        CopyNames | None, Meta(description="What is copied to the nodes' disks; or none.")
     ]
     container: Annotated[
         list[str], Meta(description="Words before the command that run it in a container; or none.")
