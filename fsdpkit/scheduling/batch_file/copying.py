@@ -19,7 +19,7 @@ from fsdpkit.scheduling.batch_file.walking import Step, Walk
 
 COPIES = ("cp", "rsync", "sbcast")
 _UNPACKS = ("tar", "bsdtar", "unzip")
-_FILLS = (*COPIES, *_UNPACKS, "mkdir", "ln")
+FILLS = frozenset([*COPIES, *_UNPACKS, "mkdir", "ln"])
 _HARMLESS = {
     "cp": r"-[aRrpfvuLdHn]+|--(recursive|archive|preserve|verbose|force|update)\b.*",
     "rsync": r"-[avhzrtlpogDPqucW]+|--(archive|recursive|progress|info|partial|stats|compress)\b.*",
@@ -73,7 +73,7 @@ class DiskCommand:
         """Whether it puts something on the disk, and nothing elsewhere."""
         name = self.words[0]
         packs = name.endswith("tar") and re.match(r"-?\w*c|--create", "".join(self.words[1:2]))
-        if name not in _FILLS or packs:
+        if name not in FILLS or packs:
             return False
         if name == "mkdir":
             return None not in [self.disk.within(word, self.here) for word in self.operands]
@@ -115,12 +115,12 @@ def disk_commands(
         before = False if step is at else before
         words = step.words
         if words[:1] == ("srun",):
-            words = SRUN.split(words[1:], lambda word: word in _FILLS).rest
+            words = SRUN.split(words[1:], lambda word: word in FILLS).rest
         name = PurePosixPath(words[0]).name if words else ""
         alone = bool(words) and not (step.within or step.piped)
         each = DiskCommand(step, (name, *words[1:]), here, before, disk)
         if name == "cd":
-            here = disk.within(words[-1], here)
+            here = None if words[-1] == "-" else disk.within(words[-1], here)
         if name == "trap" and len(words) > 2:
             for inner in disk_commands(walk, _inner(walk, words[1]), disk, None):
                 yield replace(inner, step=step)

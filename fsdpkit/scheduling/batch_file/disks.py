@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fsdpkit.scheduling.batch_file.expansion import LOCAL_VARIABLES, is_of_node
 from fsdpkit.scheduling.batch_file.walking import Walk
@@ -29,7 +29,7 @@ class Disk:
     def __init__(self, walk: Walk, local: str) -> None:
         self.walk = walk
         self.root: str | None = None
-        """The one directory on the disk that is meant: the first of which something is said."""
+        """The one directory on the disk that is meant."""
         user = walk.text_of("USER")
         known = re.sub(r"\$\{?(\w+)\}?", lambda m: walk.environ.get(m[1], f"\0{m[1]}\0"), local)
         own = rf"|{re.escape(known.rstrip('/'))}" if known else ""
@@ -51,6 +51,10 @@ class Disk:
 
         return "".join(map(part, word))
 
+    def directories(self, words: Iterable[str]) -> list[str]:
+        """Those on the disk of which something is said."""
+        return [found[1] for word in words for found in self._path.finditer(self.plain(word))]
+
     def within(self, word: str, here: str | None = None) -> str | None:
         """The path below the disk's directory ("": itself); None: elsewhere, or not known. here:
         where a relative word is looked for."""
@@ -58,18 +62,16 @@ class Disk:
         if not text.startswith(("/", "\0")):
             return None if here is None else normal(os.path.join(here, text))
         found = self._path.fullmatch(text)
-        if found is None or found[1] != (self.root or found[1]) or "\0" in found[2]:
+        if found is None or found[1] != self.root or "\0" in found[2]:
             return None
-        self.root = found[1]
         return normal(found[2].strip("/"))
 
     def on_stage(self, text: str, staged: Callable[[str], str], stage: str) -> str:
         """A plain text with `stage` for the directory, and where things are below it."""
 
         def path(found: re.Match[str]) -> str:
-            if found[1] != (self.root or found[1]):
+            if found[1] != self.root:
                 return found[0]
-            self.root = found[1]
             return f"{stage}/{staged(found[2].strip('/'))}".rstrip("/")
 
         return self._path.sub(path, text)

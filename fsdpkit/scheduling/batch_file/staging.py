@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from fsdpkit.config.stage import item_name
-from fsdpkit.scheduling.batch_file.copying import COPIES, Copied, DiskCommand, disk_commands
+from fsdpkit.scheduling.batch_file.copying import COPIES, FILLS, Copied, DiskCommand, disk_commands
 from fsdpkit.scheduling.batch_file.disks import STAGE, Disk, holds, normal
 from fsdpkit.scheduling.batch_file.launch import StartedProgram
 from fsdpkit.scheduling.batch_file.resources import Outcome
@@ -50,6 +50,7 @@ class Staging:
         """What lies elsewhere below $FSDPKIT_STAGE than it did below the disk's directory."""
         if local is None:
             return
+        self._choose_directory(launch)
         inside = disk_commands(walk, launch.steps, self.disk, None)
         self.commands = [*disk_commands(walk, walk.steps, self.disk, at), *inside]
         made = {""}
@@ -57,21 +58,34 @@ class Staging:
         self.fills = {each: each.copied(made) for each in fills}
         started = self._original(launch, at)
         self._leave_environments()
-        read: list[str] = []
-        for word in launch.args:
-            self.disk.on_stage(self.disk.plain(word), lambda path: read.append(path) or path, "")
-        if not read:
-            for each, copies in self.fills.items():
-                if copies == [started]:
-                    self.outcomes[id(each.step)] = ("not needed", "the program is not copied")
-                else:
-                    self._every_node(each, staged=False)
-        elif local and self._staged(read):
+        read = [path for word in launch.args for path in self._paths(word)]
+        if local and read and self._staged(read):
             launch.args = tuple(map(self._in_args, launch.args))
-        else:
-            self.data, self.lines = [], []
-            why = _NOT_WHOLE if local else _NO_DISK
-            self.outcomes |= {id(each.step): why for each in self.fills}
+            return
+        self.data, self.lines = [], []
+        lost = any(walk.unknowns(word) and self._paths(word) for word in launch.args)
+        for each, copies in self.fills.items():
+            if copies == [started] and not read:
+                self.outcomes[id(each.step)] = ("not needed", "the program is not copied")
+            elif lost:
+                self.outcomes[id(each.step)] = _NOT_WHOLE if local else _NO_DISK
+            else:
+                self._every_node(each, staged=False)
+
+    def _choose_directory(self, launch: StartedProgram) -> None:
+        """The one that is filled, and that the program reads, if there are several."""
+        steps = [step.words for step in (*self.walk.steps, *launch.steps)]
+        named = self.disk.directories(word for words in steps for word in words)
+        filled = self.disk.directories(w for words in steps if FILLS & {*words} for w in words)
+        read = self.disk.directories(launch.args)
+        both = [each for each in read if each in filled]
+        self.disk.root = next(iter([*both, *filled, *read, *named]), None)
+
+    def _paths(self, word: str) -> list[str]:
+        """What an argument names below the disk's directory."""
+        found: list[str] = []
+        self.disk.on_stage(self.disk.plain(word), lambda path: found.append(path) or path, "")
+        return found
 
     def _original(self, launch: StartedProgram, at: Step) -> Copied | None:
         """Has the program started where it was copied from; what copied it."""
@@ -100,7 +114,11 @@ class Staging:
                 if each.before and each.target and holds(each.target, path)
             ]
             if makers or self.walk.unknowns(step.words[-1]):
-                for gone in (step, *(each.step for each in makers)):
+                read = {self.disk.within(word) for each in makers for word in each.operands}
+                packs = [
+                    e.step for e, copies in self.fills.items() if {c.target for c in copies} & read
+                ]
+                for gone in (step, *packs, *(each.step for each in makers)):
                     self.outcomes[id(gone)] = _ENVIRONMENT
         for each in [each for each in self.fills if id(each.step) in self.outcomes]:
             del self.fills[each]
