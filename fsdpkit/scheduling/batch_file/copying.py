@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from fsdpkit.config.stage import item_name
 from fsdpkit.scheduling.batch_file.bash import BashError
 from fsdpkit.scheduling.batch_file.disks import Disk, normal
+from fsdpkit.scheduling.batch_file.launch import BEFORE
 from fsdpkit.scheduling.batch_file.options import SRUN
 from fsdpkit.scheduling.batch_file.walking import Step, Walk
 
@@ -79,25 +80,29 @@ class DiskCommand:
             return None not in [self.disk.within(word, self.here) for word in self.operands]
         return self.target is not None
 
-    def copied(self, made: set[str]) -> list[Copied]:
+    def copied(self, made: set[str], *, others: bool) -> list[Copied]:
         """Empty: it is not files that are copied as they are, or not known which. made: the
-        directories that are there, to which it adds its own."""
+        directories that are there, to which it adds its own; others: there may be more."""
         name, (*sources, into) = self.words[0], self.operands or [""]
-        if name == "mkdir":
-            made |= {self.disk.within(word, self.here) or "" for word in self.operands}
         options = {*self.words[1:]} - {*self.operands}
         known = all(re.fullmatch(_HARMLESS[name], o) for o in options) if name in COPIES else False
-        if not known or self.here is not None:
+        if not known:
             return []
         copies, target = [], self.target or ""
         for word in sources:
             text = self.disk.plain(word)
-            text = text if text.startswith(("/", "\0")) else f"{self.step.directory}/{text}"
+            if not text.startswith(("/", "\0")):
+                text = f"{self.step.directory if self.here is None else ''}/{text}"
             parent, _, last = text.rstrip("/").rpartition("/")
-            if "\0" in text or "\1" in parent or ":" in text or self.disk.within(word) is not None:
+            local = self.disk.within(word, self.here) is not None
+            if local or "\0" in text or "\1" in parent or ":" in text:
                 return []
             contents = "\1" in last or last == "." or (name == "rsync" and text.endswith("/"))
             kept = into.endswith("/") or target in made or len(sources) > 1
+            kind = os.path.splitext(last)[1]
+            alike = os.path.splitext(into)[1] == kind and (kind or not others)
+            if not (kept or contents or alike):
+                return []
             kept = (kept or (name == "rsync" and "." not in last)) and not contents
             place = normal(os.path.join(target, last)) if kept else target
             pattern = os.path.normpath(text.replace("\1", ""))
@@ -113,29 +118,36 @@ def disk_commands(
     before, here = (True if at else None), None
     for step in steps:
         before = False if step is at else before
-        words = step.words
-        if words[:1] == ("srun",):
-            words = SRUN.split(words[1:], lambda word: word in FILLS).rest
+        words = _behind_starters(step.words)
         name = PurePosixPath(words[0]).name if words else ""
-        alone = bool(words) and not (step.within or step.piped)
-        each = DiskCommand(step, (name, *words[1:]), here, before, disk)
         if name == "cd":
             here = None if words[-1] == "-" else disk.within(words[-1], here)
-        if name == "trap" and len(words) > 2:
-            for inner in disk_commands(walk, _inner(walk, words[1]), disk, None):
-                yield replace(inner, step=step)
-        elif alone and name in ("bash", "sh") and len(words) == 3:
-            inner_steps = _inner(walk, words[2])
-            found = [*disk_commands(walk, inner_steps, disk, None)]
-            if len(found) == len(inner_steps) and all(inner.fills for inner in found):
-                yield from (replace(inner, step=step, before=before) for inner in found)
-        elif step is at or (alone and step.command.operator not in ("|", "|&")):
-            yield each
+        inner = inner_steps(walk, step)
+        fed = any(each.lstrip("0123456789").startswith("<") for each in step.command.redirections)
+        piped = step.piped or step.command.operator in ("|", "|&")
+        alone = not (step.within or piped or fed)
+        if inner and (alone or name == "trap"):
+            found = [*disk_commands(walk, inner, disk, None)]
+            if name == "trap" or (len(found) == len(inner) and all(each.fills for each in found)):
+                when = None if name == "trap" else before
+                yield from (replace(each, step=step, before=when) for each in found)
+        elif words and (alone or step is at):
+            yield DiskCommand(step, (name, *words[1:]), here, before, disk)
 
 
-def _inner(walk: Walk, text: str) -> list[Step]:
-    """Of a shell's string."""
+def inner_steps(walk: Walk, step: Step) -> list[Step]:
+    """Those of the text that a command hands to a shell, or leaves for the end."""
+    words = _behind_starters(step.words)
+    name = PurePosixPath(words[0]).name if words else ""
+    at = {"bash": 2, "sh": 2, "trap": 1}.get(name, len(words))
     try:
-        return walk.inner(text)
+        return walk.inner(words[at]) if len(words) == (3 if at < 3 else -1) else []
     except BashError:
         return []
+
+
+def _behind_starters(words: tuple[str, ...]) -> tuple[str, ...]:
+    while words and (words[0] == "srun" or words[0] in BEFORE):
+        srun = words[0] == "srun"
+        words = SRUN.split(words[1:], lambda word: word in FILLS).rest if srun else words[1:]
+    return words

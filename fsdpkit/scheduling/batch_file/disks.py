@@ -15,7 +15,7 @@ from fsdpkit.scheduling.batch_file.walking import Walk
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?[-=].*)?\}?", re.ASCII | re.DOTALL)
 _MOUNTS = (
     r"tmp|var/tmp|dev/shm|l_?scratch|local_?scratch|scratch_?local|scratch/local"
-    r"|local/(?:scratch|user)|mnt/(?:bb|local|nvme\w*|ssd\w*)|nvme\w*|raid"
+    r"|local/(?:scratch|user)|mnt/(?:bb|local|nvme\w*|ssd\w*)|nvme\w*|raid|scratch0|disk/scratch\w*"
 )
 _PART = re.compile(r"\0(\w*|\?)\0|\x01([*?])|([^\0\1]+)")
 STAGE = "FSDPKIT_STAGE"
@@ -54,6 +54,11 @@ class Disk:
     def directories(self, words: Iterable[str]) -> list[str]:
         """Those on the disk of which something is said."""
         return [found[1] for word in words for found in self._path.finditer(self.plain(word))]
+
+    def named(self, word: str) -> list[str]:
+        """What a word names below the disk's directory."""
+        found = self._path.finditer(self.plain(word))
+        return [each[2].strip("/") for each in found if each[1] == self.root]
 
     def within(self, word: str, here: str | None = None) -> str | None:
         """The path below the disk's directory ("": itself); None: elsewhere, or not known. here:

@@ -43,7 +43,7 @@ _ON_PATH = re.compile(
     r"(?:\$\(|`)\s*(?:which|command\s+-v|type\s+-[pP])\s+(?P<program>[\w.+-]+)\s*[)`]"
 )
 LOCAL_VARIABLES = (
-    "(?:SLURM_)?TMPDIR|SNIC_TMP|LOCAL_?SCRATCH|LOCALDIR|LOCAL_(?:JOB_|TMP)DIR|L_?SCRATCH(?:_JOB)?"
+    "(?:SLURM_)?TMPDIR|SNIC_TMP|LOCAL_?SCRATCH|LOCAL|LOCALDIR|LOCAL_(?:JOB_|TMP)DIR|L_?SCRATCH(?:_JOB)?"
     "|SCRATCH_?LOCAL"
 )
 """What centres call a directory on the node's own disk; $JOBSCRATCH is on a shared one."""

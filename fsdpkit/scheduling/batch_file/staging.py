@@ -13,7 +13,14 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from fsdpkit.config.stage import item_name
-from fsdpkit.scheduling.batch_file.copying import COPIES, FILLS, Copied, DiskCommand, disk_commands
+from fsdpkit.scheduling.batch_file.copying import (
+    COPIES,
+    FILLS,
+    Copied,
+    DiskCommand,
+    disk_commands,
+    inner_steps,
+)
 from fsdpkit.scheduling.batch_file.disks import STAGE, Disk, holds, normal
 from fsdpkit.scheduling.batch_file.launch import StartedProgram
 from fsdpkit.scheduling.batch_file.resources import Outcome
@@ -50,20 +57,20 @@ class Staging:
         """What lies elsewhere below $FSDPKIT_STAGE than it did below the disk's directory."""
         if local is None:
             return
-        self._choose_directory(launch)
+        made = self._choose_directory(launch)
         inside = disk_commands(walk, launch.steps, self.disk, None)
         self.commands = [*disk_commands(walk, walk.steps, self.disk, at), *inside]
-        made = {""}
         fills = [each for each in self.commands if each.before is not False and each.fills]
-        self.fills = {each: each.copied(made) for each in fills}
+        unpacked = any(each.words[0] not in (*COPIES, "mkdir") for each in fills)
+        self.fills = {each: each.copied(made, others=unpacked) for each in fills}
         started = self._original(launch, at)
         self._leave_environments()
-        read = [path for word in launch.args for path in self._paths(word)]
+        read = [path for word in launch.args for path in self.disk.named(word)]
         if local and read and self._staged(read):
             launch.args = tuple(map(self._in_args, launch.args))
             return
         self.data, self.lines = [], []
-        lost = any(walk.unknowns(word) and self._paths(word) for word in launch.args)
+        lost = any(walk.unknowns(word) and self.disk.named(word) for word in launch.args)
         for each, copies in self.fills.items():
             if copies == [started] and not read:
                 self.outcomes[id(each.step)] = ("not needed", "the program is not copied")
@@ -72,20 +79,19 @@ class Staging:
             else:
                 self._every_node(each, staged=False)
 
-    def _choose_directory(self, launch: StartedProgram) -> None:
-        """The one that is filled, and that the program reads, if there are several."""
-        steps = [step.words for step in (*self.walk.steps, *launch.steps)]
+    def _choose_directory(self, launch: StartedProgram) -> set[str]:
+        """The one that is filled, and that the program reads, if there are several; the directories
+        that may be made below it."""
+        fills = FILLS | {"cd"}
+        outer = (*self.walk.steps, *launch.steps)
+        steps = [e.words for step in outer for e in (step, *inner_steps(self.walk, step))]
         named = self.disk.directories(word for words in steps for word in words)
-        filled = self.disk.directories(w for words in steps if FILLS & {*words} for w in words)
+        filled = self.disk.directories(w for words in steps if fills & {*words} for w in words)
         read = self.disk.directories(launch.args)
         both = [each for each in read if each in filled]
         self.disk.root = next(iter([*both, *filled, *read, *named]), None)
-
-    def _paths(self, word: str) -> list[str]:
-        """What an argument names below the disk's directory."""
-        found: list[str] = []
-        self.disk.on_stage(self.disk.plain(word), lambda path: found.append(path) or path, "")
-        return found
+        made = (self.disk.within(word) for words in steps if "mkdir" in words for word in words)
+        return {"", *filter(None, made)}
 
     def _original(self, launch: StartedProgram, at: Step) -> Copied | None:
         """Has the program started where it was copied from; what copied it."""
@@ -93,7 +99,8 @@ class Staging:
         moves = [each.step for each in self.commands if each.before and each.words[0] == "cd"]
         if here is not None and moves:
             self.outcomes[id(moves[-1])] = ("no home", "a job runs where it is submitted from")
-        path = self.disk.within(launch.entry, here)
+        is_file = launch.entry.endswith(".py")
+        path = self.disk.within(launch.entry, here) if is_file else None
         for copy in (copy for copies in self.fills.values() for copy in copies):
             if path is not None and holds(copy.target, path):
                 whole = os.path.dirname(copy.pattern) if "*" in copy.pattern else copy.pattern
@@ -128,12 +135,11 @@ class Staging:
     def _staged(self, read: Sequence[str]) -> bool:
         """Whether there is anything for it."""
         copied = {e: found for e, found in self.fills.items() if found and self._fits(e, found)}
-        for each, copies in copied.items():
-            for copy in copies:
-                self._stage(copy, self._is_shared(each, copy), read)
-            places = " ".join(f"{{stage}}/{copy.name}" for copy in copies)
-            self.outcomes[id(each.step)] = ("taken", f"stage.data: {places}")
         for each in self.fills:
+            for copy in copied.get(each, ()):
+                self._stage(copy, self._is_shared(each, copy), read)
+                note = f"stage.data: {{stage}}/{copy.name}"
+                self.outcomes[id(each.step)] = ("taken", note)
             if each not in copied:
                 self._every_node(each, staged=True)
         for each in self.commands:
@@ -142,11 +148,12 @@ class Staging:
 
     def _fits(self, command: DiskCommand, copies: Sequence[Copied]) -> bool:
         """Whether each copy can have its name, and be left as it is."""
-        every = [copy for found in self.fills.values() for copy in found]
         for copy in copies:
-            others = [other for other in every if other.pattern != copy.pattern]
-            taken = {name for other in others for name in (other.name, other.target)}
-            if copy.name in ("", *taken) or (self._is_shared(command, copy) and not copy.contents):
+            every = [other for found in self.fills.values() for other in found]
+            before = {other.name for other in every[: every.index(copy)]}
+            others = {other.target for other in every if other.pattern != copy.pattern}
+            shared = self._is_shared(command, copy) and not copy.contents
+            if shared or copy.name in {"", *before, *others}:
                 return False
         return True
 
@@ -173,6 +180,9 @@ class Staging:
             self._shell("mkdir", "-p", f"{_STAGE}/{os.path.dirname(copy.target)}")
             self._shell("ln", "-sfn", f"{_STAGE}/{copy.name}", f"{_STAGE}/{copy.target}")
 
+    def _is_copy(self, path: str) -> bool:
+        return any(holds(target, path) for target in self._moved)
+
     def _there(self, path: str) -> str:
         """Where it is below $FSDPKIT_STAGE."""
         path = normal(path) or ""
@@ -190,11 +200,11 @@ class Staging:
         """What is copied from the disk when the program has ended."""
         if command.before or command.here is not None or id(command.step) in self.outcomes:
             return
-        name, operands = command.words[0], command.operands
-        paths = [self.disk.within(word) for word in operands]
+        name, plain = command.words[0], [self.disk.plain(word) for word in command.operands]
+        paths = [self.disk.within(os.path.dirname(w) if "*" in w else w) for w in plain]
         if name == "rm" and paths and None not in paths:
             self.outcomes[id(command.step)] = ("not needed", "fsdpkit removes what it copies")
-        back = [path for path in paths[:-1] if path and self._there(path) == path]
+        back = [path for path in paths[:-1] if path and not self._is_copy(path)]
         if name in ("cp", "mv", "rsync") and paths[-1:] == [None] and len(back) == len(paths) - 1:
             self.back += [path for path in back if path not in self.back]
             note = "stage.back: from every node to attempt-N/back/ in the run's directory"
@@ -218,7 +228,7 @@ class Staging:
             place = f"{self.disk.root}/{command.here}"
         if staged:
             words = [self._archive(word, command) for word in words]
-            words, place = ([self.disk.on_stage(w, self._there, _STAGE) for w in words], place)
+            words = [self.disk.on_stage(word, self._there, _STAGE) for word in words]
             place = self.disk.on_stage(place, self._there, _STAGE)
         inside = place != self.walk.slurm["SLURM_SUBMIT_DIR"]
         known = self._shell(*words, directory=place if inside else None)
