@@ -47,13 +47,12 @@ class Copied:
 
 @dataclass(frozen=True)
 class DiskCommand:
-    """One that may fill the disk, or fetch from it. `before`: the launch; None: unknown."""
+    """One that may fill the disk, or fetch from it."""
 
     step: Step
     words: tuple[str, ...]
     here: str | None
     """Where it runs, below the disk's directory; None: elsewhere."""
-    before: bool | None
     disk: Disk = field(repr=False)
 
     @property
@@ -111,28 +110,24 @@ class DiskCommand:
         return copies
 
 
-def disk_commands(
-    walk: Walk, steps: Sequence[Step], disk: Disk, at: Step | None
-) -> Iterator[DiskCommand]:
-    """Those that nothing decides about. at: the launch; None: it is not among the steps."""
-    before, here = (True if at else None), None
+def disk_commands(walk: Walk, steps: Sequence[Step], disk: Disk) -> Iterator[DiskCommand]:
+    """Those that nothing decides about, and that no other command feeds or reads."""
+    here = None
     for step in steps:
-        before = False if step is at else before
         words = _behind_starters(step.words)
         name = PurePosixPath(words[0]).name if words else ""
         if name == "cd":
             here = None if words[-1] == "-" else disk.within(words[-1], here)
-        inner = inner_steps(walk, step)
-        fed = any(each.lstrip("0123456789").startswith("<") for each in step.command.redirections)
         piped = step.piped or step.command.operator in ("|", "|&")
-        alone = not (step.within or piped or fed)
-        if inner and (alone or name == "trap"):
-            found = [*disk_commands(walk, inner, disk, None)]
+        fed = any(each.lstrip("0123456789").startswith("<") for each in step.command.redirections)
+        if name != "trap" and (step.within or piped or fed):
+            continue
+        if inner := inner_steps(walk, step):
+            found = [*disk_commands(walk, inner, disk)]
             if name == "trap" or (len(found) == len(inner) and all(each.fills for each in found)):
-                when = None if name == "trap" else before
-                yield from (replace(each, step=step, before=when) for each in found)
-        elif words and (alone or step is at):
-            yield DiskCommand(step, (name, *words[1:]), here, before, disk)
+                yield from (replace(each, step=step) for each in found)
+        elif words:
+            yield DiskCommand(step, (name, *words[1:]), here, disk)
 
 
 def inner_steps(walk: Walk, step: Step) -> list[Step]:

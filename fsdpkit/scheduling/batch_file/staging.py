@@ -58,9 +58,9 @@ class Staging:
         if local is None:
             return
         made = self._choose_directory(launch)
-        inside = disk_commands(walk, launch.steps, self.disk, None)
-        self.commands = [*disk_commands(walk, walk.steps, self.disk, at), *inside]
-        fills = [each for each in self.commands if each.before is not False and each.fills]
+        inside = disk_commands(walk, launch.steps, self.disk)
+        self.commands = [*disk_commands(walk, walk.steps, self.disk), *inside]
+        fills = [each for each in self.commands if each.fills]
         unpacked = any(each.words[0] not in (*COPIES, "mkdir") for each in fills)
         self.fills = {each: each.copied(made, others=unpacked) for each in fills}
         started = self._original(launch, at)
@@ -95,10 +95,11 @@ class Staging:
 
     def _original(self, launch: StartedProgram, at: Step) -> Copied | None:
         """Has the program started where it was copied from; what copied it."""
-        here = next((each.here for each in self.commands if each.step is at), None)
-        moves = [each.step for each in self.commands if each.before and each.words[0] == "cd"]
-        if here is not None and moves:
-            self.outcomes[id(moves[-1])] = ("no home", "a job runs where it is submitted from")
+        moved = here = None
+        for each in self.commands:
+            moved = each.step if each.words[0] == "cd" else moved
+            if each.step is at and moved is not None and (here := each.here) is not None:
+                self.outcomes[id(moved)] = ("no home", "a job runs where it is submitted from")
         is_file = launch.entry.endswith(".py")
         path = self.disk.within(launch.entry, here) if is_file else None
         for copy in (copy for copies in self.fills.values() for copy in copies):
@@ -115,20 +116,15 @@ class Staging:
             starts = step.words[:1] in (("source",), (".",)) or step.words[1:2] == ("activate",)
             if not starts or not (path := self.disk.within(step.words[-1])):
                 continue
-            makers = [
-                each
-                for each in self.commands
-                if each.before and each.target and holds(each.target, path)
-            ]
-            if makers or self.walk.unknowns(step.words[-1]):
-                read = {self.disk.within(word) for each in makers for word in each.operands}
-                packs = [
-                    e.step for e, copies in self.fills.items() if {c.target for c in copies} & read
-                ]
-                for gone in (step, *packs, *(each.step for each in makers)):
-                    self.outcomes[id(gone)] = _ENVIRONMENT
-        for each in [each for each in self.fills if id(each.step) in self.outcomes]:
-            del self.fills[each]
+            into = [(each, each.target) for each in self.commands]
+            gone = [each for each, target in into if target and holds(target, path)]
+            read = {self.disk.within(word) for each in gone for word in each.operands}
+            gone += [e for e, found in self.fills.items() if {copy.target for copy in found} & read]
+            if gone or self.walk.unknowns(step.words[-1]):
+                self.outcomes[id(step)] = _ENVIRONMENT
+                self.outcomes |= {id(each.step): _ENVIRONMENT for each in gone}
+        kept = {e: found for e, found in self.fills.items() if id(e.step) not in self.outcomes}
+        self.fills = kept
 
     # ---- Copied by [stage] ---------------------------------------------------------------------
 
@@ -198,7 +194,7 @@ class Staging:
 
     def _fetch(self, command: DiskCommand) -> None:
         """What is copied from the disk when the program has ended."""
-        if command.before or command.here is not None or id(command.step) in self.outcomes:
+        if command.here is not None or id(command.step) in self.outcomes:
             return
         name, plain = command.words[0], [self.disk.plain(word) for word in command.operands]
         paths = [self.disk.within(os.path.dirname(w) if "*" in w else w) for w in plain]
