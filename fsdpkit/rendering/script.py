@@ -32,7 +32,6 @@ from fsdpkit.rendering.containers import command_words, is_by_plugin
 from fsdpkit.rendering.containers import srun_words as container_srun
 from fsdpkit.rendering.context import (
     Context,
-    CopyNames,
     DigestNames,
     DirectiveNames,
     EnvironmentNames,
@@ -42,6 +41,7 @@ from fsdpkit.rendering.context import (
     StepNames,
     TemplateNames,
 )
+from fsdpkit.rendering.copies import copied
 from fsdpkit.rendering.directives import Directive, resource_directives
 from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from jinja2 import BytecodeCache
 
 RUN_ID_PLACEHOLDER = "RUN-ID"
-ENVIRONMENT_PACK = "environment.pack"
-"""In a run's directory: the job's Python environment as one file."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         (f"site {plan.site.id}", profile.parameters),
         (f"job {spec.name}", spec.parameters),
     )
-    manifest, python = plan.template.manifest, _python(plan)
+    manifest, python = plan.template.manifest, python_of(plan)
     site, job = profile.environment, spec.environment
     context = Context(
         version=fsdpkit.__version__,
@@ -244,7 +242,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         ),
         srun=_srun(plan, run_dir),
         hold=plan.hold,
-        stage=_stage(plan, run_dir),
+        stage=copied(spec, profile, plan.work_dir, run_dir),
         container=command_words(plan.job, profile, run_dir),
         container_srun=container_srun(plan.job, profile, run_dir, plan.work_dir),
         steps=StepNames(
@@ -268,21 +266,6 @@ def _srun(plan: Plan, run_dir: Path) -> list[str]:
     if plan.allocation is None or plan.site.profile.kind == "local":
         return []
     return plan.allocation.srun_words(plan.job.spec.resources.nodes, run_dir.name)
-
-
-def _stage(plan: Plan, run_dir: Path) -> CopyNames | None:
-    """What `fsdpkit.staging.node` is called with."""
-    stage, storage = plan.job.spec.staged, plan.site.profile.storage
-    if not stage.is_asked:
-        return None
-    words = [f"--local={storage.local}", f"--share={stage.share}"]
-    if storage.local_kept_h:
-        words.append(f"--kept-h={storage.local_kept_h:g}")
-    if stage.environment:
-        words.append(f"--environment={run_dir / ENVIRONMENT_PACK}")
-    words += [f"--data={item.name}={item.pattern}" for item in stage.items(plan.work_dir)]
-    words += [f"--back={path}" for path in stage.back]
-    return CopyNames(words=words, back=bool(stage.back))
 
 
 def _gpu_request(plan: Plan) -> dict[str, Any]:
@@ -436,7 +419,7 @@ def requeue_note(plan: Plan) -> str:
     )
 
 
-def _python(plan: Plan) -> PythonEnvironment:
+def python_of(plan: Plan) -> PythonEnvironment:
     """The Python that the job activates: as it says, else the submitter's own."""
     job = plan.job.spec.environment
     if job.conda:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import time
@@ -23,6 +24,7 @@ from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.surroundings import PythonEnvironment
 from fsdpkit.config.units import format_bytes
 from fsdpkit.errors import FsdpkitError, StorageError
+from fsdpkit.rendering.script import Plan, python_of
 from fsdpkit.runs.caches import cache_directory
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord, load
@@ -38,6 +40,8 @@ _UNUSED_S, _DRAFT_S = 86400.0, 3600.0
 _DIGEST_BYTES = 128
 """Of an encoded manifest, at most, for each block."""
 _TRIES = 2
+_TELL_S = 5.0
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], object]
 """Told how many bytes were packed, and of how many."""
@@ -55,33 +59,34 @@ class PackedEnvironment(NamedTuple):
 
 
 class _ChangedMeanwhile(Exception):
-    """A file is not as it was listed."""
+    """What is not as it was listed, in words."""
 
 
 def packed(
     python: PythonEnvironment,
     stays: Iterable[Path] = (),
     progress: Progress | None = None,
-    cache: Path | None = None,
 ) -> PackedEnvironment:
     """The pack of this environment, made if there is none of it as it is now.
 
     stays: what an editable install is not copied for, as the working directory, the run's and the
-    script. cache: in place of the user's. Raises StorageError.
+    script. Raises StorageError.
     """
-    stays = list(stays)
+    stays, changed = list(stays), ""
     try:
         files = files_of(python, stays)
         prefix = os.path.realpath(files.manifest.facts["prefix"])
         key = hashlib.sha256(os.fsencode(prefix)).hexdigest()[:16]
-        directory = (cache or cache_directory()) / "environments" / key
+        directory = cache_directory() / "environments" / key
         make_private_dir(directory)
         with _alone_in(directory):
             for _ in range(_TRIES):
                 if (found := _kept(directory, files)) is not None:
                     return found
-                with contextlib.suppress(_ChangedMeanwhile):
+                try:
                     return _made(directory, files, lambda: files_of(python, stays), progress)
+                except _ChangedMeanwhile as error:
+                    changed = str(error)
                 files = files_of(python, stays)
     except StaysShared as error:
         return PackedEnvironment(None, [str(error)])
@@ -90,7 +95,34 @@ def packed(
             f"the environment {python.path} cannot be packed: {error.filename or directory}: "
             f"{error.strerror} (packs are kept in $XDG_CACHE_HOME)"
         ) from error
-    raise StorageError(f"the environment {python.path} changes while it is packed: submit later")
+    raise StorageError(
+        f"the environment {python.path} changes while it is packed: {changed}; submit later"
+    )
+
+
+def pack_for(plan: Plan, paths: RunPaths) -> None:
+    """Have the run's jobs find the pack of their environment, if there can be one; what takes
+    long, and what stays shared, is logged. Raises StorageError, OSError."""
+    stays = [plan.work_dir, paths.dir]
+    if plan.job.entry.file is not None:
+        stays.append(plan.job.entry.file)
+    told_s = time.monotonic()
+
+    def tell(done: int, size: int) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s > _TELL_S:
+            told_s = time.monotonic()
+            _log.info(
+                "packing the environment: %d %% of %s", 100 * done // size, format_bytes(size)
+            )
+
+    found = packed(python_of(plan), stays, tell)
+    for note in found.notes:
+        _log.info("stage.environment: %s", note)
+    if found.path is not None:
+        link_pack(found.path, paths.dir)
+        how = "packed" if found.made else "packed before"
+        _log.info("the environment is %s: %s", how, format_bytes(found.bytes))
 
 
 def link_pack(pack: Path, run_dir: Path) -> None:
@@ -166,7 +198,7 @@ def _made(
     try:
         size = _write(temporary, files, progress)
         if _named(directory, listed_again()) != path:
-            raise _ChangedMeanwhile
+            raise _ChangedMeanwhile("it has other files than before")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -208,12 +240,12 @@ def _blocks(files: EnvironmentFiles) -> Iterator[bytes]:
         try:
             file = open_regular(source)
         except FileNotFoundError as error:
-            raise _ChangedMeanwhile from error
+            raise _ChangedMeanwhile(f"{source} is gone") from error
         with file:
             while left:
                 part = file.read(min(left, BLOCK - len(pending)))
                 if not part:
-                    raise _ChangedMeanwhile
+                    raise _ChangedMeanwhile(f"{source} is shorter than before")
                 pending += part
                 left -= len(part)
                 if len(pending) == BLOCK:
