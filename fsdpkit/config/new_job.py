@@ -36,6 +36,8 @@ class Answers:
     args: Sequence[str] = ()
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Further keys, by table; below `environment` tables of their own."""
+    each_node: Sequence[str] = ()
+    """Lines of a shell script that every node runs: a file of its own, beside the job's."""
     left_out: Sequence[str] = ()
     """Of a batch script, what the job has not: a line each."""
 

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdpkit.config import assets
@@ -32,6 +32,7 @@ from fsdpkit.scheduling.slurm_answers import answers_of
 
 OWN = "current"
 """The word for the environment that `fsdpkit submit` is called from."""
+_STEP = ("#!/bin/bash", "# Every node runs this before its ranks.", "set -eu")
 _MODULE = "module:"
 _MOST_FILES = 500
 _MOST_BYTES = 200
@@ -221,6 +222,11 @@ def write(
         if defaults is not None and answers.account is not None:
             _make_user_dir()
             _make(defaults, defaults_text(answers.account), made)
+        if answers.each_node:
+            step = output.with_name(f"{output.stem}-each-node.sh")
+            _make(step, "\n".join([*_STEP, *answers.each_node, ""]), made)
+            tables = {**answers.tables, "steps": {"each_node": step.name}}
+            answers = replace(answers, tables=tables)
         _make(output, job_text(answers, site.profile, output, account_from), made)
         request = submission.SubmitRequest(
             job=str(output), cluster=cluster, sets=[*checked_with], array=array, said_in=said_in
