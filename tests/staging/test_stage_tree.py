@@ -18,7 +18,7 @@ import pytest
 
 from fsdpkit.staging import peers
 from fsdpkit.staging.hub import Hub
-from fsdpkit.staging.manifest import StageError
+from fsdpkit.staging.manifest import BLOCK, StageError
 from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
 from fsdpkit.staging.wire import StageKeys
 from tests.staging.wire_node import AT, Memory
@@ -68,7 +68,8 @@ class Job:
     def read(self, first: int = 0, end: int = BLOCKS) -> None:
         """The first node gets blocks from the shared file system."""
         for index in range(first, end):
-            data = bytes([index + 1]) * (1000 + index) if index % 3 else b""
+            size = BLOCK if index == AT else 1000 + index
+            data = bytes([index + 1]) * size if index % 4 else b""  # nothing but zeros
             self.growing.write(index, data, hashlib.sha256(data).digest())
 
     def content(self, node: subprocess.Popen[str]) -> str:
@@ -119,10 +120,16 @@ def test_nodes_finish_without_the_hub_if_their_parents_have_everything(job: Job)
     assert {job.content(node) for node in nodes} == {job.memory.content()}
 
 
-def test_a_node_that_nobody_serves_says_so(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", ["closed", "lies"])
+def test_a_node_that_nobody_serves_says_so(
+    job: Job, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
     monkeypatch.setattr(peers, "_LOST_S", 0.5)
     link = job.linked(5, port=1)
-    job.server.close()
+    job.memory.fault = fault
+    job.read()
+    if fault == "closed":
+        job.server.close()
     with pytest.raises(StageError, match="no other node") as caught:
         fetch(link, KEYS, 0, Growing(Memory()), BLOCKS - 1)
     assert caught.value.cause == "connection-reset"
