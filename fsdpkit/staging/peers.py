@@ -266,6 +266,8 @@ class _Fetch:
             raise StrangeError("a block has another SHA-256")
         try:
             self._growing.write(index, block, sha256)
+        except ValueError as error:
+            raise StrangeError(str(error)) from error
         except OSError as error:  # is no fault of the parent
             raise StageError("storage", str(error)) from error
         self._met_s = self._grew_s = time.monotonic()
