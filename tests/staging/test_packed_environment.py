@@ -107,7 +107,9 @@ def venv(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("home_name", "tree_name"), [("home", "tree"), ("h" * 130, "t" * 250)], ids=["short", "long"]
+    ("home_name", "tree_name"),
+    [("home", "t" * 250), ("h" * 130, "tree")],
+    ids=["long after", "long before"],
 )
 def test_scripts_and_editable_packages_come_from_the_copy(
     tmp_path: Path, home_name: str, tree_name: str
