@@ -106,13 +106,14 @@ class HubLink:
         """Parents so far, the last one first, and how the hub calls them."""
         self.heard_s = time.monotonic()
         """When the hub last answered."""
+        self._met = False
         self.failure: StageError | None = None
         """Why nothing more is copied, as the hub said."""
 
     def hello(self, port: int, within_s: float = _FIRST_S) -> list[bytes]:
         """Tell where this node serves others; the manifests, once they are known.
 
-        within_s: for so long the hub may be out of reach. Raises StageError.
+        within_s: for so long the hub may be out of reach at first. Raises StageError.
         """
         while True:
             try:
@@ -120,7 +121,7 @@ class HubLink:
                     return self._hello(port)
             except (OSError, StrangeError) as error:
                 self.close()
-                if time.monotonic() - self.heard_s > within_s:
+                if time.monotonic() - self.heard_s > (_LOST_S if self._met else within_s):
                     where = f"{self._hub[0]}:{self._hub[1]}"
                     why = str(error) or "what answers there does not know this job's secret"
                     told = f"the first node, {where}, cannot be reached: {why}"
@@ -187,7 +188,7 @@ class HubLink:
 
     def _heard(self, line: Line) -> dict[str, Any]:
         told = decoded(line.receive())
-        self.heard_s = time.monotonic()
+        self.heard_s, self._met = time.monotonic(), True
         if "cause" in told:
             told_words = f"the first node could not go on: {told['words']}"
             self.failure = StageError("connection-reset", told_words)

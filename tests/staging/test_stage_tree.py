@@ -35,7 +35,7 @@ class Job:
 
     def __init__(self, at_end: ExitStack) -> None:
         self._at_end = at_end
-        self.hub = Hub(KEYS, NODES, "127.0.0.1", 0)
+        self.hub = Hub(KEYS, NODES, "", 0)
         self.hub_port = self.hub.open()
         at_end.callback(self.hub.close)
         self.hub.offer([b"list", b""])
@@ -43,7 +43,7 @@ class Job:
         self.growing = Growing(self.memory)
         self.server = BlockServer(KEYS, 0, [self.growing].__getitem__)
         at_end.callback(self.server.close)
-        self.link = self.linked(0, self.server.open("127.0.0.1"))
+        self.link = self.linked(0, self.server.open(""))
         self.nodes: list[subprocess.Popen[str]] = []
 
     def linked(self, node: int, port: int) -> HubLink:
