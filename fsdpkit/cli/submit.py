@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -202,8 +203,6 @@ def command(
 def _in_soonest(request: SubmitRequest) -> SubmitRequest:
     """The same job in the partition where it ends first, which standard error shows. Raises
     UsageError where none would start it."""
-    from dataclasses import replace
-
     from fsdpkit.scheduling.expected import expected_s
     from fsdpkit.scheduling.soonest import lines, soonest, starts
 
