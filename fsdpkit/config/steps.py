@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
-from fsdpkit.config.fields import Text
+from fsdpkit.config.fields import Text, doc
 from fsdpkit.errors import ConfigError
 
 
@@ -19,16 +18,13 @@ class OwnSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     their first line (#!), or else by bash."""
 
     before: Annotated[
-        Text | None,
-        Meta(description="Runs once at each start of the job, on the head node, before the ranks."),
+        Text | None, doc("Runs once at each start of the job, on the head node, before the ranks.")
     ] = None
-    each_node: Annotated[
-        Text | None, Meta(description="Then runs on each node, before its ranks.")
-    ] = None
+    each_node: Annotated[Text | None, doc("Then runs on each node, before its ranks.")] = None
     after: Annotated[
         Text | None,
-        Meta(
-            description="Runs once when the job ends, with its exit status in FSDPKIT_STATUS, "
+        doc(
+            "Runs once when the job ends, with its exit status in FSDPKIT_STATUS, "
             "which it does not change; not when the job is queued again."
         ),
     ] = None

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from fsdpkit.bounded import PARAMETERS, TEMPLATE_BYTES, TEMPLATE_FILES
 from fsdpkit.config import assets
-from fsdpkit.config.fields import Scalar, Text
+from fsdpkit.config.fields import Scalar, Text, doc
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.linear_regex import LinearRegex, matches
 from fsdpkit.config.loading import Layered, build, parsed, read_toml, tables_of
@@ -32,15 +32,14 @@ _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One value a job or site may set, with the bounds an admin gives it."""
 
-    type: Annotated[Literal["bool", "int", "float", "str"], Meta(description="Type of the value.")]
-    help: Annotated[str, Meta(min_length=1, description="One plain sentence, with the unit.")]
-    default: Annotated[Scalar | None, Meta(description="Value when nobody sets one.")] = None
-    choices: Annotated[list[Scalar], Meta(description="The only values allowed.")] = []
-    minimum: Annotated[float | None, Meta(description="Least number allowed.")] = None
-    maximum: Annotated[float | None, Meta(description="Greatest number allowed.")] = None
+    type: Annotated[Literal["bool", "int", "float", "str"], doc("Type of the value.")]
+    help: Annotated[str, doc("One plain sentence, with the unit.", min_length=1)]
+    default: Annotated[Scalar | None, doc("Value when nobody sets one.")] = None
+    choices: Annotated[list[Scalar], doc("The only values allowed.")] = []
+    minimum: Annotated[float | None, doc("Least number allowed.")] = None
+    maximum: Annotated[float | None, doc("Greatest number allowed.")] = None
     pattern: Annotated[
-        str | None,
-        Meta(description="Regular expression, whole text; no lookaround, no references."),
+        str | None, doc("Regular expression, whole text; no lookaround, no references.")
     ] = None
 
     def __post_init__(self) -> None:
@@ -55,18 +54,15 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class TemplateManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`template.toml`."""
 
-    schema: Annotated[Literal["fsdpkit.template/1"], Meta(description="Format of this file.")]
+    schema: Annotated[Literal["fsdpkit.template/1"], doc("Format of this file.")]
     name: Annotated[
-        str,
-        Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$", description="Its name, the same as its folder's."),
+        str, doc("Its name, the same as its folder's.", pattern=r"^[a-z][a-z0-9-]{0,40}$")
     ]
-    version: Annotated[
-        str, Meta(pattern=r"^\d+\.\d+\.\d+$", description="Its version, such as 1.0.0.")
-    ]
-    description: Annotated[Text, Meta(description="One sentence for `fsdpkit templates`.")]
+    version: Annotated[str, doc("Its version, such as 1.0.0.", pattern=r"^\d+\.\d+\.\d+$")]
+    description: Annotated[Text, doc("One sentence for `fsdpkit templates`.")]
     parameters: Annotated[
         dict[Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$")], Parameter],
-        Meta(max_length=PARAMETERS, description="What jobs and sites may set, by name."),
+        doc("What jobs and sites may set, by name.", max_length=PARAMETERS),
     ] = {}
 
 
