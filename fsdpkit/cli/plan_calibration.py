@@ -11,7 +11,7 @@ import click
 
 from fsdpkit.cli.json_output import answer
 from fsdpkit.cli.options import print_sentences, table
-from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.errors import NotFoundError, storage_errors
 
 if TYPE_CHECKING:
     from fsdpkit.planning.cards import Card
@@ -91,7 +91,5 @@ def _row(one: UsedSpeed) -> list[str]:
 def _save(basis: Basis, path: Path, torch: str | None) -> None:
     from fsdpkit.planning.speed_learned import save
 
-    try:
+    with storage_errors(path, "written"):
         save(basis.calibration, path, torch if basis.used else None)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error

@@ -9,7 +9,7 @@ ARRAY = "array"
 
 
 def doc(sentence: str, **limits: Any) -> Meta:
-    """A key's sentence, for help, schema and messages, and the limits of its values as in `Meta`."""
+    """A key's sentence for help, schema and messages, and limits of its values as in `Meta`."""
     return Meta(description=sentence, **limits)
 
 

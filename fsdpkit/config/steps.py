@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from fsdpkit.config.fields import Text, doc
-from fsdpkit.errors import ConfigError
+from fsdpkit.errors import ConfigError, storage_errors
 
 
 class OwnSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,11 +37,8 @@ class OwnSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def command_of(path: Path, key: str) -> tuple[str, ...]:
     """The words that run the file, as the kernel reads its first line. Raises ConfigError."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(4096)
-    except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from error
+    with storage_errors(f"{key}: {path}", "read", ConfigError), open(path, "rb") as file:
+        head = file.read(4096)
     if b"\r\n" in head:
         raise ConfigError(f"{key}: {path} has DOS line breaks, which shells misread: remove them")
     if head.startswith(b"\x7fELF"):

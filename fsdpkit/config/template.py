@@ -18,7 +18,7 @@ from fsdpkit.config.linear_regex import LinearRegex, matches
 from fsdpkit.config.loading import Layered, build, parsed, read_toml, tables_of
 from fsdpkit.config.published.centre import Release, content_of
 from fsdpkit.config.spelling import nearest
-from fsdpkit.errors import ConfigError, NotFoundError
+from fsdpkit.errors import ConfigError, NotFoundError, storage_errors
 
 PART_SUFFIX = ".j2"
 _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
@@ -206,14 +206,12 @@ def _read_parts(directory: Path) -> dict[str, bytes]:
 
 
 def _content(path: Path, top: Path, most: int) -> bytes:
-    try:
+    with storage_errors(path, "read", ConfigError):
         if path.is_file() and path.resolve().is_relative_to(top):
             with path.open("rb") as file:
                 content = file.read(most + 1)
             if len(content) <= most:
                 return content
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     raise ConfigError(
         f"{path}: a template's file is a plain file inside its folder, and all of them together are"
         f" at most {TEMPLATE_BYTES} bytes"

@@ -34,7 +34,7 @@ from fsdpkit.config.script_source import read_source
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import Template
-from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.errors import ConfigError, UsageError, storage_errors
 
 Kind = Literal["job", "site", "template", "run", "sweep", "script"]
 TrustedJob = NewType("TrustedJob", LoadedJob)
@@ -174,10 +174,8 @@ class Consent:
 
     def to_script(self, path: Path) -> TrustedScript:
         """The file, and with it what lies beside it and can be imported. Raises ConfigError."""
-        try:
+        with storage_errors(path, "read", ConfigError):
             content = read_source(path)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
         if content is None:
             raise ConfigError(f"{path}: is too large to be a script")
         assets.check_published(path)

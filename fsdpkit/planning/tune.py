@@ -24,7 +24,7 @@ from fsdpkit.config.array_tasks import text
 from fsdpkit.config.script_source import read_source, reads_settings, settings_named, syntax_of
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.training.problems import problems
-from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.errors import FsdpkitError, UsageError, storage_errors
 from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.forecast import work_on_tape
 from fsdpkit.planning.outside import SAFE
@@ -97,14 +97,12 @@ T5 = Allowed(frozenset({*SHARDING, LOSS, MICRO, BATCH}))
 def allowed_by(entry: Path) -> Allowed:
     """Of what could be chosen, the settings that a script has a use for: those that its source, or
     that of a module beside it, names; of one that reads no [training], how it is sharded."""
-    try:
+    with storage_errors(entry, "read", FsdpkitError):
         source = read_source(entry)
         tree = None if source is None else syntax_of(source)
         if tree is not None and not reads_settings(tree, entry.parent):
             return Allowed(frozenset(SHARDING), reads=False, name=entry.name)
         named = None if tree is None else settings_named(tree, entry.parent)
-    except OSError as error:
-        raise FsdpkitError(f"{entry} cannot be read: {error.strerror}") from error
     keys = {*SHARDING, MICRO, BATCH}
     if named is not None:
         keys = {key for key in keys if key.split(".")[1] in named}

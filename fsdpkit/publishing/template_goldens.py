@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fsdpkit.config.site import load_site
 from fsdpkit.config.template import Template
-from fsdpkit.errors import FsdpkitError, NotFoundError, RenderError, StorageError
+from fsdpkit.errors import FsdpkitError, NotFoundError, RenderError, StorageError, storage_errors
 from fsdpkit.publishing.template_cases import RUN_DIR, SHAPES, Case, fitting, neutral, plan_of
 from fsdpkit.rendering.script import render
 from fsdpkit.runs.layout import write_atomically
@@ -86,7 +86,7 @@ def update(template: Template, names: Sequence[str]) -> list[str]:
     directory = golden_dir(template)
     if directory.is_symlink():
         raise StorageError(f"{directory} is a symbolic link: nothing is written where it leads")
-    try:
+    with storage_errors(directory, "written"):
         directory.mkdir(exist_ok=True)
         for name, text in scripts.items():
             path = directory / f"{name}{_SUFFIX}"
@@ -94,6 +94,4 @@ def update(template: Template, names: Sequence[str]) -> list[str]:
                 continue
             write_atomically(path, text, by_umask=True)
             changed.append(name)
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
     return changed

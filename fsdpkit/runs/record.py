@@ -19,7 +19,7 @@ from msgspec import Meta
 
 import fsdpkit
 from fsdpkit.bounded import JOBS, NODES, RANKS, RECORD_BYTES, TASKS, parsed, read_bytes
-from fsdpkit.errors import NotFoundError, StorageError, UsageError
+from fsdpkit.errors import NotFoundError, StorageError, UsageError, storage_errors
 from fsdpkit.listing import spans
 from fsdpkit.runs.job_ids import ONE, id_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
@@ -196,10 +196,8 @@ def jobs_of_attempts(
 def save(paths: RunPaths, record: RunRecord) -> None:
     """Write `run.json`, complete or not at all. Raises StorageError."""
     text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
-    try:
+    with storage_errors(paths.record, "written"):
         write_atomically(paths.record, text)
-    except OSError as error:
-        raise StorageError(f"{paths.record} cannot be written: {error.strerror}") from error
 
 
 def load(directory: Path, *, copied: bool = False, most: int = RECORD_BYTES) -> RunRecord:

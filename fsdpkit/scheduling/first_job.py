@@ -23,7 +23,7 @@ from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.script_source import has_main_guard, read_source, syntax_of
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.trust import items_of, refuse_forbidden
-from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
+from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError, storage_errors
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import write_new
 from fsdpkit.scheduling import submission
@@ -162,11 +162,8 @@ def read_script(word: str) -> Path:
 
 
 def _says_python(path: Path) -> bool:
-    try:
-        with open(path, "rb") as file:
-            first = file.readline(_MOST_BYTES)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    with storage_errors(path, "read"), open(path, "rb") as file:
+        first = file.readline(_MOST_BYTES)
     return first.startswith(b"#!") and b"python" in first
 
 
@@ -251,7 +248,5 @@ def _make(path: Path, content: str, made: list[Path]) -> None:
 
 def _make_user_dir() -> None:
     directory = assets.user_dir()
-    try:
+    with storage_errors(directory, "made"):
         make_private_dir(directory)
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be made: {error.strerror}") from error

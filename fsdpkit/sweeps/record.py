@@ -28,7 +28,7 @@ from fsdpkit.config.fields import Scalar
 from fsdpkit.config.loading import FileTables
 from fsdpkit.config.spelling import nearest
 from fsdpkit.config.trust import is_of_strangers, vouch
-from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.errors import NotFoundError, StorageError, storage_errors
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.lock import locked
 from fsdpkit.runs.reading import read_bytes
@@ -164,14 +164,12 @@ def save(paths: SweepPaths, record: SweepRecord) -> None:
 
 def _write(path: Path, value: msgspec.Struct) -> None:
     file = as_file_of(path, value)
-    try:
+    with storage_errors(path, "written"):
         before = FileTables({}, path, read_bytes(path), kind="sweep") if path.exists() else None
         own = before is None or not is_of_strangers(before)
         write_atomically(path, file.content)
         if own:  # what somebody else wrote stays theirs
             vouch(file)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsdpkit.errors import SchedulerError, StorageError
+from fsdpkit.errors import SchedulerError, storage_errors
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import table_in
 from fsdpkit.scheduling.here.commands import SCRIPT_STEP, end_steps, steps_of, warn_step
@@ -55,11 +55,9 @@ def _goes_on(job: MarkedJob, run_id: str, cluster: str | None) -> bool:
 
 def request_end(directory: Path) -> None:
     """Leave word that the run is to end, which its script's step looks for. Raises StorageError."""
-    try:
+    with storage_errors(directory, "written"):
         write_atomically(RunPaths(directory.parent).task().stop_requested, "cancel\n")
         LocalJob(directory).cancel_requested.touch(mode=0o600)
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
 
 
 def end_here(job: MarkedJob, directory: Path, cluster: str | None) -> None:
