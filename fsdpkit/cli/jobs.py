@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListedJob:
-    """A job that can be submitted by its name. gpus: per node. found_in: the places, the strongest
-    last."""
+    """A job that has a name. gpus: per node. found_in: the places, the strongest last."""
 
     name: str
     nodes: int

@@ -225,8 +225,7 @@ def fsdpkit_as_typed() -> str:
 
 
 def as_typed(directory: Path) -> str:
-    """How to name a run or sweep here: by its name if it is in the directory where commands
-    look for it, else by its path."""
+    """How to name a run or sweep: by name where commands look for it, else by its path."""
     import shlex
 
     from fsdpkit.runs.store import runs_dir

@@ -33,8 +33,7 @@ def outlook(
     *,
     soonest: bool,
 ) -> Outlook:
-    """soonest: whether to ask Slurm when it would start. Raises ConfigError for a stranger's
-    profile with a command."""
+    """soonest: ask Slurm when it would start. Raises ConfigError for a stranger's command."""
     from fsdpkit.planning.cost import cost_of
     from fsdpkit.planning.finish import allowed, finish, saved_state
     from fsdpkit.scheduling.charging import rates_of

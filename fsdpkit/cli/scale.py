@@ -200,8 +200,7 @@ def _remarks(found: dict[Mode, list[Size]]) -> Iterator[str]:
 @runs_option
 @json_option(_written)
 def write(name: str, output: str | None, tables: bool, runs: str | None, as_json: bool) -> int:
-    """Write the results of NAME for a proposal: scaling.csv, scaling.tex, scaling.svg and
-    scaling.png."""
+    """Write the results of NAME for a proposal: scaling.csv, .tex, .svg and .png."""
     from fsdpkit.runs.layout import write_atomically
     from fsdpkit.sweeps.scaling_tables import as_csv, as_latex
 

@@ -268,8 +268,7 @@ def _version(kind: str, path: Path) -> str | None:
 
 
 def refuse_behind_the_index(path: Path) -> None:
-    """Raise ConfigError for a path into a centre's folder that publishes: by its path nothing of it
-    can be verified."""
+    """Raise ConfigError for a path into a publishing centre's folder: nothing verifies it."""
     for layer in centre_layers():
         inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(layer.dir))
         if inside and _centre(layer) is not None:

@@ -181,6 +181,5 @@ def _words(text: str) -> frozenset[str]:
 
 
 def gpu_model(name: str) -> GpuModel | None:
-    """The row of a GPU by its name; of several that differ in their memory the first. None if there
-    is none."""
+    """The row of a GPU by its name; of several that differ in memory the first. None: unknown."""
     return next(iter(gpu_models(name)), None)

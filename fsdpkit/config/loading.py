@@ -158,8 +158,7 @@ def read_toml(path: Path) -> FileTables:
 
 
 def read_place(layer: AssetLayer, path: Path) -> FileTables:
-    """The tables of a job's or a profile's file that was found; of a published one as it was
-    signed. Raises ConfigError."""
+    """The tables of a file that was found; of a published one as signed. Raises ConfigError."""
     layer.refuse()
     if layer.release is None:
         return read_toml(path)

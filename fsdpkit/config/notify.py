@@ -15,8 +15,7 @@ Event = Literal["end", "failure", "requeue"]
 
 
 class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`end`: the goal is reached. `failure`: the job is over short of it. `requeue`: the job waits
-    in the queue again."""
+    """`end`: the goal is reached. `failure`: over short of it. `requeue`: in the queue again."""
 
     mail: Annotated[
         # MailProg takes it as a word of its command line.

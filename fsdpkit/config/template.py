@@ -68,8 +68,7 @@ class TemplateManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 @dataclass(frozen=True)
 class Template:
-    """A template as it was read: what is rendered is what `sha256` covers, whatever becomes of the
-    files."""
+    """A template as read: `sha256` covers what is rendered, whatever becomes of the files."""
 
     manifest: TemplateManifest
     dir: Path

@@ -73,8 +73,7 @@ class Item(msgspec.Struct, frozen=True):
     files: Mapping[str, bytes]
     """What was read, by name."""
     limited: bool = True
-    """Whether a centre's list applies; to a person's own defaults, and to a run that began, it does
-    not."""
+    """Whether a centre's list applies; not to a person's own defaults, nor to a run that began."""
     signed: bool = False
     """Whether a centre published it, and what was read is what was signed."""
 
@@ -200,8 +199,7 @@ class Consent:
 
 
 def strangers(items: Iterable[Item]) -> list[Item]:
-    """Those that are neither the package's nor the centre's, nor the user's own, nor trusted
-    before."""
+    """Those that are neither the package's, the centre's nor the user's, nor trusted before."""
     unknown = [item for item in items if not _is_provided(item) and not _is_own(item)]
     known = remembered() if unknown else set()
     return [item for item in unknown if _line_of(item) not in known]
@@ -213,8 +211,7 @@ def is_of_strangers(tables: FileTables) -> bool:
 
 
 def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
-    """The first item that a centre does not allow, with its words. Raises ConfigError if the
-    centre's file is wrong."""
+    """The first item that a centre does not allow, with its words. Raises ConfigError."""
     rules = rules_of_centres()
     for item in items if rules else ():
         if not item.limited or _is_provided(item):

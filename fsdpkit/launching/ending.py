@@ -357,8 +357,7 @@ def this_job() -> str:
 
 
 def _saved_step(task: TaskPaths, trouble: Trouble | None) -> int | None:
-    """Up to which step the work is saved. A script that stopped as asked says that it has saved,
-    wherever that is."""
+    """Up to which step the work is saved; a script that stopped as asked says that it has saved."""
     if (newest := newest_saved(task)) is not None:
         return newest[0]
     if trouble is None or trouble.cause != "stopped" or trouble.step == -1:

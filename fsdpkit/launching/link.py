@@ -89,8 +89,7 @@ class Link:
         self.line.nudge()
 
     def meeting(self, launch: int, within_s: float) -> tuple[str, int]:
-        """Where the ranks of this launch meet: host and port. Raises NodeError if it is not
-        announced."""
+        """Where the ranks of this launch meet: host and port. Raises NodeError if unknown."""
 
         deadline = time.monotonic() + within_s
         # No lock: a signal handler may end this wait with an exception at any point.

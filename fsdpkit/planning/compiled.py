@@ -43,8 +43,7 @@ def not_compiled() -> Iterator[None]:
 
 @contextmanager
 def followed(recorder: Recorder, *, as_graphs: bool) -> Iterator[None]:
-    """Functions that are compiled are taped by `recorder`: as their graphs, or as they are written,
-    with a note."""
+    """`recorder` tapes compiled functions as their graphs, or as written, with a note."""
     global _following
     _following = _Follower(recorder, as_graphs)
     own = (compilation, "_compiled", lambda function, *_, **__: _stand_in(function))

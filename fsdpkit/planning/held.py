@@ -16,8 +16,7 @@ _OF_BACKWARD = ("backward", "recompute")
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes of activations and scores when backward begins, in the last step; by layer, the largest
-    first."""
+    """Bytes of activations and scores at the last backward's begin, by layer, largest first."""
 
     by_layer: dict[str, int]
     checkpointed: tuple[str, ...]

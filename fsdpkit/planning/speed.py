@@ -33,8 +33,7 @@ _LEFT_OUT = {
     "other": (0.55, 0.45),
     "AMD": (0.7, 0.25),
 }
-"""Standard deviations of the logarithm of a step's time, slower and faster, for what the model
-leaves out."""
+"""Standard deviations of log(step time), slower and faster, for what the model leaves out."""
 _HOST = ("launch_s", "collective_s")
 """Rates that depend on the host, and on what a program does between two kernels."""
 _HOST_BOUND = 1.25

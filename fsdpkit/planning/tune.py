@@ -61,8 +61,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--tune` answers. `fits` False: nothing that was tried does, and this misses by the
-    least."""
+    """What `--tune` answers. `fits` False: nothing tried does, and this misses by the least."""
 
     fits: bool
     sets: tuple[str, ...]
@@ -368,8 +367,7 @@ class _Search:
     # The answer in words
 
     def sets_of(self, trial: _Trial) -> tuple[str, ...]:
-        """`--set` values that make the job's settings the trial's: what differs, of the keys that
-        may be chosen."""
+        """`--set` values that make the job's settings the trial's: those keys that differ."""
         chosen = trial.place.chosen()
         now = self._start(trial.place.nodes, chosen[BATCH]).chosen() | {BATCH: self.batch}
         return tuple(
@@ -379,8 +377,7 @@ class _Search:
         )
 
     def choices(self, best: _Trial) -> Iterator[Choice]:
-        """Each setting of the answer against its other values that were tried with the rest as it
-        is."""
+        """Each setting of the answer against its other values, tried with the rest as it is."""
         mine = best.place.chosen()
         for key, values in best.place.values.items():
             if len(values) < 2:

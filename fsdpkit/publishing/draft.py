@@ -192,8 +192,7 @@ class Making:
     """Node types and partitions of a profile, which name one another."""
 
     def __init__(self, live: LiveCluster, host: str = "", *, everything: bool = False) -> None:
-        """host: the login node. everything: what a profile would not need to say too, to compare
-        one with."""
+        """host: the login node. everything: also what a profile need not say, for a comparison."""
         self.live = live
         self.host = host
         self.everything = everything

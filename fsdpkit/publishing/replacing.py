@@ -118,8 +118,7 @@ def _present_in(output: Path) -> dict[str, Path]:
 
 
 def _make_anew(output: Path, files: Mapping[str, bytes]) -> None:
-    """Make a directory hold these files and nothing else. Raises StorageError, and then it is as it
-    was."""
+    """Make a directory hold just these files. Raises StorageError; it is then as it was."""
     with storage_errors(output, "written"):
         output.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))

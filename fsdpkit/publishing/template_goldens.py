@@ -55,8 +55,7 @@ def _case(name: str) -> Case:
 
 
 def problem_of(name: str, template: Template) -> str | None:
-    """How the golden script in the folder differs from what the template makes; None: not at
-    all."""
+    """How the folder's golden script differs from what the template makes; None: not at all."""
     path = golden_dir(template) / f"{name}{_SUFFIX}"
     try:
         now = golden_script(name, template)

@@ -58,8 +58,7 @@ def run_there(host: Host, words: Sequence[str], options: dict[str, Any]) -> int:
 
 
 def _lies_here(job: str) -> bool:
-    """Whether JOB is a file of this machine's: a name is the login node's, and so is a path from
-    its root."""
+    """Whether JOB is a file here: a name, and a path from the root, are the login node's."""
     return not job.startswith("/") and (job.endswith((".py", ".toml")) or "/" in job)
 
 

@@ -101,8 +101,7 @@ def _entry(top: Path, path: str) -> TreeEntry | None:
 
 
 def write_stream(tree: Tree, to: IO[bytes]) -> None:
-    """Manifest and contents, compressed. Raises StorageError for a file that is another by now, and
-    OSError."""
+    """Manifest and contents, compressed. Raises StorageError for a changed file, OSError."""
     manifest = tree.manifest
     with gzip.GzipFile(fileobj=to, mode="wb", compresslevel=3, mtime=0) as out:
         out.write(len(manifest).to_bytes(8, "big") + manifest)
@@ -129,8 +128,7 @@ def trees_dir() -> Path:
 
 
 def find_tree(digest: str) -> Path | None:
-    """The directory of the tree if it is there as it was sent; what a job added beside its files
-    does not matter."""
+    """The directory of the tree if it is there as sent; what a job adds beside is no matter."""
     _check_digest(digest)
     return next((place for place in _places(digest) if is_intact(place)), None)
 

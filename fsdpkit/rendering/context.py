@@ -216,8 +216,7 @@ def _called(kind: Any) -> str:
 
 
 def value_at(context: dict[str, Any], name: str) -> Any:
-    """The value under a name of `names`; of a list of tables the first one's. None if there is no
-    such entry."""
+    """The value under a name; of a list of tables the first one's. None: no such entry."""
     value: Any = context
     for part in name.split("."):
         key = part.removesuffix(_IN_LOOP)

@@ -65,8 +65,7 @@ def avoided(runs: Path, now_s: float) -> list[AvoidedNode]:
 
 
 def avoided_on(site: str, runs: Path, now_s: float) -> list[AvoidedNode]:
-    """Those that failed in a run on this cluster: another cluster's Slurm does not know the
-    names."""
+    """Those that failed in a run on this cluster: another's Slurm does not know the names."""
 
     def is_here(note: AvoidedNode) -> bool:
         try:

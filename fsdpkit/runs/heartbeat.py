@@ -74,8 +74,7 @@ class HeartbeatDir:
         return cls(Path(found)) if found else None
 
     def note_start_anew(self, why: str) -> None:
-        """Say to the agent that forking these ranks is not what starting them is; the first rank's
-        word counts."""
+        """Say that forking these ranks differs from starting them; the first rank's word counts."""
         with contextlib.suppress(OSError), open(self.dir / "anew", "x") as file:
             file.write(f"{why}\n")
 

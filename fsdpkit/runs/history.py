@@ -137,8 +137,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_failure(self) -> Trouble | Failure | None:
-        """The first of those, if it explains as much as what the agents decided by: they may not
-        have heard of it by then."""
+        """The first of those, if it explains as much as what the agents decided by."""
         trouble = self.verdict.trouble if self.verdict is not None else None
         first = next(iter(self.standing_failures), None)
         if self.verdict is None or trouble is None:

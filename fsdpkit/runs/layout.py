@@ -338,8 +338,7 @@ def name_submission(path: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make it if it is not there, as open as the one it lies in, never to be written by others.
-    Raises OSError."""
+    """Make it if need be, as open as the one above, never for others to write. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         make_dir(directory, 0o700 | os.stat(directory.parent).st_mode & 0o2050)
 
@@ -358,8 +357,7 @@ def write_atomically(
 
 
 def write_new(path: Path, content: str | bytes) -> None:
-    """Make `path` with `content`, atomically. Raises FileExistsError if it exists, or
-    OSError."""
+    """Make `path` with `content`, atomically. Raises FileExistsError if it is there, OSError."""
     with _written_beside(path, content, False) as temporary:
         try:
             os.link(temporary, path)

@@ -63,8 +63,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save_predicted(paths: RunPaths, found: Predicted | None) -> None:
-    """Keep it with the job; None: there is none, and an older job's is removed. Raises
-    StorageError."""
+    """Keep it with the job; None: none, and an older job's is removed. Raises StorageError."""
     with storage_errors(paths.plan, "written"):
         if found is None:
             paths.plan.unlink(missing_ok=True)

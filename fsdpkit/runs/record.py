@@ -58,8 +58,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     after: After = []
     """Jobs of the run that must have ended short of the goal before this one starts."""
     left_out: LeftOut = []
-    """Nodes that it was submitted without because they failed a run, beside the job's own
-    resources.exclude."""
+    """Nodes left out because they failed a run, beside the job's own resources.exclude."""
     submitted_s: Time | None = None
     """Unix time."""
     slurm_cluster: ClusterName | None = None
@@ -242,8 +241,7 @@ def release_in(record: bytes) -> str | None:
 
 @contextlib.contextmanager
 def changing(paths: RunPaths, *, patience_s: float = 5.0) -> Iterator[RunRecord]:
-    """The current record, locked against changes by others. Raises BusyError after `patience_s`,
-    StorageError."""
+    """The current record, locked. Raises BusyError after `patience_s`, StorageError."""
     with locked(paths.record.with_name(f"{paths.record.name}.lock"), patience_s):
         yield load(paths.dir)
 

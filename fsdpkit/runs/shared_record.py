@@ -101,8 +101,7 @@ def add_end(paths: RunPaths, task: int | None, end: AttemptEnd) -> None:
 
 
 def _drop(folder: Path, record: SharedRecord) -> None:
-    """Replace the record in a folder that others can write into, following no link of theirs.
-    Raises OSError."""
+    """Replace the record in a folder that others write into, following no link. Raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     # A folder that may not be listed can still be passed through.
     place = os.open(folder, flags if os.access(folder, os.R_OK) else os.O_PATH | flags)

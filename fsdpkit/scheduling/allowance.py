@@ -91,8 +91,7 @@ def with_remarks(plan: Plan) -> Plan:
 
 
 def refuse_what_never_starts(plan: Plan) -> None:
-    """Raises SchedulerError for a job that would be refused, or wait for ever, as far as Slurm
-    answers in time."""
+    """Raises SchedulerError for a job that would never start, as far as Slurm answers in time."""
     found = _allowance_of(plan)
     if not isinstance(found, SchedulerError) and found.never:
         listed = "".join(f"\n  {why}" for why in found.never)

@@ -70,8 +70,7 @@ def check_entry(job: TrustedJob, site: LoadedSite) -> None:
 
 
 def python_of(job: LoadedJob, site: LoadedSite) -> Path | None:
-    """The interpreter that the program is going to have, if that is known and is on this
-    machine."""
+    """The interpreter that the program will have, if it is known and on this machine."""
     wanted = job.spec.environment
     if wanted.container is not None or stood_in() is not None:
         return None

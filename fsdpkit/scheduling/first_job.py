@@ -147,8 +147,7 @@ def read_environment(word: str) -> Environment:
 
 
 def read_script(word: str) -> Path:
-    """A Python file by its whole path; a symbolic link stays one. Raises UsageError or
-    NotFoundError."""
+    """A Python file by its whole path; a link stays one. Raises UsageError, NotFoundError."""
     _refuse_unprintable(word, "the script")
     path = Path(os.path.expanduser(word))
     path = path.parent.resolve() / path.name

@@ -139,8 +139,7 @@ def pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 
 def _own_path() -> list[str]:
-    """Where this process finds modules that are no installed ones: a job's environment may be
-    another."""
+    """Where this process finds modules that are not installed: a job may have another place."""
     installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     places = dict.fromkeys(os.path.abspath(place) for place in sys.path)
     return [p for p in places if not any(p == top or p.startswith(f"{top}/") for top in installed)]

@@ -167,8 +167,7 @@ class LiveCluster:
         return len({*partition.nodes} - {node.name for node in self.nodes_of(partition)})
 
     def enforces(self, what: str) -> bool:
-        """Whether `associations`, `limits` or `qos` of accounting hold; where nobody says, they
-        may."""
+        """Whether accounting's `associations`, `limits` or `qos` hold; if nobody says, they may."""
         enforced = self.config.get("AccountingStorageEnforce")
         return enforced is None or what in enforced.split(",")
 

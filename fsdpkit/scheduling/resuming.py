@@ -220,8 +220,7 @@ def _trains_otherwise(before: LoadedJob, job: LoadedJob) -> bool:
 def _array(
     run: OpenRun, states: States, chosen: Sequence[int] | None, *, again: bool
 ) -> str | None:
-    """Array tasks to run: the `chosen` ones, else those short of their goal, or all if the goal is
-    another (`again`)."""
+    """Array tasks to run: `chosen`, else those short of their goal; all if it changed (`again`)."""
     tasks = run.record.array_tasks
     if tasks is None:
         return None

@@ -46,8 +46,7 @@ class Standing(NamedTuple):
     answered: bool = True
     """False: some source gave no answer, so what is unknown may well exist."""
     strange: str | None = None
-    """Why nothing is known here of a job of the run: it is another cluster's, or what has its
-    number is another job."""
+    """Why a job of the run is unknown here: another cluster's, or another job has its number."""
     elsewhere: bool = False
     """Whether that is because another cluster took it."""
 

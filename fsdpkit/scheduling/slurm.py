@@ -348,8 +348,7 @@ class SlurmClient:
         return {traits_in(line) for line in text.splitlines() if "|" in line}
 
     def release(self, job: MarkedJob) -> None:
-        """Let a job go that is held. Raises SchedulerError, as for one that only an administrator
-        may release."""
+        """Release a held job. Raises SchedulerError, as where only an administrator may."""
         self.confirm(job)
         self._do("scontrol", "release", checked_id(job.id))
 

@@ -78,8 +78,7 @@ class SweepFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def load_file(path: Path) -> tuple[SweepFile, tuple[SweptParameter, ...], FileTables]:
-    """The file, its parameters, and what was read. Raises NotFoundError, or ConfigError naming file
-    and key."""
+    """The file, its parameters, and what was read. Raises NotFoundError, ConfigError."""
     if not path.is_file():
         raise NotFoundError(f"there is no sweep file {path}")
     layered = Layered()

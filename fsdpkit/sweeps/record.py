@@ -174,8 +174,7 @@ def _write(path: Path, value: msgspec.Struct) -> None:
 
 @contextlib.contextmanager
 def alone(paths: SweepPaths) -> Iterator[SweepRecord]:
-    """The record as it stands, while nobody else changes the sweep. Raises BusyError,
-    StorageError."""
+    """The record, while nobody else changes the sweep. Raises BusyError, StorageError."""
     with locked(paths.record.with_name(f"{paths.record.name}.lock"), _PATIENCE_S):
         yield load(paths)
 

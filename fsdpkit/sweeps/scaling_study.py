@@ -92,8 +92,7 @@ class _Batch:
 
 
 def prepare(asked: StudyRequest) -> CheckedStudy:
-    """Decide and check every size; writes nothing. Raises FsdpkitError: if one cannot run, none is
-    submitted."""
+    """Checks every size and writes nothing. Raises FsdpkitError: one fails, none is submitted."""
     sizes = sorted(asked.nodes)
     if len(set(sizes)) != len(sizes):
         raise UsageError("--nodes: name different numbers, such as 1,2,4,8")

@@ -93,8 +93,7 @@ class CheckedTrials:
 def prepare(
     file: SweepFile, space: Sequence[SweptParameter], read: FileTables, asked: SweepRequest
 ) -> CheckedTrials:
-    """The sweep's trials, checked. read: what `file` was read from. Raises FsdpkitError; writes
-    nothing."""
+    """The sweep's trials, checked. read: what `file` was. Raises FsdpkitError; writes nothing."""
     _refuse_second(file.name, runs_dir(asked.runs))
     drawn = _draw(file, space, range(trials_of(file, space)), [])
     return _checked(file, space, file.job, drawn, 0, asked, read)

@@ -12,8 +12,7 @@ EVALUATED = ("eval_loss", *ROUGE)
 """Metrics of an evaluation."""
 
 LOGGED = ("loss", "grad_norm", "step_time_s", "tokens_per_s", "tflops_per_device", "memory_bytes")
-"""Metrics of a logged line by which one checkpoint may be better than another; see
-`fsdpkit.training.metrics`."""
+"""Metrics of a logged line by which a checkpoint may be better; see `fsdpkit.training.metrics`."""
 
 BEST_IS_HIGHEST = (*ROUGE, "tokens_per_s", "tflops_per_device")
 """Of the metrics that are recorded here; others are taken for losses."""

@@ -91,8 +91,7 @@ def unit_for_all(spec: JobSpec, site: LoadedSite) -> TimeUnit:
 def places_of(
     spec: JobSpec, site: LoadedSite, unit: TimeUnit = HOURS
 ) -> tuple[list[PartitionPlace], list[str]]:
-    """In the profile's order, what may be chosen automatically first; and what is left out, with
-    the reason."""
+    """In the profile's order, automatic ones first; and what is left out, with the reason."""
     profile = site.profile
     known = profile.partitions or {"": Partition()}
     found: list[PartitionPlace] = []

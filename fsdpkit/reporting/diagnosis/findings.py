@@ -306,8 +306,7 @@ def in_a_thread(rank: int, attempt: AttemptEvidence) -> Finding | None:
 
 
 def shown_by(text: str, speaker: Speaker) -> tuple[Shown, ...]:
-    """The causes that a text of the agents, the shell or Slurm shows, the more particular first:
-    for each the first place."""
+    """The causes that the text of an agent, the shell or Slurm shows, the more particular first."""
     return tuple(
         msgspec.structs.replace(found, cause="no-internet")
         if found.cause == "head-address" and _names_a_service(text[: found.end])

@@ -68,8 +68,7 @@ def _ago(voice: Voice, line: LogText) -> Ago | None:
 
 
 def _long_ago(voice: Voice, line: LogText) -> str:
-    """How long before the end it was written, between commas; empty if that is not known, or was of
-    late."""
+    """How long before the end it was written, between commas; empty if unknown, or of late."""
     ago = _ago(voice, line)
     if ago is None or ago.seconds < _SOME_TIME_S:
         return ""

@@ -117,8 +117,7 @@ def _slurm(run: OpenRun) -> tuple[Allocation, set[str]]:
 
 
 def idle_limit_s(wanted_s: int | None, site: LoadedSite) -> int:
-    """How long a hold may be without a run there. Raises UsageError for longer than the cluster's
-    profile allows."""
+    """How long a hold may be idle there. Raises UsageError for longer than the profile allows."""
     most_s = site.profile.policy.hold_idle_s
     if most_s == 0:
         raise UsageError(f"{site.profile.title} does not let anybody hold nodes that wait for runs")

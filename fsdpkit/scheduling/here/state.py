@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.job_mark import MarkedJob
 
 _ENDS = ("TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY")
-"""What became of an allocation and says why the run in it ended; any other end is as if cancelled.
-"""
+"""Ends of an allocation that say why the run in it ended; any other is as if cancelled."""
 
 
 def state_here(job: MarkedJob, allocation: JobState | None, cluster: str | None) -> JobState | None:
