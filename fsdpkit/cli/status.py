@@ -253,8 +253,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    """Rows in line. On a terminal that is too narrow the last columns go, as do empty ones; a
-    program gets them all."""
+    """Rows in line. Without room on a terminal the last columns go, as do empty ones."""
     used = [c for c in range(len(rows[0])) if c < 3 or any(row[c] for row in rows[1:])]
     width = os.get_terminal_size().columns if sys.stdout.isatty() else None
     # A sentence in the place of a state is no measure for the others.

@@ -201,8 +201,7 @@ def command(
 
 
 def _in_soonest(request: SubmitRequest) -> SubmitRequest:
-    """The same job in the partition where it ends first, which standard error shows. Raises
-    UsageError where none would start it."""
+    """The same job in the partition where it ends first. Raises UsageError: none would start it."""
     from fsdpkit.scheduling.expected import expected_s
     from fsdpkit.scheduling.soonest import lines, soonest, starts
 

@@ -38,8 +38,7 @@ def rendered(script: str) -> None:
 
 @contextlib.contextmanager
 def ending(run: Run) -> Iterator[None]:
-    """Around waiting for a run in this shell's own allocation: Ctrl-C, or the end of the shell,
-    ends the run, and the allocation stays."""
+    """While a run in this shell's allocation is waited for: Ctrl-C, or the shell's end, ends it."""
     interrupt_at_end_of_shell()
     try:
         yield

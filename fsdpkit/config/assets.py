@@ -279,8 +279,7 @@ def refuse_behind_the_index(path: Path) -> None:
 
 
 def check_published(path: Path) -> None:
-    """Raise ConfigError if the file belongs to a version that a centre published and that is not,
-    or no longer, what was signed."""
+    """Raise ConfigError if the file is of a centre's version and not, or no longer, as signed."""
     for layer in centre_layers():
         if path.is_relative_to(layer.dir) and (centre := _centre(layer)) is not None:
             from fsdpkit.config.published.centre import check_path

@@ -73,8 +73,7 @@ class Entry:
 
 
 def _is_executable_only(path: Path) -> bool:
-    """Whether a file can be started, but not by Python: its `#!` line names another interpreter, or
-    it is a binary."""
+    """Whether a file starts without Python: its `#!` names another program, or it is a binary."""
     if path.suffix == ".py" or is_shell_script(path):
         return path.suffix != ".py"
     try:

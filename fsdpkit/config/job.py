@@ -172,8 +172,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the run writes and who may read it, and what it needs to read. Nobody but its owner ever
-    writes to it."""
+    """What the run writes, who may read it, what it needs. Only its owner ever writes to it."""
 
     group: Annotated[
         bool, doc("The group may read the run: its logs, metrics and checkpoints.")

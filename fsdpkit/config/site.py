@@ -127,8 +127,7 @@ def load_sites() -> tuple[list[LoadedSite], list[BrokenSite]]:
 
 
 def _identify_of(places: Places) -> tuple[Identify, bool]:
-    """How a profile that cannot be used has its machine recognised, and whether that is known: of a
-    file that is no TOML it is not."""
+    """How an unusable profile has its machine recognised, and whether that is known."""
     layered, whole = Layered(), True
     for layer, path in places:
         try:

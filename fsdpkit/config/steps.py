@@ -14,8 +14,7 @@ from fsdpkit.errors import ConfigError, storage_errors
 
 
 class OwnSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Programs that run outside any container, in the job's environment and working directory: by
-    their first line (#!), or else by bash."""
+    """Programs run outside any container, in the job's environment, by their `#!` line or bash."""
 
     before: Annotated[
         Text | None, doc("Runs once at each start of the job, on the head node, before the ranks.")

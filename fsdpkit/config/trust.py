@@ -185,8 +185,7 @@ class Consent:
         return TrustedScript(path, content)
 
     def to_model(self, name: str) -> TrustedModel:
-        """`FILE.py:FUNCTION`, or a directory, which is only read. Raises ConfigError or
-        UsageError."""
+        """`FILE.py:FUNCTION`, or a directory, only read. Raises ConfigError, UsageError."""
         file, _, function = name.rpartition(":")
         if file and function and Path(file).is_file():
             return TrustedModel(name, self.to_script(Path(file)))
@@ -265,8 +264,7 @@ def _rule(layer: AssetLayer) -> AllowedKinds | None:
 
 
 def _is_provided(item: Item) -> bool:
-    """Whether it lies in what comes with the package, or is a centre's: in its directory or, where
-    it publishes, in its signed index."""
+    """Whether it comes with the package, or is a centre's: in its directory or signed index."""
     if item.signed:
         return True
     packaged = assets.packaged_dir()
@@ -304,8 +302,7 @@ def _memory() -> Path:
 
 
 def remembered() -> set[str]:
-    """What the user has trusted, each at its place, for what it names may lie beside it; nothing if
-    somebody else could have written that."""
+    """What the user has trusted, each at its place; nothing if others could have written that."""
     path = _memory()
     try:
         if not path.is_file() or not only_owner_writes(path):

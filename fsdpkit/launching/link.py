@@ -58,8 +58,7 @@ class Link:
         self.orders: queue.Queue[Order] = queue.Queue()
         self.broken: Exception | None = None
         self.silent_s = 0.0
-        """How long the head's agent has not answered, while this process was running: a job that
-        is suspended hears nothing, either."""
+        """How long the head's agent has not answered, while this process was running."""
         self._tick_s = every_s
         self._exchanges = self._seen = self._numbered = self._told = 0
         self._said: list[Said] = []

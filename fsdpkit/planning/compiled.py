@@ -55,8 +55,7 @@ def followed(recorder: Recorder, *, as_graphs: bool) -> Iterator[None]:
 
 
 def _compile(model: Any = None, **how: Any) -> Any:
-    """In the place of torch.compile. A module stays what it is, so that its class and the paths of
-    its weights do."""
+    """In place of torch.compile; a module stays what it is, with its class and weights' paths."""
     if model is None:
         return functools.partial(_compile, **how)
     if not isinstance(model, nn.Module):

@@ -22,8 +22,7 @@ class Kept:
     checkpointed: tuple[str, ...]
     """Layers whose forward runs again within backward."""
     inside: dict[str, int]
-    """Of those layers what they keep beside the result that they hand on: nothing, if all is well
-    and nothing is kept by policy."""
+    """Of those layers what they keep beside the result: nothing, if all is well."""
     again: int
     """What the largest of them makes anew for its backward."""
 

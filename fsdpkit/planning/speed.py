@@ -182,16 +182,14 @@ def in_words(cause: Cause | str) -> str:
 
 
 def nearest(work: StepWork, calibration: SpeedCalibration) -> tuple[Expected, MeasuredStep | None]:
-    """What is expected by the run whose ratio to the job is least in doubt, and that run; None of a
-    machine without runs, by its rates alone."""
+    """What is expected by the run that leaves least doubt, and that run; None: of no run."""
     samples = calibration.samples or (None,)
     found = [(_expected(work, calibration.machine, sample), sample) for sample in samples]
     return min(found, key=lambda each: each[0].slower + each[0].faster)
 
 
 def _expected(work: StepWork, machine: MachineRates, sample: MeasuredStep | None) -> Expected:
-    """The step's time, and how far the rates' doubts reach: each one at both of its ends, since a
-    slope may be zero at a kink."""
+    """The step's time, and how far the rates' doubts reach, each at both of its ends."""
     if sample is not None and sample.work == work:
         return Expected(sample.step_s, 0.0, 0.0)
     plain = machine.rates()

@@ -62,8 +62,7 @@ class AuditReport:
 
 
 def audit(centre: Path, weeks: int, now_s: float | None = None) -> AuditReport:
-    """Of the last weeks, this one included. Raises NotFoundError where the centre has no folder for
-    records, StorageError, ConfigError."""
+    """Of the last weeks, with this one. Raises NotFoundError, StorageError, ConfigError."""
     now_s = time.time() if now_s is None else now_s
     folder = centre / FOLDER
     if not folder.is_dir():

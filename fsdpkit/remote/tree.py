@@ -69,8 +69,7 @@ class Tree:
 
 
 def tree_of(directory: Path, most_mb: int) -> Tree:
-    """The tree around `directory`. Raises UsageError for a large one, and where git does not
-    answer; StorageError."""
+    """The tree around `directory`. Raises UsageError: too large, or git is silent; StorageError."""
     limit = Limit(most_mb * 1_000_000, MOST_FILES, "raise tree_mb of the host in hosts.toml")
     found = files_of(top_of(directory), limit)
     top = found.top

@@ -119,8 +119,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     earlier: Annotated[list[JobRecord], Meta(max_length=JOBS)] = []
     """Jobs before this one, oldest first."""
     resuming: JobRecord | None = None
-    """The next job, from before sbatch is called until its answer is on record. Until then the run
-    is what it was."""
+    """The next job, while sbatch is called; the run is what it was until there is an answer."""
     work_dir: str
     command: list[str] = []
     version: str
@@ -162,8 +161,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return [*known] if known is not None and task is None else [task]
 
     def with_job(self, job: JobRecord) -> RunRecord:
-        """The run after `job` was submitted as its next one. In the allocation of the newest it
-        is that one, begun again."""
+        """The run with `job` as its next; in the newest's allocation it is that, begun again."""
         if job.here and job.job_id == self.job_id:
             again = msgspec.structs.replace(job, first_attempt=self.first_attempt)
             return self.with_jobs([*self.earlier, again], resuming=None)
@@ -178,8 +176,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 def jobs_of_attempts(
     jobs: Iterable[JobRecord], attempts: Iterable[int], array_task: int | None = None
 ) -> dict[int, JobRecord]:
-    """For each attempt the job that it belongs to: the newest whose attempts begin at or before it;
-    for an array, those of one task."""
+    """For each attempt its job: the newest that begins at or before it; of an array, one task's."""
     mine = [job for job in jobs if array_task is None or array_task in (job.array or [])]
     mine.sort(key=lambda job: job.first_attempt)
     first = [job.first_attempt for job in mine]

@@ -73,8 +73,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def share(paths: RunPaths, record: SharedRecord, folders: list[Path]) -> None:
-    """Share with the centres that own these folders, and note it for the job. Failing to write is
-    ignored: a run must not fail because of it."""
+    """Share with these centres, and note it for the job. A failure to write is ignored."""
     with contextlib.suppress(OSError):
         if before := record_in(paths.shared_record, _Kept, own=True):  # of a run that is resumed
             record = msgspec.structs.replace(record, ends=before.record.ends)

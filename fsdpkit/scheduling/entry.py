@@ -91,8 +91,7 @@ def _may_start(job: TrustedJob, python: Path) -> bool:
 
 
 def handles_warnings(job: LoadedJob) -> bool:
-    """Whether it may look at the warning before its end, and then needs time to save: our trainer,
-    and what names fsdpkit."""
+    """Whether it may look at the warning and needs time to save: our trainer, or names fsdpkit."""
     entry = job.entry
     if job.spec.training is not msgspec.UNSET:
         return True

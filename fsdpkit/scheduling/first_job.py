@@ -68,8 +68,7 @@ def _as_written(account: str, site: LoadedSite) -> str | None:
 
 
 def account_in_defaults() -> tuple[str, str] | None:
-    """The account that lies beneath every job so far, and which file says so. Raises ConfigError
-    for a file that cannot be read."""
+    """The account beneath every job so far, and which file has it. Raises ConfigError."""
     layered = Layered()
     for _, file in assets.defaults_files():
         layered.overlay(read_toml(file), str(file))
@@ -94,8 +93,7 @@ def propose_environment(environ: Mapping[str, str], prefix: Path, base: Path) ->
 
 
 def propose_scripts(directory: Path) -> list[Path]:
-    """The Python files in a directory that do something when they are run: those with a guard of
-    `__main__`, or one that is alone."""
+    """The Python files that do something when run: with a guard of `__main__`, or one alone."""
     found, all_of_them = [], []
     for path in sorted(directory.glob("*.py"))[:_MOST_FILES]:
         with suppress(OSError):

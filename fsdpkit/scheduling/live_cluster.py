@@ -129,8 +129,7 @@ class LiveCluster:
     unread: tuple[str, ...] = ()
     """What else gave no answer, and why."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """What Slurm does not let this user see of `config`, `partition` and `node`, and in which
-    words; nothing is known of it."""
+    """What Slurm hides of `config`, `partition` and `node`, and its words; none of it is known."""
 
     @property
     def not_read(self) -> list[str]:

@@ -233,8 +233,7 @@ def _new_source(top: Path, name: str) -> bytes:
 
 
 def _as_new_file(name: str, text: bytes) -> bytes:
-    """As `git diff` shows a file that was added; nothing for what is no text, or has a name that
-    git would write in quotes."""
+    """As `git diff` shows an added file; nothing: no text, or a name that git quotes."""
     if not text or b"\0" in text or not name.isprintable() or set(name) & set('"\\'):
         return b""
     lines = text.split(b"\n")

@@ -174,8 +174,7 @@ class SlurmClient:
         found: dict[MarkedJob, JobState],
         asked: Round,
     ) -> None:
-        """Those of one user: for several jobs slurmctld sends squeue the table of all users' jobs
-        unless it asks for those of one."""
+        """One user's: for several jobs slurmctld else sends squeue the table of all users' jobs."""
         parents = parents_of(job.id for job in wanted)
         flags = ["-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", parents]
         flags += ["-u", str(owner)] if owner is not None and "," in parents else []

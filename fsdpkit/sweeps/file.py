@@ -26,8 +26,7 @@ Metric = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_./-]{0,99}$")]
 
 
 class Halving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Successive halving: all trials train a little, the best of them more, and so on (Jamieson and
-    Talwalkar, 2016, arXiv:1502.07943)."""
+    """Successive halving: all trials train a little, the best more (arXiv:1502.07943)."""
 
     rungs: Annotated[
         int, doc("Number of rungs; trials are compared after each but the last.", ge=2, le=8)

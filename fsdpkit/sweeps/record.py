@@ -119,8 +119,7 @@ def sweeps_dir(runs: Path) -> Path:
 
 
 def sweep_paths(name: str, runs: Path) -> SweepPaths:
-    """Of the sweep of this name, or whose directory this is. Raises NotFoundError with the nearest
-    name and where it looked."""
+    """Of the sweep of this name, or whose directory this is. Raises NotFoundError."""
     top = sweeps_dir(runs)
     if "/" in name:
         found = SweepPaths(Path(name).absolute())

@@ -284,8 +284,7 @@ def _make_dir(paths: SweepPaths, *, group: bool) -> None:
 def extend(
     paths: SweepPaths, trials: int, asked: SweepRequest
 ) -> tuple[SweepRecord, CheckedTrials]:
-    """Add so many trials, as a batch of their own, and submit them. Raises FsdpkitError; then the
-    sweep is what it was."""
+    """Submit so many more trials. Raises FsdpkitError; then the sweep is what it was."""
     with records.alone(paths) as record:
         file = record.file
         if file.sampler == "grid":

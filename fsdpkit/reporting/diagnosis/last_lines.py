@@ -46,8 +46,7 @@ def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] |
 
 
 def what_it_got_over(attempt: AttemptEvidence, first: Finding) -> tuple[str, Quote] | None:
-    """Of a rank that left with a status alone: the last line that it wrote, long before. It may
-    have nothing to do with the end."""
+    """Of a rank that left with a status alone: the last line that it wrote, long before."""
     voice = next((v for v in attempt.voices if v.kind == "rank" and v.rank == first.rank), None)
     alone = voice is not None and _STATUS_ALONE.match(first.words)
     line = last_line(voice, "err") if voice is not None and alone else None

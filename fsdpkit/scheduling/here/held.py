@@ -63,8 +63,7 @@ def free_on(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Alloca
 
 @contextlib.contextmanager
 def taking(allocation: Allocation, run_id: str, kind: str) -> Iterator[None]:
-    """Around a run's start on these nodes of a hold, which nobody else may take meanwhile. Raises
-    UsageError if somebody has."""
+    """While a run starts on these nodes of a hold: nobody else may take them. Raises UsageError."""
     assert allocation.hold is not None
     paths = RunPaths(allocation.hold)
     with locked(paths.guests.with_name(f"{paths.guests.name}.lock"), _PATIENCE_S):
