@@ -126,8 +126,7 @@ class StartedProgram:
 
     @property
     def strength(self) -> int:
-        """How surely this is the training: 3 by a launcher, 2 by srun, 1 a program alone, 0 what
-        another script may start."""
+        """How surely this is the training: 3 a launcher, 2 srun, 1 a program alone, else 0."""
         if self.launcher not in ("", "srun"):
             return 3
         return 0 if not self.entry else 2 if self.launcher else 1

@@ -30,8 +30,7 @@ _Bodies = Sequence[Sequence[Node]]
 
 @dataclass(frozen=True)
 class Step:
-    """One command that is reached. `within`: the compound commands around it whose condition the
-    text does not decide, and loops."""
+    """One command that is reached. `within`: loops, and conditions that the text leaves open."""
 
     command: Simple
     words: tuple[str, ...]
