@@ -460,8 +460,8 @@ def test_what_is_in_use_or_was_used_lately_is_not_removed(
     assert not other.remove_job("1_0_0")
     assert {each.name for each in job.parent.iterdir()} == {"1_0_0", "1_0_0.lock"}
     assert names(store) == {tree.name, f"{tree.name}.lock", f"{tree.name}.blocks"}
+    assert store.find(original.manifest) == tree
     store.lock(original.manifest).release()
-    later(0)
     other.prune(kept_h=0.0)
     later(1)
     other.prune(kept_h=2.0)
