@@ -140,6 +140,7 @@ def test_what_was_recorded_and_is_not_on_the_disk_is_copied_again(
 ) -> None:
     original.part_of(store, 4)
     part = store.path / "trees" / f"{original.manifest.digest}.part"
+    (part / "set" / "sub" / "f3").chmod(0o600)
     with open(part / "set" / "sub" / "f3", "r+b") as file:
         file.seek(BLOCK - 12)  # in block 2, which is a hole
         file.write(b"no hole")
@@ -178,6 +179,7 @@ def test_a_tree_that_is_not_as_it_was_is_not_found(
     assert store.find(original.manifest) == tree, "further names may be there"
     file, link = tree / "set" / "f2", tree / "set" / "link"
     if how == "size":
+        file.chmod(0o600)
         os.truncate(file, 6)
     elif how == "time":
         os.utime(file, ns=(1, 1))
