@@ -213,17 +213,27 @@ def test_blocks_are_read_by_another_thread_while_they_are_written_and_after(
     thread = threading.Thread(target=serve)
     thread.start()
     copy_some(copy, original)
-    copy.finish()
+    tree = copy.finish()
     thread.join(20)
     assert had == [original.read(index) for index in range(copy.done)]
-    assert (found := store.whole(original.manifest))
+    found = store.whole(original.manifest)
+    assert found is not None
     assert [found.read(index) for index in range(found.done)] == had
     assert [found.sha256(index) for index in range(found.done)] == [
         stream.sha256_of(data, original.manifest.length(index)) for index, data in enumerate(had)
     ]
+    (tree / "set" / "sub" / "f3").chmod(0o600)
+    os.truncate(tree / "set" / "sub" / "f3", 1)
+    with pytest.raises(StageError):
+        found.read(2)
 
 
-def test_a_hole_takes_no_room_and_is_handed_on_as_one(tmp_path: Path, store: StageStore) -> None:
+def test_a_hole_takes_no_room_is_not_read_and_is_handed_on_as_one(
+    tmp_path: Path, store: StageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    really = os.pread
+    monkeypatch.setattr(os, "pread", lambda *a: calls.append(a) or really(*a))
     (top := tmp_path / "set").mkdir()
     with open(top / "sparse", "wb") as file:
         file.seek(300 * BLOCK)
@@ -231,6 +241,7 @@ def test_a_hole_takes_no_room_and_is_handed_on_as_one(tmp_path: Path, store: Sta
         file.truncate(1000 * BLOCK + 5)
     (top / "zeros").write_bytes(bytes(2 * BLOCK))
     tree, held = copied([("set", str(top))], store)
+    assert len(calls) < 10
     assert (tree / "set" / "sparse").read_bytes() == (top / "sparse").read_bytes()
     assert (tree / "set" / "sparse").stat().st_blocks * 512 <= 4 * BLOCK
     assert (copy := store.whole(held))
@@ -323,7 +334,7 @@ def test_a_place_where_others_may_rename_our_files_is_refused(
 
 
 def test_a_place_that_the_node_does_not_have_is_named(tmp_path: Path) -> None:
-    for place in ("$NO_SUCH_VARIABLE/x", "relative", str(tmp_path / "nowhere")):
+    for place in ("$NO_SUCH_VARIABLE/x", "relative", str(tmp_path / "no" / "where")):
         with pytest.raises(StageError, match=platform.node()):
             StageStore.open(place)
 
@@ -442,7 +453,7 @@ def test_who_waits_too_long_or_finds_a_tree_in_use_that_was_changed_fills_anothe
 
 
 def test_what_is_in_use_or_was_used_lately_is_not_removed(
-    local: Path, store: StageStore, original: Original
+    local: Path, store: StageStore, original: Original, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = original.fill(store)
     assert store.claim(original.manifest) == tree
@@ -457,7 +468,8 @@ def test_what_is_in_use_or_was_used_lately_is_not_removed(
             os.utime(lock, (time.time() - hours * 3600,) * 2)
 
     later(100)
-    other.prune(kept_h=0.0)
+    for each in (store, other):
+        each.prune(kept_h=0.0)
     assert not other.remove(original.manifest)
     assert not other.remove_job("1_0_0")
     assert {each.name for each in job.parent.iterdir()} == {"1_0_0", "1_0_0.lock"}
@@ -465,6 +477,11 @@ def test_what_is_in_use_or_was_used_lately_is_not_removed(
     assert store.find(original.manifest) == tree
     store.lock(original.manifest).release()
     other.prune(kept_h=0.0)
+    later(100)
+    with monkeypatch.context() as patched:  # used by a third between two looks
+        take = disk.TreeLock.take
+        patched.setattr(disk.TreeLock, "take", lambda *a, **k: later(0) or take(*a, **k))
+        other.prune(kept_h=0.0)
     later(1)
     other.prune(kept_h=2.0)
     assert tree.exists(), "used lately"
