@@ -220,6 +220,7 @@ class StageCopy:
 
     def close(self) -> None:
         """Reads and writes no more."""
+        self.done = 0
         self._close_file()
         self._parents.close()
         with self._reading:

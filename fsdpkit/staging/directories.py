@@ -26,15 +26,12 @@ def failing(place: str | Path, needed: float = 0.0) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        words = f"{NODE}'s {place}: {error.strerror}"
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise StageError("storage", words) from error
-        with contextlib.suppress(OSError):
-            room = os.statvfs(place)
-            words += (
-                f", {needed / 1e9:.3g} GB needed, {room.f_bavail * room.f_frsize / 1e9:.3g} free"
-            )
-        raise StageError("disk-full", words) from error
+            raise StageError("storage", f"{NODE}'s {place}: {error.strerror}") from error
+        room = os.statvfs(place)
+        free = f"{room.f_bavail * room.f_frsize / 1e9:.2f} GB free on {NODE}'s {place}"
+        words = f"{needed / 1e9:.2f} GB needed, {free}" if needed else free
+        raise StageError("disk-full", f"{words}: {error.strerror}") from error
 
 
 def make_directory(parent: int, name: bytes | str) -> None:

@@ -89,7 +89,8 @@ class _Shelf:
         except FileNotFoundError:
             return
         except OSError:  # there is such a part: that of a tree that was whole is no better
-            removed(self.directory, os.fsencode(f"{name}.part"))
+            if not removed(self.directory, os.fsencode(f"{name}.part")):
+                raise
             self.demote(name)
 
     def remove(self, name: str, unless: float | None = None) -> bool:

@@ -117,10 +117,13 @@ class _Walk:
     def place(self, name: bytes, base: bytes, found: list[bytes]) -> None:
         """Take what a pattern found below `base`, or base itself."""
         pairs = [(name + b"/" + each, os.path.join(base, each)) for each in found]
+        folders: dict[bytes, bytes] = {}
         for path, real in reversed(pairs or [(name, base)]):
             self._todo.append((path, real))
-            if not os.path.islink(real):
-                self._placed.setdefault(os.path.realpath(real), path)
+            folder, last = os.path.split(real)
+            if folder not in folders:
+                folders[folder] = os.path.realpath(folder)
+            self._placed.setdefault(os.path.join(folders[folder], last), path)
         for path, _ in pairs:
             parent = path.rpartition(b"/")[0]
             while parent and self._directory(parent):

@@ -87,10 +87,8 @@ def read_at(descriptor: int, piece: Piece, whole: bool) -> bytes:
 
 
 def _in_hole(descriptor: int, piece: Piece) -> bool:
-    found = os.fstat(descriptor)
-    if not sparse(found) or found.st_size < piece.start + piece.length:
-        return False
-    return next_data(descriptor, piece.start) >= piece.start + piece.length
+    end = piece.start + piece.length
+    return sparse(os.fstat(descriptor)) and next_data(descriptor, piece.start) >= end
 
 
 def sparse(found: os.stat_result) -> bool:

@@ -88,6 +88,8 @@ def test_links_stay_within_the_tree_or_become_what_they_lead_to(
         "set/whole/back": "../real",
         "set/whole/deep/again": ".",
     }
+    nested, _ = listed([("real", str(top / "real")), ("set", str(top))])
+    assert ("set/real", "../real") in [(entry.path, entry.target) for entry in nested.entries]
     tree, _ = copied([("set", str(top))], store)
     assert (tree / "set" / "two").read_bytes() == b"single" * 3
     assert (tree / "set" / "whole" / "deep" / "file").read_bytes() == b"deep/file" * 3
@@ -96,8 +98,11 @@ def test_links_stay_within_the_tree_or_become_what_they_lead_to(
 @pytest.mark.parametrize(
     "kind", ["dangling", "itself", "above", "fifo", "socket", "device", "gone"]
 )
-def test_what_cannot_be_copied_is_named(kind: str, tmp_path: Path) -> None:
+def test_what_cannot_be_copied_is_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     top = files(tmp_path / "set", "a")
+    monkeypatch.chdir(top)  # a socket's path is short
     odd = top / "odd"
     if kind == "device" and os.geteuid() != 0:
         pytest.skip("takes root")
@@ -107,7 +112,7 @@ def test_what_cannot_be_copied_is_named(kind: str, tmp_path: Path) -> None:
             "itself": lambda: odd.symlink_to("odd"),
             "above": lambda: odd.symlink_to(".."),
             "fifo": lambda: os.mkfifo(odd),
-            "socket": lambda: listening.bind(os.path.relpath(odd)),
+            "socket": lambda: listening.bind("odd"),
             "device": lambda: os.mknod(odd, 0o600 | stat.S_IFCHR, os.makedev(1, 5)),
             "gone": lambda: None,
         }
@@ -136,6 +141,9 @@ def test_what_may_not_be_read_is_named(closed: str) -> None:
 def test_patterns_choose_names(tmp_path: Path) -> None:
     top = files(tmp_path / "set", "b/2.x", "a/1.x", "a/1.y", "3.x", ".h.x", "a/c/4.x", "[1].x")
 
+    (top / "b" / "loop").mkdir()
+    (top / "b" / "loop" / "up").symlink_to(top)
+
     def names(pattern: str) -> list[str]:
         manifest, _ = listed([("set", str(top / pattern))])
         return [entry.path[4:] for entry in manifest.entries if entry.kind == "file"]
@@ -143,7 +151,7 @@ def test_patterns_choose_names(tmp_path: Path) -> None:
     assert names("*.x") == ["3.x", "[1].x"]
     assert names("*/*.x") == ["a/1.x", "b/2.x"]
     assert names("**/*.x") == ["3.x", "[1].x", "a/1.x", "a/c/4.x", "b/2.x"]
-    assert names("[ab]") == ["a/1.x", "a/1.y", "a/c/4.x", "b/2.x"]
+    assert names("[ac]") == ["a/1.x", "a/1.y", "a/c/4.x"]
     assert listed([("[1].x", str(top / "[1].x"))])[0].entries[0].kind == "file"
     with pytest.raises(StageError) as refused:
         names("*.z")
