@@ -162,12 +162,12 @@ class Hub:
         if 0 not in self._members:
             return None
         members = [*self._members.values()]
-        member.avoids |= {m.place for m in members if failed == [*m.address]}
+        gone = {m.place for m in members if failed == [*m.address]}
+        member.avoids |= gone
         able = [m for m in members if m.serves(member)]
-        left = [m for m in able if m.place not in member.avoids]
-        if not left:
-            member.avoids.clear()
-            left = able
+        if all(m.place in member.avoids for m in able):
+            member.avoids = gone
+        left = [m for m in able if m.place not in member.avoids] or able
         now = next((m for m in left if m.place == member.parent), None)
         ahead = [m for m in left if m.bytes > member.bytes]
         if now is not None and (now in ahead or not (waits and ahead)):

@@ -20,6 +20,7 @@ from fsdpkit.staging import peers
 from fsdpkit.staging.hub import Hub
 from fsdpkit.staging.manifest import BLOCK, StageError
 from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
+from fsdpkit.staging.port import Line
 from fsdpkit.staging.wire import StageKeys
 from tests.staging.wire_node import AT, Memory
 
@@ -150,14 +151,41 @@ def test_a_node_that_only_waits_says_that_the_hub_is_gone(
 
 def test_nodes_hear_why_nothing_is_copied(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "_NEWS_S", 0.2)
-    link = job.linked(5, port=1)
+    monkeypatch.setattr(Line, "silent_s", 300.0)  # it does not have to ask
+    link, other = job.linked(5, port=1), job.linked(6, port=1)
     threading.Timer(0.2, job.hub.fail, [StageError("data-missing", "a file has changed")]).start()
     threading.Timer(0.4, link.tell, [0, "copying"]).start()
     with pytest.raises(StageError, match="has changed") as caught:
         fetch(link, KEYS, 0, Growing(Memory()), BLOCKS - 1)
     assert caught.value.cause == "connection-reset"  # the cause itself is the first node's
-    with pytest.raises(StageError, match="has changed"):
-        job.linked(6, port=1)
+    other.tell(0, "copying")
+    assert other.failure is not None
+    for late in (other.parent, lambda: job.linked(7, port=1)):
+        with pytest.raises(StageError, match="has changed"):
+            late()
+
+
+def test_the_root_is_node_0_where_others_reach_the_hub(job: Job) -> None:
+    """By its own hub it is reached by an address that may be no other node's way to it."""
+    hub = Hub(KEYS, 3, "", 0)
+    job.hub_port = hub.open()
+    hub.offer([b"list", b""])
+    nodes = [HubLink(KEYS, n, "", ("localhost", job.hub_port)) for n in range(1, 4)]
+    for node in nodes[:2]:
+        node.hello(port=1)
+        assert node.parent() is None, "node 0 has not come"
+    job.linked(0, port=1000)
+    assert [node.parent() for node in nodes[:2]] == [("localhost", 1000)] * 2
+    with pytest.raises(StageError):
+        nodes[2].hello(port=1, within_s=0.0)
+    assert sorted(hub.progress()) == [0, 1, 2], "the job has no node 3"
+    for each in (*nodes, hub):
+        each.close()
+
+
+def test_who_waits_for_a_block_has_it_when_it_comes(job: Job) -> None:
+    threading.Timer(0.1, job.read).start()
+    assert job.growing.wait(0, seconds=120.0), "and not when the time is over"
 
 
 def test_those_whose_parent_failed_find_places_all_over_the_tree(job: Job) -> None:
@@ -171,6 +199,9 @@ def test_those_whose_parent_failed_find_places_all_over_the_tree(job: Job) -> No
     assert links[3].parent(failed=at[1]) == at[3]
     assert links[4].parent(failed=at[2]) == at[3], "1 has places, but has failed for two"
     assert links[5].parent(failed=at[2]) == at[4]
+    assert links[1].parent(failed=root) == at[1]
+    assert links[1].parent(failed=at[1]) == root, "once more, when all have failed"
+    assert links[1].parent(failed=root) == at[1]
     links[3].close()
     while job.hub.progress()[4].here:
         time.sleep(0.01)
