@@ -32,6 +32,7 @@ from fsdpkit.rendering.containers import command_words, is_by_plugin
 from fsdpkit.rendering.containers import srun_words as container_srun
 from fsdpkit.rendering.context import (
     Context,
+    CopyNames,
     DigestNames,
     DirectiveNames,
     EnvironmentNames,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from jinja2 import BytecodeCache
 
 RUN_ID_PLACEHOLDER = "RUN-ID"
+ENVIRONMENT_PACK = "environment.pack"
+"""In a run's directory: the job's Python environment as one file."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ def _check_handed_on(plan: Plan) -> None:
     for name, given in (
         ("srun", plan.allocation),
         ("hold", plan.hold),
+        ("stage", plan.job.spec.staged.is_asked),
         ("container_srun", is_by_plugin(plan.job, plan.site.profile)),
         ("array_args", _array_args(plan)),
         ("array_variables", _array_variables(plan)),
@@ -240,6 +244,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         ),
         srun=_srun(plan, run_dir),
         hold=plan.hold,
+        stage=_stage(plan, run_dir),
         container=command_words(plan.job, profile, run_dir),
         container_srun=container_srun(plan.job, profile, run_dir, plan.work_dir),
         steps=StepNames(
@@ -263,6 +268,21 @@ def _srun(plan: Plan, run_dir: Path) -> list[str]:
     if plan.allocation is None or plan.site.profile.kind == "local":
         return []
     return plan.allocation.srun_words(plan.job.spec.resources.nodes, run_dir.name)
+
+
+def _stage(plan: Plan, run_dir: Path) -> CopyNames | None:
+    """What `fsdpkit.staging.node` is called with."""
+    stage, storage = plan.job.spec.staged, plan.site.profile.storage
+    if not stage.is_asked:
+        return None
+    words = [f"--local={storage.local}", f"--share={stage.share}"]
+    if storage.local_kept_h:
+        words.append(f"--kept-h={storage.local_kept_h:g}")
+    if stage.environment:
+        words.append(f"--environment={run_dir / ENVIRONMENT_PACK}")
+    words += [f"--data={item.name}={item.pattern}" for item in stage.items(plan.work_dir)]
+    words += [f"--back={path}" for path in stage.back]
+    return CopyNames(words=words, back=bool(stage.back))
 
 
 def _gpu_request(plan: Plan) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def prune(holding: Holding, report: Report | None = None) -> PrunedRun:
     try:
         spare = _still_spare(holding, report)
         before = load(holding.dir)
-        if why := _goes_on(before, _states({holding.dir: before})[holding.dir]):
+        if why := why_unfinished(before, _states({holding.dir: before})[holding.dir]):
             return PrunedRun(holding.dir, (), why)
         # Who resumes the run needs this lock, too; deleting takes longer than one may hold it.
         with changing(RunPaths(holding.dir), patience_s=_LOCK_S) as record:
@@ -154,7 +154,7 @@ def _states(records: dict[Path, RunRecord]) -> dict[Path, States]:
     return {d: standing.states for d, standing in zip(records, answers, strict=True)}
 
 
-def _goes_on(record: RunRecord, states: States) -> str | None:
+def why_unfinished(record: RunRecord, states: States) -> str | None:
     """Why the run may not be over for good; None: it is."""
     if record.resuming is not None or record.state != "submitted" or record.job_id is None:
         return "whether its job was submitted is not known"
@@ -181,7 +181,7 @@ def _ended_s(directory: Path, record: RunRecord, states: States) -> float:
 
 def _holding(directory: Path, record: RunRecord, states: States, needed: Sequence[Path]) -> Holding:
     size = _bytes_below(directory)
-    if why := _goes_on(record, states):
+    if why := why_unfinished(record, states):
         return Holding(directory.name, directory, size, None, why_not=why)
     kept: list[Path] = []
     spare: list[SpareCheckpoint] = []

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fsdpkit.staging import bringing_back
-from fsdpkit.staging.disk import Store
-from fsdpkit.staging.getting import Place, get
+from fsdpkit.staging.disk import StageStore
+from fsdpkit.staging.getting import LISTED, Place, get
 from fsdpkit.staging.manifest import StageError
 
 FAILED = 78
@@ -123,10 +123,11 @@ def _end(asked: argparse.Namespace, server: int) -> int:
     try:
         for words in bringing_back.bring_back(stage, asked.back, place.back):
             say(f"{place.name}: {words}")
-        store = Store.open(asked.local)
-        store.remove_job_dir(place.job)
-        if not (asked.kept_h or place.held):
-            store.remove_unused()
-    except (StageError, OSError) as error:
+        trees = json.loads((stage / LISTED).read_text(encoding="utf-8"))["trees"]
+        store = StageStore.open(asked.local)
+        store.remove_job(place.job)
+        for digest in [] if asked.kept_h or place.held else trees:
+            store.remove(str(digest))  # not where another job uses it
+    except (StageError, OSError, ValueError, KeyError) as error:
         say(f"{place.name}: {error}")
     return 0
