@@ -1,7 +1,8 @@
 """From a login node, one command to a multi-node PyTorch FSDP run on Slurm.
 
 What a program needs is here: `submit`, `run`, `hold`, `Run` and the errors; what a training script
-may call: `log`, `stop_requested`, `task_dir` and `STOPPED`, the status to end with when stopped.
+may call: `log`, `staged`, `stop_requested`, `task_dir` and `STOPPED`, the status to end with when
+stopped.
 Names are imported on first use, so that `import fsdpkit` costs nothing in a rank or in shell
 completion.
 """
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from fsdpkit.errors import FunctionError as FunctionError
     from fsdpkit.interactive.holding import hold as hold
     from fsdpkit.interactive.running import run as run
+    from fsdpkit.runs.staged import local_path as staged  # noqa: F401
     from fsdpkit.scheduling.functions import submit_function as submit_function
     from fsdpkit.scheduling.run import Run as Run
     from fsdpkit.scheduling.submission import submit as submit
@@ -31,6 +33,7 @@ _HOME = {
     "hold": "fsdpkit.interactive.holding",
     "log": "fsdpkit.script.log",
     "run": "fsdpkit.interactive.running",
+    "staged": "fsdpkit.runs.staged:local_path",
     "stop_requested": "fsdpkit.script.stopping",
     "submit": "fsdpkit.scheduling.submission",
     "submit_function": "fsdpkit.scheduling.functions",
@@ -38,7 +41,7 @@ _HOME = {
 }
 __all__ = [
     *("STOPPED", "FsdpkitError", "FunctionError", "Run", "__version__", "hold", "log", "run"),
-    *("stop_requested", "submit", "submit_function", "task_dir"),
+    *("staged", "stop_requested", "submit", "submit_function", "task_dir"),
 ]
 
 

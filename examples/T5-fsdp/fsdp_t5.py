@@ -44,7 +44,7 @@ from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.agreement import SaveClock, StopRequest, TokenBudget, Votes, is_due
 from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.checkpoint_loading import settings_before
-from fsdpkit.training.command_line import read_settings
+from fsdpkit.training.command_line import on_this_node, read_settings
 from fsdpkit.training.debugging import Debugging, prepare
 from fsdpkit.training.device_code import capability_of
 from fsdpkit.training.display import Display
@@ -93,14 +93,15 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     given, settings = settings, for_device(settings, facts_of(ranks), before)
 
     # [3] Data: the same samples on every rank, each rank its share of them.
-    text = open_data(settings.data, settings.seed)
+    copies = on_this_node(settings)
+    text = open_data(copies.data, settings.seed)
     check_same_everywhere("training data", text.fingerprint)
     check_same_everywhere("held-out data", text.held_out_fingerprint)
     loader = make_loader(text.train, settings, ranks, shuffle=True)
 
     # [2] Model: built without memory, then each rank fills only its shard. [5] Activation
     # checkpointing is part of the same setting, and so the same on every rank.
-    model, config = build(settings, text.vocabulary, ranks)
+    model, config = build(copies, text.vocabulary, ranks)
     optimizer = make_optimizer(model, settings.optimizer)
     scaler = loss_scaler(settings.precision, model, ranks)
     saves = Checkpointer(

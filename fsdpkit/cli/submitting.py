@@ -79,6 +79,11 @@ def say_where(plan: Plan, why: str = "as asked") -> None:
         click.echo(f"fsdpkit: {reason}{notice}", err=True)
     for warning in plan.warnings:
         click.echo(f"fsdpkit: {warning}", err=True)
+    if plan.job.spec.staged.environment:
+        import logging
+
+        logging.basicConfig(format="fsdpkit: %(message)s")
+        logging.getLogger("fsdpkit.scheduling.packing").setLevel(logging.INFO)
 
 
 def say_what_is_left_out(names: list[str]) -> None:

@@ -14,8 +14,6 @@ from msgspec import Meta
 from fsdpkit.config.fields import Text
 from fsdpkit.errors import ConfigError
 
-LISTED = ".staged.json"
-"""Beside the items on a node: which they are, and where each came from."""
 _WILD = frozenset("*?[")
 
 
@@ -90,7 +88,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         items = [StagedItem(item_name(pattern), pattern) for pattern in patterns]
         for name, count in Counter(item.name for item in items).items():
             alike = ", ".join(item.pattern for item in items if item.name == name)
-            if name in ("", LISTED):
+            if name in ("", ".staged.json"):  # which lists the items, beside them
                 raise ConfigError(f"stage.data: {alike} has no name to be copied under")
             if count > 1:
                 raise ConfigError(

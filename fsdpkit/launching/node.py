@@ -143,8 +143,10 @@ def _follow_orders(
     from fsdpkit.launching.ranks import Torchrun
 
     retry = table_of_job(Path(environ["FSDPKIT_RUN_DIR"]), "retry", Retry)
-    task = environ.get("SLURM_ARRAY_TASK_ID", "")
-    again = [word.replace("{array_task}", task) for word in retry.args_again]
+    task, staged = environ.get("SLURM_ARRAY_TASK_ID", ""), environ.get("FSDPKIT_STAGE", "")
+    again = [
+        word.replace("{array_task}", task).replace("{stage}", staged) for word in retry.args_again
+    ]
     torchrun = Torchrun.parse(arguments, node.attempt, again)
     names = environ.get("FSDPKIT_NODE_NAMES", node.name).split()
     # The head's agent opens the port after checking its node, which may be minutes after ours.

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from jinja2 import BytecodeCache
 
 RUN_ID_PLACEHOLDER = "RUN-ID"
-ENVIRONMENT_PACK = "environment.pack"
-"""In a run's directory: the job's Python environment as one file."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +153,7 @@ def render(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> str
 def trace(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> Traced:
     """The same before the lint, with the template's line of each line of the script."""
     _check_run_dir(run_dir)
+    _check_staged(plan, run_dir)
     _check_handed_on(plan)
     _check_kind(plan)
     return trace_template(plan.template, context_of(plan, run_dir), cache)
@@ -197,6 +196,14 @@ def _check_run_dir(run_dir: Path) -> None:
         )
 
 
+def _check_staged(plan: Plan, run_dir: Path) -> None:
+    for item in plan.job.spec.staged.items(plan.work_dir):
+        if Path(item.pattern).is_relative_to(run_dir):
+            raise UsageError(
+                f"stage.data: {item.pattern} is in the run's own directory, to which it writes"
+            )
+
+
 def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     """Plain data for the template; `rendering.context` says what each name means."""
     spec, profile = plan.job.spec, plan.site.profile
@@ -206,7 +213,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         (f"site {plan.site.id}", profile.parameters),
         (f"job {spec.name}", spec.parameters),
     )
-    manifest, python = plan.template.manifest, _python(plan)
+    manifest, python = plan.template.manifest, python_of(plan)
     site, job = profile.environment, spec.environment
     context = Context(
         version=fsdpkit.__version__,
@@ -279,7 +286,7 @@ def _stage(plan: Plan, run_dir: Path) -> CopyNames | None:
     if storage.local_kept_h:
         words.append(f"--kept-h={storage.local_kept_h:g}")
     if stage.environment:
-        words.append(f"--environment={run_dir / ENVIRONMENT_PACK}")
+        words.append(f"--environment={run_dir}/environment.pack")
     words += [f"--data={item.name}={item.pattern}" for item in stage.items(plan.work_dir)]
     words += [f"--back={path}" for path in stage.back]
     return CopyNames(words=words, back=bool(stage.back))
@@ -436,7 +443,7 @@ def requeue_note(plan: Plan) -> str:
     )
 
 
-def _python(plan: Plan) -> PythonEnvironment:
+def python_of(plan: Plan) -> PythonEnvironment:
     """The Python that the job activates: as it says, else the submitter's own."""
     job = plan.job.spec.environment
     if job.conda:

@@ -33,6 +33,7 @@ from fsdpkit.scheduling.job_checks import (
     what_is_handed_on,
 )
 from fsdpkit.scheduling.run_dir import check_paths
+from fsdpkit.scheduling.stage_checks import check_stage, look_at_staged
 
 
 def fit(
@@ -52,6 +53,7 @@ def fit(
     resources, profile = job.spec.resources, site.profile
     check_training(job, work_dir)
     check_paths(runs, work_dir)
+    check_stage(job, site)
     here = stood_in() is None
     if here:
         check_environment(job, site)
@@ -78,6 +80,8 @@ def fit(
     if (file := job.accelerate_config) is not None:
         warnings += unused_of(file, resources, f"job {job.spec.name}: launch.accelerate_config")
     avoided: tuple[tuple[str, str], ...] = ()
+    if here:
+        warnings += look_at_staged(job, profile, runs, work_dir)
     if here and not queues:
         warnings += look_at_files(job, runs, work_dir, elsewhere=True)
     elif here:

@@ -46,6 +46,10 @@ def write_job(paths: RunPaths, plan: Plan) -> None:
         set_mode(paths.dir, mode_of_run(group=plan.job.opens_to_group))
         write_atomically(paths.job, plan.job.resolved)
         vouch(plan.job.as_run(paths.job, plan.work_dir))
+        if plan.job.spec.staged.environment:
+            from fsdpkit.scheduling.packing import pack_for
+
+            pack_for(plan, paths)
     except OSError as error:
         raise StorageError(f"{paths.job} cannot be written: {error.strerror}") from error
 

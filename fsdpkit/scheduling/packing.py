@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import time
@@ -23,6 +24,7 @@ from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.surroundings import PythonEnvironment
 from fsdpkit.config.units import format_bytes
 from fsdpkit.errors import FsdpkitError, StorageError
+from fsdpkit.rendering.script import Plan, python_of
 from fsdpkit.runs.caches import cache_directory
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord, load
@@ -38,6 +40,8 @@ _UNUSED_S, _DRAFT_S = 86400.0, 3600.0
 _DIGEST_BYTES = 128
 """Of an encoded manifest, at most, for each block."""
 _TRIES = 2
+_TELL_S = 5.0
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], object]
 """Told how many bytes were packed, and of how many."""
@@ -91,6 +95,29 @@ def packed(
             f"{error.strerror} (packs are kept in $XDG_CACHE_HOME)"
         ) from error
     raise StorageError(f"the environment {python.path} changes while it is packed: submit later")
+
+
+def pack_for(plan: Plan, paths: RunPaths) -> None:
+    """Have the run's jobs find the pack of their environment, if there can be one; what takes
+    long, and what stays shared, is logged. Raises StorageError, OSError."""
+    stays = [plan.work_dir, paths.dir]
+    if plan.job.entry.file is not None:
+        stays.append(plan.job.entry.file)
+    told_s = time.monotonic()
+
+    def tell(done: int, size: int) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s > _TELL_S:
+            told_s = time.monotonic()
+            _log.info("packing the environment: %d %% of %s", 100 * done // size, format_bytes(size))
+
+    found = packed(python_of(plan), stays, tell)
+    for note in found.notes:
+        _log.info("stage.environment: %s", note)
+    if found.path is not None:
+        link_pack(found.path, paths.dir)
+        how = "packed" if found.made else "packed before"
+        _log.info("the environment is %s: %s", how, format_bytes(found.bytes))
 
 
 def link_pack(pack: Path, run_dir: Path) -> None:

@@ -84,7 +84,7 @@ def check_needed(job: LoadedJob, work_dir: Path, *, elsewhere: bool) -> list[str
     """
     named = [work_dir / os.path.expanduser(text) for text in job.on_disk.needs]
     for path in named:
-        if (why := _why_not_read(path)) is not None:
+        if (why := why_not_read(path)) is not None:
             raise ConfigError(f"job {job.spec.name}: files.needs: {path}: {why}")
     if not elsewhere:
         return []
@@ -95,7 +95,7 @@ def check_needed(job: LoadedJob, work_dir: Path, *, elsewhere: bool) -> list[str
     ]
 
 
-def _why_not_read(path: Path) -> str | None:
+def why_not_read(path: Path) -> str | None:
     try:
         if path.is_dir():
             os.listdir(path)

@@ -154,6 +154,9 @@ def in_copy(plan: Plan, tree: WorkTreeFiles, copy: Path) -> Plan:
     changes: dict[str, Any] = {"environment": _environment(spec.environment, here, tree, copy)}
     if spec.training is not msgspec.UNSET:
         changes["training"] = plan.job.trainer.moved(spec.training, _stays(here, tree))
+    if spec.staged.data:
+        data = [item.pattern for item in spec.staged.items(plan.work_dir)]
+        changes["stage"] = msgspec.structs.replace(spec.staged, data=data)
     job = replace(
         plan.job,
         spec=msgspec.structs.replace(spec, **changes),

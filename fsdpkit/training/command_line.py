@@ -16,6 +16,7 @@ from fsdpkit.config.training.settings import TrainingSettings, load_settings
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.runs.job_file import bytes_of_job, written_by
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.staged import local_path
 
 
 def read_settings(description: str, argv: Sequence[str] | None = None) -> TrainingSettings:
@@ -46,6 +47,13 @@ def read_settings(description: str, argv: Sequence[str] | None = None) -> Traini
                 f'{arguments.job}: not a JSON object with a key "training": {error!r}.'
             ) from None
     return load_settings(table, arguments.sets, origin=str(arguments.job or "[training]"))
+
+
+def on_this_node(settings: TrainingSettings) -> TrainingSettings:
+    """`settings` with paths of the node's own copies, to open; never to put on record."""
+    from fsdpkit.training.offer import TRAINER
+
+    return TRAINER.moved(settings, local_path)
 
 
 def _job_in(file: Path) -> dict[str, Any]:
