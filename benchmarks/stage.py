@@ -202,13 +202,13 @@ class Bench:
     def _calls(self, words: str, during: Callable[[], Any] | None = None) -> dict[str, int]:
         """By strace, on the first node: of a command, or of a process and its children."""
         trace = Path(tempfile.mkdtemp(dir=self.scratch)) / "trace"
-        line = f"exec strace -f -y -qq -e trace=%file -o {trace} {words}"
-        argv = [*self.cluster.network.machine("node1").enter(), "sh", "-c", line]
-        tracing = subprocess.Popen(argv)
+        enter = self.cluster.network.machine("node1").enter()
+        line = f"echo $$ >{trace}.pid; exec strace -f -y -qq -e trace=%file -o {trace} {words}"
+        tracing = subprocess.Popen([*enter, "sh", "-c", line])
         if during is not None:
             time.sleep(2.0)  # until it has attached
             during()
-            tracing.send_signal(signal.SIGINT)
+            run_checked([*enter, "sh", "-c", f"kill -INT $(cat {trace}.pid)"])
         tracing.wait()
         with open(trace, errors="replace") as file:
             found = [each for each in file if f"{self.server.source}/" in each]

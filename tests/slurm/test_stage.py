@@ -132,7 +132,7 @@ def said_by(run: Path, attempt: int, ranks: int = 2) -> list[dict[str, Any]]:
         texts = [path.read_text() if path.exists() else "" for path in files]
         return [line for text in texts for line in text.splitlines() if line.startswith("{")]
 
-    until(lambda: len(lines()) == ranks, f"attempt {attempt}: {everything_said(run)}")
+    until(lambda: len(lines()) == ranks, f"attempt {attempt} in {run}")
     return [json.loads(line) for line in lines()]
 
 
