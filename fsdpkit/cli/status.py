@@ -179,7 +179,8 @@ def _notes(status: Status) -> list[str]:
         note = "" if status.error else _short_state(status)[1]
         logged = (status.progress or {}).get("step") is not None
         running = status.phase == "running" and status.printed is not None and not logged
-        return [*([note] if note else []), *([_own_words(status)] if running else [])]
+        own = [_own_words(status)] if running else []
+        return list(filter(None, [note, _copying(status), *own]))
     return list(filter(None, [status.waiting.sentence, status.waiting.action]))
 
 
@@ -245,6 +246,11 @@ def _own_words(status: Status) -> str:
     return f"rank {found.rank} prints: {_cut(found.line, 60)}"
 
 
+def _copying(one: Status | Task) -> str:
+    stage = one.stage
+    return f"copying to nodes: {stage.so_far}" if stage is not None and stage.goes_on else ""
+
+
 def _cut(text: str, most: int) -> str:
     from rich.cells import cell_len, set_cell_size
 
@@ -280,6 +286,9 @@ def _described(status: Status) -> list[str]:
         lines += _labelled("elapsed", roughly(status.elapsed_s))
         if status.phase not in ("pending", "running"):
             lines += _labelled("ended", _moment(status.ends_s))
+    if status.stage is not None:
+        at_it = status.stage.goes_on
+        lines += _labelled("copying" if at_it else "copied", status.stage.outcome)
     if status.waiting:
         lines += _labelled("why", status.waiting.sentence)
         lines += _labelled("to do", status.waiting.action)
@@ -386,6 +395,7 @@ def _task_lines(tasks: list[Task]) -> list[str]:
         step = f", step {progress['step']}" if progress.get("step") is not None else ""
         if not step and task.printed is not None and task.printed.words:
             step = f", {task.printed.words} ({task.printed.source})"
+        step = f", {_copying(task)}" if _copying(task) else step
         failed = task.failure if task.state.startswith("FAILED") else None
         lines += _labelled(
             f"task {task.task}", f"{task.state}{step}" + (f": {failed.message}" if failed else "")

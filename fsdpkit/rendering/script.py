@@ -32,7 +32,6 @@ from fsdpkit.rendering.containers import command_words, is_by_plugin
 from fsdpkit.rendering.containers import srun_words as container_srun
 from fsdpkit.rendering.context import (
     Context,
-    CopyNames,
     DigestNames,
     DirectiveNames,
     EnvironmentNames,
@@ -42,6 +41,7 @@ from fsdpkit.rendering.context import (
     StepNames,
     TemplateNames,
 )
+from fsdpkit.rendering.copies import copied
 from fsdpkit.rendering.directives import Directive, resource_directives
 from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
@@ -153,7 +153,6 @@ def render(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> str
 def trace(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> Traced:
     """The same before the lint, with the template's line of each line of the script."""
     _check_run_dir(run_dir)
-    _check_staged(plan, run_dir)
     _check_handed_on(plan)
     _check_kind(plan)
     return trace_template(plan.template, context_of(plan, run_dir), cache)
@@ -194,14 +193,6 @@ def _check_run_dir(run_dir: Path) -> None:
             f"the run directory {run_dir} contains a backslash, which makes Slurm ignore the job "
             f"id in the log name; choose another with --runs"
         )
-
-
-def _check_staged(plan: Plan, run_dir: Path) -> None:
-    for item in plan.job.spec.staged.items(plan.work_dir):
-        if Path(item.pattern).is_relative_to(run_dir):
-            raise UsageError(
-                f"stage.data: {item.pattern} is in the run's own directory, to which it writes"
-            )
 
 
 def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
@@ -251,7 +242,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         ),
         srun=_srun(plan, run_dir),
         hold=plan.hold,
-        stage=_stage(plan, run_dir),
+        stage=copied(spec, profile, plan.work_dir, run_dir),
         container=command_words(plan.job, profile, run_dir),
         container_srun=container_srun(plan.job, profile, run_dir, plan.work_dir),
         steps=StepNames(
@@ -275,21 +266,6 @@ def _srun(plan: Plan, run_dir: Path) -> list[str]:
     if plan.allocation is None or plan.site.profile.kind == "local":
         return []
     return plan.allocation.srun_words(plan.job.spec.resources.nodes, run_dir.name)
-
-
-def _stage(plan: Plan, run_dir: Path) -> CopyNames | None:
-    """What `fsdpkit.staging.node` is called with."""
-    stage, storage = plan.job.spec.staged, plan.site.profile.storage
-    if not stage.is_asked:
-        return None
-    words = [f"--local={storage.local}", f"--share={stage.share}"]
-    if storage.local_kept_h:
-        words.append(f"--kept-h={storage.local_kept_h:g}")
-    if stage.environment:
-        words.append(f"--environment={run_dir}/environment.pack")
-    words += [f"--data={item.name}={item.pattern}" for item in stage.items(plan.work_dir)]
-    words += [f"--back={path}" for path in stage.back]
-    return CopyNames(words=words, back=bool(stage.back))
 
 
 def _gpu_request(plan: Plan) -> dict[str, Any]:

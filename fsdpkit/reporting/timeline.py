@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from fsdpkit.bounded import read_end
+from fsdpkit.config.units import format_bytes
 from fsdpkit.reporting.series import Floats, MetricsTable
 from fsdpkit.runs.history import Attempt, History, NodeStory
 from fsdpkit.runs.job_ids import id_of
@@ -27,7 +28,7 @@ from fsdpkit.runs.record import JobRecord, RunRecord
 from fsdpkit.runs.samples import decoded
 from fsdpkit.scheduling.run_states import States
 
-Kind = Literal["queue", "attempt", "launch", "fault", "stop", "checkpoint"]
+Kind = Literal["queue", "attempt", "stage", "launch", "fault", "stop", "checkpoint"]
 Bounds = tuple[float | None, float | None]
 """Of an attempt, see `bounds_of`."""
 _CLOCK_S = 1.0
@@ -122,6 +123,7 @@ def _seconds(node: NodeStory, name: str) -> float:
 def _begin_s(attempt: Attempt) -> float | None:
     known = [launch.began_s for launch in attempt.launches]
     known += [failure.time_s for failure in attempt.failures]
+    known += [attempt.stage.began_s] if attempt.stage is not None else []
     for node in attempt.nodes:
         if node.ready_s is not None:
             took_s = max(0.0, _seconds(node, "preflight_s"))
@@ -148,6 +150,7 @@ def _end_s(attempt: Attempt, begin_s: float, next_s: float | None, logged_s: Flo
 def last_sign_s(attempt: Attempt, begin_s: float, next_s: float | None, logged_s: Floats) -> float:
     """The newest time on record within an attempt. logged_s: of all logged steps, in order."""
     known = [begin_s, *(failure.time_s for failure in attempt.failures)]
+    known += [attempt.stage.last_s] if attempt.stage is not None else []
     for launch in attempt.launches:
         known += [launch.began_s, launch.trouble_s or 0.0]
     nodes = {node.number: node for node in attempt.nodes}
@@ -207,6 +210,11 @@ def _of_attempt(
     yield TimelineSpan(
         "attempt", begin_s, end_s, f"attempt {number}{job}{why}", number, task, guessed
     )
+    if (stage := attempt.stage) is not None:
+        first_s = attempt.launches[0].began_s if attempt.launches else end_s
+        until_s = stage.last_s if stage.ended_s is not None else first_s
+        label = f"copy of {format_bytes(stage.bytes)} to the nodes' disks"
+        yield TimelineSpan("stage", stage.began_s, until_s, label, number, task)
     for place, launch in enumerate(attempt.launches):
         following = attempt.launches[place + 1].began_s if place + 1 < len(attempt.launches) else 0
         stop_s = launch.trouble_s or following or end_s

@@ -114,6 +114,7 @@ def read_record(text: str) -> FailureRecord | None:
         name=match["name"],
         status=int(match["status"]),
         cause=match["cause"],
+        level=Level.LOST_PEER if match["cause"] == "connection-reset" else Level.OWN,
         words=match["words"] or "",
     )
 

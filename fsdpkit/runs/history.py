@@ -25,6 +25,7 @@ from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, Trouble
 from fsdpkit.runs.reading import read_text
 from fsdpkit.runs.record import RunRecord, Time, jobs_of_attempts
+from fsdpkit.runs.staging import StageRecord, read_stage
 
 Kind = TypeVar("Kind")
 _CLOCKS_S = 1.0
@@ -95,6 +96,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Those first that came first."""
     lost_nodes: tuple[str, ...] = ()
     stop_requested_s: float | None = None
+    stage: StageRecord | None = None
+    """What was copied to the nodes' own disks before the first launch."""
     verdict: AttemptVerdict | None = None
     ending: Ending | None = None
     ended_s: float | None = None
@@ -235,6 +238,7 @@ def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
         failures=tuple(failures_in(paths)),
         lost_nodes=tuple(order.node for order in orders if order.event == "node-lost"),
         stop_requested_s=next((o.time_s for o in orders if o.event == "stop-requested"), None),
+        stage=read_stage(paths),
         verdict=outcomes.read(paths.verdict, AttemptVerdict),
         ending=ending,
         ended_s=ended_s,

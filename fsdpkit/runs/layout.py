@@ -8,17 +8,14 @@
                                     provenance.<job id>.json and source.<job id>.diff
         call.pkl                    the function that ranks call, of a run of fsdpkit.run
         calls/                      calls to ranks that stay, and their answers (runs/calls.py)
-        plan.json                   what had been predicted of the job when it was submitted
-                                    (runs/predicted.py); plan.<job id>.json of an earlier one
+        plan.json                   what was predicted of the job; plan.<job id>.json of an earlier
         provenance.json             what was submitted: script, commit, packages, settings with
                                     their origin (runs/provenance.py)
-        audit.json                  what the run tells its centre, if it is shared
-                                    (runs/shared_record.py)
+        audit.json                  what a shared run tells its centre (runs/shared_record.py)
         source.diff                 how the sources differed from that commit; its owner's alone
         snapshot/                   the work tree as it was, where the job runs, if asked for
         run.json.lock               while somebody changes the record
-        here/                       a run of `submit --here`: its script as a step of the
-                                    allocation, and how that stands (scheduling/here)
+        here/                       of `submit --here`: how its step stands (scheduling/here)
         submitit/                   submitit's folder: pickles, results, the nodes' own logs
         slurm-<job id>.log          the batch shell's output, all attempts
         task-<k>/                   only in arrays: what follows, once for each array task
@@ -33,20 +30,20 @@
             rank-<r>.stacks         where its threads were when it, or who waited for it, was ended
             ranks-1024-2047/        from the 1,024th rank on, a folder for each 1,024 of them
             software.json           the first node's versions, which all others must have
+            stage.json              how far the copies on the nodes' own disks are (runs/staging.py)
+            back/node-<i>/          what came back from there at the end (`stage.back`)
             failures/               one file a failure, named so that the first sorts first
             verdict.json            how the agents ended the attempt, and why
             orders.jsonl            what the head node's agent told the agents to do, and when
             flight.json             what the flight recorders say of a launch that hung
                                     (flight.restart-<k>.json; runs/flight_record.py)
             ending.json             what the batch shell then did: end, or queue the job again
-            result-<r>.pkl          what a rank of fsdpkit.run returned (runs/calls.py)
-            raised-<r>.json         or why it returned nothing
+            result-<r>.pkl          what a rank of fsdpkit.run returned; raised-<r>.json: why not
             check.json              what the job `check` measured (runs/node_report.py)
         metrics.jsonl               one line a logged step, written by rank 0
         checkpoints/step-<s>/       complete when its name has no leading dot (runs/checkpoints.py)
         export/                     the trained model for Hugging Face, when it was asked for
-        tensorboard/                the metrics again, when they were asked for there
-        wandb/                      and for W&B, until they are sent
+        tensorboard/ wandb/         the metrics again, where they were asked for
         track.json                  what `fsdpkit track` has sent (tracking/sending.py)
         debug/                      profiles, memory snapshots, the flight recorder's dumps, which
                                     are their owner's alone: attempt-<n>/flight-<launch>/
@@ -167,6 +164,10 @@ class AttemptPaths:
     @property
     def software(self) -> Path:
         return self.dir / "software.json"
+
+    @property
+    def stage(self) -> Path:
+        return self.dir / "stage.json"
 
     @property
     def failures(self) -> Path:

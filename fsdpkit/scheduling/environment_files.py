@@ -27,9 +27,12 @@ _Unwanted = Callable[[Path], bool]
 _SYSTEM = Path("/usr")
 _MOST_NAMES, _MOST_BYTES = 100_000, 4 << 30
 """Of a directory that an environment imports from; more is hardly a package's source."""
-_TEXT_BYTES = 1 << 20
-_FIRST_BYTES = 512
-_INTERPRETER = re.compile(r"\A#![^\0]*?(/[^\s\0'\"]+)/bin/i?python")
+_FIRST_BYTES, _TEXT_BYTES = 512, 1 << 20
+_INTERPRETER = re.compile(r"#!(?:/bin/sh\n'''exec' ['\"]?|[ \t]*)(/[^\n'\"]+?)/bin/i?python")
+_MAPPING = re.compile(
+    r"(?m)^MAPPING(?:: dict\[str, str\])? = (\{('[^'\\\n]*': '[^'\\\n]*'(, )?)*\})$"
+)
+"""In a finder of setuptools; what is quoted otherwise is not followed."""
 _BEFORE, _AFTER = r"(?<![\w./~+@)}-])", r"(?=/|[^\w.@+-]|\Z)"
 """Around a path in a text, where it is not a part of a longer one."""
 
@@ -80,7 +83,7 @@ def files_of(python: PythonEnvironment, stays: Iterable[Path] = ()) -> Environme
     kept = [path.resolve() for path in stays]
     for directory in _imported_from(prefix):
         if inside := [path for path in kept if path.is_relative_to(directory)]:
-            notes.append(f"{directory} stays shared, for it contains {inside[0]}")
+            notes.append(f"{directory} stays shared: it contains {inside[0]}")
         elif not any(directory.is_relative_to(root.real) for root in roots):
             try:
                 roots.append(_root(f"src{len(roots)}", directory, _no_source, True))
@@ -135,14 +138,10 @@ def _base_of(prefix: Path, configured: str) -> Path | None:
     return base if kind in NETWORK or kind.startswith("fuse") else None
 
 
-def _site_packages(prefix: Path) -> list[Path]:
-    return sorted({path.resolve() for path in prefix.glob("lib*/python3*/site-packages")})
-
-
 def _imported_from(prefix: Path) -> Iterator[Path]:
     """The directories that the environment's `.pth` files and editable finders name."""
     found: dict[Path, None] = {}
-    for site in _site_packages(prefix):
+    for site in sorted({path.resolve() for path in prefix.glob("lib*/python3*/site-packages")}):
         lines = [
             line.rstrip()
             for file in sorted(site.glob("*.pth"))
@@ -150,22 +149,10 @@ def _imported_from(prefix: Path) -> Iterator[Path]:
             if not line.startswith(("#", "import ", "import\t"))
         ]
         for file in sorted(site.glob("__editable__*_finder.py")):
-            lines += _mapped(_text_of(file) or "")
+            if mapping := _MAPPING.search(_text_of(file) or ""):
+                lines += ast.literal_eval(mapping[1]).values()
         found |= {Path(line).resolve(): None for line in lines if os.path.isabs(line)}
     yield from (path for path in found if path.is_dir() and not path.is_relative_to(_SYSTEM))
-
-
-def _mapped(text: str) -> list[str]:
-    """The directories in a finder's MAPPING, as setuptools writes it."""
-    try:
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.AnnAssign | ast.Assign) and node.value is not None:
-                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-                if isinstance(target, ast.Name) and target.id == "MAPPING":
-                    return [str(each) for each in ast.literal_eval(node.value).values()]
-    except (SyntaxError, ValueError, AttributeError, RecursionError):
-        pass
-    return []
 
 
 def _other_editables(prefix: Path, roots: Sequence[_Root], notes: Sequence[str]) -> Iterator[str]:
@@ -284,9 +271,8 @@ class _Places:
         _, *parts, last = name.path.split("/")
         of_site = parts[-1:] == ["site-packages"] and last.endswith((".pth", "_finder.py"))
         configured = name.path == "prefix/pyvenv.cfg"
-        if not (configured or of_site or parts == ["bin"]) or name.found.st_size > _TEXT_BYTES:
-            return None
-        if (before := _text_of(Path(name.source))) is None:
+        named = configured or of_site or parts == ["bin"]
+        if not named or (before := _text_of(Path(name.source))) is None:
             return None
         text = self._pattern.sub(lambda found: f"{HERE}/{self._roots[found[0]].name}", before)
         if configured and self._based:
@@ -298,15 +284,17 @@ def _spellings(prefix: Path) -> Iterator[str]:
     """The paths by which its scripts name the environment: it may have been made by another one
     than the job gives, where home directories are links."""
     for script in (prefix / "bin").iterdir():
-        if not script.is_file():
-            continue
-        with open(script, "rb") as file:
-            found = _INTERPRETER.search(os.fsdecode(file.read(_FIRST_BYTES)))
+        text = _text_of(script) if script.is_file() else None
+        found = text and _INTERPRETER.match(text)
         if found and os.path.realpath(found[1]) == str(prefix):
             yield found[1]
 
 
 def _text_of(path: Path) -> str | None:
-    """None for what is no text."""
-    content = path.read_bytes()
-    return None if b"\0" in content else content.decode("utf-8", "surrogateescape")
+    """None for what is no text, or too long."""
+    with open(path, "rb") as file:
+        content = file.read(_FIRST_BYTES)
+        if b"\0" not in content:
+            content += file.read(_TEXT_BYTES)
+    whole = b"\0" not in content and len(content) <= _TEXT_BYTES
+    return content.decode("utf-8", "surrogateescape") if whole else None

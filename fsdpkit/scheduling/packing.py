@@ -59,33 +59,34 @@ class PackedEnvironment(NamedTuple):
 
 
 class _ChangedMeanwhile(Exception):
-    """A file is not as it was listed."""
+    """What is not as it was listed, in words."""
 
 
 def packed(
     python: PythonEnvironment,
     stays: Iterable[Path] = (),
     progress: Progress | None = None,
-    cache: Path | None = None,
 ) -> PackedEnvironment:
     """The pack of this environment, made if there is none of it as it is now.
 
     stays: what an editable install is not copied for, as the working directory, the run's and the
-    script. cache: in place of the user's. Raises StorageError.
+    script. Raises StorageError.
     """
-    stays = list(stays)
+    stays, changed = list(stays), ""
     try:
         files = files_of(python, stays)
         prefix = os.path.realpath(files.manifest.facts["prefix"])
         key = hashlib.sha256(os.fsencode(prefix)).hexdigest()[:16]
-        directory = (cache or cache_directory()) / "environments" / key
+        directory = cache_directory() / "environments" / key
         make_private_dir(directory)
         with _alone_in(directory):
             for _ in range(_TRIES):
                 if (found := _kept(directory, files)) is not None:
                     return found
-                with contextlib.suppress(_ChangedMeanwhile):
+                try:
                     return _made(directory, files, lambda: files_of(python, stays), progress)
+                except _ChangedMeanwhile as error:
+                    changed = str(error)
                 files = files_of(python, stays)
     except StaysShared as error:
         return PackedEnvironment(None, [str(error)])
@@ -94,7 +95,9 @@ def packed(
             f"the environment {python.path} cannot be packed: {error.filename or directory}: "
             f"{error.strerror} (packs are kept in $XDG_CACHE_HOME)"
         ) from error
-    raise StorageError(f"the environment {python.path} changes while it is packed: submit later")
+    raise StorageError(
+        f"the environment {python.path} changes while it is packed: {changed}; submit later"
+    )
 
 
 def pack_for(plan: Plan, paths: RunPaths) -> None:
@@ -109,7 +112,9 @@ def pack_for(plan: Plan, paths: RunPaths) -> None:
         nonlocal told_s
         if time.monotonic() - told_s > _TELL_S:
             told_s = time.monotonic()
-            _log.info("packing the environment: %d %% of %s", 100 * done // size, format_bytes(size))
+            _log.info(
+                "packing the environment: %d %% of %s", 100 * done // size, format_bytes(size)
+            )
 
     found = packed(python_of(plan), stays, tell)
     for note in found.notes:
@@ -193,7 +198,7 @@ def _made(
     try:
         size = _write(temporary, files, progress)
         if _named(directory, listed_again()) != path:
-            raise _ChangedMeanwhile
+            raise _ChangedMeanwhile("it has other files than before")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -235,12 +240,12 @@ def _blocks(files: EnvironmentFiles) -> Iterator[bytes]:
         try:
             file = open_regular(source)
         except FileNotFoundError as error:
-            raise _ChangedMeanwhile from error
+            raise _ChangedMeanwhile(f"{source} is gone") from error
         with file:
             while left:
                 part = file.read(min(left, BLOCK - len(pending)))
                 if not part:
-                    raise _ChangedMeanwhile
+                    raise _ChangedMeanwhile(f"{source} is shorter than before")
                 pending += part
                 left -= len(part)
                 if len(pending) == BLOCK:

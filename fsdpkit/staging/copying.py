@@ -14,11 +14,10 @@ import stat
 import threading
 from pathlib import Path
 
-from fsdpkit.staging.directories import Directories, own_directory, removed
+from fsdpkit.staging.directories import Directories, failing, make_directory, own_directory, removed
 from fsdpkit.staging.manifest import Entry, Manifest, StageError
-from fsdpkit.staging.stream import HOLES, Piece, Pieces, ShortFileError, joined, read_at, sha256_of
+from fsdpkit.staging.stream import HOLES, Piece, Pieces, joined, read_at, sha256_of
 
-NODE = os.uname().nodename
 _DIGEST_BYTES = 32
 _PLAIN = 0o600
 _NAME_BYTES = 4096
@@ -62,18 +61,16 @@ class StageCopy:
         self._parents, self._readers = Directories(self._tree), Directories(self._tree)
         self._reading = threading.Lock()
 
-    def write(self, index: int, data: bytes, sha256: bytes) -> None:
+    def write(self, index: int, data: bytes | memoryview, sha256: bytes) -> None:
         """The next block, of which the caller knows that it has this SHA-256; no bytes for one of
         zeros, which become a hole. Raises StageError, such as for a full disk."""
         if index != self.done or (data and len(data) != self.manifest.length(index)):
             raise ValueError(f"block {index} of {len(data)} bytes after {self.done} blocks")
         view = memoryview(data)
-        try:
+        with self._failing():
             for piece in self._pieces.of(index):
                 self._put(piece, view[piece.at : piece.at + piece.length])
             os.pwrite(self._record, sha256, _DIGEST_BYTES * (index + 1))
-        except OSError as error:
-            raise self.failure(error) from error
         self.done = index + 1
 
     def _put(self, piece: Piece, data: memoryview) -> None:
@@ -109,21 +106,23 @@ class StageCopy:
             raise IndexError(f"block {index} is not there yet")
         return self._read(index)
 
-    def _read(self, index: int) -> bytes:
+    def _read(self, index: int, mend: bool = False) -> bytes:
+        """mend: give files that are there their modes and times again."""
         pieces = list(self._pieces.of(index))
-        with self._reading:
-            try:
-                return joined([self._piece(piece, len(pieces) == 1) for piece in pieces])
-            except OSError as error:
-                raise self.failure(error) from error
-            except ShortFileError as error:
-                raise StageError("storage", f"{self._place}: a copied file was cut") from error
+        with self._reading, self._failing():
+            return joined([self._piece(piece, len(pieces) == 1, mend) for piece in pieces])
 
-    def _piece(self, piece: Piece, whole: bool) -> bytes:
+    def _piece(self, piece: Piece, whole: bool, mend: bool) -> bytes:
+        entry = self._pieces.files[piece.file]
         parent, name = self._readers.of(self._paths[piece.file])
         descriptor = os.open(name, _OLD, dir_fd=parent)
         try:
-            return read_at(descriptor, piece, whole)
+            data = read_at(descriptor, piece, whole)
+            if mend and piece.start + piece.length == entry.size:
+                if os.fstat(descriptor).st_size != entry.size:
+                    raise OSError(errno.ESTALE, "a copied file was changed")
+                _dress(descriptor, entry)
+            return data
         finally:
             os.close(descriptor)
 
@@ -136,7 +135,7 @@ class StageCopy:
         self.done = 0
         for index in range(self.manifest.block_count):
             try:
-                found = sha256_of(self._read(index), self.manifest.length(index))
+                found = sha256_of(self._read(index, mend=True), self.manifest.length(index))
             except StageError:
                 break
             if found != self.sha256(index):
@@ -173,75 +172,50 @@ class StageCopy:
         same = (found.st_size, found.st_mtime_ns) == (entry.size, entry.mtime_ns)
         return stat.S_ISREG(found.st_mode) and (same or entry.path.endswith(_OWN_WAY))
 
-    def prepare(self) -> None:
-        """Look whether there is room, and make the directories. Raises StageError."""
-        try:
-            free, names, needed = (
-                os.fstatvfs(self._tree),
-                len(self.manifest.entries),
-                self._needed(),
-            )
-            if free.f_bavail * free.f_frsize < needed:
-                raise OSError(errno.ENOSPC, "no room")
-            if free.f_files and free.f_favail < names * self._missing():
-                raise StageError(
-                    "disk-full", f"{names:,} names needed, {free.f_favail:,} left on {self._place}"
-                )
+    def make_directories(self) -> None:
+        """Raises StageError."""
+        with self._failing():
             for entry in self.manifest.entries:
                 if entry.kind == "dir":
-                    parent, name = self._parents.of(_bytes(entry.path))
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(name, 0o700, dir_fd=parent)
-        except OSError as error:
-            raise self.failure(error) from error
+                    make_directory(*self._parents.of(_bytes(entry.path)))
 
-    def _missing(self) -> float:
-        """The part of the blocks that is not there."""
-        return 1 - self.done / max(1, self.manifest.block_count)
+    def look_for_room(self) -> None:
+        """Raises StageError where there is not enough for what is not there yet."""
+        with self._failing():
+            free = os.fstatvfs(self._tree)
+            if free.f_bavail * free.f_frsize < self._needed():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _failing(self) -> contextlib.AbstractContextManager[None]:
+        return failing(self._trees, self._needed())
 
     def _needed(self) -> float:
+        """Bytes of room for what is not there yet."""
         holes = self.manifest.facts.get(HOLES, "")
         size = self.manifest.size - (int(holes) if holes.isdecimal() else 0)
-        names = _NAME_BYTES * len(self.manifest.entries)
-        return (max(0, size) * _SPARE + names) * self._missing()
-
-    @property
-    def _place(self) -> str:
-        return f"{NODE}'s {self._trees.parent}"
-
-    def failure(self, error: OSError) -> StageError:
-        """What an error of the node's disk is for a person."""
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            return StageError("storage", f"{self._place}: {error.strerror}")
-        found = os.fstatvfs(self._directory)
-        free = found.f_bavail * found.f_frsize / 1e9
-        return StageError(
-            "disk-full",
-            f"{self._needed() / 1e9:.3g} GB needed, {free:.3g} GB free on {self._place}"
-            + ", where a quota is used up" * (error.errno == errno.EDQUOT),
-        )
+        whole = max(0, size) * _SPARE + _NAME_BYTES * len(self.manifest.entries)
+        return whole * (1 - self.done / max(1, self.manifest.block_count))
 
     def finish(self) -> Path:
         """Add what has no bytes, and give the tree its name. Raises StageError."""
         if self.done != self.manifest.block_count:
             raise ValueError(f"{self.done} of {self.manifest.block_count} blocks are there")
         final = self._name.partition(".")[0]
-        try:
+        with self._failing():
             for entry in self.manifest.entries:
                 if entry.kind == "link" or (entry.kind == "file" and not entry.size):
                     _add(entry, *self._parents.of(_bytes(entry.path)))
             os.pwrite(self._record, this_start(), 0)
             os.rename(self._name, final, src_dir_fd=self._directory, dst_dir_fd=self._directory)
             self._name = final
-            return self.path()
-        except OSError as error:
-            raise self.failure(error) from error
+            return self.path
 
+    @property
     def path(self) -> Path:
         """Where the tree is. Raises OSError where that path leads elsewhere."""
         path = self._trees / self._name
         if not os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(self._tree)):
-            raise OSError(errno.ESTALE, "was replaced by another directory")
+            raise OSError(errno.ESTALE, "a copied tree was replaced")
         return path
 
     def close(self) -> None:

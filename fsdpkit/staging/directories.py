@@ -10,9 +10,44 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from pathlib import Path
 
+from fsdpkit.staging.manifest import StageError
+
+NODE = os.uname().nodename
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_OPEN = 64
+
+
+@contextlib.contextmanager
+def failing(place: str | Path, needed: float = 0.0) -> Iterator[None]:
+    """Make an error of the node's disk one for a person. needed: bytes that are still to come."""
+    try:
+        yield
+    except OSError as error:
+        words = f"{NODE}'s {place}: {error.strerror}"
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise StageError("storage", words) from error
+        with contextlib.suppress(OSError):
+            room = os.statvfs(place)
+            words += (
+                f", {needed / 1e9:.3g} GB needed, {room.f_bavail * room.f_frsize / 1e9:.3g} free"
+            )
+        raise StageError("disk-full", words) from error
+
+
+def make_directory(parent: int, name: bytes | str) -> None:
+    """A directory that its owner may write in, in place of whatever else has its name. For a
+    parent that is ours. Raises OSError."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            os.chmod(name, 0o700, dir_fd=parent)
+        else:
+            os.unlink(name, dir_fd=parent)
+            os.mkdir(name, 0o700, dir_fd=parent)
 
 
 def own_directory(parent: int, name: str, make: bool = True) -> int:

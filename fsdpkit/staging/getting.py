@@ -8,22 +8,21 @@ import json
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fsdpkit.staging.disk import StageStore, TreeLock
+from fsdpkit.staging.disk import StageStore
 from fsdpkit.staging.hub import Hub, NodeProgress
-from fsdpkit.staging.link import HubLink
 from fsdpkit.staging.listing import listed
-from fsdpkit.staging.manifest import BLOCK, BlockSource, Manifest, StageError
-from fsdpkit.staging.peers import BlockServer, Growing, fetch
+from fsdpkit.staging.manifest import BlockSource, Manifest, StageError
+from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
 from fsdpkit.staging.progress import ProgressFile
 from fsdpkit.staging.relocate import relocate
 from fsdpkit.staging.source import PackFile, SharedFiles
+from fsdpkit.staging.tree import StagedTree
 from fsdpkit.staging.wire import StageKeys
 
 if TYPE_CHECKING:
@@ -31,14 +30,12 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 LISTED = ".staged.json"
+_PREFIX = "prefix"
+"""The fact that an environment's pack has."""
 _TELL_S = 1.0
-_LOCK_S = 0.1
-_FOREVER_S = 86400.0 * 30
-_AT_ONCE, _AHEAD = 4, 8
-"""Blocks that are read at the same time, and that wait for their turn to be written."""
 
 
-class Meeting(NamedTuple):
+class HubPlace(NamedTuple):
     """How the nodes of a job find and know each other."""
 
     hub: tuple[str, int]
@@ -59,7 +56,7 @@ class Place:
     attempt: Path
     job: str
     """Names this part of the job among all that this disk has seen."""
-    meeting: Meeting | None
+    meeting: HubPlace | None
     """None: there is one node."""
     held: bool
 
@@ -73,7 +70,7 @@ class Place:
             meeting = None
             if nodes > 1:
                 hub = environ["RDZV_HOST"], int(environ["STAGE_PORT"])
-                meeting = Meeting(hub, StageKeys(environ["FSDPKIT_SECRET"], start))
+                meeting = HubPlace(hub, StageKeys(bytes.fromhex(environ["FSDPKIT_SECRET"]), start))
             return cls(
                 number,
                 environ.get("SLURMD_NODENAME", f"node {number}"),
@@ -131,26 +128,26 @@ class _Part:
     ) -> None:
         self._asked, self._place, self._store, self._say = asked, place, store, say
         self._at_end = at_end
-        self._manifests: list[Manifest] = []
-        self._readers: dict[int, Callable[[], BlockSource]] = {}
-        """Of what this node reads itself, by number; other nodes have the rest."""
-        self._growing: list[Growing] = []
-        self._trees: list[Path] = []
+        self._trees: list[StagedTree] = []
+        """In the same order on all nodes."""
         self._link: HubLink | None = None
         self._over = threading.Event()
         self._state, self._why = "copying", ""
-        self.reused = True
 
     @property
     def size(self) -> int:
         """Bytes in all."""
-        return sum(manifest.size for manifest in self._manifests)
+        return sum(tree.manifest.size for tree in self._trees)
 
     @property
     def done(self) -> int:
         """Bytes that are here."""
-        both = zip(self._growing, self._manifests)  # noqa: B905 # new in Python 3.10
-        return sum(min(growing.done * BLOCK, manifest.size) for growing, manifest in both)
+        return sum(tree.done for tree in self._trees)
+
+    @property
+    def reused(self) -> bool:
+        """Whether all was here before."""
+        return all(tree.reused for tree in self._trees)
 
     def get(self) -> None:
         """Raises StageError."""
@@ -164,18 +161,19 @@ class _Part:
             threading.Thread(target=self._keep_telling, daemon=True).start()
             if self._place.number == 0:
                 self._write_progress(hub)
-            for number, manifest in enumerate(self._manifests):
-                self._obtain(number, manifest)
+            for number, tree in enumerate(self._trees):
+                tree.begin()
+                tree.fill(partial(self._fetch, number))
         except StageError as error:
             self.tell("failed", str(error))
             if hub is not None:
                 hub.fail(error)
             raise
 
-    def _join(self, meeting: Meeting) -> Hub | None:
+    def _join(self, meeting: HubPlace) -> Hub | None:
         """Meet the other nodes; returns the hub where this is the first node."""
         place, hub = self._place, None
-        server = BlockServer(meeting.keys, place.number, lambda number: self._growing[number])
+        server = BlockServer(meeting.keys, place.number, self._growing)
         self._at_end.callback(server.close)
         self._link = HubLink(meeting.keys, place.number, place.name, meeting.hub)
         self._at_end.callback(self._link.close)
@@ -185,28 +183,43 @@ class _Part:
             hub.open()
             try:
                 self._read_lists()
+                # Before others hear of them: on a disk that nodes share, the first one fills.
+                for tree in self._trees:
+                    tree.begin()
             except StageError as error:
                 hub.fail(error)
                 raise
-            hub.offer([manifest.encode() for manifest in self._manifests])
-        told = self._link.hello(server.open(""))
-        if place.number:
-            self._manifests = [Manifest.decode(each) for each in told]
+            hub.offer([tree.manifest.encode() for tree in self._trees])
+        for each in self._link.hello(server.open("")):
+            if place.number:
+                self._want(Manifest.decode(each), None)
         if self._asked.share == "sharded":
             self._list_data()
         return hub
 
+    def _growing(self, number: int) -> Growing:
+        """Raises LookupError."""
+        if (growing := self._trees[number].growing) is None:
+            raise LookupError(number)
+        return growing
+
     def _read_lists(self) -> None:
         """What there is to copy, from the shared file system."""
         if self._asked.environment:
-            pack = PackFile(self._asked.environment)
-            self._manifests.append(pack.manifest)
-            self._readers[0] = lambda: PackFile(self._asked.environment)
+            self._list_environment()
         if self._asked.share == "each" or self._place.meeting is None:
             self._list_data()
-        files = sum(manifest.files for manifest in self._manifests)
+        files = sum(tree.manifest.files for tree in self._trees)
         where = f"the disks of {self._place.nodes} nodes"
         self._say(f"copying {gigabytes(self.size)} in {files} files to {where}")
+
+    def _list_environment(self) -> None:
+        try:
+            pack = PackFile(self._asked.environment)
+        except StageError as error:
+            self._say(f"the shared environment is used: {error}")
+        else:
+            self._want(pack.manifest, lambda: PackFile(self._asked.environment))
 
     def _list_data(self) -> None:
         """The data that this node reads by itself: all of it, or its share."""
@@ -217,45 +230,17 @@ class _Part:
             share = place.number, place.ranks, place.ranks * place.training
         items = [*map(_parts, self._asked.data)]
         manifest, sources = listed(items, share)
-        self._readers[len(self._manifests)] = lambda: SharedFiles(manifest, sources)
-        self._manifests.append(manifest)
+        self._want(manifest, lambda: SharedFiles(manifest, sources))
 
-    def _obtain(self, number: int, manifest: Manifest) -> None:
-        """Have the tree, under a lock that is shared from then on."""
-        lock = self._store.lock(manifest.digest)
-        while not self._found(manifest, lock):
-            if lock.take(exclusive=True) and self._store.find(manifest) is None:
-                self.reused = False
-                self._trees.append(self._fill(number, manifest))
-                break
-            time.sleep(_LOCK_S)
-        lock.take(exclusive=False, wait_s=_FOREVER_S)
+    def _want(self, manifest: Manifest, reader: Callable[[], BlockSource] | None) -> None:
+        self._trees.append(StagedTree(self._store, manifest, reader))
 
-    def _found(self, manifest: Manifest, lock: TreeLock) -> bool:
-        if not lock.take(exclusive=False):
-            return False
-        tree = self._store.find(manifest)
-        if tree is None:
-            return False
-        self._trees.append(tree)
-        self._growing.append(Growing(self._store.reader(manifest)))
-        return True
-
-    def _fill(self, number: int, manifest: Manifest) -> Path:
-        copy = self._store.begin(manifest)
-        growing = Growing(copy)
-        self._growing.append(growing)
-        if (reader := self._readers.get(number)) is not None:
-            for index, data in enumerate(_read(reader, copy.done, manifest.block_count), copy.done):
-                whole = data or bytes(manifest.length(index))
-                growing.write(index, data, hashlib.sha256(whole).digest())
-        elif manifest.block_count and self._link and self._place.meeting:
-            fetch(self._link, self._place.meeting.keys, number, growing, manifest.block_count - 1)
-        copy.finish()
-        tree = self._store.find(manifest)
-        if tree is None:
-            raise StageError("storage", f"{self._place.name}: what was copied is not there")
-        return tree
+    def _fetch(self, number: int, growing: Growing) -> None:
+        """From other nodes."""
+        assert self._link is not None
+        assert self._place.meeting is not None
+        last = self._trees[number].manifest.block_count - 1
+        fetch(self._link, self._place.meeting.keys, number, growing, last)
 
     def program_sees(self) -> Path:
         """$FSDPKIT_STAGE: a directory of the job's own, with a link to each thing that was asked
@@ -263,26 +248,26 @@ class _Part:
         directory = self._store.job_dir(self._place.job)
         items = []
         for name, pattern in map(_parts, self._asked.data):
-            (directory / name).symlink_to(self._trees[-1] / name)
+            (directory / name).symlink_to(self._trees[-1].path / name)
             items.append({"name": name, "source": pattern})
-        trees = [manifest.digest for manifest in self._manifests]
+        trees = [tree.path.name for tree in self._trees]
         listing = json.dumps({"items": items, "trees": trees})
         (directory / LISTED).write_text(listing, encoding="utf-8")
         return directory
 
     def prefix(self) -> str:
         """Where the environment's copy is; nothing if it cannot be used, which is said."""
-        if not self._asked.environment:
+        if not self._trees or _PREFIX not in self._trees[0].manifest.facts:
             return ""
         try:
-            return str(relocate(self._trees[0], self._manifests[0]).prefix)
+            return str(relocate(self._trees[0].path, self._trees[0].manifest).prefix)
         except StageError as error:
             self._say(f"{self._place.name}: the shared environment is used: {error}")
             return ""
 
     def _write_progress(self, hub: Hub | None) -> None:
         """From now on, in the run's directory."""
-        files = sum(manifest.files for manifest in self._manifests)
+        files = sum(tree.manifest.files for tree in self._trees)
         kinds = [kind for kind in ("environment", "data") if getattr(self._asked, kind)]
         told = hub.progress if hub is not None else lambda: {0: self.progress()}
         file = ProgressFile(self._place.progress, self.size, files, kinds, self._place.nodes)
@@ -307,30 +292,9 @@ class _Part:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """The name and the pattern of `NAME=PATTERN`."""
-    name, _, pattern = text.partition("=")
-    return name, pattern
-
-
-def _read(reader: Callable[[], BlockSource], first: int, end: int) -> Iterator[bytes]:
-    """Blocks in order, several of them read at once. Raises StageError."""
-    own = threading.local()
-
-    def read(index: int) -> bytes:
-        if not hasattr(own, "source"):
-            own.source = reader()
-        return bytes(own.source.read(index))
-
-    with ThreadPoolExecutor(_AT_ONCE, "fsdpkit-read") as pool:
-        coming = deque(pool.submit(read, index) for index in range(first, min(end, first + _AHEAD)))
-        for index in range(first, end):
-            if index + _AHEAD < end:
-                coming.append(pool.submit(read, index + _AHEAD))
-            try:
-                yield coming.popleft().result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+    """The name and the pattern of `NAME=PATTERN`, which is a whole path."""
+    name, _, pattern = text.partition("=/")
+    return name, f"/{pattern}"
 
 
 def gigabytes(size: int) -> str:

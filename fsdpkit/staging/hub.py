@@ -1,9 +1,9 @@
 """Node 0 knows who is there: which node reads from which, how far each one is, what went wrong.
 
-Nodes read from one another as a tree. A node gets as its parent the first one that came before it
-and has fewer than two to serve, so k nodes make a tree of log2(k) levels with node 0 at its root;
-no circle can come about, because a node that is still being filled serves later ones only. Whose
-parent fails gets another one by the same rule, and what has failed for two is avoided by all.
+Nodes read from one another as a tree, in the order in which they came: each has two to serve, and
+node 0 is the root. A node whose parent fails gets the first one that came before it and has a place
+left, and what has failed for two is avoided by all. No circle can come about, because a node that
+is still being filled serves later ones only.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class _Member:
 
     place: int
     """How many came before it; 0 for node 0."""
+    parent: int | None
+    """The place of the node that it reads from."""
     name: str = ""
     address: Address = ("", 0)
     line: Line | None = None
@@ -50,8 +52,6 @@ class _Member:
     state: str = "copying"
     why: str = ""
     reused: bool = False
-    parent: int | None = None
-    """The place of the node that it reads from."""
     avoids: set[int] = field(default_factory=set)
     """Places of those that have failed for it."""
 
@@ -113,7 +113,7 @@ class Hub:
             if not asked["again"]:
                 self._welcome(line)
             while True:
-                self._answer(line, member, decoded(line.receive(within_s=None)))
+                self._answer(line, member, decoded(line.receive(at_rest=True)))
         except (KeyError, TypeError, ValueError) as error:
             raise StrangeError from error
         finally:
@@ -125,8 +125,9 @@ class Hub:
         with self._lock:
             member = self._members.get(line.node)
             if member is None:
-                others = sum(node != 0 for node in self._members)
-                member = self._members[line.node] = _Member(others + 1 if line.node else 0)
+                place = 1 + sum(node != 0 for node in self._members) if line.node else 0
+                member = _Member(place, (place - 1) // _CHILDREN)
+                self._members[line.node] = member
             # The address by which node 0 reaches its own hub may be nobody else's: the others take
             # the one by which they reach the hub.
             member.address = (line.host if line.node else "", int(asked["port"]))
@@ -148,11 +149,16 @@ class Hub:
             line.send(encoded(self._failed))
         else:
             with self._lock:
-                parent = self._parent(member, asked["failed"])
+                parent = self._parent(member, asked["failed"], asked["waits"])
             line.send(encoded(self._failed or {"parent": parent and parent.address}))
 
-    def _parent(self, member: _Member, failed: list[Any] | None) -> _Member | None:
-        """Whom it is to read from. failed: the address of one that did not serve it."""
+    def _parent(self, member: _Member, failed: Any, waits: bool) -> _Member | None:
+        """Whom it is to read from.
+
+        failed: the address of one that did not serve it. waits: its parent has nothing new.
+        """
+        if 0 not in self._members:
+            return None
         members = [*self._members.values()]
         member.avoids |= {m.place for m in members if failed == [*m.address]}
         able = [m for m in members if m.serves(member)]
@@ -162,7 +168,7 @@ class Hub:
             left = able
         now = next((m for m in left if m.place == member.parent), None)
         ahead = [m for m in left if m.bytes > member.bytes]
-        if now is not None and (now in ahead or not ahead):
+        if now is not None and (now in ahead or not (waits and ahead)):
             return now
         serving = Counter(m.parent for m in members if m.state == "copying" and m.line)
         doubts = Counter(place for m in members for place in m.avoids)

@@ -10,13 +10,14 @@ import hashlib
 import json
 import re
 import zlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 BLOCK = 4 << 20
 """Bytes of a block; the last of a stream may have fewer."""
 MOST_ENTRIES = 5_000_000
+MOST_LEVELS = 256
 MOST_BYTES = 1 << 30
 """Of an encoded manifest when it is no longer compressed."""
 _MODE = 0o700
@@ -90,7 +91,8 @@ class Manifest:
         return hashlib.sha256(told.encode()).hexdigest()
 
     def encode(self) -> bytes:
-        return zlib.compress(json.dumps(asdict(self)).encode(), 1)
+        told = {name: getattr(self, name) for name in ("entries", "roots", "blocks", "facts")}
+        return zlib.compress(json.dumps(told).encode(), 1)
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -117,13 +119,14 @@ def _entry(told: Any) -> Entry:
     path, kind, size, mode, mtime_ns, target = told
     if not (isinstance(path, str) and isinstance(target, str)):
         raise ValueError("a name is no text")
-    if not all(type(number) is int for number in (size, mode, mtime_ns)):
+    (path + target).encode("utf-8", "surrogateescape")  # ValueError for what is no name's bytes
+    if not all(type(each) is int and abs(each) < 1 << 63 for each in (size, mode, mtime_ns)):
         raise ValueError(f"{path!r}: a number is none")
     return Entry(path, kind, size, mode, mtime_ns, target)
 
 
 def _texts(told: Any) -> dict[str, str]:
-    if not all(isinstance(each, str) for pair in told.items() for each in pair):
+    if type(told) is not dict or not all(isinstance(each, str) for each in told.values()):
         raise ValueError("a text is none")
     return dict(told)
 
@@ -151,6 +154,8 @@ def _why_not(entry: Entry, seen: dict[str, str]) -> str | None:
     parts = entry.path.split("/")
     if "\0" in entry.path + entry.target or not all(parts) or {".", ".."} & {*parts}:
         return "is no name below a directory"
+    if len(parts) > MOST_LEVELS:
+        return "is too deep"
     if entry.path in seen:
         return "stands there twice"
     if seen.get("/".join(parts[:-1])) != "dir":

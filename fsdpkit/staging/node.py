@@ -126,8 +126,8 @@ def _end(asked: argparse.Namespace, server: int) -> int:
         trees = json.loads((stage / LISTED).read_text(encoding="utf-8"))["trees"]
         store = StageStore.open(asked.local)
         store.remove_job(place.job)
-        for digest in [] if asked.kept_h or place.held else trees:
-            store.remove(str(digest))  # not where another job uses it
+        for name in [] if asked.kept_h or place.held else trees:
+            store.remove_tree(str(name))  # not where another job uses it
     except (StageError, OSError, ValueError, KeyError) as error:
         say(f"{place.name}: {error}")
     return 0

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from fsdpkit.staging import wire
 from fsdpkit.staging.hub import decoded, encoded
 from fsdpkit.staging.manifest import BLOCK, StageError
-from fsdpkit.staging.port import SILENT_S, Address, Line, StagePort, connect
+from fsdpkit.staging.port import Address, Line, StagePort, connect
 from fsdpkit.staging.wire import StageKeys, StrangeError
 
 _NEWS_S = 3.0
@@ -73,7 +73,7 @@ class BlockServer:
         # Whatever is wrong with this node's copy: the child finds another parent.
         with contextlib.suppress(StageError):
             while True:
-                self._send(line, *wire.requested(line.receive(within_s=None)))
+                self._send(line, *wire.requested(line.receive(at_rest=True)))
 
     def _send(self, line: Line, item: int, first: int, end: int) -> None:
         for index in range(first, end):
@@ -92,10 +92,6 @@ class BlockServer:
         return found if found.wait(index, _NEWS_S) else None
 
 
-class HubGoneError(Exception):
-    """The hub does not answer."""
-
-
 class HubLink:
     """Asks and tells the hub, for one node. Threads may share it."""
 
@@ -105,7 +101,7 @@ class HubLink:
         self._lock = threading.Lock()
         self._port = 0
         self._told: dict[Address, Any] = {}
-        """How the hub calls these parents."""
+        """Parents so far, the last one first, and how the hub calls them."""
         self.heard_s = time.monotonic()
         """When the hub last answered."""
         self.failure: StageError | None = None
@@ -129,21 +125,28 @@ class HubLink:
                     raise StageError("connection-reset", told) from error
                 time.sleep(_AGAIN_S)
 
-    def parent(self, failed: Address | None = None) -> Address | None:
-        """Where to read from; None if nobody is there yet. failed: where it went wrong.
+    def parent(self, failed: Address | None = None, waits: bool = False) -> Address | None:
+        """Where to read from; None if nobody is there yet. If the hub is gone, one that was there.
 
-        Raises StageError if the hub says that nothing more is copied, HubGoneError.
+        failed: where it went wrong. waits: the present one has had nothing new for some time.
+        Raises StageError if the hub says that nothing more is copied.
         """
-        found = self._ask({"failed": failed and self._told.get(failed)})["parent"]
-        if found is None:
+        try:
+            what = failed and self._told.get(failed)
+            told = self._ask({"failed": what, "waits": waits})["parent"]
+        except (OSError, StrangeError):
+            if failed in self._told:  # the others first
+                self._told[failed] = self._told.pop(failed)
+            return next(iter(self._told), None)
+        if told is None:
             return None
-        address = (str(found[0]) or self._hub[0], int(found[1]))
-        self._told[address] = found
+        address = (str(told[0]) or self._hub[0], int(told[1]))
+        self._told = {address: told, **self._told}
         return address
 
     def tell(self, done: int, state: str, why: str = "", reused: bool = False) -> None:
         """How far this node is. A hub that is gone does not hear it. done: in bytes."""
-        with contextlib.suppress(HubGoneError, StageError):
+        with contextlib.suppress(OSError, StrangeError, StageError):
             self._ask({"bytes": done, "state": state, "why": why, "reused": reused})
 
     def close(self) -> None:
@@ -176,15 +179,16 @@ class HubLink:
                 line = self._connected(self._port, again=True)
                 line.send(encoded(message))
                 return self._heard(line)
-            except (OSError, StrangeError) as error:
+            except (OSError, StrangeError):
                 self.close()
-                raise HubGoneError(str(error)) from error
+                raise
 
     def _heard(self, line: Line) -> dict[str, Any]:
         told = decoded(line.receive())
         self.heard_s = time.monotonic()
         if "cause" in told:
-            self.failure = StageError(str(told["cause"]), str(told["words"]))
+            told_words = f"the first node could not go on: {told['words']}"
+            self.failure = StageError("connection-reset", told_words)
             raise self.failure
         return told
 
@@ -201,15 +205,14 @@ class _Fetch:
         self._link, self._keys, self._item, self._growing = link, keys, item, growing
         self._end = last + 1
         self._block = memoryview(bytearray(BLOCK))
-        self._known: list[Address] = []
-        """Parents so far; the first is tried next if the hub is gone."""
         self._met_s = self._grew_s = self._asked_s = time.monotonic()
         """When a parent last said something, a block last came, the hub was last asked."""
 
     def run(self) -> None:
         failed, why = None, "no other node is there"
         while self._growing.done < self._end:
-            parent = self._parent(failed)
+            self._asked_s = time.monotonic()
+            parent = self._link.parent(failed)
             if parent is not None:
                 failed, why = self._pull(parent) or (None, why)
             if parent is None or failed:
@@ -217,17 +220,6 @@ class _Fetch:
                     told = f"for {_LOST_S:.0f} s no other node could be reached: {why}"
                     raise StageError("connection-reset", told)
                 time.sleep(_AGAIN_S)
-
-    def _parent(self, failed: Address | None) -> Address | None:
-        self._asked_s = time.monotonic()
-        try:
-            parent = self._link.parent(failed)
-        except HubGoneError:
-            self._known = self._known[1:] + self._known[:1] if failed else self._known
-            return self._known[0] if self._known else None
-        if parent is not None:
-            self._known = [parent, *(each for each in self._known if each != parent)]
-        return parent
 
     def _pull(self, parent: Address) -> tuple[Address, str] | None:
         """All that it gives; the parent and what was wrong with it, if something was."""
@@ -272,8 +264,10 @@ class _Fetch:
         if time.monotonic() - max(self._grew_s, self._link.heard_s) > _LOST_S:
             told = f"for {_LOST_S:.0f} s the first node has not answered"
             raise StageError("connection-reset", told)
-        waits_s = time.monotonic() - max(self._grew_s, self._asked_s)
-        return waits_s > SILENT_S and self._parent(None) not in (None, parent)
+        if time.monotonic() - max(self._grew_s, self._asked_s) < Line.silent_s:
+            return False
+        self._asked_s = time.monotonic()
+        return self._link.parent(waits=True) not in (None, parent)
 
 
 def _why(parent: Address, error: Exception) -> str:

@@ -20,8 +20,6 @@ from fsdpkit.staging.manifest import BLOCK, StageError
 from fsdpkit.staging.wire import StageKeys, StrangeError
 
 Address = tuple[str, int]
-SILENT_S = 15.0
-"""Who sends nothing for so long is given up."""
 _CLAIM_S = 5.0
 _STRANGERS = 256
 _BACKLOG = 1024
@@ -35,6 +33,9 @@ _KEPT = (socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCN
 
 class Line:
     """A connection; on one that `connect` or a port hands out both have shown the secret."""
+
+    silent_s = 15.0
+    """Who sends nothing for so long is given up."""
 
     def __init__(self, connected: socket.socket, host: str) -> None:
         self._socket, self.host = connected, host
@@ -73,11 +74,11 @@ class Line:
         for start in range(0, len(more), BLOCK):
             self._socket.sendall(memoryview(more)[start : start + BLOCK])
 
-    def receive(self, within_s: float | None = SILENT_S) -> bytes:
-        """A frame's body. within_s: None for any time. Raises OSError, StrangeError."""
-        self._socket.settimeout(within_s)
+    def receive(self, at_rest: bool = False) -> bytes:
+        """A frame's body. at_rest: it may take any time. Raises OSError, StrangeError."""
+        self._socket.settimeout(None if at_rest else self.silent_s)
         length = self._read(wire.LENGTH_BYTES)
-        self._socket.settimeout(SILENT_S)
+        self._socket.settimeout(self.silent_s)
         return self._frames.open(self._read(wire.rest_bytes(length)))
 
     def receive_into(self, view: memoryview, until_s: float | None = None) -> None:

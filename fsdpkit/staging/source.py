@@ -13,7 +13,7 @@ import stat
 from collections.abc import Sequence
 
 from fsdpkit.staging.manifest import BLOCK, MOST_BYTES, Manifest, StageError
-from fsdpkit.staging.stream import Piece, Pieces, ShortFileError, joined, read_at, shown
+from fsdpkit.staging.stream import Piece, Pieces, joined, read_at, shown
 
 PACK_MAGIC = b"fsdpkpk1"
 # A FIFO or a device that took a file's name is neither waited for nor made a terminal.
@@ -65,8 +65,6 @@ class SharedFiles:
                 self.close()
         except OSError as error:
             raise unreadable(path, error) from error
-        except ShortFileError as error:
-            raise _changed(path) from error
         if not stat.S_ISREG(now.st_mode) or (now.st_size, now.st_mtime_ns) != (
             entry.size,
             entry.mtime_ns,
@@ -138,8 +136,6 @@ class PackFile:
             data = read_at(self._descriptor, piece, whole=False)
         except OSError as error:
             raise unreadable(self._path, error) from error
-        except ShortFileError as error:
-            raise self._broken("is no whole pack") from error
         if hashlib.sha256(data).hexdigest() != self.manifest.blocks[index]:
             raise self._broken(f"is damaged in block {index}")
         return joined([data])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -54,10 +55,6 @@ class Pieces:
             number += 1
 
 
-class ShortFileError(Exception):
-    """A file ends before the bytes that were asked for."""
-
-
 def joined(parts: list[bytes]) -> bytes:
     """A block of these parts; no bytes if all are zeros."""
     data = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -76,14 +73,15 @@ def _sha256_of_zeros(length: int) -> bytes:
 
 def read_at(descriptor: int, piece: Piece, whole: bool) -> bytes:
     """A piece of an open file. whole: the piece is all of its block, so that none of its bytes
-    need to be read, nor returned, where it lies in a hole. Raises ShortFileError, OSError."""
+    need to be read, nor returned, where it lies in a hole. Raises OSError, ESTALE for a file that
+    ends before."""
     if whole and _in_hole(descriptor, piece):
         return b""
     data = os.pread(descriptor, piece.length, piece.start)
     while len(data) < piece.length:
         more = os.pread(descriptor, piece.length - len(data), piece.start + len(data))
         if not more:
-            raise ShortFileError
+            raise OSError(errno.ESTALE, "ends before its time: it was changed")
         data += more
     return data
 

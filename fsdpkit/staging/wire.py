@@ -74,9 +74,9 @@ class SignedFrames:
     def open(self, rest: bytes) -> bytes:
         """The body out of what follows the length. Raises StrangeError."""
         body, signature = rest[:-_SIGNATURE], rest[-_SIGNATURE:]
-        self._received += 1
-        if not hmac.compare_digest(signature, _sign(self._receiving, self._received, body)):
+        if not hmac.compare_digest(signature, _sign(self._receiving, self._received + 1, body)):
             raise StrangeError
+        self._received += 1
         return body
 
 

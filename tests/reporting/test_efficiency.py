@@ -140,6 +140,35 @@ def test_an_attempt_that_never_trained_is_lost_and_one_that_is_about_to_is_start
     assert seconds(efficiency(run)) == {"granted": 30, "lost": 30}
 
 
+def stages(run: Run, number: int, began_s: float, ended_s: float | None) -> None:
+    told = {"schema": "fsdpkit.stage/1", "began_s": began_s, "ended_s": ended_s, "bytes": 9}
+    path = run.paths.task().attempt(number).stage
+    node = {"state": "copying", "seconds": 12.0}
+    path.write_text(json.dumps({**told, "files": 1, "nodes": {"node1": node}}))
+
+
+def test_copying_to_the_nodes_disks_is_a_use_of_its_own(run: Run) -> None:
+    starts(run.paths.task(), 0, T0, ready_s=50)
+    stages(run, 0, T0 + 5, None)
+    found = seconds(efficiency(run, RUNNING, T0 + 20))
+    assert found == {"granted": 20, "startup": 5, "staging": 15}
+    stages(run, 0, T0 + 5, T0 + 35)
+    launches(run.paths.task(), 0, T0 + 60)
+    trains(run.paths.task(), 1, 10, T0 + 60)
+    ends(run.paths.task(), 0, T0 + 70)
+    found = seconds(efficiency(run))
+    assert found == {"granted": 70, "training": 10, "startup": 30, "staging": 30}
+    stages(run, 0, T0 + 5, T0 + 65)  # by another clock: the ranks had started by then
+    assert seconds(efficiency(run))["staging"] == 55
+
+
+def test_a_copy_that_came_to_no_launch_is_lost_as_far_as_it_is_on_record(run: Run) -> None:
+    run.paths.task().attempt(0).failures.mkdir(parents=True)
+    os.utime(run.paths.task().attempt(0).failures, (T0, T0))
+    stages(run, 0, T0 + 5, None)
+    assert seconds(efficiency(run)) == {"granted": 17, "lost": 17}
+
+
 def test_a_program_that_logs_no_steps_is_not_said_to_have_lost_them(run: Run) -> None:
     task = run.paths.task()
     starts(task, 0, T0)
@@ -168,7 +197,9 @@ def test_the_steps_of_an_earlier_run_are_no_training_of_this_one(run: Run) -> No
 def histories(draw: st.DrawFn) -> list[tuple[str, float]]:
     """What happens one after the other, and how many seconds later."""
     kinds = ["start", "launch", "line", "line", "again", "save", "break", "end", "far", "back"]
-    events = draw(st.lists(st.tuples(st.sampled_from(kinds), st.floats(0, 50)), max_size=25))
+    events = draw(
+        st.lists(st.tuples(st.sampled_from([*kinds, "stage"]), st.floats(0, 50)), max_size=25)
+    )
     return [("start", 0.0), *events]
 
 
@@ -185,6 +216,8 @@ def test_the_parts_add_up_to_what_was_granted_whatever_happened(
             if kind == "start":
                 number, launch = number + 1, 0
                 starts(task, number, at_s, nodes=("node1", "node2", "node3"))
+            elif kind == "stage":
+                stages(run, number, at_s, None if running else at_s + later_s)
             elif kind == "launch":
                 launches(task, number, at_s, launch)
                 launch += 1

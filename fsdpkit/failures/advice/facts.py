@@ -13,7 +13,8 @@ from fsdpkit.failures.stacks import Frame
 Scope = Literal["rank", "node", "all", "only-node", "job"]
 """Who failed like this: a rank; all ranks of one node of several, or the node itself; several nodes
 alike; the only node that there is; nobody in particular."""
-Phase = Literal["loading", "saving"]
+Phase = Literal["loading", "saving", "staging"]
+"""What failed: a checkpoint's reading or writing, or the copy on the nodes' own disks."""
 
 _IN_WORDS = {
     "path": (
@@ -71,6 +72,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, object] = {}
     """The job's own, and the defaults where they decide what happens, by dotted keys."""
     reads_training: bool = True
+    staging: bool = False
+    """Whether files were still being copied to the nodes."""
 
     @property
     def container(self) -> bool:
@@ -88,6 +91,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def phase(self) -> Phase | None:
         """What the calls that failed were about, by their names."""
+        if self.staging:
+            return "staging"
         for frame in reversed(self.frames):
             name = frame.function.lstrip("_").removeprefix("async_") + "_"
             for phase, begins in _FUNCTIONS:

@@ -32,14 +32,14 @@ class _Family(msgspec.Struct, forbid_unknown_fields=True):
 
 @lru_cache
 def table() -> tuple[Advice, ...]:
-    """The more particular first: what the words say goes before what is true of a cause in general.
-    Without what cannot be read, for the file system may be what failed."""
+    """The more particular first: what the words or the phase say goes before what is true of a
+    cause in general. Without what cannot be read, for the file system may be what failed."""
     entries: list[Advice] = []
     for name in _FAMILIES:
         with contextlib.suppress(OSError):
             text = (Path(__file__).parent / f"{name}.toml").read_bytes()
             entries += msgspec.toml.decode(text, type=_Family).advice
-    return tuple(sorted(entries, key=lambda one: not one.words))
+    return tuple(sorted(entries, key=lambda one: not (one.words or one.phases)))
 
 
 _GO_ON = frozenset(

@@ -108,7 +108,7 @@ RENDEZVOUS_TIMEOUT = Cause(
 
 CONNECTION_RESET = Cause(
     "connection-reset",
-    "{who} lost the connection to another rank; the cause is unknown: {words}",
+    "{who} lost the connection to another rank or node; the cause is unknown: {words}",
     patterns=(
         pattern(
             "onnection reset | onnection closed | onnection refused | closed by peer | "

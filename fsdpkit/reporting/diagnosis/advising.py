@@ -54,6 +54,7 @@ def facts_of(
         source=_source(raised, voice),
         settings=_defaults() | dict(evidence.settings),
         reads_training=evidence.reads_training,
+        staging=attempt.staging is not None,
     )
 
 

@@ -19,6 +19,7 @@ from fsdpkit.config.loading import dotted
 from fsdpkit.errors import FsdpkitError, NotFoundError, StorageError
 from fsdpkit.reporting.diagnosis.sources import Voice, batch_voices, voices_of
 from fsdpkit.reporting.pending import PendingEvidence, evidence_of
+from fsdpkit.reporting.staged import StageProgress, stage_progress
 from fsdpkit.runs import history, samples
 from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.failures import HOLD_GONE
@@ -108,6 +109,8 @@ class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the flight recorders of the last launch say."""
     still: tuple[Stall, ...] = ()
     """Nodes of the last launch whose ranks do nothing, of an attempt that goes on."""
+    staging: StageProgress | None = None
+    """What it was still copying to the nodes' own disks."""
     hold: Evidence | None = None
     """About the hold that it ran on, if it is on record that the hold ended before it."""
 
@@ -301,7 +304,9 @@ def _attempts(
         last = place + 1 == len(past) or past[place + 1].job_id != attempt.job_id
         job = jobs.get(attempt.job_id or "") if last else None
         per_node = ranks.get(job_of(attempt.job_id or ""), record.ranks_per_node)
-        found.append(_attempt(attempt, paths, task, job, per_node, last=last))
+        one = _attempt(attempt, paths, task, job, per_node, last=last)
+        staging = _staging(attempt, record.nodes)
+        found.append(msgspec.structs.replace(one, staging=staging))
     begun = {attempt.job_id for attempt in past}
     if newest is not None and newest.id not in begun and newest.state and newest.state.over:
         voices = tuple(batch_voices(paths, newest.id))
@@ -348,6 +353,11 @@ def _attempt(
         flight=_flight(past),
         still=tuple(_still(past)) if last and past.ending is None else (),
     )
+
+
+def _staging(past: history.Attempt, nodes: int) -> StageProgress | None:
+    found = stage_progress(past.stage, nodes)
+    return found if found is not None and not found.done and not past.launches else None
 
 
 def _still(past: history.Attempt) -> Iterator[Stall]:

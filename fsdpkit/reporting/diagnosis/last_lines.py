@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from typing import Literal
 
+from fsdpkit.config.units import format_bytes
 from fsdpkit.failures.last_words import is_noise
 from fsdpkit.failures.tracebacks import counts_a_step, is_by_the_way, lines_of, without_numbers
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
@@ -26,6 +27,9 @@ _SAY_LITTLE = frozenset({"hang", "time-limit", "cancelled"})
 def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] | None:
     """A clause, and the line that it rests on; None where the cause says enough, or the ranks made
     steps and said different things, unless that was long ago, or nothing."""
+    if (staging := attempt.staging) is not None:
+        told = f"it was still copying {format_bytes(staging.bytes)} to its nodes"
+        return told, Quote(None, None, f"stage.json: {staging.so_far}")
     stepped, silent = _stepped(attempt), _long_silent(attempt)
     if cause not in _SAY_LITTLE or (stepped and cause != "hang" and not silent):
         return None

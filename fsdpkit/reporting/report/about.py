@@ -22,6 +22,7 @@ from fsdpkit.config.loading import dotted
 from fsdpkit.config.trainers import OWN, job_type, trainer_of
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.listing import node_list
+from fsdpkit.reporting.staged import stage_of
 from fsdpkit.reporting.status.job_words import without_a_group
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.training import Training
@@ -159,6 +160,9 @@ def facts(
         newest = one.history.attempts[-1]
         ended = f"; the newest: {newest.ending.why}" if newest.ending else ""
         found.append(("Attempts", f"{len(one.history.attempts)}{ended}"))
+        running = one.state is not None and one.state.phase == "running"
+        stage = stage_of(one.history, record.nodes, running=running)
+        found.append(("Copied to nodes", stage.outcome if stage is not None else ""))
         found.append(("Started again", began_again(one.history, job) or ""))
         found.append(("Process group", without_a_group(one.history) or ""))
     if printed is not None and printed.line:

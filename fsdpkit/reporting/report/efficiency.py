@@ -24,7 +24,16 @@ from fsdpkit.runs.saved_steps import newest_saved
 from fsdpkit.scheduling.run import Run
 
 Use = Literal[
-    "training", "open", "startup", "repeated", "checkpoints", "pauses", "lost", "idle", "unknown"
+    "training",
+    "open",
+    "startup",
+    "staging",
+    "repeated",
+    "checkpoints",
+    "pauses",
+    "lost",
+    "idle",
+    "unknown",
 ]
 
 FORMULAS: dict[Use, tuple[str, str]] = {
@@ -36,6 +45,10 @@ FORMULAS: dict[Use, tuple[str, str]] = {
     "startup": (
         "start-up",
         "from the allocation, or from a restart, to the first step: checks, imports, loading",
+    ),
+    "staging": (
+        "copying to the nodes' disks",
+        "before the ranks start, until every node has what [stage] names",
     ),
     "repeated": ("repeated steps", "time per step × steps that were repeated later"),
     "checkpoints": ("checkpoints", "seconds for which training paused to save"),
@@ -219,6 +232,11 @@ class _Account:
         self.cursor_s += seconds
 
     def attempt(self, attempt: Attempt, lines: _Lines) -> None:
+        if (stage := attempt.stage) is not None and (attempt.launches or self.goes_on):
+            first_s = attempt.launches[0].began_s if attempt.launches else self.end_s
+            staged_s = first_s if stage.ended_s is None else min(first_s, stage.ended_s)
+            self._paint(min(stage.began_s, first_s), "startup", self.nodes)
+            self._paint(staged_s, "staging", self.nodes)
         for place, launch in enumerate(attempt.launches):
             last = place == len(attempt.launches) - 1
             self._paint(launch.began_s, "lost" if place else "startup", self.nodes)

@@ -196,12 +196,13 @@ def _troubles(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
 _LANES = {
     "queue": "queue",
     "attempt": "attempts",
+    "stage": "launches",
     "launch": "launches",
     "checkpoint": "saved",
     "stop": "stops",
     "fault": "faults",
 }
-_TONES = {"queue": "wait", "checkpoint": "saved", "stop": "wait", "fault": "bad"}
+_TONES = {"queue": "wait", "stage": "wait", "checkpoint": "saved", "stop": "wait", "fault": "bad"}
 
 
 def _timeline(spans: Sequence[TimelineSpan], now_s: float) -> Timeline:

@@ -70,7 +70,10 @@ def _head(view: View, width: int) -> list[Text]:
 
 
 def _progress(view: View, width: int, now_s: float) -> list[Text]:
-    progress = view.progress
+    progress, stage = view.progress, view.stage
+    if stage is not None and stage.goes_on:
+        front = ["copying to nodes", f"{stage.share:.0%}"]
+        return [_bar(front, stage.share, width), Text(stage.so_far)]
     if progress.step is None:
         return _printed(view, width)
     words = [f"step {progress.step:,}"]

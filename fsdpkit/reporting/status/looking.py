@@ -16,6 +16,7 @@ from pathlib import Path
 from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError
 from fsdpkit.reporting.logs.lines import LineReader, last_written, position_of_last
 from fsdpkit.reporting.printable import printable
+from fsdpkit.reporting.staged import stage_of
 from fsdpkit.reporting.status.printed import pattern_of, points_in, printed_by, tails
 from fsdpkit.reporting.status.progress import TrainingProgress, progress_of
 from fsdpkit.reporting.status.status_record import Printed
@@ -87,6 +88,11 @@ class Watcher:
             progress=self._progress,
             curves=self._read_losses(printed) or self._curves.curves(),
             printed=printed,
+            stage=stage_of(
+                self._history,
+                record.nodes,
+                running=state is not None and state.phase == "running",
+            ),
             memory_bytes=self._curves.memory_bytes,
             straggler=self._curves.straggler,
             used=self._read_samples(),
@@ -122,7 +128,7 @@ class Watcher:
         """The history, when the scheduler has said something or a file of it has changed."""
         attempts = self.run.paths.task(self._task).attempts()
         newest = self.run.paths.task(self._task).attempt(attempts[-1]) if attempts else None
-        names = ("orders.jsonl", "verdict.json", "ending.json", "failures")
+        names = ("orders.jsonl", "verdict.json", "ending.json", "failures", "stage.json")
         marks = (asked, attempts, [_mark(newest.dir / name) for name in names] if newest else None)
         if marks == self._marks:
             return

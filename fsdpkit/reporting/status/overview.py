@@ -97,7 +97,8 @@ def _brief(directory: Path, standing: Standing) -> Status:
     if standing.record.array is not None:
         steps = _task_steps(RunPaths(directory), decisive(standing.record, standing.states))
         return msgspec.structs.replace(status, task_steps=steps)
-    task = _task(RunPaths(directory), standing, None, status.job_id, None)
+    state = next(iter(decisive(standing.record, standing.states).values()), None)
+    task = _task(RunPaths(directory), standing, None, status.job_id, state)
     return _with_task(status, task)
 
 
@@ -161,7 +162,7 @@ def _predictions(paths: RunPaths, record: RunRecord) -> list[Prediction]:
 
 
 def _with_task(status: Status, task: Task) -> Status:
-    fields = ("attempts", "ending", "progress", "printed", "failure", "remarks")
+    fields = ("attempts", "ending", "progress", "printed", "stage", "failure", "remarks")
     return msgspec.structs.replace(status, **{name: getattr(task, name) for name in fields})
 
 
@@ -261,6 +262,7 @@ def _task(
     state: JobState | None,
 ) -> Task:
     """`state`: the scheduler's, None if it was not asked or did not know."""
+    from fsdpkit.reporting.staged import stage_of
     from fsdpkit.reporting.status.printed import printed_by
     from fsdpkit.reporting.status.progress import progress_of
     from fsdpkit.runs.history import History, history_of
@@ -284,6 +286,7 @@ def _task(
         printed=printed_by(history, job, ranks)
         if running or number is None  # an array may have thousands of tasks
         else None,
+        stage=stage_of(history, standing.record.nodes, running=running),
         remarks=remarks(history, job, running=running),
         failure=_failure(history.attempts[-1]) if history.attempts else None,
     )

@@ -11,6 +11,7 @@ import msgspec
 
 from fsdpkit.config.units import roughly
 from fsdpkit.reporting.predictions import Prediction
+from fsdpkit.reporting.staged import StageProgress
 from fsdpkit.reporting.status.granted import GrantedDifference
 from fsdpkit.reporting.status.held_runs import HoldUse
 from fsdpkit.reporting.words import number, second
@@ -122,6 +123,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     printed: Printed | None = None
     """What the output of rank 0 says, in the script's own words and as read from them; of an
     array's tasks only those that run."""
+    stage: StageProgress | None = None
+    """What its newest attempt copies, or has copied, to its nodes' own disks."""
     failure: FirstFailure | None = None
     remarks: list[str] = []
     """Sentences about one that runs (`job_words.remarks`), or was started again."""
@@ -164,10 +167,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     differences: list[GrantedDifference] = []
     """What Slurm has otherwise than was asked for; asked for only about a single run."""
     attempts: list[int] = []
-    """Of the run, or of the first array task; as the next four."""
+    """Of the run, or of the first array task; as the next five."""
     ending: dict[str, Any] | None = None
     progress: dict[str, Any] | None = None
     printed: Printed | None = None
+    stage: StageProgress | None = None
     failure: FirstFailure | None = None
     remarks: list[str] = []
     """Read only for a single run."""

@@ -14,6 +14,7 @@ import msgspec
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.pending import PendingEvidence, why
 from fsdpkit.reporting.series import KNOWN_NAMES
+from fsdpkit.reporting.staged import StageProgress
 from fsdpkit.reporting.status.progress import TrainingProgress
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import TimelineSpan
@@ -58,6 +59,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     the loss that a script which logs no steps has printed."""
     printed: Printed | None = None
     """What rank 0's output says."""
+    stage: StageProgress | None = None
+    """What is copied to the nodes' own disks."""
     memory_bytes: float | None = None
     """Peak of rank 0."""
     straggler: str | None = None
@@ -154,6 +157,9 @@ def events_of(spans: Iterable[TimelineSpan]) -> list[RunEvent]:
             found.append(RunEvent(time_s=span.begin_s, words=f"ranks started again, {span.label}"))
         elif span.kind in ("fault", "stop"):
             found.append(RunEvent(time_s=span.begin_s, words=span.label))
+        elif span.kind == "stage" and span.end_s is not None:
+            words = f"{span.label}, in {duration(span.end_s - span.begin_s)}"
+            found.append(RunEvent(time_s=span.end_s, words=words))
         elif span.kind == "checkpoint":
             saved = RunEvent(time_s=span.begin_s, words=span.label)
     return sorted([*found, *([saved] if saved else [])], key=lambda one: one.time_s)
@@ -227,6 +233,8 @@ def changes(before: View | None, now: View, now_s: float) -> list[RunEvent]:
         job = f"job {now.job_id}" if now.job_id else None
         found.append(", ".join(filter(None, [now.state, job, now.nodes, now.why, now.action])))
     new = _new(before.events if before else (), now.events)
+    if _stage_mark(now) not in (None, _stage_mark(before)) and now.stage is not None:
+        found.append(f"copying to nodes: {now.stage.so_far}")
     if now.straggler and (before is None or before.straggler != now.straggler):
         found.append(now.straggler)
     newer = before is None or before.progress.updated_s != now.progress.updated_s
@@ -238,6 +246,12 @@ def changes(before: View | None, now: View, now_s: float) -> list[RunEvent]:
             found.append(words)
     found += [one for one in now.unread if before is None or one not in before.unread]
     return [*new, *(RunEvent(time_s=now_s, words=words) for words in found)]
+
+
+def _stage_mark(view: View | None) -> tuple[int, int] | None:
+    """What must have changed for another line."""
+    stage = view.stage if view is not None else None
+    return (stage.ready, int(10 * stage.share)) if stage is not None and stage.goes_on else None
 
 
 def _new(before: Iterable[RunEvent], now: Iterable[RunEvent]) -> list[RunEvent]:

@@ -1,0 +1,207 @@
+"""Nodes hand blocks on to one another, whatever happens to some of them. Each is a process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from fsdpkit.staging import peers
+from fsdpkit.staging.hub import Hub
+from fsdpkit.staging.manifest import StageError
+from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
+from fsdpkit.staging.wire import StageKeys
+from tests.staging.wire_node import AT, Memory
+
+ROOT = Path(__file__).parents[2]
+KEYS = StageKeys(bytes(32), "job")
+BLOCKS = 12
+NODES = 10
+pytestmark = pytest.mark.timeout(60)
+
+
+class Job:
+    """The first node, here, and others that are started. Nobody is node NODES - 1."""
+
+    def __init__(self, at_end: ExitStack) -> None:
+        self._at_end = at_end
+        self.hub = Hub(KEYS, NODES, "127.0.0.1", 0)
+        self.hub_port = self.hub.open()
+        at_end.callback(self.hub.close)
+        self.hub.offer([b"list", b""])
+        self.memory = Memory()
+        self.growing = Growing(self.memory)
+        self.server = BlockServer(KEYS, 0, [self.growing].__getitem__)
+        at_end.callback(self.server.close)
+        self.link = self.linked(0, self.server.open("127.0.0.1"))
+        self.nodes: list[subprocess.Popen[str]] = []
+
+    def linked(self, node: int, port: int) -> HubLink:
+        link = HubLink(KEYS, node, f"node-{node}", ("127.0.0.1", self.hub_port))
+        self._at_end.callback(link.close)
+        assert link.hello(port) == [b"list", b""]
+        return link
+
+    def start(self, *fault: str) -> subprocess.Popen[str]:
+        """One more node; it has its place in the tree."""
+        program = [sys.executable, "-I", "-S", str(ROOT / "tests/staging/wire_node.py"), str(ROOT)]
+        number = len(self.nodes) + 1
+        words = [str(number), str(self.hub_port), str(BLOCKS), *fault]
+        node = subprocess.Popen([*program, *words], stdin=PIPE, stdout=PIPE, text=True)
+        self._at_end.enter_context(node)
+        self._at_end.callback(node.kill)
+        assert node.stdout is not None
+        assert node.stdout.readline().startswith("('127.0.0.1', ")
+        self.nodes.append(node)
+        return node
+
+    def read(self, first: int = 0, end: int = BLOCKS) -> None:
+        """The first node gets blocks from the shared file system."""
+        for index in range(first, end):
+            data = bytes([index + 1]) * (1000 + index) if index % 3 else b""
+            self.growing.write(index, data, hashlib.sha256(data).digest())
+
+    def content(self, node: subprocess.Popen[str]) -> str:
+        assert node.stdout is not None
+        return node.stdout.readline().strip()
+
+    def given(self, node: subprocess.Popen[str]) -> int:
+        """How many blocks it has sent to others; it ends."""
+        return int(node.communicate()[0])
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    with ExitStack() as at_end:
+        yield Job(at_end)
+
+
+def test_every_node_gets_each_block_once_and_gives_it_to_two_others_at_most(job: Job) -> None:
+    nodes = [job.start() for _ in range(7)]
+    job.read()
+    assert {job.content(node) for node in nodes} == {job.memory.content()}
+    late = job.start()
+    assert job.content(late) == job.memory.content()
+    told = job.hub.progress()
+    assert [told[n][:2] for n in range(1, 9)] == [(BLOCKS, "ready")] * 8
+    assert (told[8].name, told[8].here, NODES - 1 in told) == ("node-8", True, False)
+    given = [job.memory.reads, *(job.given(node) for node in [*nodes, late])]
+    assert given == [BLOCKS * children for children in (2, 2, 2, 2, 0, 0, 0, 0, 0)]
+
+
+@pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP", "lies"])
+def test_a_node_whose_parent_fails_goes_on_with_another(job: Job, fault: str) -> None:
+    bad, *_ = [job.start(fault), job.start(), job.start()]
+    child = job.nodes[2]
+    job.read(end=AT + 1)
+    if fault != "lies":
+        os.waitid(os.P_PID, bad.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+    job.read(first=AT + 1)
+    assert job.content(child) == job.memory.content()
+    assert job.content(job.nodes[1]) == job.memory.content()
+
+
+def test_nodes_finish_without_the_hub_if_their_parents_have_everything(job: Job) -> None:
+    nodes = [job.start() for _ in range(4)]
+    job.read(end=AT)
+    job.hub.close()
+    job.read(first=AT)
+    assert {job.content(node) for node in nodes} == {job.memory.content()}
+
+
+def test_a_node_that_nobody_serves_says_so(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_LOST_S", 0.5)
+    link = job.linked(5, port=1)
+    job.server.close()
+    with pytest.raises(StageError, match="no other node") as caught:
+        fetch(link, KEYS, 0, Growing(Memory()), BLOCKS - 1)
+    assert caught.value.cause == "connection-reset"
+
+
+def test_a_node_that_only_waits_says_that_the_hub_is_gone(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_LOST_S", 0.5)
+    monkeypatch.setattr(peers, "_NEWS_S", 0.2)
+    link = job.linked(5, port=1)
+    threading.Timer(0.2, job.hub.close).start()
+    with pytest.raises(StageError, match="first node") as caught:
+        fetch(link, KEYS, 0, Growing(Memory()), BLOCKS - 1)
+    assert caught.value.cause == "connection-reset"
+
+
+def test_nodes_hear_why_nothing_is_copied(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_NEWS_S", 0.2)
+    link = job.linked(5, port=1)
+    threading.Timer(0.2, job.hub.fail, [StageError("data-missing", "a file has changed")]).start()
+    threading.Timer(0.4, link.tell, [0, "copying"]).start()
+    with pytest.raises(StageError, match="has changed") as caught:
+        fetch(link, KEYS, 0, Growing(Memory()), BLOCKS - 1)
+    assert caught.value.cause == "data-missing"
+    with pytest.raises(StageError, match="has changed"):
+        job.linked(6, port=1)
+
+
+def test_a_node_behind_a_parent_that_gets_nothing_moves_to_one_that_does(job: Job) -> None:
+    """Which answers, though: its disk hangs."""
+    links = [job.linked(node, port=node) for node in range(1, 4)]
+    assert [link.parent() for link in links][2] == ("127.0.0.1", 1)
+    links[0].tell(3, "copying")
+    links[1].tell(5, "copying")
+    links[2].tell(3, "copying")
+    assert links[2].parent() == ("127.0.0.1", 1)
+    assert links[2].parent(waits=True) == ("127.0.0.1", 2)
+    assert links[1].parent(waits=True) == links[0].parent()
+
+
+def test_256_nodes_that_come_at_once_make_a_tree(job: Job) -> None:
+    hub = Hub(KEYS, 257, "127.0.0.1", 0)
+    job.hub_port = hub.open()
+    with ExitStack() as at_end:
+        at_end.callback(hub.close)
+        threading.Timer(0.5, hub.offer, [[b"list", b""]]).start()
+        job.linked(0, port=1000)
+        parents: dict[int, tuple[str, int] | None] = {}
+
+        def come(node: int) -> None:
+            parents[1000 + node] = job.linked(node, port=1000 + node).parent()
+
+        nodes = [threading.Thread(target=come, args=[node]) for node in range(1, 257)]
+        for node in nodes:
+            node.start()
+        for node in nodes:
+            node.join()
+    ports = {port: parent[1] for port, parent in parents.items() if parent}
+    assert len(ports) == 256
+    assert sorted(Counter(ports.values()).values()) == [2] * 128
+    assert max(_depth(port, ports) for port in ports) == 8
+
+
+def _depth(port: int, parents: dict[int, int]) -> int:
+    return 1 + _depth(parents[port], parents) if port in parents else 0
+
+
+def test_a_node_at_rest_does_nothing(job: Job) -> None:
+    node, _ = job.start(), job.start()
+    job.read()
+    assert job.content(node) == job.memory.content()
+    time.sleep(0.3)
+    before = _switches(node.pid)
+    time.sleep(2)
+    assert _switches(node.pid) == before
+
+
+def _switches(process: int) -> int:
+    """How often its threads have woken and gone to sleep again."""
+    told = [each.read_text() for each in Path(f"/proc/{process}/task").glob("*/status")]
+    return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in told)
