@@ -21,6 +21,7 @@ import pytest
 from fsdpkit.runs.events import read_json_lines
 from tests.conftest import COLD, ROOT, answer_of
 from tests.slurm.conftest import ACCOUNT, USERS_LANE, Person, everything_said, until, write_profile
+from tests.slurm_cluster import FINISHED
 from tests.slurm_cluster.machines import run_checked
 
 pytestmark = [pytest.mark.slurm, USERS_LANE]
@@ -79,6 +80,21 @@ class Desk:
     def job_id(self, run: Path) -> str:
         return str(answer_of(self.person.fsdpkit("status", str(run), "--json"))["job_id"])
 
+    def said_by(self, run: Path, attempt: int, ranks: int = 2) -> list[dict[str, Any]]:
+        """What all ranks of an attempt have printed."""
+        files = [run / f"attempt-{attempt}" / f"rank-{rank}.out" for rank in range(ranks)]
+        job_id = self.job_id(run)
+
+        def lines() -> list[str]:
+            texts = [path.read_text() if path.exists() else "" for path in files]
+            found = [line for text in texts for line in text.splitlines() if line[:1] == "{"]
+            states = {job["JobState"] for job in self.person.cluster.jobs(job_id)}
+            assert len(found) == ranks or not states & FINISHED, everything_said(run)
+            return found
+
+        until(lambda: len(lines()) == ranks, f"attempt {attempt} of {run}")
+        return [json.loads(line) for line in lines()]
+
     def left(self, pattern: str) -> list[str]:
         """What is on the nodes' disks, below the user's directory."""
         return sorted(str(p.relative_to(self.disks)) for p in self.disks.glob(f"*/*/{pattern}"))
@@ -124,18 +140,6 @@ def free_nodes(alex: Person) -> Iterator[None]:
     alex.cluster.wait_idle()
 
 
-def said_by(run: Path, attempt: int, ranks: int = 2) -> list[dict[str, Any]]:
-    """What all ranks of an attempt have printed."""
-    files = [run / f"attempt-{attempt}" / f"rank-{rank}.out" for rank in range(ranks)]
-
-    def lines() -> list[str]:
-        texts = [path.read_text() if path.exists() else "" for path in files]
-        return [line for text in texts for line in text.splitlines() if line.startswith("{")]
-
-    until(lambda: len(lines()) == ranks, f"attempt {attempt} in {run}")
-    return [json.loads(line) for line in lines()]
-
-
 def digests(top: Path) -> dict[str, str]:
     found = (path for path in top.rglob("*") if path.is_file())
     return {str(p.relative_to(top)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
@@ -165,7 +169,7 @@ def test_each_node_has_its_copies_and_keeps_them_and_what_it_wrote_comes_back(de
     )
     expected = digests(desk.dir / "corpus")
     for attempt in (0, 1):
-        said = said_by(run, attempt)
+        said = desk.said_by(run, attempt)
         assert [each["node"] for each in said] == [*NODES]
         for each in said:
             disk = f"{desk.disks}/{each['node']}/"
@@ -201,7 +205,7 @@ def test_two_jobs_share_a_node_and_a_sharded_one_has_what_its_ranks_read(desk: D
         (script, "--nodes", "1", "--gpus", "1", *COLD, *tail),
         *staged(desk, "resources.nodelist=node1"),
     )
-    said, other = said_by(sharded, 0, ranks=4), said_by(beside, 0, ranks=1)
+    said, other = desk.said_by(sharded, 0, ranks=4), desk.said_by(beside, 0, ranks=1)
     go.touch()
     assert [desk.ended(run) for run in (sharded, beside)] == ["COMPLETED", "COMPLETED"]
     expected = digests(desk.dir / "corpus")
