@@ -200,7 +200,7 @@ def test_two_jobs_share_a_node_and_a_sharded_one_has_what_its_ranks_read(desk: D
     tail = ("--", "{stage}/corpus", str(go))
     shape = ("--nodes", "2", "--gpus", "2", *COLD, *tail)
     where = "resources.nodelist=node1,node2"
-    sharded = desk.submit((script, *shape), *staged(desk, 'stage.share="sharded"', where))
+    sharded = desk.submit((script, *shape), *staged(desk, "stage.share=sharded", where))
     beside = desk.submit(
         (script, "--nodes", "1", "--gpus", "1", *COLD, *tail),
         *staged(desk, "resources.nodelist=node1"),
@@ -239,7 +239,7 @@ def test_a_node_whose_disk_is_full_ends_the_run_and_is_named(desk: Desk) -> None
     told = answer_of(desk.person.fsdpkit("diagnose", str(run), "--json"))
     assert told["cause"] == "disk-full", everything_said(run)
     assert "node2" in json.dumps(told)
-    assert "node1" not in told["summary"]
+    assert "node1" not in json.dumps(told["findings"][0])
     assert not (run / "attempt-0" / "rank-0.out").exists()
 
 
