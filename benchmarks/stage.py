@@ -75,7 +75,7 @@ class Counts:
     large: int = 984_000_000
     small: int = 1000
     nodes: tuple[int, ...] = (1, 2, 4, 8)
-    rounds: int = 3
+    rounds: int = 1
 
 
 QUICK = Counts(100_000_000, 100, (1, 2), 1)
@@ -134,7 +134,7 @@ class Bench:
                     idle_s, began_s = _idle_s(), time.monotonic()
                     found = {"nodes": count, "wall_s": way()}
                     busy = 1 - (_idle_s() - idle_s) / (time.monotonic() - began_s)
-                    samples[name].append({**found, "busy": busy, **self.server.counts()})
+                    samples[name].append({**found, "busy": busy, **self.server.counts("data")})
                     print(f"  {name}: {samples[name][-1]}", file=sys.stderr)
         figures = copy_figures(samples, most)
         return _part(figures, samples, table_of_copies(samples))

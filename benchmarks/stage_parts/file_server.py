@@ -63,11 +63,12 @@ class FileServer:
         """A new client, which has nothing in its cache; these words lead to its machine."""
         self._mounts.append(_Mount(self, place, entering))
 
-    def counts(self) -> Counts:
-        """What all clients together have asked for."""
+    def counts(self, below: str = "") -> Counts:
+        """What all clients together have asked for; or only what is in a directory of `source`."""
         total: Counter[str] = Counter()
         for client in self._mounts:
-            total.update(client.counts)
+            for (top, what), count in client.counts.items():
+                total[what] += count * (below in ("", top))
         return {name: total[name] for name in ("opens", "looks", "bytes")}
 
     def unmount_all(self) -> None:
@@ -91,7 +92,7 @@ class _Mount:
 
     def __init__(self, server: FileServer, place: Path, entering: Sequence[str]) -> None:
         self.server, self.place, self.entering = server, place, entering
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()
         self._paths = {1: os.fsencode(server.source)}
         self._numbers = {path: number for number, path in self._paths.items()}
         self._directories: dict[int, list[bytes]] = {}
@@ -140,6 +141,10 @@ class _Mount:
             with contextlib.suppress(OSError):  # who asked may be gone
                 os.writev(self._fd, [struct.pack("<IiQ", 16 + len(body), -failed, unique), body])
 
+    def _count(self, what: str, node: int, more: int = 1) -> None:
+        path = os.path.relpath(self._paths[node], self._paths[1])
+        self.counts[os.fsdecode(path.split(b"/")[0]), what] += more
+
     def _begin(self, body: bytes) -> bytes:
         _, _, ahead, offered = struct.unpack_from("<IIII", body)
         wanted = offered & (_ASYNC_READ | _PARALLEL_DIROPS | _MAX_PAGES)
@@ -158,7 +163,7 @@ class _Mount:
         return struct.pack("<QQQQII", number, 0, _VALID_S, _VALID_S, 0, 0) + found
 
     def _attributes(self, node: int) -> bytes:
-        self.counts["looks"] += 1
+        self._count("looks", node)
         at = os.lstat(self._paths[node])
         times = (at.st_atime_ns, at.st_mtime_ns, at.st_ctime_ns)
         return _ATTRIBUTES.pack(
@@ -168,15 +173,15 @@ class _Mount:
         )
 
     def _open(self, node: int, _: bytes) -> bytes:
-        self.counts["opens"] += 1
+        self._count("opens", node)
         time.sleep(self.server.open_s)
         handle = os.open(self._paths[node], os.O_RDONLY)
         return struct.pack("<QII", handle, _KEEP_CACHE, 0)
 
-    def _read(self, _: int, body: bytes) -> bytes:
+    def _read(self, node: int, body: bytes) -> bytes:
         handle, offset, size = struct.unpack_from("<QQI", body)
         data = os.pread(handle, size, offset)
-        self.counts["bytes"] += len(data)
+        self._count("bytes", node, len(data))
         self.server.wait_for(len(data))
         return data
 
@@ -185,7 +190,7 @@ class _Mount:
         return b""
 
     def _open_directory(self, node: int, _: bytes) -> bytes:
-        self.counts["opens"] += 1
+        self._count("opens", node)
         time.sleep(self.server.open_s)
         with os.scandir(self._paths[node]) as found:
             names = [(each.inode(), _kind(each), each.name) for each in found]
