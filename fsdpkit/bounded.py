@@ -85,8 +85,7 @@ def open_regular(path: str | os.PathLike[str], *, links: bool = False) -> Binary
 def descriptor(
     path: str | os.PathLike[str], directory: int | None = None, *, links: bool = False
 ) -> int:
-    """Of a regular file. Opening a pipe without a writer, or a device, would block. Raises
-    OSError."""
+    """Of a regular file: opening a pipe without a writer, or a device, blocks. Raises OSError."""
     try:
         number = os.open(path, _FLAGS | (0 if links else os.O_NOFOLLOW), dir_fd=directory)
     except OSError as error:
@@ -105,8 +104,7 @@ def descriptor(
 
 
 def read_end(path: str | os.PathLike[str], most: int = TAIL_BYTES) -> bytes:
-    """The whole lines among the last bytes of a file; all of it, if it has no more. Raises
-    OSError."""
+    """The whole lines among a file's last bytes; all of it, if it has no more. Raises OSError."""
     with open_regular(path) as file:
         older = os.fstat(file.fileno()).st_size - most
         if older <= 0:

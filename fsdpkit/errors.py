@@ -7,6 +7,9 @@ wrong" from "the cluster said no" without reading the text.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class FsdpkitError(Exception):
     """Base of all errors that fsdpkit raises on purpose; `exit_code` is the process's status.
@@ -77,6 +80,17 @@ class StorageError(FsdpkitError):
 
 class DamagedError(StorageError):
     """A file is not what was written: missing, torn or changed."""
+
+
+@contextmanager
+def storage_errors(
+    what: object, verb: str, kind: type[FsdpkitError] = StorageError
+) -> Iterator[None]:
+    """Raises an OSError as `kind`, which says that `what` cannot be read, written or the like."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what} cannot be {verb}: {error.strerror}") from error
 
 
 class NodeError(FsdpkitError):

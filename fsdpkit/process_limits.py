@@ -6,8 +6,7 @@ import resource
 
 
 def limit_resources(*, memory_bytes: int, cpu_s: int) -> None:
-    """Limit this process for good. memory_bytes: beyond what it has now. Raises OSError without
-    Linux's /proc."""
+    """Limit this process for good. memory_bytes: beyond what it has. Raises OSError."""
     with open("/proc/self/statm", encoding="ascii") as file:
         now_bytes = int(file.read().split()[0]) * resource.getpagesize()
     for which, most in (

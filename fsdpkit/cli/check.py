@@ -19,7 +19,9 @@ from fsdpkit.cli.options import (
     table,
     wanted,
 )
+from fsdpkit.cli.submitting import failure_lines
 from fsdpkit.cli.trusting import consent, trust_option
+from fsdpkit.errors import BrokenNodeError, NodeError, NotFoundError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,8 +119,6 @@ def _print(finding: CheckResult) -> None:
 def _check_nodes(
     request: SubmitRequest, runs: str | None, trust: tuple[str, ...], avoid: bool, as_json: bool
 ) -> int:
-    from fsdpkit.cli.submitting import failure_lines
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.runs import node_report
     from fsdpkit.scheduling import submission
     from fsdpkit.scheduling.reachability import Watch
@@ -164,7 +164,6 @@ def _wait(run: Run, plan: Plan) -> str:
 def _failed_before(run: Run) -> list[NodeVerdict]:
     """Nodes that refused to start, by their status in the attempt's failures. The others were
     ended because of them, which says nothing of those."""
-    from fsdpkit.errors import BrokenNodeError, NodeError, NotFoundError
     from fsdpkit.runs.history import failures_in
     from fsdpkit.runs.node_report import NodeVerdict
 
@@ -175,7 +174,7 @@ def _failed_before(run: Run) -> list[NodeVerdict]:
     refused = {NodeError.exit_code, BrokenNodeError.exit_code}
     found: dict[str, NodeVerdict] = {}
     for told in (failure.record for failure in failures):
-        if told is not None and told.rank is None and told.status in refused:
+        if told.rank is None and told.status in refused:
             why = told.words.partition("\n")[0]
             found.setdefault(told.name, NodeVerdict(told.name, "broken", (why,)))
     return list(found.values())

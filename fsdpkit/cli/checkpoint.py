@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListedCheckpoint:
-    """One checkpoint. problem: what shows without reading the tensors. best_by: by what it is the
-    best, and the value."""
+    """One checkpoint. problem: seen without reading it. best_by: what it is best by, its value."""
 
     name: str
     path: Path

@@ -25,6 +25,7 @@ from fsdpkit.cli.checkpoint_places import (
 from fsdpkit.cli.checkpoint_verify import every_problem
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.config.units import format_bytes
+from fsdpkit.errors import NotFoundError, StorageError, UsageError
 from fsdpkit.listing import counted
 
 
@@ -79,8 +80,6 @@ def command(
 
     The checkpoint is verified first. An earlier export at DEST is replaced, anything else is not.
     """
-    from fsdpkit.errors import UsageError
-
     if with_optimizer and kind != "file":
         raise UsageError(
             "--with-optimizer: a Hugging Face directory has no place for it; add --format file."
@@ -122,8 +121,6 @@ def _whole_checkpoint(run: str, places: Sequence[CheckpointPlace], step: int | N
     Of an array: of the first task that has any. Raises StorageError when it is not whole,
     ConfigError when it is of another format.
     """
-    from fsdpkit.errors import StorageError
-
     require_some(run, places)
     first = [place for place in places if place.checkpoints][:1]
     for name, path in reversed(of_step(run, first, step)):
@@ -140,7 +137,6 @@ def _best_step(run: str, places: Sequence[CheckpointPlace]) -> int:
 
     Raises NotFoundError when none was measured by what the run keeps its best by.
     """
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.runs.checkpoints import best_of, describe
 
     require_some(run, places)

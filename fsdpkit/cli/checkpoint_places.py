@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.errors import NotFoundError, UsageError
+from fsdpkit.runs.layout import RunPaths, TaskPaths
 
 
 def run_argument(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,9 +42,7 @@ def find_checkpoints(run: str, runs: str | None, task: int | None) -> list[Check
     Raises NotFoundError when there is no such run, task or directory, StorageError when it cannot
     be read.
     """
-    from fsdpkit.errors import NotFoundError, UsageError
     from fsdpkit.runs.checkpoints import checkpoints_in
-    from fsdpkit.runs.layout import RunPaths
     from fsdpkit.runs.store import find_run, runs_dir
 
     path = Path(os.path.expanduser(run))
@@ -73,7 +73,6 @@ def _checkpoints_at(path: Path) -> CheckpointPlace | None:
     """If `path` is a checkpoint, a directory of checkpoints, or one that has it inside."""
     from fsdpkit.runs.checkpoint_writing import CLAIM
     from fsdpkit.runs.checkpoints import DESCRIPTION, checkpoints_in, step_of
-    from fsdpkit.runs.layout import TaskPaths
 
     path = path.absolute()
     if step_of(path) is not None or (path / DESCRIPTION).is_file():
@@ -86,8 +85,6 @@ def _checkpoints_at(path: Path) -> CheckpointPlace | None:
 
 
 def require_some(run: str, places: Sequence[CheckpointPlace]) -> None:
-    from fsdpkit.errors import NotFoundError
-
     if not any(place.checkpoints for place in places):
         if saved := next(filter(None, map(_of_another_trainer, places)), None):
             raise NotFoundError(
@@ -119,7 +116,6 @@ def of_step(
     run: str, places: Sequence[CheckpointPlace], step: int | None
 ) -> list[tuple[str, Path]]:
     """Name and path of each checkpoint, or of those of `step`. Raises NotFoundError without any."""
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.runs.checkpoints import step_of
 
     require_some(run, places)

@@ -13,6 +13,7 @@ from fsdpkit.cli.checkpoint_places import find_checkpoints, of_step, run_argumen
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.terminal import reading_bar
 from fsdpkit.config.units import format_bytes
+from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.listing import counted
 
 
@@ -47,8 +48,6 @@ def command(run: str, runs: str | None, task: int | None, step: int | None, as_j
     A checkpoint is whole if every byte is as it was written; the exit status is 74 if one is
     not. `sha256sum -c SHA256SUMS` in its directory checks the same.
     """
-    from fsdpkit.errors import StorageError
-
     found: list[Verified] = []
     for name, path in of_step(run, find_checkpoints(run, runs, task), step):
         found.append(_verified(name, path))
@@ -67,7 +66,6 @@ def command(run: str, runs: str | None, task: int | None, step: int | None, as_j
 
 
 def _verified(name: str, path: Path) -> Verified:
-    from fsdpkit.errors import ConfigError
     from fsdpkit.runs.checkpoints import describe
 
     try:

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.options import table
+from fsdpkit.cli.terminal import console
 from fsdpkit.config.units import format_bytes
+from fsdpkit.errors import UsageError
 
 if TYPE_CHECKING:
     from fsdpkit.data.index import DataIndex
@@ -200,10 +203,8 @@ def prepare(
 @json_option(_shown)
 def show(directory: str, row: int, as_json: bool) -> int:
     """Print what a prepared directory holds, and one of its rows."""
-    from fsdpkit.cli.options import table
     from fsdpkit.data.index import read_index
     from fsdpkit.data.prepared import open_tokens, tokenizer_of
-    from fsdpkit.errors import UsageError
 
     path = Path(directory)
     index = read_index(path)
@@ -305,8 +306,6 @@ def _shown_progress() -> Iterator[Callable[[PreparationProgress], None]]:
         return
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
-
-    from fsdpkit.cli.terminal import console
 
     with Bar(
         BarColumn(bar_width=None),

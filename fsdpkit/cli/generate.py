@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.config import assets
+from fsdpkit.errors import NotFoundError
 
 SCRIPT = Path("examples", "T5-fsdp", "generate.py")
 
@@ -50,8 +52,6 @@ def command(run: str, texts: tuple[str, ...], runs: str | None, **options: Any) 
     """
     from importlib.util import find_spec
 
-    from fsdpkit.config import assets
-
     if find_spec("torch") is None:  # said in a sentence, rather than by the program's traceback
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
     program = [sys.executable, str(assets.packaged_dir() / SCRIPT)]
@@ -74,7 +74,6 @@ def _words(options: dict[str, Any]) -> Iterator[str]:
 
 def _directory(weights: str, runs: str | None) -> Path:
     """A directory as it was given, else that of the run of which this is a part of the name."""
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.runs.store import find_run, runs_dir
 
     path = Path(os.path.expanduser(weights))

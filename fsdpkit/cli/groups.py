@@ -61,8 +61,7 @@ START = "start"
 
 
 class FirstWordOrCommand(click.Group):
-    """A group whose command `start` need not be named: its first word, which `first` stands for in
-    the usage, is none of the others."""
+    """A group whose command `start` need not be named: its first word is none of the others."""
 
     def __init__(self, *args: Any, first: str, **about: Any) -> None:
         super().__init__(*args, **about)

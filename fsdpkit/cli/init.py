@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -124,6 +125,7 @@ def _moved(
     """A job file of a batch script."""
     from fsdpkit.config.job_loading import name_after
     from fsdpkit.config.site import choose_site
+    from fsdpkit.rendering.containers import PLUGIN
     from fsdpkit.scheduling import first_job
     from fsdpkit.scheduling.batch_file.moving import answers_of, read_batch_file
 
@@ -131,7 +133,11 @@ def _moved(
     if given.account is not None:
         first_job.read_account(given.account, site)
     path = Path(batch_file)
+    given = replace(given, local=site.profile.storage.local or "")
     found, tables = read_batch_file(path, given)
+    by_plugin = site.profile.container.engine == PLUGIN
+    if by_plugin and "container" in found.tables.get("environment", {}):
+        found, tables = read_batch_file(path, replace(given, local=None))
     target = target or first_job.read_output(f"{name_after(path)}.toml")
     answers, found = answers_of(
         found,
@@ -289,6 +295,8 @@ def _tell(
     plan = written.plan
     consent(submits=False).to(items_of(plan.job, plan.site, plan.template))
     click.echo(f"{written.job}: the job")
+    if batch_file is not None and batch_file.each_node:
+        click.echo(f"{plan.job.steps['each_node'][-1]}: what every node does before its ranks")
     if written.defaults is not None:
         click.echo(f"{written.defaults}: your account, for every job")
     elif written.account_from is not None:

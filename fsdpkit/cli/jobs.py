@@ -12,6 +12,8 @@ import click
 from fsdpkit.cli.checking import check_option, files_checked, listed, report_check
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete, say_what_is_not_read, table
+from fsdpkit.config import assets
+from fsdpkit.reporting.printable import printable
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import JobSpec
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListedJob:
-    """A job that can be submitted by its name. gpus: per node. found_in: the places, the strongest
-    last."""
+    """A job that has a name. gpus: per node. found_in: the places, the strongest last."""
 
     name: str
     nodes: int
@@ -100,8 +101,6 @@ def _for_elsewhere(job: LoadedJob) -> JobSpec:
     """The job as a file in another directory would say it."""
     from msgspec.structs import replace
 
-    from fsdpkit.config import assets
-
     packaged = (assets.packaged_dir() / job.spec.entry).is_file()
     return job.spec if packaged else replace(job.spec, entry=str(job.entry))
 
@@ -109,7 +108,6 @@ def _for_elsewhere(job: LoadedJob) -> JobSpec:
 def _show(name: str, as_json: bool) -> None:
     from fsdpkit.config.as_toml import inline
     from fsdpkit.config.job_loading import load_job
-    from fsdpkit.reporting.printable import printable
 
     job = load_job(name)
     settings = [PrintedSetting(key, value, job.origin(key)) for key, value in _settings(job)]

@@ -25,8 +25,7 @@ def can_draw() -> bool:
 
 
 def show(frames: Iterable[Frame]) -> None:
-    """One after the other, drawn anew when the terminal's size changes; what was on the terminal
-    before comes back in the end."""
+    """One after the other, drawn anew at another size; the terminal is as before in the end."""
     from rich.console import Group
     from rich.live import Live
 

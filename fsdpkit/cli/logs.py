@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.bounded import TAIL_BYTES
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import on_run
+from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.listing import first_of, spans
 
 if TYPE_CHECKING:
@@ -125,8 +128,6 @@ def _refuse_what_does_not_fit(ctx: click.Context) -> None:
 
 
 def _tail(tail: str | None) -> Tail:
-    from fsdpkit.errors import UsageError
-
     if tail is None:
         return None
     if tail == _ALL:
@@ -138,8 +139,6 @@ def _tail(tail: str | None) -> Tail:
 
 def _say_what_is_left_out(sources: Iterable[LogSource]) -> None:
     """Before a large file's end is printed without its beginning."""
-    from fsdpkit.bounded import TAIL_BYTES
-
     sizes = {source.path: source.path.stat().st_size for source in sources}
     large = {path: size for path, size in sizes.items() if size > TAIL_BYTES}
     if large:
@@ -154,8 +153,6 @@ def _say_what_is_left_out(sources: Iterable[LogSource]) -> None:
 
 def _attempts(run: Run, task: int | None, attempt: str, follow: bool) -> tuple[int, int | None]:
     """First and last attempt that are wanted; None: and all to come."""
-    from fsdpkit.errors import NotFoundError, UsageError
-
     known = run.paths.task(task).attempts()
     if attempt == _ALL:
         return 0, None
@@ -170,7 +167,6 @@ def _attempts(run: Run, task: int | None, attempt: str, follow: bool) -> tuple[i
 
 
 def _ranks(run: Run, ranks: str | None, all_ranks: bool, batch: bool) -> frozenset[int] | None:
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.reporting.logs.lines import parse_ranks
 
     if all_ranks:
@@ -240,9 +236,6 @@ def _print_items(batches: Iterable[Batch]) -> None:
 
 def _say_why_there_is_nothing(run: Run, choice: LineFilter, as_json: bool) -> None:
     """Raises NotFoundError, after what the batch shell has to say."""
-    from dataclasses import replace
-
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.reporting.logs.lines import in_order, sources_of
 
     logs = sources_of(

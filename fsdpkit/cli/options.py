@@ -139,8 +139,7 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
 
 
 def _offered(names: Iterable[str], incomplete: str) -> list[str]:
-    """Those that the shell, which puts them on its line unquoted, takes for a word: anybody who can
-    write there may have chosen them."""
+    """Those that the shell takes for a word: anybody who can write there may have chosen them."""
     known = (name for name in names if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+@-]*", name))
     return [name for name in known if name.startswith(incomplete)]
 
@@ -182,8 +181,7 @@ def complete_sweep(ctx: click.Context, parameter: click.Parameter, incomplete: s
 
 
 def chosen(run: str | None, runs: str | None) -> str | Path:
-    """The run that was named, else the user's newest, which standard error then names. Raises
-    NotFoundError if there is none."""
+    """The run that was named, else the user's newest, which is then said. Raises NotFoundError."""
     if run is not None:
         return run
     from fsdpkit.errors import NotFoundError
@@ -225,8 +223,7 @@ def fsdpkit_as_typed() -> str:
 
 
 def as_typed(directory: Path) -> str:
-    """How to name a run or sweep here: by its name if it is in the directory where commands
-    look for it, else by its path."""
+    """How to name a run or sweep: by name where commands look for it, else by its path."""
     import shlex
 
     from fsdpkit.runs.store import runs_dir
@@ -346,8 +343,7 @@ def write_page(text: str, output: str) -> Path | None:
 
 
 def write_file(text: str, path: Path, *, force: bool = True, by_umask: bool = False) -> Path:
-    """Write what a person asked for, whole or not at all. force: whether a file that is there is
-    replaced. Raises StorageError, UsageError."""
+    """Write it whole or not at all; force: over a file, too. Raises StorageError, UsageError."""
     from fsdpkit.errors import StorageError, UsageError
     from fsdpkit.runs.layout import write_atomically, write_new
 

@@ -26,6 +26,7 @@ from fsdpkit.cli.plan_outlook import outlook, print_outlook
 from fsdpkit.cli.plan_question import PlanQuestion
 from fsdpkit.cli.plan_tune import search, tuned
 from fsdpkit.cli.trusting import consent, trust_option
+from fsdpkit.errors import UsageError
 
 if TYPE_CHECKING:
     from fsdpkit.planning.asked import AskedStep
@@ -172,7 +173,6 @@ def command(
     values, in seconds to a minute. All figures are computed, none measured. Exit status: 0 if it
     fits, 1 if it does not or that is unknown.
     """
-    from fsdpkit.errors import UsageError
     from fsdpkit.planning.apart import one_child
     from fsdpkit.planning.forecast import By
     from fsdpkit.runs.store import runs_dir
@@ -207,8 +207,6 @@ def command(
 
 def _refuse_what_does_not_fit(given: Mapping[str, Any]) -> None:
     """Raises UsageError for options that ask different questions."""
-    from fsdpkit.errors import UsageError
-
     several_plans = bool(given["tried"]) + bool(given["most"]) + given["tune"]
     if several_plans > 1:
         raise UsageError("--try compares values, --most looks for one, --tune for all: choose one")
@@ -308,8 +306,6 @@ def _one(
 
 def _start(asked: AskedStep, key: str) -> int:
     """The value of a whole-number key of [training] now. Raises UsageError for another key."""
-    from fsdpkit.errors import UsageError
-
     value: Any = asked.settings
     for name in key.removeprefix("training.").split("."):
         value = getattr(value, name, None)

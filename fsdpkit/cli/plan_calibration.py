@@ -11,6 +11,7 @@ import click
 
 from fsdpkit.cli.json_output import answer
 from fsdpkit.cli.options import print_sentences, table
+from fsdpkit.errors import NotFoundError, storage_errors
 
 if TYPE_CHECKING:
     from fsdpkit.planning.cards import Card
@@ -64,7 +65,6 @@ def show(card: Card, by: By, forget: Sequence[str], save_to: Path | None, as_jso
 
 
 def _forgotten(records: Sequence[MeasuredSpeed], wanted: Sequence[str]) -> list[str]:
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.planning.speed_measured import forget, named
 
     for name in wanted:  # all of them, before the first is forgotten
@@ -89,10 +89,7 @@ def _row(one: UsedSpeed) -> list[str]:
 
 
 def _save(basis: Basis, path: Path, torch: str | None) -> None:
-    from fsdpkit.errors import StorageError
     from fsdpkit.planning.speed_learned import save
 
-    try:
+    with storage_errors(path, "written"):
         save(basis.calibration, path, torch if basis.used else None)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error

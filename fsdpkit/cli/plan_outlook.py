@@ -11,6 +11,9 @@ import click
 
 from fsdpkit.cli.options import print_sentences
 from fsdpkit.cli.plan_answer import Outlook
+from fsdpkit.config.units import format_bytes, format_gb
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.reporting.printable import printable
 
 if TYPE_CHECKING:
     from fsdpkit.cli.plan_question import PlanPlace, PlanQuestion
@@ -30,8 +33,7 @@ def outlook(
     *,
     soonest: bool,
 ) -> Outlook:
-    """soonest: whether to ask Slurm when it would start. Raises ConfigError for a stranger's
-    profile with a command."""
+    """soonest: ask Slurm when it would start. Raises ConfigError for a stranger's command."""
     from fsdpkit.planning.cost import cost_of
     from fsdpkit.planning.finish import allowed, finish, saved_state
     from fsdpkit.scheduling.charging import rates_of
@@ -94,7 +96,6 @@ def _data_bytes_per_s(asked: AskedStep, samples_per_s: float) -> float | None:
     """None for data that is made in memory, or whose samples are not counted."""
     from fsdpkit.data.counting import count_samples
     from fsdpkit.data.inputs import PYTHON_DOCS
-    from fsdpkit.errors import FsdpkitError
 
     if asked.model is not None or asked.settings.data.source == PYTHON_DOCS:
         return None
@@ -109,7 +110,6 @@ def _starts(
     question: PlanQuestion, asked: AskedStep, ends: Finish
 ) -> tuple[Sequence[PartitionStart], str]:
     """When each partition would start the job, or why that is not known."""
-    from fsdpkit.errors import FsdpkitError
     from fsdpkit.planning.cards import card_of
     from fsdpkit.rendering.script import Plan
     from fsdpkit.runs.predicted import Span
@@ -130,8 +130,6 @@ def print_outlook(found: Outlook) -> None:
     """For people."""
     print_sentences(_lines(found))
     if found.balance is not None:
-        from fsdpkit.reporting.printable import printable
-
         click.echo("balance, as the centre's command says it:")
         for text in found.balance.splitlines()[:12]:
             click.echo(f"  {printable(text)[:78]}")
@@ -142,7 +140,6 @@ def print_outlook(found: Outlook) -> None:
 
 
 def _lines(found: Outlook) -> Iterator[str]:
-    from fsdpkit.config.units import format_bytes, format_gb
     from fsdpkit.planning.cost import cost_lines
     from fsdpkit.planning.finish import finish_lines
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fsdpkit.errors import ConfigError, FsdpkitError, UsageError
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import Resources
@@ -53,7 +55,6 @@ class PlanQuestion:
     def step(self, extra: Sequence[str] = ()) -> AskedStep:
         """What is planned, with these `KEY=VALUE` on top. Raises FsdpkitError."""
         from fsdpkit.config.training import problems
-        from fsdpkit.errors import ConfigError
         from fsdpkit.planning.asked import AskedStep
 
         job = self._job(extra)
@@ -96,7 +97,6 @@ class PlanQuestion:
     def _settings(self, job: LoadedJob) -> TrainingSettings:
         from fsdpkit.config.trainers import OWN
         from fsdpkit.config.training import TrainingSettings
-        from fsdpkit.errors import ConfigError
         from fsdpkit.scheduling.job_checks import training_of
 
         settings: TrainingSettings | None = training_of(job, Path.cwd())
@@ -125,7 +125,6 @@ class PlanQuestion:
         """The numbers of nodes that the site has a place for, and why not the others; all of them
         where a GPU was named and no site. Raises UsageError if it has none for any."""
         from fsdpkit.config.site import choose_site
-        from fsdpkit.errors import UsageError
 
         if self.gpu is not None and self.cluster is None:
             return nodes, {}
@@ -177,8 +176,6 @@ class PlanQuestion:
 
     def as_request(self) -> SubmitRequest:
         """The same as a submission, whether or not the job fits its GPUs."""
-        from dataclasses import asdict
-
         from fsdpkit.scheduling.submission import SubmitRequest
 
         said = asdict(self.wanted)
@@ -190,7 +187,6 @@ class PlanQuestion:
         """The cluster whose runs count, and what its profile says of bandwidth between nodes; None
         where this machine is several, or the named one none."""
         from fsdpkit.config.site import choose_site
-        from fsdpkit.errors import FsdpkitError
 
         try:
             site = choose_site(self.cluster)[0]
@@ -206,7 +202,6 @@ def places_of(
     from msgspec.structs import replace
 
     from fsdpkit.config.placement import place_to_plan
-    from fsdpkit.errors import UsageError
 
     fit: list[int] = []
     refused: dict[int, str] = {}

@@ -34,8 +34,7 @@ def _changed(
 
 @dataclass(frozen=True)
 class ListedVersion:
-    """A version that is, or was, published. channels: those that point to it now. withdrawn: why,
-    if it was."""
+    """A version that is or was published. channels: that point to it now. withdrawn: why."""
 
     kind: Kind
     name: str

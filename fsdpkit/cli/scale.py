@@ -19,6 +19,7 @@ from fsdpkit.cli.options import (
     wanted,
 )
 from fsdpkit.cli.trusting import consent, trust_option
+from fsdpkit.errors import storage_errors
 
 if TYPE_CHECKING:
     from fsdpkit.sweeps.scaling import Mode, Size
@@ -199,9 +200,7 @@ def _remarks(found: dict[Mode, list[Size]]) -> Iterator[str]:
 @runs_option
 @json_option(_written)
 def write(name: str, output: str | None, tables: bool, runs: str | None, as_json: bool) -> int:
-    """Write the results of NAME for a proposal: scaling.csv, scaling.tex, scaling.svg and
-    scaling.png."""
-    from fsdpkit.errors import StorageError
+    """Write the results of NAME for a proposal: scaling.csv, .tex, .svg and .png."""
     from fsdpkit.runs.layout import write_atomically
     from fsdpkit.sweeps.scaling_tables import as_csv, as_latex
 
@@ -217,12 +216,10 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
         files["scaling.svg"] = figure(found, name, "svg")
         files["scaling.png"] = figure(found, name, "png")
     directory = Path(output or name)
-    try:
+    with storage_errors(directory, "written"):
         directory.mkdir(exist_ok=True)
         for file, content in files.items():
             write_atomically(directory / file, content, by_umask=True)
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
     if as_json:
         return _written(name, [(directory / file).absolute() for file in files])
     click.echo("\n".join(str(directory / file) for file in files))

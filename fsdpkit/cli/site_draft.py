@@ -9,6 +9,7 @@ import click
 
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import write_file
+from fsdpkit.errors import UsageError
 
 
 @answer("fsdpkit.site-draft/1")
@@ -40,7 +41,6 @@ def command(output: str | None, force: bool, slurm_cluster: str | None, as_json:
     import re
     import time
 
-    from fsdpkit.errors import UsageError
     from fsdpkit.publishing.draft import draft
     from fsdpkit.scheduling import login_node
     from fsdpkit.scheduling.slurm_answers import SlurmAnswers
@@ -66,8 +66,6 @@ def command(output: str | None, force: bool, slurm_cluster: str | None, as_json:
 
 def _refuse(path: Path, force: bool) -> None:
     """Before anybody is asked. Raises UsageError."""
-    from fsdpkit.errors import UsageError
-
     if path.suffix != ".toml":
         raise UsageError(f"--output {path}: give it a name that ends in .toml, as profiles have")
     if not path.parent.is_dir():

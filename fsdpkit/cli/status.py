@@ -17,6 +17,8 @@ from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, hanging, runs_option
 from fsdpkit.cli.terminal import redraw
 from fsdpkit.config.units import roughly
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.reporting.printable import one_line
 from fsdpkit.reporting.words import second
 
 if TYPE_CHECKING:
@@ -84,7 +86,6 @@ def command(
     once a minute. Exit status: 70 if RUN has ended and it is unknown whether it did any work,
     else 0, whatever its state.
     """
-    from fsdpkit.errors import FsdpkitError
     from fsdpkit.reporting.status.overview import all_statuses, one_status
     from fsdpkit.runs.store import find_run, runs_dir
     from fsdpkit.scheduling.asking import Asking, PacedAsking
@@ -258,8 +259,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    """Rows in line. On a terminal that is too narrow the last columns go, as do empty ones; a
-    program gets them all."""
+    """Rows in line. Without room on a terminal the last columns go, as do empty ones."""
     used = [c for c in range(len(rows[0])) if c < 3 or any(row[c] for row in rows[1:])]
     width = os.get_terminal_size().columns if sys.stdout.isatty() else None
     # A sentence in the place of a state is no measure for the others.
@@ -377,8 +377,6 @@ def _printed_lines(status: Status) -> list[str]:
 
 
 def _attempts(status: Status) -> str:
-    from fsdpkit.reporting.printable import one_line
-
     newest, several = status.attempts[-1], len(status.attempts) > 1
     count = f"{len(status.attempts)}" + (f", the newest is {newest}" if newest else "")
     why = (status.ending or {}).get("why")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -200,10 +201,7 @@ def command(
 
 
 def _in_soonest(request: SubmitRequest) -> SubmitRequest:
-    """The same job in the partition where it ends first, which standard error shows. Raises
-    UsageError where none would start it."""
-    from dataclasses import replace
-
+    """The same job in the partition where it ends first. Raises UsageError: none would start it."""
     from fsdpkit.scheduling.expected import expected_s
     from fsdpkit.scheduling.soonest import lines, soonest, starts
 

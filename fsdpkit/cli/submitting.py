@@ -12,7 +12,9 @@ import click
 
 from fsdpkit.cli.json_output import answer
 from fsdpkit.cli.options import as_typed, fsdpkit_as_typed
+from fsdpkit.errors import SchedulerError
 from fsdpkit.listing import first_of
+from fsdpkit.runs.job_ids import task_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,10 +38,7 @@ def rendered(script: str) -> None:
 
 @contextlib.contextmanager
 def ending(run: Run) -> Iterator[None]:
-    """Around waiting for a run in this shell's own allocation: Ctrl-C, or the end of the shell,
-    ends the run, and the allocation stays."""
-    from fsdpkit.errors import SchedulerError
-
+    """While a run in this shell's allocation is waited for: Ctrl-C, or the shell's end, ends it."""
     interrupt_at_end_of_shell()
     try:
         yield
@@ -174,7 +173,6 @@ def failure_lines(run: Run) -> list[str]:
     """The first failure on record of the job, or array task, that says how the run ended, else what
     its script complained of, and where to look."""
     from fsdpkit.reporting.logs.errors import first_words
-    from fsdpkit.runs.job_ids import task_of
     from fsdpkit.scheduling.run import Run
 
     newest = Run.open(run.dir)  # it may have been resumed meanwhile

@@ -21,7 +21,10 @@ from fsdpkit.cli.options import (
     wanted,
     write_page,
 )
+from fsdpkit.cli.submitting import interrupt_at_end_of_shell, say_what_is_left_out, say_where
 from fsdpkit.cli.trusting import consent, trust_option
+from fsdpkit.errors import STOPPED_EARLY, NotFoundError
+from fsdpkit.listing import spans
 
 if TYPE_CHECKING:
     from fsdpkit.sweeps.advancing import BatchStep
@@ -126,7 +129,6 @@ def start(
     With --on its trials run on a hold, side by side where --nodes leaves nodes free. Ctrl-C ends
     those that run; fsdpkit sweep advance goes on.
     """
-    from fsdpkit.cli.submitting import say_what_is_left_out, say_where
     from fsdpkit.scheduling.submission import leaked_variables
     from fsdpkit.sweeps import starting
     from fsdpkit.sweeps.file import load_file
@@ -147,8 +149,6 @@ def start(
 
 def _train(paths: SweepPaths, on: str | None, as_json: bool) -> int:
     """What is left, on the hold or in the queue; the exit status."""
-    from fsdpkit.cli.submitting import interrupt_at_end_of_shell
-    from fsdpkit.errors import STOPPED_EARLY
     from fsdpkit.sweeps.on_hold import TrialPass, go_on, left
 
     interrupt_at_end_of_shell()
@@ -161,8 +161,6 @@ def _train(paths: SweepPaths, on: str | None, as_json: bool) -> int:
 
 
 def _left(remain: Sequence[int], paths: SweepPaths) -> str:
-    from fsdpkit.listing import spans
-
     command = f"{fsdpkit_as_typed()} sweep advance {as_typed(paths.dir)}"
     return f"trials that are left: {spans(remain)}; to go on: {command} --on HOLD"
 
@@ -254,7 +252,6 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
 def best_command(name: str, runs: str | None, as_json: bool) -> int:
     """Print the best trial of NAME so far, and the command that trains it alone."""
     from fsdpkit.config.array_tasks import text
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.sweeps.results import best, results
 
     paths, record = _open(name, runs)
@@ -315,7 +312,6 @@ def report(name: str, output: str | None, runs: str | None, as_json: bool) -> in
 @json_option(_started)
 def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: bool) -> int:
     """Add trials to NAME. Optuna's samplers choose them by the results so far."""
-    from fsdpkit.cli.submitting import say_where
     from fsdpkit.sweeps import starting
 
     paths, _ = _open(name, runs)

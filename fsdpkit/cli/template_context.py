@@ -18,8 +18,7 @@ _WIDE = 60
 
 @dataclass(frozen=True)
 class ContextName:
-    """A name that a template can use; of an entry of a list `directives[].name`, which a loop
-    gives."""
+    """A name that a template can use; `directives[].name` of an entry of a list, in a loop."""
 
     name: str
     type: str

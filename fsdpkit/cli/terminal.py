@@ -110,8 +110,7 @@ def console(*, err: bool = False) -> Console:
 
 @contextlib.contextmanager
 def reading_bar() -> Iterator[Callable[[Path, int], object] | None]:
-    """Takes how many bytes of a checkpoint were read, and draws them on standard error; None where
-    that is no terminal."""
+    """Draws how many bytes of a checkpoint were read, on a terminal's standard error; else None."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdpkit.cli.options import HOW, grouped
+from fsdpkit.config import assets
 
 if TYPE_CHECKING:
     from fsdpkit.config.trust import Consent, Item
@@ -100,8 +101,6 @@ def _lines(content: bytes | None) -> list[str]:
 
 def _packaged(item: Item) -> dict[str, bytes] | None:
     """The files of the packaged one of the same name."""
-    from fsdpkit.config import assets
-
     if item.kind not in ("job", "site", "template"):
         return None
     found = assets.available(item.kind).get(item.name, [])

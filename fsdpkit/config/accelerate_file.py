@@ -14,8 +14,7 @@ from fsdpkit.config.job import Resources
 from fsdpkit.errors import ConfigError
 
 _SCALAR = re.compile(r"^([A-Za-z_]\w*)[ \t]*:[ \t]*(\S.*?)?[ \t]*(?:#.*)?\r?$", re.MULTILINE)
-"""Of YAML, a key of the file itself with its value on the same line: `accelerate config` writes no
-other."""
+"""Of YAML, a key with its value on the same line: `accelerate config` writes no other."""
 _ELSEWHERE = {
     "AMAZON_SAGEMAKER": "starts a job of Amazon's, not one of Slurm's",
     "MEGATRON_LM": "lays out ranks in its own way, which fsdpkit does not start",

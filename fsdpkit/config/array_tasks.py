@@ -95,8 +95,7 @@ def is_read_by_script(key: str) -> bool:
 
 
 def own_tables(settings: Mapping[str, Scalar]) -> dict[str, Any]:
-    """Of what one task has (values by dotted key), what is read elsewhere than in the script, as
-    tables of a job file. Raises ConfigError."""
+    """Of one task's values (by dotted key), as a job's tables, what the script does not read."""
     given = [(k, v) for k, v in settings.items() if not is_read_by_script(k)]
     return overrides(JobSpec, [f"{key}={text(value)}" for key, value in given])
 

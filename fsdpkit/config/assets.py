@@ -268,8 +268,7 @@ def _version(kind: str, path: Path) -> str | None:
 
 
 def refuse_behind_the_index(path: Path) -> None:
-    """Raise ConfigError for a path into a centre's folder that publishes: by its path nothing of it
-    can be verified."""
+    """Raise ConfigError for a path into a publishing centre's folder: nothing verifies it."""
     for layer in centre_layers():
         inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(layer.dir))
         if inside and _centre(layer) is not None:
@@ -280,8 +279,7 @@ def refuse_behind_the_index(path: Path) -> None:
 
 
 def check_published(path: Path) -> None:
-    """Raise ConfigError if the file belongs to a version that a centre published and that is not,
-    or no longer, what was signed."""
+    """Raise ConfigError if the file is of a centre's version and not, or no longer, as signed."""
     for layer in centre_layers():
         if path.is_relative_to(layer.dir) and (centre := _centre(layer)) is not None:
             from fsdpkit.config.published.centre import check_path

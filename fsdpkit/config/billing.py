@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta
 
-from fsdpkit.config.fields import Text
+from fsdpkit.config.fields import Text, doc
 from fsdpkit.config.loading import parsed
 
 Counting = Literal["sum", "max", "max+gres"]
@@ -78,29 +77,29 @@ class Billing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     weights: Annotated[
         Text | None,
-        Meta(
-            description="What an hour costs by resource, written as Slurm's TRESBillingWeights, "
+        doc(
+            "What an hour costs by resource, written as Slurm's TRESBillingWeights, "
             "such as GRES/gpu=4 or CPU=1,Mem=0.25G."
         ),
     ] = None
     partitions: Annotated[
-        dict[str, Text], Meta(description="Weights of single partitions, by their tables' names.")
+        dict[str, Text], doc("Weights of single partitions, by their tables' names.")
     ] = {}
     counting: Annotated[
         Counting,
-        Meta(
-            description="`sum` of all resources; of each node the largest alone, `max` (Slurm's "
+        doc(
+            "`sum` of all resources; of each node the largest alone, `max` (Slurm's "
             "MAX_TRES); or the largest and GPUs besides, `max+gres` (MAX_TRES_GRES)."
         ),
     ] = "sum"
-    unit: Annotated[
-        Text, Meta(description="Name of what is charged, such as SU or node-hours.")
-    ] = "billing units"
-    source: Annotated[Text | None, Meta(description="Document that has these rates.")] = None
+    unit: Annotated[Text, doc("Name of what is charged, such as SU or node-hours.")] = (
+        "billing units"
+    )
+    source: Annotated[Text | None, doc("Document that has these rates.")] = None
     balance: Annotated[
         list[Text],
-        Meta(
-            description="Command and its arguments that show what an account has left; {account} "
+        doc(
+            "Command and its arguments that show what an account has left; {account} "
             "is the job's account. No shell reads it."
         ),
     ] = []

@@ -37,8 +37,7 @@ class Entry:
     file: Path | None = None
     """The file that is started, if it is known here; of a module, only if it is the job's own."""
     root: Path | None = None
-    """Where Python finds the job's own modules: beside the script, or for a module the directory
-    that its package lies in."""
+    """Where Python finds the job's modules: beside the script, or around a module's package."""
 
     def __str__(self) -> str:
         """As `entry` says it."""
@@ -74,8 +73,7 @@ class Entry:
 
 
 def _is_executable_only(path: Path) -> bool:
-    """Whether a file can be started, but not by Python: its `#!` line names another interpreter, or
-    it is a binary."""
+    """Whether a file starts without Python: its `#!` names another program, or it is a binary."""
     if path.suffix == ".py" or is_shell_script(path):
         return path.suffix != ".py"
     try:
@@ -146,8 +144,7 @@ def _meant(name: str) -> str:
 
 
 def own_places(environment: Environment, here: Path) -> list[Path]:
-    """Where Python looks for a module before it looks at what is installed: `here`, where the job
-    runs, and PYTHONPATH."""
+    """Where Python looks before what is installed: `here`, where the job runs, and PYTHONPATH."""
     inherited = os.environ.get("PYTHONPATH", "") if stood_in() is None else ""
     prepended = environment.prepend.get("PYTHONPATH")
     path = os.pathsep.join(filter(None, (prepended, inherited)))

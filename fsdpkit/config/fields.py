@@ -1,11 +1,18 @@
 """Types of values that jobs, sites and templates share, and marks beside a job's keys."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 ARRAY = "array"
 """In `Meta.extra`: what config/array_tasks.py asks a key and the tables around it."""
+
+
+def doc(sentence: str, **limits: Any) -> Meta:
+    """A key's sentence for help, schema and messages, and limits of its values as in `Meta`."""
+    return Meta(description=sentence, **limits)
+
+
 PER_TASK = Meta(extra={ARRAY: None})
 """Beside a key that is read in the task, and so may differ between the tasks of one array."""
 

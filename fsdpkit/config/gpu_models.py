@@ -13,8 +13,7 @@ from fsdpkit.config.gpu import Capability, parse_capability
 
 
 class GpuModel(NamedTuple):
-    """Peaks are dense, in TFLOP/s, of the types that the card computes in; float32 is without TF32
-    and of AMD's matrix cores."""
+    """Peaks are dense, in TFLOP/s, by type; float32 is without TF32, of AMD's matrix cores."""
 
     name: str
     spelled: tuple[frozenset[str], ...]
@@ -181,6 +180,5 @@ def _words(text: str) -> frozenset[str]:
 
 
 def gpu_model(name: str) -> GpuModel | None:
-    """The row of a GPU by its name; of several that differ in their memory the first. None if there
-    is none."""
+    """The row of a GPU by its name; of several that differ in memory the first. None: unknown."""
     return next(iter(gpu_models(name)), None)

@@ -14,6 +14,7 @@ from fsdpkit.config.fields import (
     Scalar,
     Text,
     VariableName,
+    doc,
     once,
 )
 from fsdpkit.config.key_changes import OWN_TRAINER
@@ -49,37 +50,35 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     nodes: Annotated[
         int,
-        Meta(ge=1, le=MOST_NODES, description="Nodes."),
+        doc("Nodes.", ge=1, le=MOST_NODES),
         once("fsdpkit scale tries numbers of nodes, as fsdpkit scale JOB --nodes 1,2,4"),
     ]
     gpus: Annotated[
         int,
-        Meta(ge=1, le=64, description="GPUs per node, and so ranks per node."),
+        doc("GPUs per node, and so ranks per node.", ge=1, le=64),
         once(
             "for each number start a sweep of its own, with --gpus N; fsdpkit plan --try "
             "{key}=1,2,4 compares them without a queue"
         ),
     ]
-    time: Annotated[Text, Meta(description="Time limit, in any of Slurm's six forms.")]
+    time: Annotated[Text, doc("Time limit, in any of Slurm's six forms.")]
     cpus_per_gpu: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
-        Meta(description="CPU cores per GPU; unset: the node's share."),
+        doc("CPU cores per GPU; unset: the node's share."),
     ] = None
     memory: Annotated[
         Text | Annotated[int, Meta(ge=0)] | None,
-        Meta(description="Memory per node, such as 480G; a bare number is megabytes, 0 all."),
+        doc("Memory per node, such as 480G; a bare number is megabytes, 0 all."),
     ] = None
-    account: Annotated[Text | None, Meta(description="Account (project) to charge.")] = None
-    partition: Annotated[Text | None, Meta(description="Partition; unset: one that fits.")] = None
-    qos: Annotated[Text | None, Meta(description="Quality of service.")] = None
-    constraint: Annotated[Text | None, Meta(description="Node features, as in sbatch.")] = None
-    reservation: Annotated[Text | None, Meta(description="Reservation.")] = None
-    nodelist: Annotated[Text | None, Meta(description="Nodes that must be in the job.")] = None
-    exclude: Annotated[Text | None, Meta(description="Nodes that must not be in the job.")] = None
-    exclusive: Annotated[bool, Meta(description="Share no node with other jobs.")] = False
-    spare: Annotated[
-        int, Meta(ge=0, le=1000, description="Extra standby nodes that replace a failed one.")
-    ] = 0
+    account: Annotated[Text | None, doc("Account (project) to charge.")] = None
+    partition: Annotated[Text | None, doc("Partition; unset: one that fits.")] = None
+    qos: Annotated[Text | None, doc("Quality of service.")] = None
+    constraint: Annotated[Text | None, doc("Node features, as in sbatch.")] = None
+    reservation: Annotated[Text | None, doc("Reservation.")] = None
+    nodelist: Annotated[Text | None, doc("Nodes that must be in the job.")] = None
+    exclude: Annotated[Text | None, doc("Nodes that must not be in the job.")] = None
+    exclusive: Annotated[bool, doc("Share no node with other jobs.")] = False
+    spare: Annotated[int, doc("Extra standby nodes that replace a failed one.", ge=0, le=1000)] = 0
 
     def __post_init__(self) -> None:
         parsed("time", parse_time_s, self.time)
@@ -125,39 +124,30 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The software the job finds. Unset keys take the site's; without any, the environment that
     `fsdpkit submit` itself runs in is activated in the job."""
 
-    modules: Annotated[
-        list[Text] | None, Meta(description="Modules to load, instead of the site's.")
-    ] = None
-    conda: Annotated[Text | None, Meta(description="Conda environment: its name or path.")] = None
-    venv: Annotated[Text | None, Meta(description="Directory of a Python virtual environment.")] = (
-        None
-    )
+    modules: Annotated[list[Text] | None, doc("Modules to load, instead of the site's.")] = None
+    conda: Annotated[Text | None, doc("Conda environment: its name or path.")] = None
+    venv: Annotated[Text | None, doc("Directory of a Python virtual environment.")] = None
     container: Annotated[
-        Text | None, Meta(description="Container image; the site says which engine runs it.")
+        Text | None, doc("Container image; the site says which engine runs it.")
     ] = None
     mounts: Annotated[
         list[Mount] | UnsetType,
-        Meta(description="Directories that the container sees besides: /data, /data:/mnt:ro."),
+        doc("Directories that the container sees besides: /data, /data:/mnt:ro."),
     ] = UNSET
     variables: Annotated[
-        dict[VariableName, str],
-        Meta(description="Environment variables for every rank."),
-        PER_TASK,
+        dict[VariableName, str], doc("Environment variables for every rank."), PER_TASK
     ] = {}
     prepend: Annotated[
         dict[VariableName, Text],
-        Meta(
-            description="Text put, with a colon, before what these variables have on the node, as "
+        doc(
+            "Text put, with a colon, before what these variables have on the node, as "
             "for PATH and LD_LIBRARY_PATH; before `variables`, which replace it."
         ),
     ] = {}
 
     pass_: Annotated[
         list[str] | UnsetType,
-        Meta(
-            description="Variables of the submitter's environment, passed on by name and written "
-            "nowhere."
-        ),
+        doc("Variables of the submitter's environment, passed on by name and written nowhere."),
     ] = msgspec.field(default=UNSET, name="pass")
 
     @property
@@ -183,29 +173,24 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the run writes and who may read it, and what it needs to read. Nobody but its owner ever
-    writes to it."""
+    """What the run writes, who may read it, what it needs. Only its owner ever writes to it."""
 
     group: Annotated[
-        bool, Meta(description="The group may read the run: its logs, metrics and checkpoints.")
+        bool, doc("The group may read the run: its logs, metrics and checkpoints.")
     ] = False
     room_gb: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(description="GB (10^9 bytes) that must be free for the run at submission."),
+        doc("GB (10^9 bytes) that must be free for the run at submission."),
     ] = None
-    needs: Annotated[
-        list[Text], Meta(description="Files or directories that must be there at submission.")
-    ] = []
+    needs: Annotated[list[Text], doc("Files or directories that must be there at submission.")] = []
 
 
 class WorkTreeSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a run keeps of the work tree that it was submitted from."""
 
-    snapshot: Annotated[
-        bool, Meta(description="Copy the work tree into the run, and run there.")
-    ] = False
+    snapshot: Annotated[bool, doc("Copy the work tree into the run, and run there.")] = False
     limit_mb: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Megabytes that a snapshot may have at most.")
+        int, doc("Megabytes that a snapshot may have at most.", ge=1, le=1_000_000)
     ] = 500
 
 
@@ -214,8 +199,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     share: Annotated[
         bool,
-        Meta(
-            description="Let the centre count the run: the versions it used and how it ended; no "
+        doc(
+            "Let the centre count the run: the versions it used and how it ended; no "
             "name, path or text. Unset: only if files.group opens the run."
         ),
     ]
@@ -226,43 +211,39 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     schema: Annotated[
         Literal["fsdpkit.job/1"],
-        Meta(description="Format of this file."),
+        doc("Format of this file."),
         once("there is one, and nothing to try: leave it out"),
     ]
     name: Annotated[
         Name,
-        Meta(description="Name of the job, seen in squeue."),
+        doc("Name of the job, seen in squeue."),
         once("an array has one name, and a sweep's is that of its file: leave it out"),
     ]
     entry: Annotated[
         str,
-        Meta(
+        doc(
+            "What each rank runs: a Python script, `-m package.module`, or a command of the "
+            "job's environment, without its arguments.",
             min_length=1,
-            description=(
-                "What each rank runs: a Python script, `-m package.module`, or a command of the "
-                "job's environment, without its arguments."
-            ),
         ),
         once(
             "a run has one, with which its environment is checked and it is resumed: start a sweep "
             "for each script, or let one script choose by an option of its own, args.NAME"
         ),
     ]
-    resources: Annotated[Resources, Meta(description="What to ask of Slurm."), _ASKED_ONCE]
-    slurm: Annotated[
-        SlurmOptions, Meta(description="Further options of sbatch."), RENDERED_ONCE
-    ] = SlurmOptions()
+    resources: Annotated[Resources, doc("What to ask of Slurm."), _ASKED_ONCE]
+    slurm: Annotated[SlurmOptions, doc("Further options of sbatch."), RENDERED_ONCE] = (
+        SlurmOptions()
+    )
     steps: Annotated[
-        OwnSteps, Meta(description="Files that run before and after the training."), RENDERED_ONCE
+        OwnSteps, doc("Files that run before and after the training."), RENDERED_ONCE
     ] = OwnSteps()
     description: Annotated[
         str,
-        Meta(description="One sentence for `fsdpkit jobs`."),
+        doc("One sentence for `fsdpkit jobs`."),
         once("no training reads it, so nothing would differ: leave it out"),
     ] = ""
-    template: Annotated[str, Meta(description="Template that makes the script."), RENDERED_ONCE] = (
-        "torchrun"
-    )
+    template: Annotated[str, doc("Template that makes the script."), RENDERED_ONCE] = "torchrun"
     args: Annotated[
         list[str],
         Meta(
@@ -273,50 +254,44 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = []
     array_args: Annotated[
         dict[ArrayTask, list[str]] | UnsetType,
-        Meta(description="Further arguments for single array tasks, by task number."),
+        doc("Further arguments for single array tasks, by task number."),
         once("a sweep writes it: write args.NAME for the option --NAME of the script"),
     ] = UNSET
     array_settings: Annotated[
         dict[ArrayTask, dict[str, dict[str, Any]]] | UnsetType,
-        Meta(
-            description="Tables for single array tasks, by task number, that override the job's: "
+        doc(
+            "Tables for single array tasks, by task number, that override the job's: "
             "environment.variables, launch and retry."
         ),
         once("a sweep writes it: name the key itself, such as retry.hang_s"),
     ] = UNSET
-    environment: Annotated[
-        Environment, Meta(description="The software the job finds."), RENDERED_ONCE
-    ] = Environment()
+    environment: Annotated[Environment, doc("The software the job finds."), RENDERED_ONCE] = (
+        Environment()
+    )
     parameters: Annotated[
-        dict[str, Scalar], Meta(description="Parameters of the template, by name."), RENDERED_ONCE
+        dict[str, Scalar], doc("Parameters of the template, by name."), RENDERED_ONCE
     ] = {}
-    launch: Annotated[
-        LaunchSettings, Meta(description="How ranks are started on each node."), PER_TASK
-    ] = LaunchSettings()
-    retry: Annotated[
-        Retry, Meta(description="What to do when an attempt is cut short."), PER_TASK
-    ] = Retry()
+    launch: Annotated[LaunchSettings, doc("How ranks are started on each node."), PER_TASK] = (
+        LaunchSettings()
+    )
+    retry: Annotated[Retry, doc("What to do when an attempt is cut short."), PER_TASK] = Retry()
     notify: Annotated[
         Notify,
-        Meta(description="Who hears of the end, by mail or a command."),
+        doc("Who hears of the end, by mail or a command."),
         once(
             "Slurm and the script are told once for all tasks of an array; a command of [notify] "
             "hears which task it is called for: leave it out"
         ),
     ] = Notify()
     files: Annotated[
-        Files | UnsetType,
-        Meta(description="Who may read the run; unset: its owner alone."),
-        _OF_THE_RUN,
+        Files | UnsetType, doc("Who may read the run; unset: its owner alone."), _OF_THE_RUN
     ] = UNSET
     track: Annotated[
-        Track | UnsetType,
-        Meta(description="Where `fsdpkit track` sends what the run logged."),
-        _OF_THE_RUN,
+        Track | UnsetType, doc("Where `fsdpkit track` sends what the run logged."), _OF_THE_RUN
     ] = UNSET
     metrics: Annotated[
         PrintedMetrics | UnsetType,
-        Meta(description="How step and loss are read from the output; unset: the common formats."),
+        doc("How step and loss are read from the output; unset: the common formats."),
         _OF_THE_RUN,
     ] = UNSET
     source: Annotated[
@@ -334,8 +309,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = UNSET
     trainer: Annotated[
         Name | UnsetType,
-        Meta(
-            description="Whose settings [training] has: the name under which an installed package "
+        doc(
+            "Whose settings [training] has: the name under which an installed package "
             "offers its trainer; unset: fsdpkit's own."
         ),
         once("start a sweep for each trainer"),

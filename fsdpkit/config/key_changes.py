@@ -179,8 +179,7 @@ def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_unknown(kind: Any, values: Any, table: str = "") -> tuple[Any, list[str]]:
-    """`values` with only the keys that `kind`, a type such as a struct, has; and those left out, as
-    dotted keys below `table`."""
+    """`values` with only keys that `kind` has; and those left out, as dotted keys below `table`."""
     left_out: list[str] = []
 
     def known(annotation: Any, value: Any, dotted: str) -> Any:

@@ -35,8 +35,7 @@ def refuse_launcher(words: Sequence[str], what: str, *also: str) -> None:
 
 
 def same_submission(words: Sequence[str]) -> str | None:
-    """The `fsdpkit submit` that starts what `python …` or `torchrun …` would; None if these words
-    do not say it."""
+    """The `fsdpkit submit` that starts what `python …` or `torchrun …` would; None: not known."""
     program, rest = Path(words[0]).name, list(words[1:])
     options: list[str] = []
     if _INTERPRETER.fullmatch(program):

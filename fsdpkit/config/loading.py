@@ -26,7 +26,7 @@ from fsdpkit.config.explain import (
     why,
 )
 from fsdpkit.config.key_changes import OWN_TRAINER, new_name, with_new_names, without_unknown
-from fsdpkit.errors import ConfigError
+from fsdpkit.errors import ConfigError, storage_errors
 
 if TYPE_CHECKING:
     from fsdpkit.config.layers import AssetLayer
@@ -152,16 +152,13 @@ def _merge(
 
 def read_toml(path: Path) -> FileTables:
     """The tables of one file. Raises ConfigError naming the file, and the line if known."""
-    try:
+    with storage_errors(path, "read", ConfigError):
         content = read_bytes(path, TOML_BYTES, links=True)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     return tables_of(content, path)
 
 
 def read_place(layer: AssetLayer, path: Path) -> FileTables:
-    """The tables of a job's or a profile's file that was found; of a published one as it was
-    signed. Raises ConfigError."""
+    """The tables of a file that was found; of a published one as signed. Raises ConfigError."""
     layer.refuse()
     if layer.release is None:
         return read_toml(path)

@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from fsdpkit.bounded import PATTERN
-from fsdpkit.config.fields import Text
+from fsdpkit.config.fields import Text, doc
 from fsdpkit.config.linear_regex import LinearRegex
 
 GROUPS = ("step", "total", "epoch", "loss", "rate")
@@ -17,10 +16,10 @@ class PrintedMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     pattern: Annotated[
         Text,
-        Meta(
-            max_length=PATTERN,
-            description="Regular expression for a line of the output, with at least one of the "
+        doc(
+            "Regular expression for a line of the output, with at least one of the "
             "groups (?P<step>…), total, epoch, loss and rate; no lookaround, no references.",
+            max_length=PATTERN,
         ),
     ]
 

@@ -36,6 +36,8 @@ class Answers:
     args: Sequence[str] = ()
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Further keys, by table; below `environment` tables of their own."""
+    each_node: Sequence[str] = ()
+    """Lines of a shell script that every node runs: a file of its own, beside the job's."""
     left_out: Sequence[str] = ()
     """Of a batch script, what the job has not: a line each."""
 
@@ -43,8 +45,7 @@ class Answers:
 def job_text(
     answers: Answers, site: SiteProfile, file: Path, account_from: str | None = None
 ) -> str:
-    """The job file that is going to be `file`, for submission to `site`. account_from: which
-    file says the account, if it need not stand here."""
+    """The job file that `file` is to be, for `site`. account_from: which file has the account."""
     lines = [
         *_head(answers, site, file),
         *_resources(answers, site, account_from),

@@ -9,14 +9,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.fields import Text
+from fsdpkit.config.fields import Text, doc
 
 Event = Literal["end", "failure", "requeue"]
 
 
 class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`end`: the goal is reached. `failure`: the job is over short of it. `requeue`: the job waits
-    in the queue again."""
+    """`end`: the goal is reached. `failure`: over short of it. `requeue`: in the queue again."""
 
     mail: Annotated[
         # MailProg takes it as a word of its command line.
@@ -25,14 +24,9 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     command: Annotated[
         list[Text],
-        Meta(
-            description="Program and its arguments, started without a shell; it gets the event in "
-            "variables."
-        ),
+        doc("Program and its arguments, started without a shell; it gets the event in variables."),
     ] = []
-    on: Annotated[list[Event], Meta(min_length=1, description="Events: end, failure, requeue.")] = (
-        msgspec.field(default_factory=lambda: ["end", "failure", "requeue"])
+    on: Annotated[list[Event], doc("Events: end, failure, requeue.", min_length=1)] = msgspec.field(
+        default_factory=lambda: ["end", "failure", "requeue"]
     )
-    limit_s: Annotated[
-        int, Meta(ge=1, le=600, description="Seconds after which the command is killed.")
-    ] = 20
+    limit_s: Annotated[int, doc("Seconds after which the command is killed.", ge=1, le=600)] = 20

@@ -25,8 +25,7 @@ _WRITE = 2
 
 
 def only_owner_writes(path: Path, owners: Collection[int] | None = None) -> bool:
-    """Whether nobody but root and `owners` (without any: this user) can change the file, or put
-    another in its place."""
+    """Whether only root and `owners` (none: this user) can change or replace the file."""
     return first_unsafe(path, owners) is None
 
 
@@ -56,8 +55,7 @@ def only_owner_makes(directory: Path) -> bool:
 
 
 def anybody_writes(path: Path, top: Path) -> bool:
-    """Whether every user may change the file, exchange it, or make others in a directory from `top`
-    on down to it."""
+    """Whether every user may change or exchange the file, or make others from `top` down to it."""
 
     def is_open(place: Path) -> bool:
         mode = place.lstat().st_mode

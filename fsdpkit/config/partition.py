@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.fields import Count, Text
+from fsdpkit.config.fields import Count, Text, doc
 from fsdpkit.config.loading import parsed
 from fsdpkit.config.units import parse_time_s
 
@@ -35,60 +35,56 @@ def release(version: str) -> tuple[int, int]:
 class NodeType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of node."""
 
-    gpus: Annotated[
-        Annotated[int, Meta(ge=0, le=64)] | None, Meta(description="GPUs a job can get of one.")
-    ] = None
-    gpu: Annotated[str | None, Meta(description="GPU model, for people.")] = None
+    gpus: Annotated[Annotated[int, Meta(ge=0, le=64)] | None, doc("GPUs a job can get of one.")] = (
+        None
+    )
+    gpu: Annotated[str | None, doc("GPU model, for people.")] = None
     gpu_type: Annotated[
         GpuType | None,
-        Meta(
-            description="Slurm's name of the GPU, such as a100, where a request must say it; "
+        doc(
+            "Slurm's name of the GPU, such as a100, where a request must say it; "
             "it wins over [gpu_request] type."
         ),
     ] = None
-    gpu_memory_gb: Annotated[
-        Annotated[float, Meta(gt=0)] | None, Meta(description="Memory of one GPU.")
-    ] = None
+    gpu_memory_gb: Annotated[Annotated[float, Meta(gt=0)] | None, doc("Memory of one GPU.")] = None
     compute_capability: Annotated[
         Annotated[str, Meta(pattern=r"^\d{1,2}\.\d$")] | None,
-        Meta(description="NVIDIA's number of what a GPU can do, such as 8.0 of an A100."),
+        doc("NVIDIA's number of what a GPU can do, such as 8.0 of an A100."),
     ] = None
     vendor: Annotated[
-        Literal["nvidia", "amd", "none"] | None,
-        Meta(description="Whose GPUs; `none`: ranks run on CPU cores."),
+        Literal["nvidia", "amd", "none"] | None, doc("Whose GPUs; `none`: ranks run on CPU cores.")
     ] = None
     arch: Annotated[
-        Literal["x86_64", "aarch64", "ppc64le"] | None,
-        Meta(description="Processor architecture."),
+        Literal["x86_64", "aarch64", "ppc64le"] | None, doc("Processor architecture.")
     ] = None
-    nodes: Annotated[
-        Count | None, Meta(description="How many of them the cluster has; no job gets more.")
-    ] = None
-    cpus: Annotated[Count | None, Meta(description="Cores a job can use of one.")] = None
+    nodes: Annotated[Count | None, doc("How many of them the cluster has; no job gets more.")] = (
+        None
+    )
+    cpus: Annotated[Count | None, doc("Cores a job can use of one.")] = None
     memory_mb: Annotated[
         Count | None,
-        Meta(
-            description="Memory a job can use of one; a job that leaves GPUs to others asks for "
+        doc(
+            "Memory a job can use of one; a job that leaves GPUs to others asks for "
             "its GPUs' share."
         ),
     ] = None
     network_gbit_s: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="Rate of one node's links to the others, all its adapters together, in "
+        doc(
+            "Rate of one node's links to the others, all its adapters together, in "
             "10^9 bits a second, as documented."
         ),
     ] = None
     features: Annotated[
-        list[Text], Meta(description="All features by which a job's constraint can choose them.")
+        list[Text], doc("All features by which a job's constraint can choose them.")
     ] = []
 
 
 class MaxTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The longest time of jobs up to a number of nodes."""
 
-    nodes: Annotated[Count, Meta(description="Most nodes for which it holds.")]
-    time: Annotated[str, Meta(description="Longest time, in Slurm's forms.")]
+    nodes: Annotated[Count, doc("Most nodes for which it holds.")]
+    time: Annotated[str, doc("Longest time, in Slurm's forms.")]
 
     def __post_init__(self) -> None:
         parsed("time", parse_time_s, self.time)
@@ -97,114 +93,107 @@ class MaxTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way to ask for a node type, with its limits. Order in the file is order of choice."""
 
-    node_type: Annotated[str | None, Meta(description="One of [node_types].")] = None
+    node_type: Annotated[str | None, doc("One of [node_types].")] = None
     node_types: Annotated[
         list[str],
-        Meta(
-            description="Several of them in place of one: a job gets any that have enough of what "
+        doc(
+            "Several of them in place of one: a job gets any that have enough of what "
             "it asks for, counted together."
         ),
     ] = []
     select: Annotated[
         dict[DirectiveName, Text] | None,
-        Meta(
-            description="Directives that ask for it. Not set: --partition with this table's name; "
+        doc(
+            "Directives that ask for it. Not set: --partition with this table's name; "
             "empty, {}: none, so Slurm's default partition."
         ),
     ] = None
-    qos: Annotated[
-        Text | None, Meta(description="QOS of jobs that name none; of their own, theirs.")
-    ] = None
+    qos: Annotated[Text | None, doc("QOS of jobs that name none; of their own, theirs.")] = None
     allowed_qos: Annotated[
         list[Text],
-        Meta(
-            description="All QOS that jobs may have there; a job that names none gets the person's "
+        doc(
+            "All QOS that jobs may have there; a job that names none gets the person's "
             "own, if they have one of these."
         ),
     ] = []
     constraint: Annotated[
-        Text | None, Meta(description="Features that every job asks for there, as in sbatch.")
+        Text | None, doc("Features that every job asks for there, as in sbatch.")
     ] = None
     memory: Annotated[
         Literal["share", "all", "never"] | None,
-        Meta(
-            description="What a job that names no memory asks for: `share`: its GPUs' share of the "
+        doc(
+            "What a job that names no memory asks for: `share`: its GPUs' share of the "
             "node's `memory_mb`; `all`: the whole node's; `never`: nothing. Unset: the whole "
             "node's with all of its GPUs, else the share."
         ),
     ] = None
     max_memory_per_cpu_mb: Annotated[
-        Count | None,
-        Meta(description="Slurm's MaxMemPerCPU: for more memory it gives, and bills, more cores."),
+        Count | None, doc("Slurm's MaxMemPerCPU: for more memory it gives, and bills, more cores.")
     ] = None
-    automatic: Annotated[bool, Meta(description="May be chosen when no --partition is given.")] = (
+    automatic: Annotated[bool, doc("May be chosen when no --partition is given.")] = True
+    offered: Annotated[bool, doc("May be proposed for a request that does not fit elsewhere.")] = (
         True
     )
-    offered: Annotated[
-        bool, Meta(description="May be proposed for a request that does not fit elsewhere.")
-    ] = True
     interactive: Annotated[
         bool,
-        Meta(
-            description="Meant for trying things out, with somebody waiting: fsdpkit hold names it "
+        doc(
+            "Meant for trying things out, with somebody waiting: fsdpkit hold names it "
             "for what fits there."
         ),
     ] = False
-    min_nodes: Annotated[Count | None, Meta(description="Fewest nodes in one job.")] = None
-    max_nodes: Annotated[Count | None, Meta(description="Most nodes in one job.")] = None
-    max_time: Annotated[str | None, Meta(description="Longest time, in Slurm's forms.")] = None
+    min_nodes: Annotated[Count | None, doc("Fewest nodes in one job.")] = None
+    max_nodes: Annotated[Count | None, doc("Most nodes in one job.")] = None
+    max_time: Annotated[str | None, doc("Longest time, in Slurm's forms.")] = None
     max_time_multinode: Annotated[
-        str | None, Meta(description="Longest time of a job with more than one node.")
+        str | None, doc("Longest time of a job with more than one node.")
     ] = None
     max_time_by_nodes: Annotated[
-        list[MaxTime], Meta(description="Longest time by number of nodes, the fewest nodes first.")
+        list[MaxTime], doc("Longest time by number of nodes, the fewest nodes first.")
     ] = []
     max_node_hours: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(description="Most node-hours of one job: its nodes times its hours."),
+        doc("Most node-hours of one job: its nodes times its hours."),
     ] = None
     max_gpu_hours: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(description="Most GPU-hours of one job: all its GPUs times its hours."),
+        doc("Most GPU-hours of one job: all its GPUs times its hours."),
     ] = None
     default_time: Annotated[
-        str | None,
-        Meta(description="Time of jobs that ask for none, for people: a script always asks."),
+        str | None, doc("Time of jobs that ask for none, for people: a script always asks.")
     ] = None
-    min_gpus: Annotated[int, Meta(ge=0, description="Fewest GPUs per node.")] = 0
+    min_gpus: Annotated[int, doc("Fewest GPUs per node.", ge=0)] = 0
     max_gpus_per_node: Annotated[
-        Count | None, Meta(description="Most GPUs per node, where a job may not have all.")
+        Count | None, doc("Most GPUs per node, where a job may not have all.")
     ] = None
     min_gpus_per_job: Annotated[
-        Count | None, Meta(description="Fewest GPUs of one job, on all its nodes together.")
+        Count | None, doc("Fewest GPUs of one job, on all its nodes together.")
     ] = None
     max_gpus_per_job: Annotated[
-        Count | None, Meta(description="Most GPUs of one job, on all its nodes together.")
+        Count | None, doc("Most GPUs of one job, on all its nodes together.")
     ] = None
     max_gpus_per_user: Annotated[
-        Count | None, Meta(description="Most GPUs of one person's jobs that run at the same time.")
+        Count | None, doc("Most GPUs of one person's jobs that run at the same time.")
     ] = None
     max_gpus_per_account: Annotated[
-        Count | None,
-        Meta(description="Most GPUs of one project's (or group's) jobs that run at the same time."),
+        Count | None, doc("Most GPUs of one project's (or group's) jobs that run at the same time.")
     ] = None
     max_nodes_per_user: Annotated[
-        Count | None, Meta(description="Most nodes of one person's jobs that run at the same time.")
+        Count | None, doc("Most nodes of one person's jobs that run at the same time.")
     ] = None
     max_jobs_per_user: Annotated[
-        Count | None, Meta(description="Most jobs that one person may have there, for people.")
+        Count | None, doc("Most jobs that one person may have there, for people.")
     ] = None
     whole_nodes: Annotated[
         Literal["required", "required-multinode", "given"] | None,
-        Meta(
-            description="`required`: a job that does not use all GPUs of its nodes is refused; "
+        doc(
+            "`required`: a job that does not use all GPUs of its nodes is refused; "
             "`required-multinode`: if it has several nodes; `given`: jobs get, and are charged "
             "for, whole nodes whatever they use."
         ),
     ] = None
     preempt: Annotated[
         Literal["none", "cancel", "requeue"] | None,
-        Meta(description="What happens to a job that must make way."),
+        doc("What happens to a job that must make way."),
     ] = None
 
     def __post_init__(self) -> None:

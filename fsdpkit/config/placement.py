@@ -92,8 +92,7 @@ def place_to_plan(resources: Resources, site: LoadedSite, *, saves: bool = True)
 
 
 def for_trying_out(resources: Resources, profile: SiteProfile) -> list[str]:
-    """Partitions for work that somebody waits at, in which the job would start; none if it names
-    one."""
+    """Partitions for interactive work in which the job would start; none if it names one."""
     if resources.partition is not None:
         return []
     least_s = limits.shortest_s(profile)
@@ -247,8 +246,7 @@ def _those_that_fit(
     chosen: Sequence[str],
     least_s: int,
 ) -> list[str]:
-    """Of those chosen, at least one. Raises UsageError with what is against each, and what would
-    fit."""
+    """Of those chosen, at least one. Raises UsageError: what is against each, what would fit."""
     ways = {
         n: PartitionLimits(p, limits.kinds_of(profile, p), least_s) for n, p in partitions.items()
     }

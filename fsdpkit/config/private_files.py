@@ -29,8 +29,7 @@ def replace_private(path: Path, content: bytes) -> None:
 
 
 def make_private_dir(directory: Path) -> None:
-    """Make it, and what is missing above it, for its owner alone, unless it is there. Raises
-    OSError."""
+    """Make it and what is missing above it, for its owner alone, if need be. Raises OSError."""
     if directory.is_dir():
         return
     make_private_dir(directory.parent)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.config.billing import Billing
-from fsdpkit.config.fields import Scalar, Text, VariableName
+from fsdpkit.config.fields import Scalar, Text, VariableName, doc
 from fsdpkit.config.linear_regex import LinearRegex, matches
 from fsdpkit.config.loading import parsed
 from fsdpkit.config.partition import MaxTime, NodeType, Partition, release
@@ -35,29 +35,27 @@ _VARIABLE = r"\$[A-Za-z_]|\$\{[A-Za-z_][A-Za-z0-9_]*\}"
 class ProfileSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where facts of this profile come from."""
 
-    what: Annotated[str, Meta(description="Document, or the file in a public repository.")]
-    checked: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$", description="Date of the check.")]
+    what: Annotated[str, doc("Document, or the file in a public repository.")]
+    checked: Annotated[str, doc("Date of the check.", pattern=r"^\d{4}-\d{2}-\d{2}$")]
     dated: Annotated[
         Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None,
-        Meta(description="Date of the document's own last change."),
+        doc("Date of the document's own last change."),
     ] = None
     level: Annotated[
         Literal[
             "measured", "centre-config", "centre-docs", "vendor-docs", "third-party", "user-notes"
         ],
-        Meta(description="How far the source can be trusted."),
+        doc("How far the source can be trusted."),
     ]
 
 
 class Identify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a login node of this cluster is recognised: any variable, then the host name."""
 
-    env: Annotated[
-        dict[VariableName, str], Meta(description="Variables with these exact values.")
-    ] = {}
-    hostname: Annotated[str | None, Meta(description="Regular expression, whole host name.")] = None
+    env: Annotated[dict[VariableName, str], doc("Variables with these exact values.")] = {}
+    hostname: Annotated[str | None, doc("Regular expression, whole host name.")] = None
     examples: Annotated[
-        list[Text], Meta(description="Host names of login nodes, which `hostname` must match.")
+        list[Text], doc("Host names of login nodes, which `hostname` must match.")
     ] = []
 
     def __post_init__(self) -> None:
@@ -72,25 +70,25 @@ class SlurmFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     flavour: Annotated[
         Literal["slurmd", "psslurm"] | None,
-        Meta(
-            description="What starts tasks on the nodes: Slurm's own daemon, or ParaStation's "
+        doc(
+            "What starts tasks on the nodes: Slurm's own daemon, or ParaStation's "
             "plugin in its place, with which spare nodes and expedited requeueing are not used."
         ),
     ] = None
     version: Annotated[
         Annotated[str, Meta(pattern=r"^\d{2}\.\d{2}$")] | None,
-        Meta(description="Oldest release of Slurm that the cluster may run, such as 24.11."),
+        doc("Oldest release of Slurm that the cluster may run, such as 24.11."),
     ] = None
     default_partition: Annotated[
-        Text | None, Meta(description="Partition that Slurm takes where a job names none.")
+        Text | None, doc("Partition that Slurm takes where a job names none.")
     ] = None
     ntasks: Annotated[
-        bool, Meta(description="Jobs must say --ntasks besides --nodes; here one task a node.")
+        bool, doc("Jobs must say --ntasks besides --nodes; here one task a node.")
     ] = False
     launcher: Annotated[
         Literal["srun", "ibrun"] | None,
-        Meta(
-            description="Command by which the centre wants tasks started. The template torchrun "
+        doc(
+            "Command by which the centre wants tasks started. The template torchrun "
             "always uses srun; where another is asked for, submit says so."
         ),
     ] = None
@@ -101,18 +99,16 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     arch: Annotated[
         Literal["x86_64", "aarch64", "ppc64le"] | None,
-        Meta(description="Processor architecture of the login nodes."),
+        doc("Processor architecture of the login nodes."),
     ] = None
     hosts: Annotated[
         str | None,
-        Meta(
-            description="Regular expression of the host names from which GPU jobs may be submitted."
-        ),
+        doc("Regular expression of the host names from which GPU jobs may be submitted."),
     ] = None
     submit_from: Annotated[
         list[Text],
-        Meta(
-            description="Directories below which one must submit; they may begin with a variable, "
+        doc(
+            "Directories below which one must submit; they may begin with a variable, "
             "as in $SCRATCH, and hold the wildcards * and ?."
         ),
     ] = []
@@ -130,10 +126,10 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rules of the cluster's account strings."""
 
-    required: Annotated[bool, Meta(description="Jobs without one are refused.")] = False
-    pattern: Annotated[str | None, Meta(description="Regular expression, whole account.")] = None
-    example: Annotated[str | None, Meta(description="One of the right form, for messages.")] = None
-    find: Annotated[str | None, Meta(description="Command that lists a person's accounts.")] = None
+    required: Annotated[bool, doc("Jobs without one are refused.")] = False
+    pattern: Annotated[str | None, doc("Regular expression, whole account.")] = None
+    example: Annotated[str | None, doc("One of the right form, for messages.")] = None
+    find: Annotated[str | None, doc("Command that lists a person's accounts.")] = None
 
     def __post_init__(self) -> None:
         parsed("pattern", LinearRegex, self.pattern)
@@ -144,14 +140,14 @@ class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     form: Annotated[
         Literal["gpus-per-node", "gres", "none"] | None,
-        Meta(
-            description="`none`: nodes come whole, or ranks run on CPU cores. Unset: as Slurm's "
+        doc(
+            "`none`: nodes come whole, or ranks run on CPU cores. Unset: as Slurm's "
             "SelectType has it, where Slurm is asked, else gpus-per-node."
         ),
     ] = None
     type: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] | None,
-        Meta(description="Typed request, such as a100."),
+        doc("Typed request, such as a100."),
     ] = None
 
 
@@ -160,36 +156,30 @@ class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     address: Annotated[
         Literal["ip", "hostname"],
-        Meta(description="Resolve the head node's IPv4 address, or use its (decorated) name."),
+        doc("Resolve the head node's IPv4 address, or use its (decorated) name."),
     ] = "ip"
     interface: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,15}$")] | None,
-        Meta(description="Interface that carries the address."),
+        doc("Interface that carries the address."),
     ] = None
-    prefix: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9.-]*$", description="Put before a node's name.")
-    ] = ""
-    suffix: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9.-]*$", description="Put after a node's name.")
-    ] = ""
+    prefix: Annotated[str, doc("Put before a node's name.", pattern=r"^[A-Za-z0-9.-]*$")] = ""
+    suffix: Annotated[str, doc("Put after a node's name.", pattern=r"^[A-Za-z0-9.-]*$")] = ""
     allow_loopback: Annotated[
-        bool, Meta(description="Only for the local cluster, whose nodes are loopback addresses.")
+        bool, doc("Only for the local cluster, whose nodes are loopback addresses.")
     ] = False
-    port_base: Annotated[Port, Meta(description="First port that may be used.")] = 10000
-    port_span: Annotated[int, Meta(ge=16, le=60000, description="How many ports from there.")] = (
-        20000
-    )
+    port_base: Annotated[Port, doc("First port that may be used.")] = 10000
+    port_span: Annotated[int, doc("How many ports from there.", ge=16, le=60000)] = 20000
     read_timeout_s: Annotated[
         int,
-        Meta(
+        doc(
+            "How long a node waits for the head's store, where plain torchrun runs "
+            "in the agents' place.",
             ge=1,
             le=86400,
-            description="How long a node waits for the head's store, where plain torchrun runs "
-            "in the agents' place.",
         ),
     ] = 300
     join_timeout_s: Annotated[
-        int, Meta(ge=1, le=86400, description="How long all nodes may take to arrive.")
+        int, doc("How long all nodes may take to arrive.", ge=1, le=86400)
     ] = 600
 
     def __post_init__(self) -> None:
@@ -207,17 +197,17 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     fabric: Annotated[
         Literal["infiniband", "slingshot", "ethernet", "omnipath", "loopback"] | None,
-        Meta(description="What joins the nodes, for people."),
+        doc("What joins the nodes, for people."),
     ] = None
     socket_ifname: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.,:-]+$")] | None,
-        Meta(description="`auto`: the first ib*/hsn* with an address, else the rendezvous's own."),
+        doc("`auto`: the first ib*/hsn* with an address, else the rendezvous's own."),
     ] = "auto"
-    env: Annotated[dict[VariableName, str], Meta(description="Variables the fabric needs.")] = {}
+    env: Annotated[dict[VariableName, str], doc("Variables the fabric needs.")] = {}
     all_reduce_gb_s: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="Bus bandwidth of an all-reduce between two good nodes, in 10^9 bytes a "
+        doc(
+            "Bus bandwidth of an all-reduce between two good nodes, in 10^9 bytes a "
             "second, as `fsdpkit check --nodes` measures it."
         ),
     ] = None
@@ -226,11 +216,11 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class SiteEnvironment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a batch shell must do before Python is there."""
 
-    purge_modules: Annotated[bool, Meta(description="Run `module purge` first.")] = False
-    use_modules: Annotated[list[Text], Meta(description="Directories for `module use`.")] = []
-    modules: Annotated[list[Text], Meta(description="Modules to load.")] = []
-    variables: Annotated[dict[VariableName, str], Meta(description="Variables to export.")] = {}
-    unset: Annotated[list[VariableName], Meta(description="Variables to remove.")] = []
+    purge_modules: Annotated[bool, doc("Run `module purge` first.")] = False
+    use_modules: Annotated[list[Text], doc("Directories for `module use`.")] = []
+    modules: Annotated[list[Text], doc("Modules to load.")] = []
+    variables: Annotated[dict[VariableName, str], doc("Variables to export.")] = {}
+    unset: Annotated[list[VariableName], doc("Variables to remove.")] = []
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -238,11 +228,10 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     engine: Annotated[
         Literal["apptainer", "singularity", "pyxis"] | None,
-        Meta(description="The command that runs one, or srun's plugin pyxis."),
+        doc("The command that runs one, or srun's plugin pyxis."),
     ] = None
     arguments: Annotated[
-        list[str],
-        Meta(description="Such as --nv, --bind=/scratch, --container-mounts=/scratch:/scratch."),
+        list[str], doc("Such as --nv, --bind=/scratch, --container-mounts=/scratch:/scratch.")
     ] = []
 
 
@@ -251,8 +240,8 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     read_gb_s: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="Rate at which one job can read from the file system of its data, all its "
+        doc(
+            "Rate at which one job can read from the file system of its data, all its "
             "nodes together, in 10^9 bytes a second."
         ),
     ] = None
@@ -286,16 +275,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What the cluster does to jobs."""
 
     requeue: Annotated[
-        bool | None,
-        Meta(description="May Slurm start the job again? Unset: the cluster's default."),
+        bool | None, doc("May Slurm start the job again? Unset: the cluster's default.")
     ] = None
     warning_s: Annotated[
-        int, Meta(ge=10, le=65535, description="Seconds before the end that the job is warned.")
+        int, doc("Seconds before the end that the job is warned.", ge=10, le=65535)
     ] = 120
     hold_idle_s: Annotated[
         Annotated[int, Meta(ge=0, le=86400)] | None,
-        Meta(
-            description="The longest that nodes of fsdpkit hold may be without a run, in seconds; "
+        doc(
+            "The longest that nodes of fsdpkit hold may be without a run, in seconds; "
             "0: nobody may hold nodes."
         ),
     ] = None
@@ -304,56 +292,54 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one cluster is. An absent fact is unknown and is never rendered."""
 
-    schema: Annotated[Literal["fsdpkit.site/1"], Meta(description="Format of this file.")]
+    schema: Annotated[Literal["fsdpkit.site/1"], doc("Format of this file.")]
     requires: Annotated[
         Annotated[str, Meta(pattern=r"^\d+(\.\d+){0,2}$")] | None,
-        Meta(
-            description="Release of fsdpkit that knows all keys of this profile, such as 0.2; an "
+        doc(
+            "Release of fsdpkit that knows all keys of this profile, such as 0.2; an "
             "older one says which it does not know, and goes on without them."
         ),
     ] = None
-    title: Annotated[Text, Meta(description="The cluster's name, for people.")]
-    kind: Annotated[
-        Literal["slurm", "local"], Meta(description="`local`: this machine plays the nodes.")
-    ] = "slurm"
-    docs: Annotated[str | None, Meta(description="Where its manual is.")] = None
-    contact: Annotated[str | None, Meta(description="Whom to ask.")] = None
+    title: Annotated[Text, doc("The cluster's name, for people.")]
+    kind: Annotated[Literal["slurm", "local"], doc("`local`: this machine plays the nodes.")] = (
+        "slurm"
+    )
+    docs: Annotated[str | None, doc("Where its manual is.")] = None
+    contact: Annotated[str | None, doc("Whom to ask.")] = None
     verified: Annotated[
-        str | None, Meta(description="Date and Slurm version of the last real run; unset: none.")
+        str | None, doc("Date and Slurm version of the last real run; unset: none.")
     ] = None
-    sources: Annotated[list[ProfileSource], Meta(description="Where its facts come from.")] = []
-    unknown: Annotated[list[str], Meta(description="What nobody could verify, in words.")] = []
-    identify: Annotated[Identify, Meta(description="How it is recognised.")] = Identify()
-    slurm: Annotated[SlurmFacts, Meta(description="Its Slurm.")] = SlurmFacts()
-    login: Annotated[Login, Meta(description="Its login nodes.")] = Login()
+    sources: Annotated[list[ProfileSource], doc("Where its facts come from.")] = []
+    unknown: Annotated[list[str], doc("What nobody could verify, in words.")] = []
+    identify: Annotated[Identify, doc("How it is recognised.")] = Identify()
+    slurm: Annotated[SlurmFacts, doc("Its Slurm.")] = SlurmFacts()
+    login: Annotated[Login, doc("Its login nodes.")] = Login()
     slurm_clusters: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] | None,
-        Meta(description="Cluster name for sbatch -M."),
+        doc("Cluster name for sbatch -M."),
     ] = None
     shebang: Annotated[
         str,
-        Meta(
-            pattern=r"^#!/([!-~]{0,80}/)?(env )?bash( [!-~]{1,20})?$",
-            description="First line of the script, which is written for bash; with -p, nothing "
+        doc(
+            "First line of the script, which is written for bash; with -p, nothing "
             "of the submitting shell runs before it.",
+            pattern=r"^#!/([!-~]{0,80}/)?(env )?bash( [!-~]{1,20})?$",
         ),
     ] = "#!/bin/bash -p"
-    account: Annotated[Account, Meta(description="Its accounts.")] = Account()
-    node_types: Annotated[dict[str, NodeType], Meta(description="Its kinds of nodes.")] = {}
+    account: Annotated[Account, doc("Its accounts.")] = Account()
+    node_types: Annotated[dict[str, NodeType], doc("Its kinds of nodes.")] = {}
     partitions: Annotated[
-        dict[str, Partition], Meta(description="Ways to ask for them, the first choice first.")
+        dict[str, Partition], doc("Ways to ask for them, the first choice first.")
     ] = {}
-    gpu_request: Annotated[GpuRequest, Meta(description="How GPUs are asked for.")] = GpuRequest()
-    rendezvous: Annotated[Rendezvous, Meta(description="How its nodes meet.")] = Rendezvous()
-    network: Annotated[Network, Meta(description="What carries the traffic.")] = Network()
-    environment: Annotated[SiteEnvironment, Meta(description="Before Python starts.")] = (
-        SiteEnvironment()
-    )
-    container: Annotated[Container, Meta(description="Its container engine.")] = Container()
-    storage: Annotated[Storage, Meta(description="Its file systems.")] = Storage()
-    billing: Annotated[Billing, Meta(description="What it charges.")] = Billing()
-    policy: Annotated[Policy, Meta(description="Its rules.")] = Policy()
-    parameters: Annotated[dict[str, Scalar], Meta(description="Template parameters, by name.")] = {}
+    gpu_request: Annotated[GpuRequest, doc("How GPUs are asked for.")] = GpuRequest()
+    rendezvous: Annotated[Rendezvous, doc("How its nodes meet.")] = Rendezvous()
+    network: Annotated[Network, doc("What carries the traffic.")] = Network()
+    environment: Annotated[SiteEnvironment, doc("Before Python starts.")] = SiteEnvironment()
+    container: Annotated[Container, doc("Its container engine.")] = Container()
+    storage: Annotated[Storage, doc("Its file systems.")] = Storage()
+    billing: Annotated[Billing, doc("What it charges.")] = Billing()
+    policy: Annotated[Policy, doc("Its rules.")] = Policy()
+    parameters: Annotated[dict[str, Scalar], doc("Template parameters, by name.")] = {}
 
     def __post_init__(self) -> None:
         for name, partition in self.partitions.items():

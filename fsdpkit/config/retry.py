@@ -6,9 +6,8 @@ One policy for all that can end an attempt; the agents in the job and the batch 
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
-from fsdpkit.config.fields import RENDERED_ONCE
+from fsdpkit.config.fields import RENDERED_ONCE, doc
 
 Return = Literal["requeue", "stop"]
 Repair = Literal["restart", "requeue", "stop"]
@@ -19,65 +18,52 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `requeue`: queue the job again, where the cluster allows that. `stop`: end, and say how to go
     on."""
 
-    on_time_limit: Annotated[
-        Return, Meta(description="When Slurm warns that the time limit is near.")
-    ] = "requeue"
-    on_preemption: Annotated[
-        Return, Meta(description="When a job of higher priority takes the nodes.")
-    ] = "requeue"
+    on_time_limit: Annotated[Return, doc("When Slurm warns that the time limit is near.")] = (
+        "requeue"
+    )
+    on_preemption: Annotated[Return, doc("When a job of higher priority takes the nodes.")] = (
+        "requeue"
+    )
     on_node_failure: Annotated[
         Repair,
-        Meta(description="When a node is lost; `restart` needs resources.spare, else it requeues."),
+        doc("When a node is lost; `restart` needs resources.spare, else it requeues."),
         RENDERED_ONCE,
     ] = "restart"
-    on_crash: Annotated[Repair, Meta(description="When a rank dies or raises an exception.")] = (
-        "restart"
-    )
-    on_hang: Annotated[Repair, Meta(description="When a rank makes no progress for hang_s.")] = (
-        "restart"
-    )
-    on_out_of_memory: Annotated[Repair, Meta(description="When a rank runs out of memory.")] = (
-        "stop"
-    )
+    on_crash: Annotated[Repair, doc("When a rank dies or raises an exception.")] = "restart"
+    on_hang: Annotated[Repair, doc("When a rank makes no progress for hang_s.")] = "restart"
+    on_out_of_memory: Annotated[Repair, doc("When a rank runs out of memory.")] = "stop"
     args_again: Annotated[
         list[str],
-        Meta(
-            description="Arguments added to the script's own from its second start on, such as "
+        doc(
+            "Arguments added to the script's own from its second start on, such as "
             "--resume: after a restart, a requeue or a resume."
         ),
     ] = []
-    restarts: Annotated[
-        int, Meta(ge=0, le=1000, description="Restarts within one attempt."), RENDERED_ONCE
-    ] = 3
+    restarts: Annotated[int, doc("Restarts within one attempt.", ge=0, le=1000), RENDERED_ONCE] = 3
     requeues: Annotated[
         int,
-        Meta(
+        doc(
+            "Attempts in a row that may end without a new checkpoint before the run "
+            "stops; up to five starts that Slurm refuses because of a lost node do not count.",
             ge=0,
             le=1000,
-            description="Attempts in a row that may end without a new checkpoint before the run "
-            "stops; up to five starts that Slurm refuses because of a lost node do not count.",
         ),
     ] = 3
     backoff_s: Annotated[
-        float,
-        Meta(ge=0, le=3600, description="Seconds before the first restart; doubles, up to 300."),
+        float, doc("Seconds before the first restart; doubles, up to 300.", ge=0, le=3600)
     ] = 5.0
     hang_s: Annotated[
         int,
-        Meta(
+        doc(
+            "Seconds without a step after which a rank counts as hung; ten times as "
+            "long during start-up and checkpoints; 0 never.",
             ge=0,
             le=86400,
-            description="Seconds without a step after which a rank counts as hung; ten times as "
-            "long during start-up and checkpoints; 0 never.",
         ),
     ] = 600
     lost_s: Annotated[
-        int,
-        Meta(ge=5, le=3600, description="Seconds of silence after which a node counts as lost."),
+        int, doc("Seconds of silence after which a node counts as lost.", ge=5, le=3600)
     ] = 30
     avoid_node_h: Annotated[
-        float,
-        Meta(
-            ge=0, le=8760, description="Hours for which your later jobs avoid a node that failed."
-        ),
+        float, doc("Hours for which your later jobs avoid a node that failed.", ge=0, le=8760)
     ] = 6.0

@@ -115,8 +115,7 @@ def settings_named(tree: ast.Module, beside: Path) -> frozenset[str] | None:
 
 
 def _with_modules(tree: ast.Module, *beside: Path) -> Iterator[ast.Module | None]:
-    """A script and, of the modules that it imports, those that lie beside it, and so on; None for
-    one that cannot be read as Python."""
+    """A script and the modules beside it that it imports, and so on; None: no Python to read."""
     trees, names = [tree], set[str]()
     for one in trees:
         yield one

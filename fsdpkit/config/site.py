@@ -127,8 +127,7 @@ def load_sites() -> tuple[list[LoadedSite], list[BrokenSite]]:
 
 
 def _identify_of(places: Places) -> tuple[Identify, bool]:
-    """How a profile that cannot be used has its machine recognised, and whether that is known: of a
-    file that is no TOML it is not."""
+    """How an unusable profile has its machine recognised, and whether that is known."""
     layered, whole = Layered(), True
     for layer, path in places:
         try:
@@ -173,8 +172,7 @@ def _refuse_unowned(broken: list[BrokenSite]) -> None:
 
 
 def may_be_here(profile: SiteProfile) -> bool:
-    """Whether this machine may be one of its login nodes: the profile does not say which are, or
-    recognises this one."""
+    """Whether this machine may be its login node: the profile recognises it, or does not say."""
     import socket
 
     known = profile.identify
@@ -200,8 +198,7 @@ def _only(found: list[LoadedSite], what: str) -> LoadedSite:
 
 
 def site_on_record(name: str, file: str | None) -> LoadedSite:
-    """A run's cluster by its name, else by the file that its profile was read from. Raises
-    NotFoundError, ConfigError."""
+    """A run's cluster by name, else by its profile's file. Raises NotFoundError, ConfigError."""
     try:
         return load_site(name)
     except NotFoundError:

@@ -8,27 +8,22 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
-from fsdpkit.config.fields import Text
-from fsdpkit.errors import ConfigError
+from fsdpkit.config.fields import Text, doc
+from fsdpkit.errors import ConfigError, storage_errors
 
 
 class OwnSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Programs that run outside any container, in the job's environment and working directory: by
-    their first line (#!), or else by bash."""
+    """Programs run outside any container, in the job's environment, by their `#!` line or bash."""
 
     before: Annotated[
-        Text | None,
-        Meta(description="Runs once at each start of the job, on the head node, before the ranks."),
+        Text | None, doc("Runs once at each start of the job, on the head node, before the ranks.")
     ] = None
-    each_node: Annotated[
-        Text | None, Meta(description="Then runs on each node, before its ranks.")
-    ] = None
+    each_node: Annotated[Text | None, doc("Then runs on each node, before its ranks.")] = None
     after: Annotated[
         Text | None,
-        Meta(
-            description="Runs once when the job ends, with its exit status in FSDPKIT_STATUS, "
+        doc(
+            "Runs once when the job ends, with its exit status in FSDPKIT_STATUS, "
             "which it does not change; not when the job is queued again."
         ),
     ] = None
@@ -41,11 +36,8 @@ class OwnSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def command_of(path: Path, key: str) -> tuple[str, ...]:
     """The words that run the file, as the kernel reads its first line. Raises ConfigError."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(4096)
-    except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from error
+    with storage_errors(f"{key}: {path}", "read", ConfigError), open(path, "rb") as file:
+        head = file.read(4096)
     if b"\r\n" in head:
         raise ConfigError(f"{key}: {path} has DOS line breaks, which shells misread: remove them")
     if head.startswith(b"\x7fELF"):

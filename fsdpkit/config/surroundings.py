@@ -104,8 +104,7 @@ def stood_in() -> Surroundings | None:
 
 
 def verified_before() -> bool:
-    """Whether the signatures of all files here were verified when a page was built of them: a page
-    has no ssh-keygen, and no other user."""
+    """Whether files' signatures were verified when a page was built: it has no ssh-keygen."""
     return _verified
 
 

@@ -12,13 +12,13 @@ from msgspec import Meta
 
 from fsdpkit.bounded import PARAMETERS, TEMPLATE_BYTES, TEMPLATE_FILES
 from fsdpkit.config import assets
-from fsdpkit.config.fields import Scalar, Text
+from fsdpkit.config.fields import Scalar, Text, doc
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.linear_regex import LinearRegex, matches
 from fsdpkit.config.loading import Layered, build, parsed, read_toml, tables_of
 from fsdpkit.config.published.centre import Release, content_of
 from fsdpkit.config.spelling import nearest
-from fsdpkit.errors import ConfigError, NotFoundError
+from fsdpkit.errors import ConfigError, NotFoundError, storage_errors
 
 PART_SUFFIX = ".j2"
 _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
@@ -32,15 +32,14 @@ _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One value a job or site may set, with the bounds an admin gives it."""
 
-    type: Annotated[Literal["bool", "int", "float", "str"], Meta(description="Type of the value.")]
-    help: Annotated[str, Meta(min_length=1, description="One plain sentence, with the unit.")]
-    default: Annotated[Scalar | None, Meta(description="Value when nobody sets one.")] = None
-    choices: Annotated[list[Scalar], Meta(description="The only values allowed.")] = []
-    minimum: Annotated[float | None, Meta(description="Least number allowed.")] = None
-    maximum: Annotated[float | None, Meta(description="Greatest number allowed.")] = None
+    type: Annotated[Literal["bool", "int", "float", "str"], doc("Type of the value.")]
+    help: Annotated[str, doc("One plain sentence, with the unit.", min_length=1)]
+    default: Annotated[Scalar | None, doc("Value when nobody sets one.")] = None
+    choices: Annotated[list[Scalar], doc("The only values allowed.")] = []
+    minimum: Annotated[float | None, doc("Least number allowed.")] = None
+    maximum: Annotated[float | None, doc("Greatest number allowed.")] = None
     pattern: Annotated[
-        str | None,
-        Meta(description="Regular expression, whole text; no lookaround, no references."),
+        str | None, doc("Regular expression, whole text; no lookaround, no references.")
     ] = None
 
     def __post_init__(self) -> None:
@@ -55,25 +54,21 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class TemplateManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`template.toml`."""
 
-    schema: Annotated[Literal["fsdpkit.template/1"], Meta(description="Format of this file.")]
+    schema: Annotated[Literal["fsdpkit.template/1"], doc("Format of this file.")]
     name: Annotated[
-        str,
-        Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$", description="Its name, the same as its folder's."),
+        str, doc("Its name, the same as its folder's.", pattern=r"^[a-z][a-z0-9-]{0,40}$")
     ]
-    version: Annotated[
-        str, Meta(pattern=r"^\d+\.\d+\.\d+$", description="Its version, such as 1.0.0.")
-    ]
-    description: Annotated[Text, Meta(description="One sentence for `fsdpkit templates`.")]
+    version: Annotated[str, doc("Its version, such as 1.0.0.", pattern=r"^\d+\.\d+\.\d+$")]
+    description: Annotated[Text, doc("One sentence for `fsdpkit templates`.")]
     parameters: Annotated[
         dict[Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$")], Parameter],
-        Meta(max_length=PARAMETERS, description="What jobs and sites may set, by name."),
+        doc("What jobs and sites may set, by name.", max_length=PARAMETERS),
     ] = {}
 
 
 @dataclass(frozen=True)
 class Template:
-    """A template as it was read: what is rendered is what `sha256` covers, whatever becomes of the
-    files."""
+    """A template as read: `sha256` covers what is rendered, whatever becomes of the files."""
 
     manifest: TemplateManifest
     dir: Path
@@ -210,14 +205,12 @@ def _read_parts(directory: Path) -> dict[str, bytes]:
 
 
 def _content(path: Path, top: Path, most: int) -> bytes:
-    try:
+    with storage_errors(path, "read", ConfigError):
         if path.is_file() and path.resolve().is_relative_to(top):
             with path.open("rb") as file:
                 content = file.read(most + 1)
             if len(content) <= most:
                 return content
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     raise ConfigError(
         f"{path}: a template's file is a plain file inside its folder, and all of them together are"
         f" at most {TEMPLATE_BYTES} bytes"

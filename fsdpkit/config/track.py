@@ -7,9 +7,8 @@ job itself only writes metrics.jsonl, and sends nothing.
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
-from fsdpkit.config.fields import Text
+from fsdpkit.config.fields import Text, doc
 
 Tracker = Literal["tensorboard", "mlflow", "wandb"]
 
@@ -18,16 +17,12 @@ class Track(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The trackers, and where in them the run belongs. Keys are the person's own: `WANDB_API_KEY`
     or `~/.netrc`, `MLFLOW_TRACKING_TOKEN`."""
 
-    to: Annotated[list[Tracker], Meta(description="Trackers: tensorboard, mlflow, wandb.")] = []
+    to: Annotated[list[Tracker], doc("Trackers: tensorboard, mlflow, wandb.")] = []
     project: Annotated[
-        Text | None,
-        Meta(description="MLflow's experiment, W&B's project; unset: the job's name."),
+        Text | None, doc("MLflow's experiment, W&B's project; unset: the job's name.")
     ] = None
     uri: Annotated[
-        Text | None,
-        Meta(description="MLflow's server, sqlite:///FILE or directory; unset: its own variable."),
+        Text | None, doc("MLflow's server, sqlite:///FILE or directory; unset: its own variable.")
     ] = None
-    entity: Annotated[Text | None, Meta(description="W&B's team or user; unset: your own.")] = None
-    offline: Annotated[
-        bool, Meta(description="Let W&B write into the run's directory, for wandb sync.")
-    ] = False
+    entity: Annotated[Text | None, doc("W&B's team or user; unset: your own.")] = None
+    offline: Annotated[bool, doc("Let W&B write into the run's directory, for wandb sync.")] = False

@@ -65,8 +65,7 @@ class Trainer:
     """A trainer as the launcher sees it; a method that has nothing to say may be left as it is."""
 
     Settings: type[msgspec.Struct] = NoSettings
-    """The keys of `[training]`: types, defaults, and the sentences that describe them
-    (`msgspec.Meta`)."""
+    """The keys of `[training]`: types, defaults and sentences (`fsdpkit.config.fields.doc`)."""
 
     def problems(self, settings: Any, ranks: int, ranks_per_node: int) -> list[str]:
         """Combinations that cannot work.

@@ -34,7 +34,7 @@ from fsdpkit.config.script_source import read_source
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import Template
-from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.errors import ConfigError, UsageError, storage_errors
 
 Kind = Literal["job", "site", "template", "run", "sweep", "script"]
 TrustedJob = NewType("TrustedJob", LoadedJob)
@@ -73,8 +73,7 @@ class Item(msgspec.Struct, frozen=True):
     files: Mapping[str, bytes]
     """What was read, by name."""
     limited: bool = True
-    """Whether a centre's list applies; to a person's own defaults, and to a run that began, it does
-    not."""
+    """Whether a centre's list applies; not to a person's own defaults, nor to a run that began."""
     signed: bool = False
     """Whether a centre published it, and what was read is what was signed."""
 
@@ -174,10 +173,8 @@ class Consent:
 
     def to_script(self, path: Path) -> TrustedScript:
         """The file, and with it what lies beside it and can be imported. Raises ConfigError."""
-        try:
+        with storage_errors(path, "read", ConfigError):
             content = read_source(path)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
         if content is None:
             raise ConfigError(f"{path}: is too large to be a script")
         assets.check_published(path)
@@ -188,8 +185,7 @@ class Consent:
         return TrustedScript(path, content)
 
     def to_model(self, name: str) -> TrustedModel:
-        """`FILE.py:FUNCTION`, or a directory, which is only read. Raises ConfigError or
-        UsageError."""
+        """`FILE.py:FUNCTION`, or a directory, only read. Raises ConfigError, UsageError."""
         file, _, function = name.rpartition(":")
         if file and function and Path(file).is_file():
             return TrustedModel(name, self.to_script(Path(file)))
@@ -202,8 +198,7 @@ class Consent:
 
 
 def strangers(items: Iterable[Item]) -> list[Item]:
-    """Those that are neither the package's nor the centre's, nor the user's own, nor trusted
-    before."""
+    """Those that are neither the package's, the centre's nor the user's, nor trusted before."""
     unknown = [item for item in items if not _is_provided(item) and not _is_own(item)]
     known = remembered() if unknown else set()
     return [item for item in unknown if _line_of(item) not in known]
@@ -215,8 +210,7 @@ def is_of_strangers(tables: FileTables) -> bool:
 
 
 def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
-    """The first item that a centre does not allow, with its words. Raises ConfigError if the
-    centre's file is wrong."""
+    """The first item that a centre does not allow, with its words. Raises ConfigError."""
     rules = rules_of_centres()
     for item in items if rules else ():
         if not item.limited or _is_provided(item):
@@ -270,8 +264,7 @@ def _rule(layer: AssetLayer) -> AllowedKinds | None:
 
 
 def _is_provided(item: Item) -> bool:
-    """Whether it lies in what comes with the package, or is a centre's: in its directory or, where
-    it publishes, in its signed index."""
+    """Whether it comes with the package, or is a centre's: in its directory or signed index."""
     if item.signed:
         return True
     packaged = assets.packaged_dir()
@@ -309,8 +302,7 @@ def _memory() -> Path:
 
 
 def remembered() -> set[str]:
-    """What the user has trusted, each at its place, for what it names may lie beside it; nothing if
-    somebody else could have written that."""
+    """What the user has trusted, each at its place; nothing if others could have written that."""
     path = _memory()
     try:
         if not path.is_file() or not only_owner_writes(path):

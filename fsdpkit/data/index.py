@@ -142,8 +142,7 @@ def check_fits(
     *,
     source_prefix: str = "",
 ) -> None:
-    """Raises ConfigError when `index` is for another task, or made with another tokenizer or
-    prefix."""
+    """Raises ConfigError when `index` has another task, tokenizer or prefix."""
     if index.fields != fields:
         other = "span-corruption" if fields == 1 else "pairs"
         raise ConfigError(

@@ -151,8 +151,7 @@ def _skip_paragraph(file: BinaryIO) -> None:
 
 
 def _blocks(file: BinaryIO, piece: FilePiece) -> Iterator[tuple[int, Iterator[tuple[int, bytes]]]]:
-    """The lines of a piece, numbered from 1, without their ends, and how many bytes they took;
-    some BATCH_BYTES at a time."""
+    """A piece's lines, numbered from 1, without ends, and their bytes; some BATCH_BYTES a time."""
     file.seek(piece.start)
     number = 1
     while (at := file.tell()) < piece.end:

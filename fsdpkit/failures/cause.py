@@ -14,8 +14,7 @@ class Cause:
 
     name: str
     sentence: str
-    """With {who} (a rank and its node, a node, or `the job`) and {words} (the line that shows it).
-    """
+    """With {who} (a rank and its node, a node, or `the job`) and {words} (the line shown)."""
     patterns: tuple[Pattern, ...] = ()
     statuses: frozenset[int] = frozenset()
     states: frozenset[str] = frozenset()

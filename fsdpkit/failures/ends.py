@@ -72,8 +72,7 @@ class Explanation(NamedTuple):
 
 
 def explain(end: ProcessEnd) -> Explanation | None:
-    """What ended a rank's process; None where it ended well, as it was asked to, or where nothing
-    tells that it ended by itself."""
+    """What ended a rank's process; None: it ended well, as asked, or perhaps not by itself."""
     if end.status in (0, STOPPED):
         return None
     if (unflushed := _output_closed(end)) is not None:
@@ -345,8 +344,7 @@ def follows(message: str) -> bool:
 
 
 def told(end: ProcessEnd, found: Explanation | None) -> str:
-    """What an agent puts on record of an end: the words that explain it for certain, else only how
-    the process ended. found: what explains it."""
+    """What an agent records of an end: the words that explain it for certain, else how it ended."""
     shown = found.shown if found is not None and found.shown.sure else None
     if shown is not None and shown.raised is not None:
         return ": ".join(filter(None, (shown.raised.type, shown.raised.message)))

@@ -324,8 +324,7 @@ _PARSERS = re.compile(
 
 
 def said(text: str) -> Iterator[Shown]:
-    """The causes that a process's own last words show, the more particular first. What Slurm and
-    the driver do to it is theirs to tell."""
+    """The causes that a process's own last words show, the more particular first."""
     return shown_in(text, "rank", without_quotes(text), below=Level.OUTSIDE)
 
 

@@ -74,8 +74,7 @@ def refused_by_hydra(text: str) -> Shown | None:
 
 
 def last_line(text: str) -> tuple[TracebackLine, TracebackLine | None] | None:
-    """Whatever was written last, and the last that looks like an error, if that is another; they
-    need have nothing to do with the end."""
+    """The last that was written, and the last that looks like an error, if that is another."""
     lines, offset = _last_lines(text)
     lines = [
         msgspec.structs.replace(line, begin=line.begin + offset, end=line.end + offset)

@@ -66,8 +66,7 @@ class Pattern(NamedTuple):
 
 
 def stands_in(text: str, words: str) -> bool:
-    """Whether each part of the words, which `…` parts, follows the one before it; `^`: whether the
-    text begins so."""
+    """Whether the parts of the words around `…` follow one another; `^`: from the text's start."""
     if words.startswith("^"):
         return text.startswith(words[1:])
     at = 0

@@ -24,8 +24,7 @@ _INNERMOST = 6
 
 
 def current_thread(stacks: str) -> list[Frame]:
-    """The calls of the thread that was asked, or that crashed, the innermost first; those of all
-    threads where none is marked as such."""
+    """The calls of the thread that was asked, or crashed, innermost first; else of all threads."""
     _, marked, thread = stacks.partition("Current thread ")
     calls = _FRAME.findall(thread.partition("\n\n")[0] if marked else stacks)
     return [Frame(file, int(line), function) for file, line, function in calls]

@@ -53,8 +53,7 @@ class ProgressLine:
 
 
 def _has_notebook() -> bool:
-    """Whether this process is a kernel, which shows what it is handed; IPython on a terminal is a
-    terminal."""
+    """Whether this is a kernel, which shows what it is handed; IPython in a terminal is none."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None

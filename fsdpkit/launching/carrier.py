@@ -10,8 +10,7 @@ from fsdpkit.launching.listening import own_address
 
 
 def carrier_of(host: str) -> Callable[[], bool]:
-    """Asks whether the interface with the address of `host` on this node has a carrier; True if
-    unknown."""
+    """Asks whether the interface with the address of `host` here has a carrier; True: unknown."""
     address = own_address(host)
     name = next(
         (

@@ -123,8 +123,7 @@ class Conductor:
             self._judge(now)
 
     def _forgive_own_absence(self, now: float) -> None:
-        """Silence while we did not listen does not count: the job was suspended, or the disk
-        stalled."""
+        """Silence while we did not listen (suspended, a stalled disk) does not count."""
         gap_s = now - self._ticked_s if self._ticked_s else 0.0
         self._ticked_s = now
         if gap_s > _ABSENT_S:
@@ -201,7 +200,7 @@ class Conductor:
             return None
         self._look_s = now + _UNREACHED_LOOK_S
         records = (failure.record for failure in failures_in(self.attempt))
-        return next((each for each in records if each and each.cause == PORTS_BLOCKED), None)
+        return next((each for each in records if each.cause == PORTS_BLOCKED), None)
 
     def _run(
         self,
@@ -331,8 +330,7 @@ class Conductor:
 
 
 def ends_at(task: TaskPaths) -> float | None:
-    """When Slurm ends the job, in seconds since the epoch, as the batch shell has asked it after
-    the warning."""
+    """When Slurm ends the job, in seconds since the epoch, asked after the warning."""
     with contextlib.suppress(OSError, ValueError):
         return float(read_text(task.ends_at))
     return None

@@ -43,8 +43,7 @@ def skip_destructors(environ: Mapping[str, str]) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """End an agent whose threads have ended and whose files are written: only handlers registered
-    with `atexit` remain."""
+    """End an agent whose threads and files are done: only `atexit` handlers remain."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

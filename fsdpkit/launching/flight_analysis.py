@@ -231,8 +231,7 @@ def _stuck(dumps: Mapping[int, Dump]) -> list[Stuck]:
 
 
 def _first(group: _Group, calls: Mapping[int, Mapping[int, Entry]]) -> Stuck | None:
-    """The earliest collective that ranks called differently or that one waits in, and where the
-    others are."""
+    """The earliest collective called differently, or that a rank waits in; where the others are."""
     is_open = {rank: [n for n, e in by.items() if not _is_done(e)] for rank, by in calls.items()}
     differing = _differing(calls)
     numbers = [number for some in is_open.values() for number in some] + differing

@@ -167,8 +167,7 @@ class LoadedTorch:
 
     aside: SetAside
     limit_s: float
-    """How long a server may take to answer. A slow file server slows the other imports, too: it is
-    a multiple of this import."""
+    """How long a server may take to answer: a multiple of this import, as others are slow, too."""
 
 
 def load(variables: Mapping[str, str], inherited: Collection[int]) -> LoadedTorch:

@@ -21,8 +21,7 @@ _NO_EXECUTABLE = 0xFFFFFFFF
 
 
 def adopt_orphans(on: bool = True) -> None:
-    """Become the parent of every descendant whose own parent ends, in place of process 1; or, off,
-    leave them to the next one above that does."""
+    """Become the parent of every orphaned descendant, in place of process 1; off: no longer."""
     _prctl(_SET_CHILD_SUBREAPER, int(on))
 
 

@@ -58,8 +58,7 @@ class Link:
         self.orders: queue.Queue[Order] = queue.Queue()
         self.broken: Exception | None = None
         self.silent_s = 0.0
-        """How long the head's agent has not answered, while this process was running: a job that
-        is suspended hears nothing, either."""
+        """How long the head's agent has not answered, while this process was running."""
         self._tick_s = every_s
         self._exchanges = self._seen = self._numbered = self._told = 0
         self._said: list[Said] = []
@@ -89,8 +88,7 @@ class Link:
         self.line.nudge()
 
     def meeting(self, launch: int, within_s: float) -> tuple[str, int]:
-        """Where the ranks of this launch meet: host and port. Raises NodeError if it is not
-        announced."""
+        """Where the ranks of this launch meet: host and port. Raises NodeError if unknown."""
 
         deadline = time.monotonic() + within_s
         # No lock: a signal handler may end this wait with an exception at any point.

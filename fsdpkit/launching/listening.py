@@ -41,8 +41,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_among(host: str, ports: str) -> socket.socket:
-    """On a free one of the ports FIRST-LAST that the site opens between its nodes, if it names any.
-    Raises OSError."""
+    """On a free one of the site's ports FIRST-LAST, if it names any. Raises OSError."""
     if not ports:
         return listen(host, 0)
     first, last = map(int, ports.split("-"))

@@ -36,8 +36,7 @@ class Losses:
 
     @property
     def maybe_gone(self) -> set[str]:
-        """The lost nodes, but for those that only a head node lost which was cut off itself. Slurm
-        may not know of them yet."""
+        """The lost nodes, but for those that only a head node lost which was cut off itself."""
         return {node for lost in self.lost if not self._head_was_cut_off(lost) for node in lost}
 
     @property

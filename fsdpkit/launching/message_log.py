@@ -18,8 +18,7 @@ from fsdpkit.launching.policy import Report
 from fsdpkit.launching.reach import Door, Reached
 
 _LINGER_S = 10.0
-"""With link.CLOSE_S an agent is gone before the batch shell, 20 s after the verdict, kills the
-step."""
+"""With link.CLOSE_S an agent goes before the batch shell kills the step, 20 s after the verdict."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):

@@ -123,8 +123,7 @@ def _settings(environ: Mapping[str, str]) -> tuple[LaunchSettings, int, dict[str
 
 
 def handle_warnings(task: TaskPaths) -> set[int]:
-    """Treat the signal that Slurm sends before it ends a step as a request for a last
-    checkpoint. Returns the signals received, as they come."""
+    """Take Slurm's warning as a request for a last checkpoint. Returns signals as they come."""
     received: set[int] = set()
 
     def heed(number: int, _: object) -> None:

@@ -35,8 +35,7 @@ _KILLED_S = 2.0
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command gets: as JSON on standard input, and as FSDPKIT_EVENT, FSDPKIT_RUN_ID, …,
-    where None is empty."""
+    """What the command gets: JSON on standard input, and FSDPKIT_EVENT, …, where None is empty."""
 
     event: Event
     run_id: str

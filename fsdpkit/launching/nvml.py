@@ -25,8 +25,7 @@ class _Gpu:
         self._nvml, self._handle = nvml, handle
 
     def ask(self, what: str, *words: Any, **named: Any) -> Any:
-        """The answer of `nvmlDeviceGet…`; words: NVML's constants by their names. None where this
-        GPU, or this package, does not support it."""
+        """The answer of `nvmlDeviceGet…`; words: NVML's constants' names. None: not supported."""
         with contextlib.suppress(self._nvml.NVMLError, AttributeError):
             known = [getattr(self._nvml, word) for word in words]
             return getattr(self._nvml, f"nvmlDeviceGet{what}")(self._handle, *known, **named)

@@ -165,8 +165,7 @@ class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 2
     head: str = ""
     losses: tuple[tuple[str, ...], ...] = ()
-    """Nodes that were lost on the way, though the attempt may have gone on without them: those of
-    one launch together."""
+    """Nodes lost on the way, though the attempt may have gone on: those of one launch together."""
     accusers: tuple[str, ...] = ()
     """Nodes on record with the word that the head node does not answer."""
     cut_off: bool = False

@@ -63,8 +63,7 @@ def run_checks(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check_software(environ: Mapping[str, str]) -> dict[str, str]:
-    """torch can be imported (torchrun needs it in this process anyway); versions, to be compared
-    between nodes."""
+    """torch can be imported (torchrun needs it here anyway); versions, compared between nodes."""
     try:
         import torch
 
@@ -247,8 +246,7 @@ def check_clock(environ: Mapping[str, str]) -> float:
 
 
 def check_limits(environ: Mapping[str, str]) -> dict[str, int | None]:
-    """What ranks may lock, open and use (`machine.limits`). A low limit is only a warning, since it
-    may still suffice."""
+    """What ranks may lock, open and use (`machine.limits`); a low limit is only a warning."""
     found = machine.limits()
     locked = found["memlock_bytes"]
     if locked is not None and locked < _MEMLOCK_BYTES and machine.infiniband_ports():

@@ -121,8 +121,7 @@ def _check_gpu_health(states: Sequence[GpuState], environ: Mapping[str, str]) ->
 
 
 def check_gpu_model(environ: Mapping[str, str]) -> str | None:
-    """The model of the GPUs, so that a run's measurements can be attributed to it; None if ranks
-    run on CPU cores, or NVML does not say."""
+    """The GPUs' model, as a record of what was measured on; None: CPU cores, or unknown."""
     if environ.get("FSDPKIT_DEVICE") == "cpu":
         return None
     names = {name for name, _ in nvml.capabilities(environ) if name}

@@ -195,8 +195,7 @@ def _above_standard(descriptor: int) -> int:
 
 
 def same_interpreter(executable: str) -> bool:
-    """Whether it is this Python in this environment; a virtual one is recognised by its
-    directory."""
+    """Whether it is this Python in this environment; a virtual one is known by its directory."""
     here = os.path.realpath(os.path.dirname(sys.executable))
     there = os.path.realpath(os.path.dirname(executable))
     return there == here and os.path.realpath(executable) == os.path.realpath(sys.executable)

@@ -50,8 +50,7 @@ class RunDirectoryLogs(LogsSpecs):
                     kept.unlink()
 
     def drop_empty(self) -> None:
-        """Remove files that stayed empty: they count on a shared file system, and most ranks print
-        nothing."""
+        """Remove files that stayed empty: they count in a quota, and most ranks print nothing."""
         for file in self._files:
             with suppress(OSError):
                 if file.stat().st_size == 0:

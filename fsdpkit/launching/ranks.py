@@ -247,8 +247,7 @@ def _raising_on_alarm(interrupted: Callable[[], str | None]) -> Iterator[None]:
 
 @contextmanager
 def _every_node_alike() -> Iterator[None]:
-    """Tells torchelastic to number the ranks itself: equally many per node, in the order of
-    nodes."""
+    """Tells torchelastic to number the ranks itself: as many on each node, in their order."""
     name = "TORCH_ELASTIC_WORKER_IDENTICAL"
     before = os.environ.get(name)
     os.environ[name] = "1"

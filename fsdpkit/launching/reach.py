@@ -119,8 +119,7 @@ class Ways:
         self._over = True
 
     def way(self, head: str, tried: Mapping[str, Reached]) -> Way:
-        """What follows from what the other nodes met, by their names. Who did not answer says
-        nothing."""
+        """What follows from what other nodes met, by name. Who did not answer says nothing."""
         assert self._interfaces is not None
         if not (failed := _of_first(tried, CHOSEN)):
             return Way()

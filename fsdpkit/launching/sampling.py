@@ -77,8 +77,7 @@ def sampling(path: Path, interval_s: float, printed: PrintedSoFar) -> Iterator[N
 
 
 def steps_made(where: str | os.PathLike[str] | None) -> int | None:
-    """By the optimizer of local rank 0 in this launch, whose heartbeats are there; see
-    at_start/in_rank.py."""
+    """By local rank 0's optimizer in this launch, from its heartbeats; see at_start/in_rank.py."""
     with contextlib.suppress(OSError):
         if where is not None:
             return int.from_bytes(Path(where, "steps-0").read_bytes()[:8], sys.byteorder) or None

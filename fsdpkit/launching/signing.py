@@ -53,8 +53,7 @@ _taken = _Taken()
 
 
 def take_secret(environ: MutableMapping[str, str]) -> None:
-    """Remove the secret from the environment, so that no rank and no command of the job is started
-    with it."""
+    """Take the secret out of the environment: no rank and no command of the job gets it."""
     _taken.text = environ.pop(VARIABLE, None)
 
 

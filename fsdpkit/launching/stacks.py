@@ -49,8 +49,7 @@ class RankProcess(NamedTuple):
     """Standard output and error, open in this process, too."""
 
     def printed_bytes(self) -> list[int]:
-        """So far, by the places in the open files: no file system is asked. Raises ValueError once
-        they are closed."""
+        """So far, by the open files' positions, not their system's. Raises ValueError if closed."""
         return [os.lseek(file.fileno(), 0, os.SEEK_CUR) for file in self.output]
 
 

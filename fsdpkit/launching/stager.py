@@ -29,6 +29,6 @@ def packed() -> bytes:
 
 
 def main() -> int:
-    """Print it in base64: some 20 of the 128 KiB that Linux lets a variable have."""
+    """Print it in base64: half of the 128 KiB that Linux lets a variable have."""
     sys.stdout.write(base64.b64encode(packed()).decode())
     return 0

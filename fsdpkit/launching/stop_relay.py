@@ -20,8 +20,7 @@ from fsdpkit.runs.heartbeat import HeartbeatDir
 ENDED_IN_TIME = 143
 """Exit status (128 + SIGTERM) for ranks that were ended because the job's time is up."""
 _TO_REQUEUE_S = 20.0
-"""Between the end of the ranks and that of the job: the agents leave, the batch shell decides and
-calls scontrol."""
+"""Between the ranks' end and the job's: agents leave, the batch shell decides, calls scontrol."""
 _HARDLY_ANY_S = 10.0
 """With so little time left a script with a handler of its own is already saving."""
 
@@ -32,8 +31,7 @@ class StopRelay:
     def __init__(
         self, directory: HeartbeatDir, record: Callable[..., Any], signals: Collection[int] = ()
     ) -> None:
-        """signals: those that this agent has received, as they come; Slurm sends them to all
-        processes of a step."""
+        """signals: that this agent has received; Slurm sends them to all processes of a step."""
         self._dir, self._record, self._signals = directory, record, signals
         self._ranks: Sequence[RankProcess] = ()
         self._warned: list[RankProcess] = []
@@ -64,8 +62,7 @@ class StopRelay:
 
     @property
     def left_by_handler(self) -> bool:
-        """Whether a script that was warned has a handler of its own, so that it left because of
-        the warning."""
+        """Whether a warned script has a handler of its own, so that it left because of it."""
         return any(not self._dir.unheard(rank.local_rank).exists() for rank in self._warned)
 
     def overdue(self) -> str | None:

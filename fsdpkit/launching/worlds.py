@@ -16,8 +16,7 @@ from fsdpkit.runs.reading import read_text
 
 
 def wrong_world(node: HeartbeatDir, ranks: Sequence[RankProcess]) -> tuple[int, str] | None:
-    """A rank whose process group is not the job's, and what its script did; None if there is no
-    such rank."""
+    """A rank whose process group is not the job's, and what its script did; None: no rank."""
     for rank in ranks:
         kind, _, why = _noted(node.world(rank.local_rank)).partition(" ")
         if kind == "wrong":

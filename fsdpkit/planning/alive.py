@@ -24,8 +24,7 @@ class _Alive:
 
 
 class AliveBlocks:
-    """Writes births and deaths to a tape, and what kinds of blocks the living ones turn out to
-    be."""
+    """Writes births and deaths to a tape, and what kinds of blocks the living turn out to be."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape

@@ -113,8 +113,7 @@ class Allocator:
         self._cache(self._merge(piece))
 
     def give_back(self) -> None:
-        """Return to the device what it can be given back: whole segments, or whole steps of an
-        expandable one."""
+        """Give back to the device what is free: whole segments, or steps of an expandable one."""
         for piece in [self._at[start] for cached in self._cached.values() for _, start in cached]:
             if self.expandable:
                 self._unmap(piece)

@@ -131,8 +131,7 @@ def one_child() -> Iterator[None]:
 
 
 def tape_apart(asked: AskedStep) -> Taped:
-    """`taping.tape_of` in a child. Raises what that does, ModuleNotFoundError without torch, and
-    ChildEnded where nothing can be taped."""
+    """`taping.tape_of` in a child. Raises as it does, ModuleNotFoundError, and ChildEnded."""
     if find_spec("torch") is None:  # a child that lacks it could not say so
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
     dump = ""

@@ -43,8 +43,7 @@ def not_compiled() -> Iterator[None]:
 
 @contextmanager
 def followed(recorder: Recorder, *, as_graphs: bool) -> Iterator[None]:
-    """Functions that are compiled are taped by `recorder`: as their graphs, or as they are written,
-    with a note."""
+    """`recorder` tapes compiled functions as their graphs, or as written, with a note."""
     global _following
     _following = _Follower(recorder, as_graphs)
     own = (compilation, "_compiled", lambda function, *_, **__: _stand_in(function))
@@ -56,8 +55,7 @@ def followed(recorder: Recorder, *, as_graphs: bool) -> Iterator[None]:
 
 
 def _compile(model: Any = None, **how: Any) -> Any:
-    """In the place of torch.compile. A module stays what it is, so that its class and the paths of
-    its weights do."""
+    """In place of torch.compile; a module stays what it is, with its class and weights' paths."""
     if model is None:
         return functools.partial(_compile, **how)
     if not isinstance(model, nn.Module):

@@ -15,8 +15,7 @@ _HOUR_S = 3600
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the whole training where its length is predicted; `most`: of one job's whole time
-    limit."""
+    """Of the whole training where its length is predicted; `most`: of one job's time limit."""
 
     gpus: int
     """That are charged for: those of whole nodes where jobs get whole nodes, spare ones too."""

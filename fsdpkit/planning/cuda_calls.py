@@ -30,8 +30,7 @@ _is_cuda = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 def cuda_is(
     device: torch.device, memory: int = 0, capability: tuple[int, int] | None = None
 ) -> Iterator[None]:
-    """`cuda` means this device inside: the host, or the pretended one of a card with so many bytes
-    of memory."""
+    """`cuda` means this device inside: the host, or a pretended one with so many bytes."""
     changes = [
         *_answers(memory, capability or (9, 0)),
         (torch, "is_autocast_enabled", _of_device(torch.is_autocast_enabled, device)),

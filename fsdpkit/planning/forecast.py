@@ -48,8 +48,7 @@ TRAINER = Path("examples") / "T5-fsdp" / T5_TRAINER
 
 @dataclass(frozen=True)
 class By:
-    """What a speed is to rest on: a `file`, else what runs have measured unless `learned` is
-    False, else published figures."""
+    """What a speed rests on: a `file`, else runs, unless `learned` is False, else data sheets."""
 
     file: Path | None = None
     learned: bool = True

@@ -16,15 +16,13 @@ _OF_BACKWARD = ("backward", "recompute")
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes of activations and scores when backward begins, in the last step; by layer, the largest
-    first."""
+    """Bytes of activations and scores at the last backward's begin, by layer, largest first."""
 
     by_layer: dict[str, int]
     checkpointed: tuple[str, ...]
     """Layers whose forward runs again within backward."""
     inside: dict[str, int]
-    """Of those layers what they keep beside the result that they hand on: nothing, if all is well
-    and nothing is kept by policy."""
+    """Of those layers what they keep beside the result: nothing, if all is well."""
     again: int
     """What the largest of them makes anew for its backward."""
 

@@ -23,8 +23,7 @@ from fsdpkit.runs.caches import cache, cached
 from fsdpkit.runs.predicted import Predicted
 
 NARROW = 0.9
-"""From this share of what is usable on, a job that fits is said to hardly fit: plans are computed,
-and not measured on a GPU."""
+"""From this share of the usable on, a job is said to hardly fit: plans are not measurements."""
 
 _OF_TRAINING = ("batch_size", "micro_batch", "loss", "grad_clip", "sharding", "precision")
 _OF_DATA = ("source_length", "target_length", "multiple", "packing")

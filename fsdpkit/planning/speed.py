@@ -33,8 +33,7 @@ _LEFT_OUT = {
     "other": (0.55, 0.45),
     "AMD": (0.7, 0.25),
 }
-"""Standard deviations of the logarithm of a step's time, slower and faster, for what the model
-leaves out."""
+"""Standard deviations of log(step time), slower and faster, for what the model leaves out."""
 _HOST = ("launch_s", "collective_s")
 """Rates that depend on the host, and on what a program does between two kernels."""
 _HOST_BOUND = 1.25
@@ -183,16 +182,14 @@ def in_words(cause: Cause | str) -> str:
 
 
 def nearest(work: StepWork, calibration: SpeedCalibration) -> tuple[Expected, MeasuredStep | None]:
-    """What is expected by the run whose ratio to the job is least in doubt, and that run; None of a
-    machine without runs, by its rates alone."""
+    """What is expected by the run that leaves least doubt, and that run; None: of no run."""
     samples = calibration.samples or (None,)
     found = [(_expected(work, calibration.machine, sample), sample) for sample in samples]
     return min(found, key=lambda each: each[0].slower + each[0].faster)
 
 
 def _expected(work: StepWork, machine: MachineRates, sample: MeasuredStep | None) -> Expected:
-    """The step's time, and how far the rates' doubts reach: each one at both of its ends, since a
-    slope may be zero at a kink."""
+    """The step's time, and how far the rates' doubts reach, each at both of its ends."""
     if sample is not None and sample.work == work:
         return Expected(sample.step_s, 0.0, 0.0)
     plain = machine.rates()

@@ -234,8 +234,7 @@ def save(calibration: SpeedCalibration, path: Path, torch: str | None = None) ->
 
 
 def load(path: Path) -> tuple[SpeedCalibration, str | None]:
-    """A calibration, and the torch it is of. Raises NotFoundError where there is none, ConfigError
-    for one that is not to be read."""
+    """A calibration, and the torch it is of. Raises NotFoundError, ConfigError for no such file."""
     try:
         whole = msgspec.json.decode(read_bytes(path, _MOST_BYTES), type=_File)
     except FileNotFoundError as error:

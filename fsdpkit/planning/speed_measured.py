@@ -203,8 +203,7 @@ def _of(paths: RunPaths, record: RunRecord) -> MeasuredSpeed | None:
 
 
 def _job_of(job: Mapping[str, Any], paths: RunPaths, record: RunRecord) -> dict[str, Any] | None:
-    """By which the run's step is known: what the T5 trainer read, or the plan of another script;
-    None of a script that was not planned."""
+    """By which the run's step is known: the T5's settings, or a script's plan; None: unplanned."""
     table, entry = job.get("training"), str(job.get("entry", T5_TRAINER))
     if not isinstance(table, dict) or Path(entry).name != T5_TRAINER:
         planned = predicted_of(paths)

@@ -202,8 +202,7 @@ def _next_unit(coming: list[tuple[str, int]], size: int, otherwise: str) -> str:
 
 
 def _fused(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """With what Inductor would fuse put together: it leaves products, attention and the optimizer
-    as they are."""
+    """As Inductor would fuse it: products, attention and the optimizer stay as they are."""
 
     def kin(one: Operation) -> object:
         if isinstance(one, Computation) and one.kind == "other" and one.phase != "optimizer":

@@ -229,8 +229,7 @@ _OF_CUDNN = "what cuDNN keeps of recurrent layers it does not say: it is estimat
 
 
 def _on_meta(model: nn.Module) -> nn.Module:
-    """The model without values, in place; weights that are tied stay so, which `Module.to` unties
-    on its way to the meta device."""
+    """The model without values, in place; tied weights stay so, which `Module.to` unties."""
     made: dict[int, Tensor] = {}
     for module in model.modules():
         tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)

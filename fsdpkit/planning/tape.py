@@ -95,8 +95,7 @@ class TapedCollective:
 
 @dataclass
 class Tape:
-    """`blocks` by birth; `work` in the order in which the host issued it; `steps` marks where each
-    step ended, as an event number."""
+    """`blocks` by birth; `work` in the host's order; `steps`: each step's end, an event number."""
 
     blocks: list[MemoryBlock] = field(default_factory=list)
     work: list[Operation | TapedCollective] = field(default_factory=list)
@@ -110,8 +109,7 @@ class Tape:
     groups: dict[str, int] = field(default_factory=dict)
     """Groups of ranks that sent anything, each with its size: a communicator each."""
     assumed: list[str] = field(default_factory=list)
-    """Values that the host read from the device, which has none here, and sizes that depend on
-    some: what they were taken for, and where."""
+    """Values that the host read from the device, and sizes by them: what was taken, and where."""
     samples: int = 0
     """Of one rank in a step, as the next; 0: not known."""
     tokens: int = 0

@@ -24,7 +24,7 @@ from fsdpkit.config.array_tasks import text
 from fsdpkit.config.script_source import read_source, reads_settings, settings_named, syntax_of
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.training.problems import problems
-from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.errors import FsdpkitError, UsageError, storage_errors
 from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.forecast import work_on_tape
 from fsdpkit.planning.outside import SAFE
@@ -61,8 +61,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--tune` answers. `fits` False: nothing that was tried does, and this misses by the
-    least."""
+    """What `--tune` answers. `fits` False: nothing tried does, and this misses by the least."""
 
     fits: bool
     sets: tuple[str, ...]
@@ -97,14 +96,12 @@ T5 = Allowed(frozenset({*SHARDING, LOSS, MICRO, BATCH}))
 def allowed_by(entry: Path) -> Allowed:
     """Of what could be chosen, the settings that a script has a use for: those that its source, or
     that of a module beside it, names; of one that reads no [training], how it is sharded."""
-    try:
+    with storage_errors(entry, "read", FsdpkitError):
         source = read_source(entry)
         tree = None if source is None else syntax_of(source)
         if tree is not None and not reads_settings(tree, entry.parent):
             return Allowed(frozenset(SHARDING), reads=False, name=entry.name)
         named = None if tree is None else settings_named(tree, entry.parent)
-    except OSError as error:
-        raise FsdpkitError(f"{entry} cannot be read: {error.strerror}") from error
     keys = {*SHARDING, MICRO, BATCH}
     if named is not None:
         keys = {key for key in keys if key.split(".")[1] in named}
@@ -370,8 +367,7 @@ class _Search:
     # The answer in words
 
     def sets_of(self, trial: _Trial) -> tuple[str, ...]:
-        """`--set` values that make the job's settings the trial's: what differs, of the keys that
-        may be chosen."""
+        """`--set` values that make the job's settings the trial's: those keys that differ."""
         chosen = trial.place.chosen()
         now = self._start(trial.place.nodes, chosen[BATCH]).chosen() | {BATCH: self.batch}
         return tuple(
@@ -381,8 +377,7 @@ class _Search:
         )
 
     def choices(self, best: _Trial) -> Iterator[Choice]:
-        """Each setting of the answer against its other values that were tried with the rest as it
-        is."""
+        """Each setting of the answer against its other values, tried with the rest as it is."""
         mine = best.place.chosen()
         for key, values in best.place.values.items():
             if len(values) < 2:

@@ -53,8 +53,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True, tag="collective"):
 
     kind: CollectiveKind
     bytes: int
-    """Of the whole tensor in the type that is sent: what each rank has after an all-gather, or had
-    before a reduce-scatter or all-reduce."""
+    """Of the whole tensor in the type that is sent, after an all-gather, before a reduction."""
     group_size: int
     group_per_node: int
     """How many of the group's ranks share a node: equal to `group_size` inside a node, 1 where each
@@ -81,13 +80,11 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True):
 
     operations: tuple[Operation, ...]
     tokens: int
-    """Of one rank in one step, as the run's `tokens_per_s` counts them: padding too, and of an
-    encoder-decoder sources and targets."""
+    """Of one rank in one step, as `tokens_per_s` counts: padding too; sources and targets."""
     samples: int
     """Sequences of one rank in one step."""
     model_flops: int
-    """Of one rank in one step, as MFU counts them: matrix products and attention, backward twice
-    forward, nothing recomputed."""
+    """Of one rank in one step, as MFU counts: products and attention; nothing recomputed."""
     ranks: int
     ranks_per_node: int
     gathers_ahead: int | None = 2

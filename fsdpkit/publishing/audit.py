@@ -15,7 +15,7 @@ from typing import Literal
 
 from fsdpkit.config.published.centre import open_centre
 from fsdpkit.config.published.index import PublishedIndex
-from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.errors import NotFoundError, storage_errors
 from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, read_all
 
 WEEK_S = 7 * 86400
@@ -62,8 +62,7 @@ class AuditReport:
 
 
 def audit(centre: Path, weeks: int, now_s: float | None = None) -> AuditReport:
-    """Of the last weeks, this one included. Raises NotFoundError where the centre has no folder for
-    records, StorageError, ConfigError."""
+    """Of the last weeks, with this one. Raises NotFoundError, StorageError, ConfigError."""
     now_s = time.time() if now_s is None else now_s
     folder = centre / FOLDER
     if not folder.is_dir():
@@ -101,14 +100,12 @@ def _line(line: _Line, counted: _Counted) -> UsedVersion:
 def _records(folder: Path) -> tuple[list[tuple[int, SharedRecord]], Counter[str]]:
     found: dict[tuple[int, str], list[SharedRecord]] = {}
     left_out: Counter[str] = Counter()
-    try:
+    with storage_errors(folder, "read"):
         for owner, record in read_all(folder):
             if isinstance(record, str):
                 left_out[record] += 1
             else:
                 found.setdefault((owner, record.run), []).append(record)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be read: {error.strerror}") from error
     records = []
     for (owner, _), ones in found.items():
         tasks = [record for record in ones if record.task is not None]

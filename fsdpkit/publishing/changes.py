@@ -179,8 +179,7 @@ def withdraw(
 
 
 def _entry(index: PublishedIndex, name: str) -> IndexEntry:
-    """By `NAME`, or `KIND/NAME` where two kinds have one of that name. Raises NotFoundError,
-    UsageError."""
+    """By `NAME`, or `KIND/NAME` where two kinds have it. Raises NotFoundError, UsageError."""
     kind, slash, bare = name.rpartition("/")
     if slash and kind not in KINDS:
         raise UsageError(f"{name}: before the slash stands one of {', '.join(KINDS)}")

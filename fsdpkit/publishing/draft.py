@@ -163,8 +163,7 @@ def _unknown(live: LiveCluster, login: LoginNode, made: Making) -> Iterator[str]
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to ask a partition: for nodes of which kinds (none: of unknown ones), how many it
-    has, and why it is not chosen by itself."""
+    """One way to ask a partition: for which kinds (none: unknown), how many, why not by itself."""
 
     kinds: tuple[Kind, ...]
     count: int
@@ -192,8 +191,7 @@ class Making:
     """Node types and partitions of a profile, which name one another."""
 
     def __init__(self, live: LiveCluster, host: str = "", *, everything: bool = False) -> None:
-        """host: the login node. everything: what a profile would not need to say too, to compare
-        one with."""
+        """host: the login node. everything: also what a profile need not say, for a comparison."""
         self.live = live
         self.host = host
         self.everything = everything
@@ -311,8 +309,7 @@ class Making:
         return kind.constraint if mixed else None
 
     def _qos_of_jobs(self, live: LivePartition) -> dict[str, Any]:
-        """The one that jobs there must have; of several, all, unless a job without a word has one
-        of them."""
+        """The one that jobs there need; of several, all, unless a default of theirs is one."""
         allowed = [name for name in live.allowed_qos or () if _NAME.fullmatch(name)]
         if not allowed or not self.live.enforces("qos") or self._defaults() & {*allowed}:
             return {}

@@ -206,8 +206,7 @@ _TELLING = ("gpu_type", "gpus", "cpus", "memory_mb", "nodes", "arch", "features"
 
 
 def _likeness(ours: NodeType, theirs: NodeType) -> tuple[bool, ...]:
-    """How much two kinds of nodes agree: on having GPUs, then in what ours says, the telling facts
-    first, then in what neither says."""
+    """How much two kinds of nodes agree: on having GPUs, then in what ours says, then in theirs."""
     gpus = ours.vendor != "none" and ours.gpus != 0
     same = [getattr(ours, field) == getattr(theirs, field) for field in _TELLING]
     said = [getattr(ours, field) not in (None, []) for field in _TELLING]

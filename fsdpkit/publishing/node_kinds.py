@@ -47,8 +47,7 @@ _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
 
 
 def gpu_kinds(live: LiveCluster) -> list[Kind]:
-    """The kinds of a cluster's nodes, those with most GPUs first; nodes with two types of GPU are
-    of two kinds."""
+    """The kinds of nodes, most GPUs first; a node with two types of GPU is of two kinds."""
     groups: dict[_Key, list[LiveNode]] = {}
     for node in live.all_nodes:
         for kind, count in node.gpus or ((None, 0),):

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.bounded import DETAILS_BYTES, read_bytes
-from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.errors import UsageError, storage_errors
 
 _EXCHANGE = 2  # RENAME_EXCHANGE, renameat2(2)
 _AT_FDCWD = -100
@@ -80,14 +80,12 @@ def _refuse_others(kind: MadeDirectory, output: Path, force: bool) -> None:
             f"--output {output}: holds {strange[0]!r}, which no {kind.noun} put there, and it "
             f"would be lost: choose a directory that is the {kind.noun}'s alone"
         )
-    try:
+    with storage_errors(output, "read"):
         changed = sorted(
             name
             for name, path in present.items()
             if name in own and (path.is_symlink() or _sha256(path.read_bytes()) != own[name])
         )
-    except OSError as error:
-        raise StorageError(f"{output}: cannot be read: {error.strerror}") from error
     if changed and not force:
         raise UsageError(
             f"--output {output}: {changed[0]} was changed since it was exported, and that would be "
@@ -111,20 +109,17 @@ def _present_in(output: Path) -> dict[str, Path]:
         return {}
     if not output.is_dir():
         raise UsageError(f"--output {output}: is no directory")
-    try:
+    with storage_errors(output, "read"):
         return {
             path.relative_to(output).as_posix(): path
             for path in output.rglob("*")
             if path.is_symlink() or not path.is_dir()
         }
-    except OSError as error:
-        raise StorageError(f"{output}: cannot be read: {error.strerror}") from error
 
 
 def _make_anew(output: Path, files: Mapping[str, bytes]) -> None:
-    """Make a directory hold these files and nothing else. Raises StorageError, and then it is as it
-    was."""
-    try:
+    """Make a directory hold just these files. Raises StorageError; it is then as it was."""
+    with storage_errors(output, "written"):
         output.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
         try:
@@ -132,8 +127,6 @@ def _make_anew(output: Path, files: Mapping[str, bytes]) -> None:
             _put_in_place(fresh, output)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-    except OSError as error:
-        raise StorageError(f"{output}: cannot be written: {error.strerror}") from error
 
 
 def _fill(directory: Path, files: Mapping[str, bytes]) -> None:

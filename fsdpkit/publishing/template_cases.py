@@ -131,8 +131,7 @@ def fitting(site: LoadedSite, shape: Shape) -> Case | str:
 
 
 def plan_of(case: Case, template: Template | None) -> Plan:
-    """Raises UsageError where the profile does not accept the job. Without a template it is only
-    good for that question."""
+    """Raises UsageError where the profile refuses it. template None: only for that question."""
     site, shape = case.site, case.shape
     nodes, gpus = case.size
     account = site.profile.account.example
@@ -232,8 +231,7 @@ _HOPELESS = 10
 
 
 def rendered(cases: Sequence[Case], template: Template) -> Iterator[RenderedCase]:
-    """Each case in turn, up to the first that takes too long; only the first ten of a template that
-    refuses all of these."""
+    """Each case in turn, until one takes too long; ten of a template that refuses them all."""
     any_good = False
     for number, case in enumerate(cases):
         if number == _HOPELESS and not any_good:

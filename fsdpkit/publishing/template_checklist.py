@@ -49,8 +49,7 @@ class ChecklistPoint:
 
 
 def checklist(word: str) -> Iterator[ChecklistPoint]:
-    """Every point, in order, each as soon as it is known. Raises NotFoundError if there is no such
-    template."""
+    """Every point, in order, as soon as it is known. Raises NotFoundError: no such template."""
     try:
         template = load_template(folder_of(word))
     except ConfigError as error:

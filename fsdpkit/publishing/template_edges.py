@@ -14,8 +14,7 @@ from fsdpkit.config.template import Parameter
 from fsdpkit.publishing.template_pattern import allowed_texts
 
 _FEW = 7
-"""Edges of one parameter that meet each edge of every other; the rest of a long list of choices
-is tried once each."""
+"""Edges of one parameter that meet each edge of every other; further choices come once each."""
 _MOST = 64  # sets, for which all combinations are made
 _LARGE = 10**9
 

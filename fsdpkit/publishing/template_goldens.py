@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fsdpkit.config.site import load_site
 from fsdpkit.config.template import Template
-from fsdpkit.errors import FsdpkitError, NotFoundError, RenderError, StorageError
+from fsdpkit.errors import FsdpkitError, NotFoundError, RenderError, StorageError, storage_errors
 from fsdpkit.publishing.template_cases import RUN_DIR, SHAPES, Case, fitting, neutral, plan_of
 from fsdpkit.rendering.script import render
 from fsdpkit.runs.layout import write_atomically
@@ -55,8 +55,7 @@ def _case(name: str) -> Case:
 
 
 def problem_of(name: str, template: Template) -> str | None:
-    """How the golden script in the folder differs from what the template makes; None: not at
-    all."""
+    """How the folder's golden script differs from what the template makes; None: not at all."""
     path = golden_dir(template) / f"{name}{_SUFFIX}"
     try:
         now = golden_script(name, template)
@@ -86,7 +85,7 @@ def update(template: Template, names: Sequence[str]) -> list[str]:
     directory = golden_dir(template)
     if directory.is_symlink():
         raise StorageError(f"{directory} is a symbolic link: nothing is written where it leads")
-    try:
+    with storage_errors(directory, "written"):
         directory.mkdir(exist_ok=True)
         for name, text in scripts.items():
             path = directory / f"{name}{_SUFFIX}"
@@ -94,6 +93,4 @@ def update(template: Template, names: Sequence[str]) -> list[str]:
                 continue
             write_atomically(path, text, by_umask=True)
             changed.append(name)
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
     return changed

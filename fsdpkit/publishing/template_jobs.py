@@ -142,8 +142,7 @@ def _slurm_of(cluster: str | None) -> tuple[LoadedSite | None, str]:
 
 
 def _no_answer() -> str:
-    """Why no cluster can be asked, such as on a machine that only has Slurm's commands; empty: one
-    can."""
+    """Why no cluster can be asked, as with Slurm's commands alone; empty: one can."""
     try:
         answers_of(None).config()
     except SchedulerError as error:

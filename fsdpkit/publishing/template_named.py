@@ -9,8 +9,7 @@ from fsdpkit.config.template import Template, load_template
 
 
 def folder_of(word: str) -> str:
-    """What `load_template` takes for a word: a folder that exists by its whole path, else the
-    word, which then is a template's name."""
+    """For `load_template`: an existing folder by its whole path, else the word, a name."""
     if "/" in word or word in (".", "..") or os.path.isfile(Path(word) / "template.toml"):
         return os.path.abspath(word)
     return word

@@ -45,8 +45,7 @@ Looked = Generator[Problem, None, str]
 
 
 def seen_by(looked: Looked) -> tuple[list[Problem], str, bool]:
-    """What a check finds, what it says, and whether it could look. What it did not foresee is no
-    verdict."""
+    """What a check finds and says, and whether it could look; the unforeseen is no verdict."""
     problems: list[Problem] = []
     try:
         while True:

@@ -56,8 +56,7 @@ class TestedRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read_tested(template: Template) -> TestedRecord:
-    """What is on record; nothing where there is no file. Raises ConfigError for a file that cannot
-    be read, or is no such file."""
+    """What is on record; nothing without a file. Raises ConfigError for one that is none."""
     path = template.dir / FILE
     if not path.exists() and not path.is_symlink():
         return TestedRecord()

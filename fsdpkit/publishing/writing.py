@@ -224,8 +224,7 @@ def _write_versions(
 
 
 def _is_there(directory: Path, files: dict[str, bytes]) -> bool:
-    """Whether the version's folder holds these very files, as after a change that ended before its
-    index was written."""
+    """Whether the version's folder holds these files, as a change cut short has left them."""
     try:
         same = all(read_file(directory / n, len(c)) == c for n, c in files.items())
         names = {

@@ -84,8 +84,7 @@ def _cell(text: str) -> str:
 
 
 def with_block(text: str, block: str) -> str:
-    """`text`, a page with hand-written lines, with `block` in the place of what was made before, or
-    at its end."""
+    """The page `text` with `block` in the place of what was made before, or at its end."""
     made = f"{BEGIN}\n\n{block}\n\n{END}"
     place = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
     if place.search(text):

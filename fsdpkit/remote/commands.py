@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from fsdpkit.errors import NotFoundError, RemoteError, StorageError, UsageError
+from fsdpkit.errors import NotFoundError, RemoteError, UsageError, storage_errors
 from fsdpkit.remote import tree
 from fsdpkit.remote.connection import LoginConnection, connect
 from fsdpkit.remote.hosts import Host
@@ -58,8 +58,7 @@ def run_there(host: Host, words: Sequence[str], options: dict[str, Any]) -> int:
 
 
 def _lies_here(job: str) -> bool:
-    """Whether JOB is a file of this machine's: a name is the login node's, and so is a path from
-    its root."""
+    """Whether JOB is a file here: a name, and a path from the root, are the login node's."""
     return not job.startswith("/") and (job.endswith((".py", ".toml")) or "/" in job)
 
 
@@ -120,10 +119,8 @@ def _bring_report(
     if len(content) - head != size:
         raise RemoteError("the report did not arrive whole; run the command again")
     path = Path(options.get("output") or report_name(options))
-    try:
+    with storage_errors(path, "written"):
         write_atomically(path, content[head:], by_umask=True)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     if options.get("as_json"):
         # Spelt out, as the laptop has no msgspec; cli/report.py has its fields.
         answer = {

@@ -54,8 +54,7 @@ class LoginConnection:
         ]
 
     def ask(self, request: RemoteRequest, send: Callable[[IO[bytes]], None] | None = None) -> Any:
-        """The login node's answer; `send` writes what it reads. Raises RemoteError, and whatever
-        `send` raises."""
+        """The login node's answer; `send` writes to it. Raises RemoteError, and as `send`."""
         with (
             tempfile.TemporaryFile() as output,
             subprocess.Popen(
@@ -191,8 +190,7 @@ def _release(version: str) -> list[str]:
 
 
 def _options(host: Host) -> Iterator[str]:
-    """Of ssh, beside the person's configuration: one connection for all commands, and a dead one is
-    noticed within a minute."""
+    """Of ssh: one connection for all commands, and a dead one is noticed within a minute."""
     theirs = _configuration(host)
     if theirs.get("serveraliveinterval", "0") == "0":
         yield from ("-o", "ServerAliveInterval=15")

@@ -69,8 +69,7 @@ class Tree:
 
 
 def tree_of(directory: Path, most_mb: int) -> Tree:
-    """The tree around `directory`. Raises UsageError for a large one, and where git does not
-    answer; StorageError."""
+    """The tree around `directory`. Raises UsageError: too large, or git is silent; StorageError."""
     limit = Limit(most_mb * 1_000_000, MOST_FILES, "raise tree_mb of the host in hosts.toml")
     found = files_of(top_of(directory), limit)
     top = found.top
@@ -101,8 +100,7 @@ def _entry(top: Path, path: str) -> TreeEntry | None:
 
 
 def write_stream(tree: Tree, to: IO[bytes]) -> None:
-    """Manifest and contents, compressed. Raises StorageError for a file that is another by now, and
-    OSError."""
+    """Manifest and contents, compressed. Raises StorageError for a changed file, OSError."""
     manifest = tree.manifest
     with gzip.GzipFile(fileobj=to, mode="wb", compresslevel=3, mtime=0) as out:
         out.write(len(manifest).to_bytes(8, "big") + manifest)
@@ -129,8 +127,7 @@ def trees_dir() -> Path:
 
 
 def find_tree(digest: str) -> Path | None:
-    """The directory of the tree if it is there as it was sent; what a job added beside its files
-    does not matter."""
+    """The directory of the tree if it is there as sent; what a job adds beside is no matter."""
     _check_digest(digest)
     return next((place for place in _places(digest) if is_intact(place)), None)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.config.fields import doc
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.retry import Retry
@@ -19,91 +20,78 @@ from fsdpkit.config.template import TemplateManifest
 
 
 class RunNames(msgspec.Struct, frozen=True, kw_only=True):
-    id: Annotated[str, Meta(description="Name of the run, the last part of its directory.")]
-    dir: Annotated[str, Meta(description="The run directory, a whole path.")]
+    id: Annotated[str, doc("Name of the run, the last part of its directory.")]
+    dir: Annotated[str, doc("The run directory, a whole path.")]
     first_attempt: Annotated[
-        int, Meta(description="Number of the first attempt; above 0 in a run that was resumed.")
+        int, doc("Number of the first attempt; above 0 in a run that was resumed.")
     ]
 
 
 class TemplateNames(msgspec.Struct, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(description="Name of this template.")]
-    version: Annotated[str, Meta(description="Version of this template.")]
+    name: Annotated[str, doc("Name of this template.")]
+    version: Annotated[str, doc("Version of this template.")]
 
 
 class DigestNames(msgspec.Struct, frozen=True, kw_only=True):
-    template: Annotated[str, Meta(description="First 12 digits of the template's SHA-256.")]
-    site: Annotated[str, Meta(description="First 12 digits of the site profile's SHA-256.")]
-    job: Annotated[str, Meta(description="First 12 digits of the job's SHA-256.")]
+    template: Annotated[str, doc("First 12 digits of the template's SHA-256.")]
+    site: Annotated[str, doc("First 12 digits of the site profile's SHA-256.")]
+    job: Annotated[str, doc("First 12 digits of the job's SHA-256.")]
 
 
 class JobNames(msgspec.Struct, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(description="Name of the job, as squeue shows it.")]
+    name: Annotated[str, doc("Name of the job, as squeue shows it.")]
     entry: Annotated[
-        str,
-        Meta(description="What is started: a script's whole path, a module's or command's name."),
+        str, doc("What is started: a script's whole path, a module's or command's name.")
     ]
     kind: Annotated[
         Literal["script", "module", "command"],
-        Meta(description="How: by Python, by `python -m`, or as a program of its own."),
+        doc("How: by Python, by `python -m`, or as a program of its own."),
     ]
-    args: Annotated[
-        list[str], Meta(description="Arguments of the script; quote with sh_arg for {array_task}.")
-    ]
+    args: Annotated[list[str], doc("Arguments of the script; quote with sh_arg for {array_task}.")]
     array_args: Annotated[
         list[list[str]],
-        Meta(
-            description="For each array task with arguments of its own: the task's number, how "
+        doc(
+            "For each array task with arguments of its own: the task's number, how "
             "many words, the words."
         ),
     ]
 
 
 class DirectiveNames(msgspec.Struct, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(description="Long option of sbatch, without dashes.")]
-    value: Annotated[str | None, Meta(description="Its value; nothing for a bare flag.")]
+    name: Annotated[str, doc("Long option of sbatch, without dashes.")]
+    value: Annotated[str | None, doc("Its value; nothing for a bare flag.")]
 
 
 class PythonNames(msgspec.Struct, frozen=True, kw_only=True):
     kind: Annotated[
         Literal["conda", "venv", "prefix", "container"],
-        Meta(description="How Python is activated; `prefix`: a directory put on PATH."),
+        doc("How Python is activated; `prefix`: a directory put on PATH."),
     ]
-    path: Annotated[
-        str, Meta(description="Name or path of the environment; empty for a container.")
-    ]
-    conda: Annotated[str, Meta(description="The conda executable, where it is known.")]
+    path: Annotated[str, doc("Name or path of the environment; empty for a container.")]
+    conda: Annotated[str, doc("The conda executable, where it is known.")]
 
 
 class EnvironmentNames(msgspec.Struct, frozen=True, kw_only=True):
-    purge: Annotated[bool, Meta(description="Run `module purge` first.")]
-    use: Annotated[list[str], Meta(description="Directories for `module use`.")]
-    modules: Annotated[list[str], Meta(description="Modules to load, in this order.")]
-    python: Annotated[PythonNames, Meta(description="The Python that the job activates.")]
-    variables: Annotated[
-        dict[str, str], Meta(description="Variables to export: the site's, then the job's.")
-    ]
+    purge: Annotated[bool, doc("Run `module purge` first.")]
+    use: Annotated[list[str], doc("Directories for `module use`.")]
+    modules: Annotated[list[str], doc("Modules to load, in this order.")]
+    python: Annotated[PythonNames, doc("The Python that the job activates.")]
+    variables: Annotated[dict[str, str], doc("Variables to export: the site's, then the job's.")]
     array_variables: Annotated[
         list[list[str]],
-        Meta(
-            description="For each array task with variables of its own: the task's number, how "
+        doc(
+            "For each array task with variables of its own: the task's number, how "
             "many there are, each as NAME=value."
         ),
     ]
-    prepend: Annotated[
-        dict[str, str], Meta(description="Text to put before what variables have on the node.")
-    ]
-    unset: Annotated[list[str], Meta(description="Variables to remove.")]
-    passed: Annotated[
-        list[str], Meta(description="Variables that sbatch must have handed on, by name.")
-    ]
+    prepend: Annotated[dict[str, str], doc("Text to put before what variables have on the node.")]
+    unset: Annotated[list[str], doc("Variables to remove.")]
+    passed: Annotated[list[str], doc("Variables that sbatch must have handed on, by name.")]
 
 
 class StepNames(msgspec.Struct, frozen=True, kw_only=True):
-    before: Annotated[
-        list[str], Meta(description="Words that run the job's steps.before; or none.")
-    ]
-    each_node: Annotated[list[str], Meta(description="The same of steps.each_node.")]
+    before: Annotated[list[str], doc("Words that run the job's steps.before; or none.")]
+    each_node: Annotated[list[str], doc("The same of steps.each_node.")]
     after: Annotated[list[str], Meta(description="The same of steps.after.")]
 
 
@@ -117,30 +105,24 @@ class CopyNames(msgspec.Struct, frozen=True, kw_only=True):
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     """What a template is rendered with."""
 
-    version: Annotated[str, Meta(description="Version of fsdpkit.")]
-    run: Annotated[RunNames, Meta(description="The run directory.")]
-    template: Annotated[TemplateNames, Meta(description="This template.")]
-    digests: Annotated[DigestNames, Meta(description="Checksums, for the script's header.")]
-    job: Annotated[JobNames, Meta(description="What to run.")]
-    site: Annotated[dict[str, Any], Meta(description="The whole site profile, and its id.")]
-    nodes: Annotated[int, Meta(description="Nodes that train.")]
-    spare: Annotated[int, Meta(description="Standby nodes, besides those that train.")]
-    gpus: Annotated[int, Meta(description="GPUs per node.")]
-    ranks_per_node: Annotated[int, Meta(description="Ranks per node, one for each GPU as a rule.")]
-    retry: Annotated[Retry, Meta(description="The job's [retry].")]
-    notify: Annotated[Notify, Meta(description="The job's [notify].")]
-    array: Annotated[bool, Meta(description="Whether the job is an array.")]
-    expedite: Annotated[bool, Meta(description="Whether it is queued with --requeue=expedite.")]
-    origins: Annotated[
-        list[str], Meta(description="One line a resource for the header: its value and origin.")
-    ]
-    directives: Annotated[
-        list[DirectiveNames], Meta(description="The #SBATCH options, in order, each once.")
-    ]
-    environment: Annotated[EnvironmentNames, Meta(description="Modules, Python and variables.")]
-    srun: Annotated[
-        list[str], Meta(description="Options of each srun in an allocation that exists; or none.")
-    ]
+    version: Annotated[str, doc("Version of fsdpkit.")]
+    run: Annotated[RunNames, doc("The run directory.")]
+    template: Annotated[TemplateNames, doc("This template.")]
+    digests: Annotated[DigestNames, doc("Checksums, for the script's header.")]
+    job: Annotated[JobNames, doc("What to run.")]
+    site: Annotated[dict[str, Any], doc("The whole site profile, and its id.")]
+    nodes: Annotated[int, doc("Nodes that train.")]
+    spare: Annotated[int, doc("Standby nodes, besides those that train.")]
+    gpus: Annotated[int, doc("GPUs per node.")]
+    ranks_per_node: Annotated[int, doc("Ranks per node, one for each GPU as a rule.")]
+    retry: Annotated[Retry, doc("The job's [retry].")]
+    notify: Annotated[Notify, doc("The job's [notify].")]
+    array: Annotated[bool, doc("Whether the job is an array.")]
+    expedite: Annotated[bool, doc("Whether it is queued with --requeue=expedite.")]
+    origins: Annotated[list[str], doc("One line a resource for the header: its value and origin.")]
+    directives: Annotated[list[DirectiveNames], doc("The #SBATCH options, in order, each once.")]
+    environment: Annotated[EnvironmentNames, doc("Modules, Python and variables.")]
+    srun: Annotated[list[str], doc("Options of each srun in an allocation that exists; or none.")]
     hold: Annotated[
         str | None, Meta(description="The run whose nodes these are (fsdpkit hold); or none.")
     ]
@@ -151,16 +133,16 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         list[str], Meta(description="Words before the command that run it in a container; or none.")
     ]
     container_srun: Annotated[
-        list[str], Meta(description="Options of srun whose plugin runs it in one; or none.")
+        list[str], doc("Options of srun whose plugin runs it in one; or none.")
     ]
-    steps: Annotated[StepNames, Meta(description="The job's [steps], outside any container.")]
+    steps: Annotated[StepNames, doc("The job's [steps], outside any container.")]
     device: Annotated[
-        str, Meta(description="What ranks train on: cpu, nvidia, amd, or gpu where it is unknown.")
+        str, doc("What ranks train on: cpu, nvidia, amd, or gpu where it is unknown.")
     ]
-    job_sha256: Annotated[str, Meta(description="SHA-256 of the run's job.json.")]
-    umask: Annotated[int, Meta(description="Digits of the umask: 77, or 27 for group access.")]
+    job_sha256: Annotated[str, doc("SHA-256 of the run's job.json.")]
+    umask: Annotated[int, doc("Digits of the umask: 77, or 27 for group access.")]
     parameters: Annotated[
-        dict[str, Any], Meta(description="The template's parameters, by name; unset ones are none.")
+        dict[str, Any], doc("The template's parameters, by name; unset ones are none.")
     ]
 
 
@@ -244,8 +226,7 @@ def _called(kind: Any) -> str:
 
 
 def value_at(context: dict[str, Any], name: str) -> Any:
-    """The value under a name of `names`; of a list of tables the first one's. None if there is no
-    such entry."""
+    """The value under a name; of a list of tables the first one's. None: no such entry."""
     value: Any = context
     for part in name.split("."):
         key = part.removesuffix(_IN_LOOP)

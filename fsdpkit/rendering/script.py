@@ -88,8 +88,7 @@ class Plan:
     avoided: tuple[tuple[str, str], ...] = ()
     """Nodes left out because of what they did to an earlier run, as (node, why and until when)."""
     expedite: bool = False
-    """Whether Slurm is asked to start the job again at once, before others, if it loses the node
-    of the batch script."""
+    """Whether Slurm restarts the job at once, before others, if it loses the batch node."""
     first_attempt: int = 0
     """The number of the job's first attempt; a resumed run counts on from its earlier ones."""
     allocation: Allocation | None = None

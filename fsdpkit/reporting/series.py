@@ -303,8 +303,7 @@ def stretches(flags: Flags) -> list[tuple[int, int]]:
 
 
 def every(items: Sequence[Item], most: int) -> Sequence[Item]:
-    """All of them, or every second, every third and so on, so that no more than that many
-    remain."""
+    """All of them, or every second, third and so on: no more than that many remain."""
     return items[:: -(-len(items) // most) or 1]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.errors import FsdpkitError, StorageError, UsageError
+from fsdpkit.errors import FsdpkitError, StorageError, UsageError, storage_errors
 from fsdpkit.runs.layout import make_directory, write_atomically
 from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.record import RunId, Time, load, now_s
@@ -47,11 +47,9 @@ def avoid(runs: Path, node: str, *, why: str, run_id: str, until_s: float) -> No
     """
     path = _path(runs, node)
     note = _Note(why=why, run_id=run_id, since_s=now_s(), until_s=until_s)
-    try:
+    with storage_errors(path, "written"):
         make_directory(path.parent)
         write_atomically(path, msgspec.json.encode(note).decode() + "\n")
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def avoided(runs: Path, now_s: float) -> list[AvoidedNode]:
@@ -67,8 +65,7 @@ def avoided(runs: Path, now_s: float) -> list[AvoidedNode]:
 
 
 def avoided_on(site: str, runs: Path, now_s: float) -> list[AvoidedNode]:
-    """Those that failed in a run on this cluster: another cluster's Slurm does not know the
-    names."""
+    """Those that failed in a run on this cluster: another's Slurm does not know the names."""
 
     def is_here(note: AvoidedNode) -> bool:
         try:

@@ -117,8 +117,7 @@ class KeptCalls:
         return AttemptPaths(self.dir / str(number))
 
     def write(self, number: int, call: bytes) -> None:
-        """An empty one ends the ranks. Raises FileExistsError if they have been given another of
-        that number, OSError."""
+        """Empty: ends the ranks. Raises FileExistsError if that number has another, OSError."""
         write_new(self._file(number), self._signature(number, call) + call)
 
     def is_there(self, number: int) -> bool:

@@ -63,8 +63,7 @@ def finite(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete records of `path` in order, of a very large file the last; a missing file has
-    none, incomplete lines are skipped."""
+    """The complete records of `path` in order, of a very large file the last; none: no file."""
     try:
         data = read_end(path, EVENTS_BYTES)
     except FileNotFoundError:

@@ -32,8 +32,7 @@ def type_of(path: Path) -> str | None:
 
 
 def small_file_s(directory: Path) -> float:
-    """The median time to create, sync, rename and remove a small file, as records are written.
-    Raises OSError."""
+    """Median time to create, sync, rename and remove a small file. Raises OSError."""
     times = []
     for number in range(_TRIAL_FILES):
         started = time.perf_counter()

@@ -23,8 +23,7 @@ DUMP = "nccl_trace_rank_"
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's first collective that some of its ranks have not finished, or called differently.
-    Ranks are global."""
+    """A group's first collective that some global ranks have not finished or called differently."""
 
     group: str
     """As the program describes it, such as `default_pg` or `mesh_dp_shard`."""
@@ -59,8 +58,7 @@ class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
     unread: dict[int, str] = {}
     """Ranks whose dumps could not be, and why."""
     stuck: list[Stuck] = []
-    """At most one a group; first where ranks differ, then where one is missing that waits for
-    nobody itself."""
+    """At most one a group: where ranks differ, then where one is missing that waits for none."""
 
 
 def read_flight_record(path: Path) -> FlightRecord | None:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fsdpkit.runs.layout import Named, Numbered
 from fsdpkit.runs.reading import read_bytes
 
 Phase = Literal["starting", "training", "evaluating", "saving", "ending", "logging"]
@@ -54,51 +55,26 @@ class HeartbeatDir:
 
     dir: Path
 
+    rank = Numbered("rank-{}")
+    stacks = Numbered("stacks-{}")
+    world = Numbered("world-{}")
+    unheard = Numbered("unheard-{}")
+    call = Numbered("call-{}")
+    flight = Named("flight-")
+    """What the pipes' names begin with."""
+    terminated = Named("terminated")
+    stop = Named("stop")
+    looks = Named("looks")
+    dump = Named("dump")
+
     @classmethod
     def of_this_node(cls) -> HeartbeatDir | None:
         """The one that the agent made; None where no agent started this process."""
         found = os.environ.get("FSDPKIT_HEARTBEAT_DIR")
         return cls(Path(found)) if found else None
 
-    def rank(self, local_rank: int) -> Path:
-        return self.dir / f"rank-{local_rank}"
-
-    @property
-    def flight(self) -> Path:
-        """What the pipes' names begin with."""
-        return self.dir / "flight-"
-
-    def stacks(self, local_rank: int) -> Path:
-        return self.dir / f"stacks-{local_rank}"
-
-    def world(self, local_rank: int) -> Path:
-        return self.dir / f"world-{local_rank}"
-
-    def unheard(self, local_rank: int) -> Path:
-        return self.dir / f"unheard-{local_rank}"
-
-    def call(self, number: int) -> Path:
-        return self.dir / f"call-{number}"
-
-    @property
-    def terminated(self) -> Path:
-        return self.dir / "terminated"
-
-    @property
-    def stop(self) -> Path:
-        return self.dir / "stop"
-
-    @property
-    def looks(self) -> Path:
-        return self.dir / "looks"
-
-    @property
-    def dump(self) -> Path:
-        return self.dir / "dump"
-
     def note_start_anew(self, why: str) -> None:
-        """Say to the agent that forking these ranks is not what starting them is; the first rank's
-        word counts."""
+        """Say that forking these ranks differs from starting them; the first rank's word counts."""
         with contextlib.suppress(OSError), open(self.dir / "anew", "x") as file:
             file.write(f"{why}\n")
 

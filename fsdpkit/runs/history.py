@@ -19,7 +19,7 @@ from fsdpkit.errors import STOPPED_EARLY, StorageError
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
-from fsdpkit.runs.failures import FailureRecord, Level, read_record
+from fsdpkit.runs.failures import FailureRecord, read_record
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, Trouble
@@ -79,8 +79,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     """With who it was in front: `rank 3 on node2: …`."""
     file: Path
-    record: FailureRecord | None = None
-    """None: of an older release, or cut off."""
+    record: FailureRecord
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +123,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     def place_of(self, failure: Failure) -> int | None:
         """At which place in `launches` it failed; None: before the first, as far as clocks say."""
-        known = failure.record.launch if failure.record is not None else None
+        known = failure.record.launch
         numbers = [launch.number for launch in self.launches]
         if known is not None:
             return numbers.index(known) if known in numbers else None
@@ -140,8 +139,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_failure(self) -> Trouble | Failure | None:
-        """The first of those, if it explains as much as what the agents decided by: they may not
-        have heard of it by then."""
+        """The first of those, if it explains as much as what the agents decided by."""
         trouble = self.verdict.trouble if self.verdict is not None else None
         first = next(iter(self.standing_failures), None)
         if self.verdict is None or trouble is None:
@@ -149,7 +147,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         known = trouble.failure
         if first is None or known is None or trouble.lost or first.status == STOPPED_EARLY:
             return trouble
-        return first if _level(first) >= known.level else trouble
+        return first if first.record.level >= known.level else trouble
 
     @property
     def stop_ignored(self) -> bool:
@@ -331,16 +329,15 @@ def failures_in(paths: AttemptPaths) -> list[Failure]:
         time_ns, _, rest = file.name.partition("-node-")
         node, _, rank = rest.partition("-rank-")
         with contextlib.suppress(OSError, ValueError):
-            text = read_text(file, NOTE_BYTES).strip()
-            record = read_record(text)
-            status, _, message = text.partition(" ")
+            if (record := read_record(read_text(file, NOTE_BYTES).strip())) is None:
+                continue
             found.append(
                 Failure(
                     time_s=msgspec.convert(int(time_ns) / 1e9, Time),
                     node=int(node),
                     rank=int(rank) if rank else None,
-                    status=record.status if record else int(status),
-                    message=record.message if record else message,
+                    status=record.status,
+                    message=record.message,
                     file=file,
                     record=record,
                 )
@@ -349,13 +346,9 @@ def failures_in(paths: AttemptPaths) -> list[Failure]:
 
 
 def _order(failure: Failure, offsets: Mapping[str, float]) -> tuple[bool, int, float]:
-    name = failure.record.name if failure.record is not None else ""
-    ahead_s = offsets.get(name, 0.0)
-    return failure.status == STOPPED_EARLY, -_level(failure), failure.time_s - ahead_s
-
-
-def _level(failure: Failure) -> int:
-    return failure.record.level if failure.record is not None else Level.OWN
+    record = failure.record
+    ahead_s = offsets.get(record.name, 0.0)
+    return record.status == STOPPED_EARLY, -record.level, failure.time_s - ahead_s
 
 
 def _matching(directory: Path, pattern: str) -> list[Path]:

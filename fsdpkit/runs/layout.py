@@ -70,10 +70,10 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fsdpkit.config.private_files import make_dir
 
@@ -86,6 +86,23 @@ RANKS_A_FOLDER = 1024
 _RANK_FILE = re.compile(
     r"rank-(\d{1,9})(?:\.restart-(\d{1,9}))?\.(out|err|raised\.json|stacks)", re.ASCII
 )
+
+
+class Named:
+    """The path of a name below the directory `dir` of whoever has it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, holder: Any, kind: type) -> Path:
+        return Path(holder.dir, self.name)
+
+
+class Numbered(Named):
+    """The same of a name with a number in the place of `{}`."""
+
+    def __get__(self, holder: Any, kind: type) -> Callable[[int], Path]:  # type: ignore[override]
+        return lambda number: Path(holder.dir, self.name.format(number))
 
 
 class RankFile(NamedTuple):
@@ -103,32 +120,28 @@ class AttemptPaths:
 
     dir: Path
 
+    node_events = Numbered("node-{}.events.jsonl")
+    node_samples = Numbered("node-{}.samples.jsonl")
+    node_room = Numbered("node-{}.room")
+    node_stacks = Numbered("node-{}.stacks.json")
+    node_still = Numbered("node-{}.still.json")
+    result = Numbered("result-{}.pkl")
+    raised = Numbered("raised-{}.json")
+    software = Named("software.json")
+    stage = Named("stage.json")
+    failures = Named("failures")
+    orders = Named("orders.jsonl")
+    verdict = Named("verdict.json")
+    ending = Named("ending.json")
+
     @property
     def number(self) -> int:
         return int(self.dir.name.removeprefix("attempt-"))
 
-    def node_events(self, node: int) -> Path:
-        return self.dir / f"node-{node}.events.jsonl"
-
-    def node_samples(self, node: int) -> Path:
-        return self.dir / f"node-{node}.samples.jsonl"
-
-    def node_room(self, node: int) -> Path:
-        return self.dir / f"node-{node}.room"
-
-    def node_stacks(self, node: int) -> Path:
-        return self.dir / f"node-{node}.stacks.json"
-
-    def node_still(self, node: int) -> Path:
-        return self.dir / f"node-{node}.still.json"
-
     def rank_file(self, rank: int, kind: RankFileKind, restart: int) -> Path:
         """A rank's file in the n-th start by torchrun within this attempt (0: the first)."""
         again = f".restart-{restart}" if restart else ""
-        folder = self.rank_folder(rank)
-        if folder != self.dir and not _is_directory(folder):  # as releases before had it
-            folder = self.dir
-        return folder / f"rank-{rank}{again}.{kind}"
+        return self.rank_folder(rank) / f"rank-{rank}{again}.{kind}"
 
     def rank_folder(self, rank: int) -> Path:
         """Where a rank's files belong."""
@@ -154,36 +167,6 @@ class AttemptPaths:
 
     def flight_record(self, launch: int) -> Path:
         return self.dir / f"flight{f'.restart-{launch}' if launch else ''}.json"
-
-    def result(self, rank: int) -> Path:
-        return self.dir / f"result-{rank}.pkl"
-
-    def raised(self, rank: int) -> Path:
-        return self.dir / f"raised-{rank}.json"
-
-    @property
-    def software(self) -> Path:
-        return self.dir / "software.json"
-
-    @property
-    def stage(self) -> Path:
-        return self.dir / "stage.json"
-
-    @property
-    def failures(self) -> Path:
-        return self.dir / "failures"
-
-    @property
-    def orders(self) -> Path:
-        return self.dir / "orders.jsonl"
-
-    @property
-    def verdict(self) -> Path:
-        return self.dir / "verdict.json"
-
-    @property
-    def ending(self) -> Path:
-        return self.dir / "ending.json"
 
 
 def _is_directory(path: Path) -> bool:
@@ -304,60 +287,20 @@ class RunPaths:
 
     dir: Path
 
-    @property
-    def record(self) -> Path:
-        return self.dir / "run.json"
-
-    @property
-    def job(self) -> Path:
-        return self.dir / "job.json"
-
-    @property
-    def script(self) -> Path:
-        return self.dir / "job.sbatch"
-
-    @property
-    def call(self) -> Path:
-        return self.dir / "call.pkl"
-
-    @property
-    def calls(self) -> Path:
-        return self.dir / "calls"
-
-    @property
-    def plan(self) -> Path:
-        return self.dir / "plan.json"
-
-    @property
-    def provenance(self) -> Path:
-        return self.dir / "provenance.json"
-
-    @property
-    def shared_record(self) -> Path:
-        return self.dir / "audit.json"
-
-    @property
-    def source_diff(self) -> Path:
-        return self.dir / "source.diff"
-
-    @property
-    def snapshot(self) -> Path:
-        return self.dir / "snapshot"
-
-    @property
-    def here(self) -> Path:
-        return self.dir / "here"
-
-    @property
-    def guests(self) -> Path:
-        return self.dir / "guests.json"
-
-    def busy(self, node: int) -> Path:
-        return self.dir / f"busy-{node}"
-
-    @property
-    def submitit(self) -> Path:
-        return self.dir / "submitit"
+    record = Named("run.json")
+    job = Named("job.json")
+    script = Named("job.sbatch")
+    call = Named("call.pkl")
+    calls = Named("calls")
+    plan = Named("plan.json")
+    provenance = Named("provenance.json")
+    shared_record = Named("audit.json")
+    source_diff = Named("source.diff")
+    snapshot = Named("snapshot")
+    here = Named("here")
+    guests = Named("guests.json")
+    busy = Numbered("busy-{}")
+    submitit = Named("submitit")
 
     def task(self, array_task: int | None = None) -> TaskPaths:
         return TaskPaths(self.dir if array_task is None else self.dir / f"task-{array_task}")
@@ -390,8 +333,7 @@ def name_submission(path: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make it if it is not there, as open as the one it lies in, never to be written by others.
-    Raises OSError."""
+    """Make it if need be, as open as the one above, never for others to write. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         make_dir(directory, 0o700 | os.stat(directory.parent).st_mode & 0o2050)
 
@@ -410,8 +352,7 @@ def write_atomically(
 
 
 def write_new(path: Path, content: str | bytes) -> None:
-    """Make `path` with `content`, atomically. Raises FileExistsError if it exists, or
-    OSError."""
+    """Make `path` with `content`, atomically. Raises FileExistsError if it is there, OSError."""
     with _written_beside(path, content, False) as temporary:
         try:
             os.link(temporary, path)

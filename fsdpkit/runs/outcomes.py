@@ -81,11 +81,9 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     avoid: tuple[str, ...] = ()
     """Nodes that failed in this attempt."""
     left_out: tuple[str, ...] = ()
-    """Nodes that the job leaves out when it is queued again, beside those that its owner excludes.
-    """
+    """Nodes that the requeued job leaves out, beside those that its owner excludes."""
     for_good: bool = False
-    """Whether a job that is chained behind this one would only meet the same, and is not to start.
-    """
+    """Whether a job chained behind this one would only meet the same, and is not to start."""
     step: int | None = None
     """Of the newest whole checkpoint; set by whoever looks at the disk."""
     asked_slurm: bool | None = None

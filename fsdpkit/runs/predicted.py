@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.bounded import NOTE_BYTES
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import storage_errors
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.record import Count, Time
@@ -63,17 +63,14 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save_predicted(paths: RunPaths, found: Predicted | None) -> None:
-    """Keep it with the job; None: there is none, and an older job's is removed. Raises
-    StorageError."""
-    try:
+    """Keep it with the job; None: none, and an older job's is removed. Raises StorageError."""
+    with storage_errors(paths.plan, "written"):
         if found is None:
             paths.plan.unlink(missing_ok=True)
         else:
             write_atomically(
                 paths.plan, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
             )
-    except OSError as error:
-        raise StorageError(f"{paths.plan} cannot be written: {error.strerror}") from error
 
 
 def predicted_of(paths: RunPaths, job_id: str | None = None) -> Predicted | None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from fsdpkit.bounded import DETAILS_BYTES
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import StorageError, storage_errors
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes
 
@@ -138,10 +138,8 @@ def read_provenance(paths: RunPaths) -> Provenance | None:
 def save_provenance(paths: RunPaths, found: Provenance) -> None:
     """Write provenance.json, complete or not at all. Raises StorageError."""
     text = msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
-    try:
+    with storage_errors(paths.provenance, "written"):
         write_atomically(paths.provenance, text)
-    except OSError as error:
-        raise StorageError(f"{paths.provenance} cannot be written: {error.strerror}") from error
 
 
 def in_words(found: Provenance) -> str:

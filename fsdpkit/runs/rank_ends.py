@@ -47,8 +47,7 @@ def read_rank_ends(events: Path, launch: int) -> dict[int, RankEnd]:
 
 
 def rank_ends(records: Iterable[Mapping[str, Any]], launch: int) -> dict[int, RankEnd]:
-    """The same from the records of the file; malformed ones are skipped. A node whose ranks all
-    ended well says so in one word."""
+    """The same from the file's records; malformed ones are skipped. A node may say: all well."""
     found: dict[int, RankEnd] = {}
     started: list[int] = []
     for record in records:

@@ -73,8 +73,7 @@ def read_json(path: Path) -> Any:
 def record_in(
     path: Path, kind: type[Record], most: int = RECORD_BYTES, *, own: bool = False
 ) -> Record | None:
-    """The record that the JSON file holds; None where it is not there, or is none. own: also None
-    for another user's."""
+    """The record in the JSON file; None if there is none. own: also None for another user's."""
     import msgspec  # a rank that only logs needs none of it
 
     try:

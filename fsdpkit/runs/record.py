@@ -19,7 +19,7 @@ from msgspec import Meta
 
 import fsdpkit
 from fsdpkit.bounded import JOBS, NODES, RANKS, RECORD_BYTES, TASKS, parsed, read_bytes
-from fsdpkit.errors import NotFoundError, StorageError, UsageError
+from fsdpkit.errors import NotFoundError, StorageError, UsageError, storage_errors
 from fsdpkit.listing import spans
 from fsdpkit.runs.job_ids import ONE, id_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
@@ -58,8 +58,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     after: After = []
     """Jobs of the run that must have ended short of the goal before this one starts."""
     left_out: LeftOut = []
-    """Nodes that it was submitted without because they failed a run, beside the job's own
-    resources.exclude."""
+    """Nodes left out because they failed a run, beside the job's own resources.exclude."""
     submitted_s: Time | None = None
     """Unix time."""
     slurm_cluster: ClusterName | None = None
@@ -120,8 +119,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     earlier: Annotated[list[JobRecord], Meta(max_length=JOBS)] = []
     """Jobs before this one, oldest first."""
     resuming: JobRecord | None = None
-    """The next job, from before sbatch is called until its answer is on record. Until then the run
-    is what it was."""
+    """The next job, while sbatch is called; the run is what it was until there is an answer."""
     work_dir: str
     command: list[str] = []
     version: str
@@ -163,8 +161,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return [*known] if known is not None and task is None else [task]
 
     def with_job(self, job: JobRecord) -> RunRecord:
-        """The run after `job` was submitted as its next one. In the allocation of the newest it
-        is that one, begun again."""
+        """The run with `job` as its next; in the newest's allocation it is that, begun again."""
         if job.here and job.job_id == self.job_id:
             again = msgspec.structs.replace(job, first_attempt=self.first_attempt)
             return self.with_jobs([*self.earlier, again], resuming=None)
@@ -179,8 +176,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 def jobs_of_attempts(
     jobs: Iterable[JobRecord], attempts: Iterable[int], array_task: int | None = None
 ) -> dict[int, JobRecord]:
-    """For each attempt the job that it belongs to: the newest whose attempts begin at or before it;
-    for an array, those of one task."""
+    """For each attempt its job: the newest that begins at or before it; of an array, one task's."""
     mine = [job for job in jobs if array_task is None or array_task in (job.array or [])]
     mine.sort(key=lambda job: job.first_attempt)
     first = [job.first_attempt for job in mine]
@@ -196,10 +192,8 @@ def jobs_of_attempts(
 def save(paths: RunPaths, record: RunRecord) -> None:
     """Write `run.json`, complete or not at all. Raises StorageError."""
     text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
-    try:
+    with storage_errors(paths.record, "written"):
         write_atomically(paths.record, text)
-    except OSError as error:
-        raise StorageError(f"{paths.record} cannot be written: {error.strerror}") from error
 
 
 def load(directory: Path, *, copied: bool = False, most: int = RECORD_BYTES) -> RunRecord:
@@ -244,8 +238,7 @@ def release_in(record: bytes) -> str | None:
 
 @contextlib.contextmanager
 def changing(paths: RunPaths, *, patience_s: float = 5.0) -> Iterator[RunRecord]:
-    """The current record, locked against changes by others. Raises BusyError after `patience_s`,
-    StorageError."""
+    """The current record, locked. Raises BusyError after `patience_s`, StorageError."""
     with locked(paths.record.with_name(f"{paths.record.name}.lock"), patience_s):
         yield load(paths.dir)
 

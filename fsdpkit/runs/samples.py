@@ -96,8 +96,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """In order; incomplete or malformed lines are skipped. Raises OSError, but not for a missing
-    file."""
+    """In order, without malformed lines. Raises OSError, but not for a missing file."""
     try:
         data = read_end(path)
     except FileNotFoundError:

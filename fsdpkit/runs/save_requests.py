@@ -100,8 +100,7 @@ def hear(task: TaskPaths, attempt: str) -> None:
 
 
 def saves_there(task: TaskPaths, attempt: int) -> bool:
-    """Whether a trainer of this attempt has claimed the checkpoints, or said that it looks for
-    requests."""
+    """Whether a trainer of this attempt has claimed the checkpoints, or looks for requests."""
     return any(
         table_in(file).get("attempt") == task.attempt(attempt).dir.name
         for file in (task.checkpoints / CLAIM, task.save_heard)

@@ -73,8 +73,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def share(paths: RunPaths, record: SharedRecord, folders: list[Path]) -> None:
-    """Share with the centres that own these folders, and note it for the job. Failing to write is
-    ignored: a run must not fail because of it."""
+    """Share with these centres, and note it for the job. A failure to write is ignored."""
     with contextlib.suppress(OSError):
         if before := record_in(paths.shared_record, _Kept, own=True):  # of a run that is resumed
             record = msgspec.structs.replace(record, ends=before.record.ends)
@@ -101,8 +100,7 @@ def add_end(paths: RunPaths, task: int | None, end: AttemptEnd) -> None:
 
 
 def _drop(folder: Path, record: SharedRecord) -> None:
-    """Replace the record in a folder that others can write into, following no link of theirs.
-    Raises OSError."""
+    """Replace the record in a folder that others write into, following no link. Raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     # A folder that may not be listed can still be passed through.
     place = os.open(folder, flags if os.access(folder, os.R_OK) else os.O_PATH | flags)

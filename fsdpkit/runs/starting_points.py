@@ -33,8 +33,7 @@ class StartingPoint(NamedTuple):
 
 
 def starting_point(path: Path) -> StartingPoint:
-    """What `path` contains. Raises NotFoundError if one cannot start from it, ConfigError for a
-    file of another kind."""
+    """What `path` contains. Raises NotFoundError, or ConfigError for a file of another kind."""
     key = "training.checkpoint.start"
     try:
         if path.is_dir():

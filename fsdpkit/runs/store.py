@@ -106,8 +106,7 @@ _SAMPLE, _SLOW_S, _THREADS = 64, 0.0003, 16
 
 
 def _map(look: Callable[[str], bool | None], names: Sequence[str]) -> Iterator[bool | None]:
-    """For each name, in order. On a slow file system, where nearly all the time is waiting, many
-    wait in parallel."""
+    """For each name, in order; many at once, as on slow file systems nearly all time is waiting."""
     took_s = []
     for name in names[:_SAMPLE]:
         began = time.perf_counter()

@@ -81,8 +81,7 @@ def request_of(plan: Plan) -> Request:
 
 
 def with_remarks(plan: Plan) -> Plan:
-    """The plan with a warning of what may delay its job, and of what Slurm would do otherwise than
-    asked, as far as Slurm answers in time."""
+    """The plan with a warning of delays and differences, as far as Slurm answers in time."""
     found = _allowance_of(plan)
     if isinstance(found, SchedulerError):
         return plan
@@ -91,8 +90,7 @@ def with_remarks(plan: Plan) -> Plan:
 
 
 def refuse_what_never_starts(plan: Plan) -> None:
-    """Raises SchedulerError for a job that would be refused, or wait for ever, as far as Slurm
-    answers in time."""
+    """Raises SchedulerError for a job that would never start, as far as Slurm answers in time."""
     found = _allowance_of(plan)
     if not isinstance(found, SchedulerError) and found.never:
         listed = "".join(f"\n  {why}" for why in found.never)
@@ -100,8 +98,7 @@ def refuse_what_never_starts(plan: Plan) -> None:
 
 
 def judged(plan: Plan, test: Callable[[], str]) -> str:
-    """What sbatch says of a script that it would take (`test`). Raises SchedulerError if it would
-    not, or its job would wait for ever."""
+    """What sbatch says of a script that it takes (`test`). Raises SchedulerError for no start."""
     found = _allowance_of(plan)
     unread = str(found).splitlines()[0] if isinstance(found, SchedulerError) else None
     refuse_what_never_starts(plan)

@@ -43,8 +43,7 @@ def call(
 
 
 def checked_id(job_id: str) -> str:
-    """The id as an argument: a word that begins with a dash would be an option. Raises
-    SchedulerError for what is none."""
+    """The id as an argument: one with a dash would be an option. Raises SchedulerError for none."""
     if not re.fullmatch(ONE, job_id):
         raise SchedulerError(f"{job_id[:80]!r} is not a job id")
     return job_id

@@ -98,8 +98,7 @@ def login_checks(
 
 
 def _guarded(name: str, check: Callable[[], Observed]) -> CheckResult:
-    """The check's finding; what it could not ask, or did not foresee, is unknown, and ends no
-    other check."""
+    """The finding; what it could not ask or foresee is unknown, and ends no other check."""
     try:
         return CheckResult(name, *check())
     except SchedulerError as error:

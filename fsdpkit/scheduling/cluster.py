@@ -64,8 +64,7 @@ class Cluster(Protocol):
         """Whether it answers that it knows no such job."""
 
     def has_any(self, number: str) -> bool:
-        """Whether it has a job of this number, whoever's: to wait for it, nothing else. True also
-        if it does not answer."""
+        """Whether it has a job of this number, whoever's. True if it does not answer."""
 
     def confirm(self, job: MarkedJob) -> None:
         """Raise SchedulerError unless it knows the job, or the array of the task, by its mark."""

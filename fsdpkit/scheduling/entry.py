@@ -70,8 +70,7 @@ def check_entry(job: TrustedJob, site: LoadedSite) -> None:
 
 
 def python_of(job: LoadedJob, site: LoadedSite) -> Path | None:
-    """The interpreter that the program is going to have, if that is known and is on this
-    machine."""
+    """The interpreter that the program will have, if it is known and on this machine."""
     wanted = job.spec.environment
     if wanted.container is not None or stood_in() is not None:
         return None
@@ -92,8 +91,7 @@ def _may_start(job: TrustedJob, python: Path) -> bool:
 
 
 def handles_warnings(job: LoadedJob) -> bool:
-    """Whether it may look at the warning before its end, and then needs time to save: our trainer,
-    and what names fsdpkit."""
+    """Whether it may look at the warning and needs time to save: our trainer, or names fsdpkit."""
     entry = job.entry
     if job.spec.training is not msgspec.UNSET:
         return True

@@ -20,7 +20,7 @@ from submitit.core import utils
 from submitit.core.core import InfoWatcher, Job
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
-from fsdpkit.errors import SchedulerError, StorageError
+from fsdpkit.errors import SchedulerError, StorageError, storage_errors
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import SUBMISSION_PICKLE, make_directory, name_submission, write_atomically
 from fsdpkit.runs.reading import open_own
@@ -210,15 +210,13 @@ class FsdpkitExecutor(SlurmExecutor):
         dies at any later moment leaves a whole run behind. Raises StorageError, SchedulerError.
         """
         folder = Path(self.folder)
-        try:
+        with storage_errors(folder, "written"):
             folder.parent.mkdir(parents=True, exist_ok=True)
             make_directory(folder)
             submission.set_timeout(0, self.max_num_timeout)
             # An earlier job of the run may be reading the pickle that this one replaces.
             write_atomically(folder / SUBMISSION_PICKLE, cloudpickle.dumps(submission))
             write_atomically(self.script_path, self._make_submission_file_text("", ""))
-        except OSError as error:
-            raise StorageError(f"{folder} cannot be written: {error.strerror}") from error
         self.submitted = self.client.submit(self.script_path)
         job_id = self.submitted.job_id
         ids = [job_id] if array is None else [id_of(job_id, task) for task in array]

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdpkit.config import assets
@@ -23,7 +23,7 @@ from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.script_source import has_main_guard, read_source, syntax_of
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.trust import items_of, refuse_forbidden
-from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
+from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError, storage_errors
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import write_new
 from fsdpkit.scheduling import submission
@@ -32,6 +32,7 @@ from fsdpkit.scheduling.slurm_answers import answers_of
 
 OWN = "current"
 """The word for the environment that `fsdpkit submit` is called from."""
+_STEP = ("#!/bin/bash", "# Every node runs this before its ranks.", "set -eu")
 _MODULE = "module:"
 _MOST_FILES = 500
 _MOST_BYTES = 200
@@ -68,8 +69,7 @@ def _as_written(account: str, site: LoadedSite) -> str | None:
 
 
 def account_in_defaults() -> tuple[str, str] | None:
-    """The account that lies beneath every job so far, and which file says so. Raises ConfigError
-    for a file that cannot be read."""
+    """The account beneath every job so far, and which file has it. Raises ConfigError."""
     layered = Layered()
     for _, file in assets.defaults_files():
         layered.overlay(read_toml(file), str(file))
@@ -94,8 +94,7 @@ def propose_environment(environ: Mapping[str, str], prefix: Path, base: Path) ->
 
 
 def propose_scripts(directory: Path) -> list[Path]:
-    """The Python files in a directory that do something when they are run: those with a guard of
-    `__main__`, or one that is alone."""
+    """The Python files that do something when run: with a guard of `__main__`, or one alone."""
     found, all_of_them = [], []
     for path in sorted(directory.glob("*.py"))[:_MOST_FILES]:
         with suppress(OSError):
@@ -147,8 +146,7 @@ def read_environment(word: str) -> Environment:
 
 
 def read_script(word: str) -> Path:
-    """A Python file by its whole path; a symbolic link stays one. Raises UsageError or
-    NotFoundError."""
+    """A Python file by its whole path; a link stays one. Raises UsageError, NotFoundError."""
     _refuse_unprintable(word, "the script")
     path = Path(os.path.expanduser(word))
     path = path.parent.resolve() / path.name
@@ -162,11 +160,8 @@ def read_script(word: str) -> Path:
 
 
 def _says_python(path: Path) -> bool:
-    try:
-        with open(path, "rb") as file:
-            first = file.readline(_MOST_BYTES)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    with storage_errors(path, "read"), open(path, "rb") as file:
+        first = file.readline(_MOST_BYTES)
     return first.startswith(b"#!") and b"python" in first
 
 
@@ -221,6 +216,11 @@ def write(
         if defaults is not None and answers.account is not None:
             _make_user_dir()
             _make(defaults, defaults_text(answers.account), made)
+        if answers.each_node:
+            step = output.with_name(f"{output.stem}-each-node.sh")
+            _make(step, "\n".join([*_STEP, *answers.each_node, ""]), made)
+            tables = {**answers.tables, "steps": {"each_node": step.name}}
+            answers = replace(answers, tables=tables)
         _make(output, job_text(answers, site.profile, output, account_from), made)
         request = submission.SubmitRequest(
             job=str(output), cluster=cluster, sets=[*checked_with], array=array, said_in=said_in
@@ -251,7 +251,5 @@ def _make(path: Path, content: str, made: list[Path]) -> None:
 
 def _make_user_dir() -> None:
     directory = assets.user_dir()
-    try:
+    with storage_errors(directory, "made"):
         make_private_dir(directory)
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be made: {error.strerror}") from error

@@ -144,8 +144,7 @@ def nodes_to_leave_out(
 def _divided(
     notes: list[AvoidedNode], resources: Resources, placement: Placement, profile: SiteProfile
 ) -> tuple[list[AvoidedNode], list[AvoidedNode], str]:
-    """Nodes to leave out and nodes to use after all, by what Slurm says of its nodes; and why to
-    use them."""
+    """Nodes to leave out, and to use after all, by what Slurm says of them; and why to use them."""
     from fsdpkit.scheduling.live_placement import free_for
     from fsdpkit.scheduling.slurm_answers import answers_of
 

@@ -20,7 +20,7 @@ import msgspec
 
 from fsdpkit.config import assets
 from fsdpkit.config.spelling import nearest
-from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.errors import UsageError, storage_errors
 from fsdpkit.runs import calls
 from fsdpkit.runs.layout import RunPaths, write_atomically
 
@@ -108,10 +108,8 @@ def _refuse_unknown(options: dict[str, Any]) -> None:
 
 
 def _write(paths: RunPaths, call: bytes) -> None:
-    try:
+    with storage_errors(paths.call, "written"):
         write_atomically(paths.call, call, private=True)
-    except OSError as error:
-        raise StorageError(f"{paths.call} cannot be written: {error.strerror}") from error
 
 
 def pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
@@ -141,8 +139,7 @@ def pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 
 def _own_path() -> list[str]:
-    """Where this process finds modules that are no installed ones: a job's environment may be
-    another."""
+    """Where this process finds modules that are not installed: a job may have another place."""
     installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     places = dict.fromkeys(os.path.abspath(place) for place in sys.path)
     return [p for p in places if not any(p == top or p.startswith(f"{top}/") for top in installed)]

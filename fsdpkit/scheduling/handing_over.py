@@ -15,7 +15,7 @@ from fsdpkit.config import assets
 from fsdpkit.config.private_files import set_mode
 from fsdpkit.config.trust import Consent, items_of, vouch
 from fsdpkit.config.units import parse_array
-from fsdpkit.errors import SchedulerError, StorageError, SubmissionInterrupted
+from fsdpkit.errors import SchedulerError, StorageError, SubmissionInterrupted, storage_errors
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.record import now_s
@@ -42,7 +42,7 @@ def refuse_before_queueing(plan: Plan, runs: Path, consent: Consent | None) -> N
 def write_job(paths: RunPaths, plan: Plan) -> None:
     """`job.json`, from which the run can be resumed anywhere: its script has the whole path. What
     the job makes beside it is as open as it says, also in a run of an earlier release."""
-    try:
+    with storage_errors(paths.job, "written"):
         set_mode(paths.dir, mode_of_run(group=plan.job.opens_to_group))
         write_atomically(paths.job, plan.job.resolved)
         vouch(plan.job.as_run(paths.job, plan.work_dir))
@@ -50,8 +50,6 @@ def write_job(paths: RunPaths, plan: Plan) -> None:
             from fsdpkit.scheduling.packing import pack_for
 
             pack_for(plan, paths)
-    except OSError as error:
-        raise StorageError(f"{paths.job} cannot be written: {error.strerror}") from error
 
 
 class HandedOver(NamedTuple):

@@ -119,8 +119,7 @@ class _Reading:
     # ---- What is executed
 
     def start(self, name: str) -> tuple[str, str] | None:
-        """Follow what `python -m NAME` executes. Why it cannot start it: `missing` and which part,
-        or `no main`."""
+        """As `python -m NAME`; why it cannot start: `missing` and which part, or `no main`."""
         parts = name.split(".")
         specs: list[Any] = []
         for n, part in enumerate(parts):

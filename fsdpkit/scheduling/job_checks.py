@@ -89,8 +89,7 @@ def check_settings(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
 
 
 def check_training(job: LoadedJob, work_dir: Path) -> None:
-    """Refuse settings of the trainer that contradict one another, or their files. Raises
-    ConfigError."""
+    """Raises ConfigError for trainer's settings that contradict one another or their files."""
     training, resources = job.spec.training, job.spec.resources
     if training is msgspec.UNSET:
         return

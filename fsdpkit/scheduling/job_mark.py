@@ -144,8 +144,7 @@ def mark_of_job(directory: Path, record: RunRecord, job: JobRecord) -> JobMark:
 
 
 def marked_jobs(directory: Path, record: RunRecord) -> dict[str, MarkedJob]:
-    """The run's jobs and array tasks by id, also where nothing may be done to them: they are looked
-    at, and have no owner then."""
+    """The run's jobs and tasks by id, also those to be left alone: to look at, without an owner."""
     found: dict[str, MarkedJob] = {}
     for job in record.jobs:
         try:

@@ -129,8 +129,7 @@ class LiveCluster:
     unread: tuple[str, ...] = ()
     """What else gave no answer, and why."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """What Slurm does not let this user see of `config`, `partition` and `node`, and in which
-    words; nothing is known of it."""
+    """What Slurm hides of `config`, `partition` and `node`, and its words; none of it is known."""
 
     @property
     def not_read(self) -> list[str]:
@@ -167,8 +166,7 @@ class LiveCluster:
         return len({*partition.nodes} - {node.name for node in self.nodes_of(partition)})
 
     def enforces(self, what: str) -> bool:
-        """Whether `associations`, `limits` or `qos` of accounting hold; where nobody says, they
-        may."""
+        """Whether accounting's `associations`, `limits` or `qos` hold; if nobody says, they may."""
         enforced = self.config.get("AccountingStorageEnforce")
         return enforced is None or what in enforced.split(",")
 

@@ -24,8 +24,7 @@ _HAS_SLICES = "has slices of GPUs (MIG), which such a job may get, and which NCC
 
 
 def completed(placement: Placement, resources: Resources, profile: SiteProfile) -> Placement:
-    """With cores, memory and the form of the request as Slurm has them, where the profile does not
-    know the nodes' cores. Never raises."""
+    """With cores, memory and form of request by Slurm, if the profile has none. Never raises."""
     node, no_gpus = placement.node_type, profile.gpu_request.form == "none"
     known = node.cpus is not None and (no_gpus or node.gpus is not None)
     if known or profile.kind != "slurm":
@@ -163,8 +162,7 @@ def chosen(live: LiveCluster, names: str | None) -> list[LivePartition]:
 
 
 def gpu_form(live: LiveCluster) -> str:
-    """In which a job asks for GPUs: only the newest of Slurm's ways to choose nodes knows
-    --gpus-per-node (slurm.conf, SelectType)."""
+    """How a job asks for GPUs: --gpus-per-node needs the newest SelectType (slurm.conf)."""
     return "gres" if live.config.get("SelectType") in _GRES_ALONE else "gpus-per-node"
 
 
@@ -174,8 +172,7 @@ _GRES_ALONE: Collection[str | None] = ("select/linear", "select/cons_res")
 def _as_asked(
     node: LiveNode, placement: Placement, resources: Resources, profile: SiteProfile
 ) -> NodeType | None:
-    """The node as the request would get it, slices of GPUs only where it names them; None: it has
-    not what the request names."""
+    """The node as the request would get it, slices only if named; None: it lacks what is asked."""
     kind = placement.node_type.gpu_type or profile.gpu_request.type
     gpus = sum(n for name, n in node.gpus if (name == kind if kind else not is_slice(name)))
     features = _features(placement, resources)

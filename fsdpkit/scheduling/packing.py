@@ -31,9 +31,9 @@ from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling.environment_files import EnvironmentFiles, StaysShared, files_of
 from fsdpkit.scheduling.pruning import why_unfinished
 from fsdpkit.scheduling.run_states import standings
-from fsdpkit.staging.manifest import BLOCK
+from fsdpkit.staging.manifest import BLOCK, StageError
+from fsdpkit.staging.source import PACK_MAGIC, SharedFiles
 
-MAGIC = b"fsdpkpk1"
 LINK = "environment.pack"
 """In a run's directory: a link to the pack that its jobs use."""
 _UNUSED_S, _DRAFT_S = 86400.0, 3600.0
@@ -151,7 +151,7 @@ def _alone_in(directory: Path) -> Iterator[None]:
 
 def _named(directory: Path, files: EnvironmentFiles) -> Path:
     manifest = files.manifest
-    told = hashlib.sha256(MAGIC)
+    told = hashlib.sha256(PACK_MAGIC)
     bytecode = 0
     for entry in manifest.entries:
         if "__pycache__" in entry.path:
@@ -213,7 +213,7 @@ def _write(path: Path, files: EnvironmentFiles, progress: Progress | None) -> in
     room = bare + manifest.block_count * _DIGEST_BYTES + BLOCK // 64
     digests: list[str] = []
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.seek(len(MAGIC) + 8 + room)
+        file.seek(len(PACK_MAGIC) + 8 + room)
         for block in _blocks(files):
             digests.append(hashlib.sha256(block).hexdigest())
             file.write(block)
@@ -224,35 +224,23 @@ def _write(path: Path, files: EnvironmentFiles, progress: Progress | None) -> in
         if len(listed) > room:
             raise StorageError(f"the list of {manifest.files:,} files has no room in their pack")
         file.seek(0)
-        file.write(MAGIC + room.to_bytes(8, "big") + listed.ljust(room, b"\0"))
+        file.write(PACK_MAGIC + room.to_bytes(8, "big") + listed.ljust(room, b"\0"))
         file.flush()
         os.fsync(file.fileno())
     return size
 
 
 def _blocks(files: EnvironmentFiles) -> Iterator[bytes]:
-    """Raises _ChangedMeanwhile for a file that has fewer bytes than were listed, or is gone."""
-    pending = bytearray()
-    regular = (entry for entry in files.manifest.entries if entry.kind == "file")
-    for entry, source in zip(regular, files.sources, strict=True):
-        if not (left := entry.size):
-            continue
-        try:
-            file = open_regular(source)
-        except FileNotFoundError as error:
-            raise _ChangedMeanwhile(f"{source} is gone") from error
-        with file:
-            while left:
-                part = file.read(min(left, BLOCK - len(pending)))
-                if not part:
-                    raise _ChangedMeanwhile(f"{source} is shorter than before")
-                pending += part
-                left -= len(part)
-                if len(pending) == BLOCK:
-                    yield bytes(pending)
-                    pending.clear()
-    if pending:
-        yield bytes(pending)
+    """Raises _ChangedMeanwhile for a file that is not as it was listed."""
+    source = SharedFiles(files.manifest, files.sources)
+    try:
+        for index in range(files.manifest.block_count):
+            yield source.read(index) or bytes(files.manifest.length(index))
+    except StageError as error:
+        kind = _ChangedMeanwhile if error.cause == "data-missing" else StorageError
+        raise kind(str(error)) from error
+    finally:
+        source.close()
 
 
 # ---- Those of before

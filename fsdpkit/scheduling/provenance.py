@@ -18,7 +18,7 @@ import msgspec
 
 from fsdpkit.config.entry import Entry
 from fsdpkit.config.loading import dotted
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import storage_errors
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.provenance import (
@@ -78,13 +78,11 @@ def write_provenance(
         snapshot=snapshot,
         problems=problems,
     )
-    try:
+    with storage_errors(paths.dir, "written"):
         if diff:
             write_atomically(paths.source_diff, diff, private=True)
         else:
             paths.source_diff.unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
     save_provenance(paths, made)
     return made
 
@@ -235,8 +233,7 @@ def _new_source(top: Path, name: str) -> bytes:
 
 
 def _as_new_file(name: str, text: bytes) -> bytes:
-    """As `git diff` shows a file that was added; nothing for what is no text, or has a name that
-    git would write in quotes."""
+    """As `git diff` shows an added file; nothing: no text, or a name that git quotes."""
     if not text or b"\0" in text or not name.isprintable() or set(name) & set('"\\'):
         return b""
     lines = text.split(b"\n")

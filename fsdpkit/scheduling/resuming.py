@@ -28,9 +28,9 @@ from fsdpkit.config.trust import Consent
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import (
     FsdpkitError,
-    StorageError,
     SubmissionInterrupted,
     UsageError,
+    storage_errors,
 )
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
@@ -220,8 +220,7 @@ def _trains_otherwise(before: LoadedJob, job: LoadedJob) -> bool:
 def _array(
     run: OpenRun, states: States, chosen: Sequence[int] | None, *, again: bool
 ) -> str | None:
-    """Array tasks to run: the `chosen` ones, else those short of their goal, or all if the goal is
-    another (`again`)."""
+    """Array tasks to run: `chosen`, else those short of their goal; all if it changed (`again`)."""
     tasks = run.record.array_tasks
     if tasks is None:
         return None
@@ -313,10 +312,8 @@ def _take_back_requests(run: OpenRun) -> None:
     tasks: list[int | None] = [None, *run.paths.array_tasks()]
     for task in tasks:
         path = run.paths.task(task).stop_requested
-        try:
+        with storage_errors(path, "removed"):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be removed: {error.strerror}") from error
 
 
 def _next_job(plan: Plan) -> JobRecord:
@@ -355,13 +352,11 @@ def _files_of_a_job(paths: RunPaths) -> tuple[Path, ...]:
 
 def _keep(paths: RunPaths, record: RunRecord) -> None:
     """Set aside what the newest job was given; after a resume that was cut short it is there."""
-    try:
+    with storage_errors(paths.dir, "written"):
         for path in _files_of_a_job(paths):
             kept = _kept(path, record)
             if path.exists() and not kept.exists():
                 write_atomically(kept, read_bytes(path), private=path == paths.source_diff)
-    except OSError as error:
-        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
     named = paths.submitit / f"{record.job_id}_submission.sh"
     with contextlib.suppress(OSError):
         named.unlink()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fsdpkit.errors import SchedulerError, StorageError, UsageError
+from fsdpkit.errors import SchedulerError, UsageError, storage_errors
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.opened import OpenRun
@@ -157,10 +157,8 @@ class Run(OpenRun):
     def _ask_to_stop(self, job_id: str) -> bool:
         """Tell a running job to save and stop; False if it went back to the queue meanwhile."""
         path = self.paths.task(task_of(job_id)).stop_requested
-        try:
+        with storage_errors(path, "written"):
             write_atomically(path, "cancel\n")
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
         (state,) = self.client().states([self.marked(job_id)]).values() or (None,)
         return state is None or state.phase != "pending"
 

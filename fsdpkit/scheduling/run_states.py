@@ -46,8 +46,7 @@ class Standing(NamedTuple):
     answered: bool = True
     """False: some source gave no answer, so what is unknown may well exist."""
     strange: str | None = None
-    """Why nothing is known here of a job of the run: it is another cluster's, or what has its
-    number is another job."""
+    """Why a job of the run is unknown here: another cluster's, or another job has its number."""
     elsewhere: bool = False
     """Whether that is because another cluster took it."""
 
@@ -141,8 +140,7 @@ def awaited(record: RunRecord) -> bool:
 
 
 def confirmed(paths: RunPaths, record: RunRecord, jobs: Mapping[str, str]) -> RunRecord:
-    """The record with the job that its submission turned out to be, by the jobs' comments; put on
-    record where that is allowed."""
+    """The record with the job that its submission became, by comments; put on record if allowed."""
     job_id = jobs.get(comment(record)) if awaited(record) else None
     if job_id is None or job_id in [job.job_id for job in record.jobs]:
         return record

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsdpkit.errors import SchedulerError, StorageError
+from fsdpkit.errors import SchedulerError, StorageError, storage_errors
 from fsdpkit.runs.checkpoints import checkpoints_in
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, ask, saves_there, withdraw
@@ -123,10 +123,8 @@ def _request(run: OpenRun, job_id: str, array_task: int | None) -> SaveRequest:
             f"starting will do so soon: try again. A script without "
             f"fsdpkit.training.Checkpointer or attach() from fsdpkit.script never does."
         )
-    try:
+    with storage_errors(task.save_requested, "written"):
         return SaveRequest(run, job_id, task, array_task, ask(task))
-    except OSError as error:
-        raise StorageError(f"{task.save_requested} cannot be written: {error.strerror}") from None
 
 
 def newest(task: TaskPaths) -> str:

@@ -174,8 +174,7 @@ class SlurmClient:
         found: dict[MarkedJob, JobState],
         asked: Round,
     ) -> None:
-        """Those of one user: for several jobs slurmctld sends squeue the table of all users' jobs
-        unless it asks for those of one."""
+        """One user's: for several jobs slurmctld else sends squeue the table of all users' jobs."""
         parents = parents_of(job.id for job in wanted)
         flags = ["-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", parents]
         flags += ["-u", str(owner)] if owner is not None and "," in parents else []
@@ -348,8 +347,7 @@ class SlurmClient:
         return {traits_in(line) for line in text.splitlines() if "|" in line}
 
     def release(self, job: MarkedJob) -> None:
-        """Let a job go that is held. Raises SchedulerError, as for one that only an administrator
-        may release."""
+        """Release a held job. Raises SchedulerError, as where only an administrator may."""
         self.confirm(job)
         self._do("scontrol", "release", checked_id(job.id))
 

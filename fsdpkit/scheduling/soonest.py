@@ -89,8 +89,7 @@ def _partitions_of(profile: SiteProfile, answers: SlurmAnswers) -> list[str]:
 def _asked(
     request: submission.SubmitRequest, shut: Mapping[str, str], lasts: Lasts, named: bool
 ) -> PartitionStart:
-    """shut: the partitions that start no job now, and their state: sbatch --test-only does not say
-    so."""
+    """shut: partitions that start no job now, and their state: --test-only does not say so."""
     name = str(request.partition)
     try:
         plan, _ = submission.plan(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import storage_errors
 from fsdpkit.launching.blame import place_of, standing_out
 from fsdpkit.runs.history import NodeStory
 from fsdpkit.runs.stack_requests import NodeStacks, answer_of, ask, withdraw
@@ -54,10 +54,8 @@ def ask_for_stacks(visited: Visited, wait_s: float = WAIT_S) -> StacksAnswer:
     Raises StorageError where the request cannot be written.
     """
     task, paths = visited.task, visited.attempt.paths
-    try:
+    with storage_errors(task.stacks_requested, "written"):
         asked = ask(task)
-    except OSError as error:
-        raise StorageError(f"{task.stacks_requested} cannot be written: {error.strerror}") from None
     found: dict[int, NodeStacks] = {}
     deadline = time.monotonic() + wait_s
     try:

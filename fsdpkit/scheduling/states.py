@@ -76,8 +76,7 @@ class JobState:
     cancelled_by: str | None = None
     """The user who cancelled it: a name, or the number if that has none."""
     outcome: Outcome | None = None
-    """What the run's own files say of its end; None: they were not asked, or have nothing to add.
-    """
+    """What the run's own files say of its end; None: not asked, or nothing to add."""
     account: str | None = None
     """Why the outcome is that, in words."""
 
@@ -232,8 +231,7 @@ def parse_time(text: str) -> float | None:
 def _state(
     source: str, state: str, codes: tuple[str, str], reason: str, nodes: str, times: Sequence[str]
 ) -> JobState:
-    """What a source printed. codes: of the job, and of its steps; times: submission, start, end,
-    which may lack."""
+    """What a source printed. codes: of the job and its steps; times: submission, start, end."""
     (code, signal), (derived_code, derived_signal) = map(parse_exit_code, codes)
     submitted, start, end = (parse_time(text) for text in [*times, "", "", ""][:3])
     return JobState(
@@ -263,8 +261,7 @@ def parse_squeue(text: str) -> dict[str, JobState]:
 
 
 def parse_sacct(text: str) -> dict[str, JobState]:
-    """Output of `sacct -n -P -X -o SACCT_FORMAT` by job id; of duplicates the last line counts.
-    Times may lack."""
+    """Of `sacct -n -P -X -o SACCT_FORMAT`, by job id; the last duplicate counts. Times may lack."""
     found: dict[str, JobState] = {}
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|")]

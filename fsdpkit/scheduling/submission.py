@@ -184,8 +184,7 @@ def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
 
 
 def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, WorkTreeFiles | None]:
-    """The plan for a run in `directory`, and the tree that is to be copied into it first, if the
-    job runs in such a copy. Raises UsageError."""
+    """The plan for a run in `directory`, and the tree copied into it first. Raises UsageError."""
     if not plan.job.source.snapshot:
         return plan, None
     if stood_in() is not None:

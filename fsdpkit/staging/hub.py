@@ -131,6 +131,8 @@ class Hub:
             # The address by which node 0 reaches its own hub may be nobody else's: the others take
             # the one by which they reach the hub.
             member.address = (line.host if line.node else "", int(asked["port"]))
+            if member.line is not None:
+                member.line.shut()  # the node has lost that one
             member.name, member.line = str(asked["name"]), line
         return member, asked
 

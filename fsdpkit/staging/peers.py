@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from fsdpkit.staging import wire
@@ -104,13 +106,14 @@ class HubLink:
         """Parents so far, the last one first, and how the hub calls them."""
         self.heard_s = time.monotonic()
         """When the hub last answered."""
+        self._met = False
         self.failure: StageError | None = None
         """Why nothing more is copied, as the hub said."""
 
     def hello(self, port: int, within_s: float = _FIRST_S) -> list[bytes]:
         """Tell where this node serves others; the manifests, once they are known.
 
-        within_s: for so long the hub may be out of reach. Raises StageError.
+        within_s: for so long the hub may be out of reach at first. Raises StageError.
         """
         while True:
             try:
@@ -118,7 +121,7 @@ class HubLink:
                     return self._hello(port)
             except (OSError, StrangeError) as error:
                 self.close()
-                if time.monotonic() - self.heard_s > within_s:
+                if time.monotonic() - self.heard_s > (_LOST_S if self._met else within_s):
                     where = f"{self._hub[0]}:{self._hub[1]}"
                     why = str(error) or "what answers there does not know this job's secret"
                     told = f"the first node, {where}, cannot be reached: {why}"
@@ -185,7 +188,7 @@ class HubLink:
 
     def _heard(self, line: Line) -> dict[str, Any]:
         told = decoded(line.receive())
-        self.heard_s = time.monotonic()
+        self.heard_s, self._met = time.monotonic(), True
         if "cause" in told:
             told_words = f"the first node could not go on: {told['words']}"
             self.failure = StageError("connection-reset", told_words)
@@ -195,7 +198,11 @@ class HubLink:
 
 def fetch(link: HubLink, keys: StageKeys, item: int, growing: Growing, last: int) -> None:
     """Fill it up to block `last` with what other nodes have. Raises StageError."""
-    _Fetch(link, keys, item, growing, last).run()
+    fetching = _Fetch(link, keys, item, growing, last)
+    try:
+        fetching.run()
+    finally:
+        fetching.keeper.shutdown()
 
 
 class _Fetch:
@@ -204,58 +211,68 @@ class _Fetch:
     ) -> None:
         self._link, self._keys, self._item, self._growing = link, keys, item, growing
         self._end = last + 1
-        self._block = memoryview(bytearray(BLOCK))
         self._met_s = self._grew_s = self._asked_s = time.monotonic()
-        """When a parent last said something, a block last came, the hub was last asked."""
+        """When a parent last was of use, a block last came, the hub was last asked."""
+        # One block arrives while the one before it is checked and written.
+        self._buffers = itertools.cycle([memoryview(bytearray(BLOCK)) for _ in range(2)])
+        self.keeper = ThreadPoolExecutor(1)
 
     def run(self) -> None:
         failed, why = None, "no other node is there"
         while self._growing.done < self._end:
             self._asked_s = time.monotonic()
-            parent = self._link.parent(failed)
+            parent, failed = self._link.parent(failed), None
             if parent is not None:
-                failed, why = self._pull(parent) or (None, why)
-            if parent is None or failed:
-                if time.monotonic() - self._met_s > _LOST_S:
-                    told = f"for {_LOST_S:.0f} s no other node could be reached: {why}"
-                    raise StageError("connection-reset", told)
-                time.sleep(_AGAIN_S)
-
-    def _pull(self, parent: Address) -> tuple[Address, str] | None:
-        """All that it gives; the parent and what was wrong with it, if something was."""
-        try:
-            line = connect(self._keys, wire.BLOCKS, self._link.node, parent)
-        except (OSError, StrangeError) as error:
-            return parent, _why(parent, error)
-        with contextlib.closing(line):
-            sent = False
-            while self._growing.done < self._end:
                 try:
-                    if not sent:
-                        line.send(wire.request(self._item, self._growing.done, self._end))
-                        sent = True
-                    block = self._next(line)
+                    self._pull(parent)
+                    continue
                 except (OSError, StrangeError) as error:
-                    return parent, _why(parent, error)
-                if block is not None:
-                    self._grew_s = self._met_s
-                    self._growing.write(self._growing.done, *block)
-                elif self._other(parent):
-                    break
-        return None
+                    why = f"{parent[0]}: {error or 'what is there does not know this job'}"
+                    failed = parent
+            if time.monotonic() - self._met_s > _LOST_S:
+                told = f"for {_LOST_S:.0f} s no other node could be reached: {why}"
+                raise StageError("connection-reset", told)
+            time.sleep(_AGAIN_S)
 
-    def _next(self, line: Line) -> tuple[memoryview, bytes] | None:
-        """The next block and its SHA-256; None: there is none yet."""
-        body = line.receive()
-        self._met_s = time.monotonic()
-        if not body:
-            return None
-        index, length, sha256 = wire.headed(body)
-        block = self._block[:length]
+    def _pull(self, parent: Address) -> None:
+        """All that it has, or until there is a better one. Raises OSError, StrangeError."""
+        kept = Future[None]()
+        kept.set_result(None)
+        index = self._growing.done
+        with contextlib.closing(connect(self._keys, wire.BLOCKS, self._link.node, parent)) as line:
+            line.send(wire.request(self._item, index, self._end))
+            try:
+                while index < self._end:
+                    if body := line.receive():
+                        block, sha256 = self._block(line, index, body)
+                        kept.result()
+                        kept = self.keeper.submit(self._keep, index, block, sha256)
+                        index += 1
+                    else:
+                        self._met_s = time.monotonic()
+                        if self._other(parent):
+                            break
+            finally:
+                kept.result()
+
+    def _block(self, line: Line, index: int, body: bytes) -> tuple[memoryview, bytes]:
+        there, length, sha256 = wire.headed(body)
+        if there != index:
+            raise StrangeError("a block is not the next one")
+        block = next(self._buffers)[:length]
         line.receive_into(block)
-        if index != self._growing.done or (block and hashlib.sha256(block).digest() != sha256):
-            raise StrangeError("a block is not what it should be")
         return block, sha256
+
+    def _keep(self, index: int, block: memoryview, sha256: bytes) -> None:
+        if block and hashlib.sha256(block).digest() != sha256:
+            raise StrangeError("a block has another SHA-256")
+        try:
+            self._growing.write(index, block, sha256)
+        except ValueError as error:
+            raise StrangeError(str(error)) from error
+        except OSError as error:  # is no fault of the parent
+            raise StageError("storage", str(error)) from error
+        self._met_s = self._grew_s = time.monotonic()
 
     def _other(self, parent: Address) -> bool:
         """Whether to read from another one, as this one has had nothing new for some time."""
@@ -268,7 +285,3 @@ class _Fetch:
             return False
         self._asked_s = time.monotonic()
         return self._link.parent(waits=True) not in (None, parent)
-
-
-def _why(parent: Address, error: Exception) -> str:
-    return f"{parent[0]}: {error or 'it does not know the secret of this job'}"

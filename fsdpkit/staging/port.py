@@ -27,6 +27,7 @@ _MAPPED = "::ffff:"
 """Goes before an IPv4 address where both kinds are listened for."""
 _FILES = 1 << 16
 _UNSENT_S = 60.0
+_FULL_S = 0.1
 _KEPT = (socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)
 """The kernel notices a machine that is gone."""
 
@@ -128,7 +129,7 @@ class StagePort:
         self._strangers: dict[Line, None] = {}
         self._lock = threading.Lock()
         self._closed = False
-        self._listening: socket.socket
+        self._listening: socket.socket | None = None
 
     def open(self, host: str, port: int = 0) -> int:
         """Serve from now on; returns the port. Raises StageError."""
@@ -137,26 +138,33 @@ class StagePort:
         except OSError as error:
             raise StageError("port-taken", f"cannot listen at {host}:{port}: {error}") from error
         _allow_files()
-        threading.Thread(target=self._accept, daemon=True).start()
+        threading.Thread(target=self._accept, args=[self._listening], daemon=True).start()
         return int(self._listening.getsockname()[1])
 
     def close(self) -> None:
         self._closed = True
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+        if self._listening is not None:
+            with contextlib.suppress(OSError):
+                self._listening.shutdown(socket.SHUT_RDWR)
+            self._listening.close()
         for line in list(self._lines):
             line.shut()
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         while not self._closed:
             try:
-                connected, address = self._listening.accept()
-                line = Line(connected, str(address[0]).replace(_MAPPED, ""))
-                self._lines[line] = self._strangers[line] = None
+                connected, address = listening.accept()
+            except OSError:  # no more descriptors
+                time.sleep(_FULL_S)
+                continue
+            line = Line(connected, str(address[0]).replace(_MAPPED, ""))
+            self._lines[line] = self._strangers[line] = None
+            try:
                 threading.Thread(target=self._answer, args=[line], daemon=True).start()
-            except (OSError, RuntimeError):  # no more descriptors, or threads
-                time.sleep(0.1)
+            except RuntimeError:  # no more threads
+                self._refuse(line)
+                self._over(line)
+                time.sleep(_FULL_S)
             strangers = list(self._strangers)
             if len(strangers) > _STRANGERS:
                 crowd = Counter(each.host for each in strangers).most_common(1)[0][0]
@@ -174,8 +182,11 @@ class StagePort:
             if line in self._strangers:
                 self._refuse(line)
         finally:
-            del self._lines[line]
-            line.close()
+            self._over(line)
+
+    def _over(self, line: Line) -> None:
+        del self._lines[line]
+        line.close()
 
     def _refuse(self, line: Line) -> None:
         with self._lock:

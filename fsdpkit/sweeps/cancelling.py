@@ -11,8 +11,7 @@ from fsdpkit.sweeps.record import SweepPaths
 
 
 def cancel(paths: SweepPaths, *, save: bool = False) -> tuple[list[str], list[str]]:
-    """The runs that were asked to end, and the jobs that were asked to save first. Raises
-    FsdpkitError."""
+    """The runs asked to end, and the jobs asked to save first. Raises FsdpkitError."""
     asked: list[str] = []
     saving: list[str] = []
     with records.alone(paths) as record:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fsdpkit.config.array_tasks import ARGUMENT
+from fsdpkit.config.fields import doc
 from fsdpkit.config.job import Name
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import FileTables, Layered, build, overrides, read_toml
@@ -25,58 +26,50 @@ Metric = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_./-]{0,99}$")]
 
 
 class Halving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Successive halving: all trials train a little, the best of them more, and so on (Jamieson and
-    Talwalkar, 2016, arXiv:1502.07943)."""
+    """Successive halving: all trials train a little, the best more (arXiv:1502.07943)."""
 
     rungs: Annotated[
-        int,
-        Meta(
-            ge=2, le=8, description="Number of rungs; trials are compared after each but the last."
-        ),
+        int, doc("Number of rungs; trials are compared after each but the last.", ge=2, le=8)
     ]
     factor: Annotated[
-        int,
-        Meta(ge=2, le=64, description="One in this many trials goes on, this many times further."),
+        int, doc("One in this many trials goes on, this many times further.", ge=2, le=64)
     ] = 3
-    resource: Annotated[
-        str, Meta(description="What grows from rung to rung: training.steps or args.NAME.")
-    ] = STEPS
+    resource: Annotated[str, doc("What grows from rung to rung: training.steps or args.NAME.")] = (
+        STEPS
+    )
     most: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Its value on the last rung; unset: the job's."),
+        Annotated[int, Meta(ge=1)] | None, doc("Its value on the last rung; unset: the job's.")
     ] = None
 
 
 class SweepFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to try, and by which number to judge it."""
 
-    schema: Annotated[Literal["fsdpkit.sweep/1"], Meta(description="Format of this file.")]
-    name: Annotated[Name, Meta(description="Name of the sweep, seen in squeue.")]
-    parameters: Annotated[dict[str, Any], Meta(description="Values to try, by key of the job.")]
-    job: Annotated[
-        str, Meta(min_length=1, description="Job by its name, a job file, or a training script.")
-    ] = "t5"
+    schema: Annotated[Literal["fsdpkit.sweep/1"], doc("Format of this file.")]
+    name: Annotated[Name, doc("Name of the sweep, seen in squeue.")]
+    parameters: Annotated[dict[str, Any], doc("Values to try, by key of the job.")]
+    job: Annotated[str, doc("Job by its name, a job file, or a training script.", min_length=1)] = (
+        "t5"
+    )
     sampler: Annotated[
         Literal["grid", "random", "tpe", "qmc", "cmaes"],
-        Meta(description="How values are sampled; the last three are Optuna's."),
+        doc("How values are sampled; the last three are Optuna's."),
     ] = "random"
     trials: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_TRIALS)] | None,
-        Meta(description="Number of trials; for a grid, its number of points."),
+        doc("Number of trials; for a grid, its number of points."),
     ] = None
-    seed: Annotated[int, Meta(ge=0, lt=2**31, description="Seed of the sampler.")] = 0
-    metric: Annotated[
-        Metric, Meta(description="Metric that the script logs; its last value counts.")
-    ] = "eval_loss"
-    best: Annotated[
-        Literal["lowest", "highest"], Meta(description="Which value of it is the best.")
-    ] = "lowest"
+    seed: Annotated[int, doc("Seed of the sampler.", ge=0, lt=2**31)] = 0
+    metric: Annotated[Metric, doc("Metric that the script logs; its last value counts.")] = (
+        "eval_loss"
+    )
+    best: Annotated[Literal["lowest", "highest"], doc("Which value of it is the best.")] = "lowest"
     limit: Annotated[
-        Annotated[int, Meta(ge=1, le=MOST_TRIALS)] | None, Meta(description="Trials at a time.")
+        Annotated[int, Meta(ge=1, le=MOST_TRIALS)] | None, doc("Trials at a time.")
     ] = None
-    halving: Annotated[
-        Halving | UnsetType, Meta(description="Rungs; unset: every trial trains to the end.")
-    ] = UNSET
+    halving: Annotated[Halving | UnsetType, doc("Rungs; unset: every trial trains to the end.")] = (
+        UNSET
+    )
 
     @property
     def rungs(self) -> int:
@@ -84,8 +77,7 @@ class SweepFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def load_file(path: Path) -> tuple[SweepFile, tuple[SweptParameter, ...], FileTables]:
-    """The file, its parameters, and what was read. Raises NotFoundError, or ConfigError naming file
-    and key."""
+    """The file, its parameters, and what was read. Raises NotFoundError, ConfigError."""
     if not path.is_file():
         raise NotFoundError(f"there is no sweep file {path}")
     layered = Layered()

@@ -57,8 +57,7 @@ def survivors(trials: Sequence[JudgedTrial], places: int, *, highest: bool) -> l
 
 
 def changes(halving: Halving, most: int, rung: int, args: Mapping[int, list[str]]) -> list[str]:
-    """`KEY=VALUE` that make a job go as far as a rung says. args: the own words of the trials that
-    go on, without the resource."""
+    """`KEY=VALUE` for a job to go as far as a rung says. args: own words of trials that go on."""
     goal = amount(halving, most, rung)
     if halving.resource == STEPS:
         return [f"{STEPS}={goal}"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import storage_errors
 from fsdpkit.rendering.directives import Directive, resource_directives
 from fsdpkit.rendering.quoting import directive_quote, shell_quote
 from fsdpkit.rendering.script import Plan
@@ -46,10 +46,8 @@ def submit_next(
     that will. plan: of the job that it follows. sweep: the sweep's directory. Raises StorageError,
     SchedulerError."""
     text = script_of(plan, sweep, name, after=after, log=log)
-    try:
+    with storage_errors(script, "written"):
         write_atomically(script, text)
-    except OSError as error:
-        raise StorageError(f"{script} cannot be written: {error.strerror}") from error
     profile = plan.site.profile
     return cluster_of(profile.kind, profile.slurm_clusters).submit(script).job_id
 

@@ -192,8 +192,7 @@ def _begin_one(one: TrialPass, going: int) -> tuple[int, Run | None] | None:
 
 
 def _free(one: TrialPass, record: SweepRecord) -> Allocation | None:
-    """What the hold has for the next trial; None for the queue, and where nothing is begun any
-    more."""
+    """What the hold has for the next trial; None: the queue, or nothing is begun any more."""
     if one.on is None:
         return None
     try:

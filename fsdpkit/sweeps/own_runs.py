@@ -28,8 +28,7 @@ class OwnTrial(NamedTuple):
 
     @property
     def is_left(self) -> bool:
-        """Whether it has still to be trained: it has not begun, or what became of the hold, and
-        nothing of its own, ended it."""
+        """Whether it is still to train: it has not begun, or only the hold's fate ended it."""
         if self.state is None or self.run is None or self.state is _NOT_BEGUN:
             return self.state is _NOT_BEGUN
         stopped = self.state.outcome == "stopped" or self.state.state in _INTERRUPTED

@@ -28,7 +28,7 @@ from fsdpkit.config.fields import Scalar
 from fsdpkit.config.loading import FileTables
 from fsdpkit.config.spelling import nearest
 from fsdpkit.config.trust import is_of_strangers, vouch
-from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.errors import NotFoundError, StorageError, storage_errors
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.lock import locked
 from fsdpkit.runs.reading import read_bytes
@@ -119,8 +119,7 @@ def sweeps_dir(runs: Path) -> Path:
 
 
 def sweep_paths(name: str, runs: Path) -> SweepPaths:
-    """Of the sweep of this name, or whose directory this is. Raises NotFoundError with the nearest
-    name and where it looked."""
+    """Of the sweep of this name, or whose directory this is. Raises NotFoundError."""
     top = sweeps_dir(runs)
     if "/" in name:
         found = SweepPaths(Path(name).absolute())
@@ -164,20 +163,17 @@ def save(paths: SweepPaths, record: SweepRecord) -> None:
 
 def _write(path: Path, value: msgspec.Struct) -> None:
     file = as_file_of(path, value)
-    try:
+    with storage_errors(path, "written"):
         before = FileTables({}, path, read_bytes(path), kind="sweep") if path.exists() else None
         own = before is None or not is_of_strangers(before)
         write_atomically(path, file.content)
         if own:  # what somebody else wrote stays theirs
             vouch(file)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 @contextlib.contextmanager
 def alone(paths: SweepPaths) -> Iterator[SweepRecord]:
-    """The record as it stands, while nobody else changes the sweep. Raises BusyError,
-    StorageError."""
+    """The record, while nobody else changes the sweep. Raises BusyError, StorageError."""
     with locked(paths.record.with_name(f"{paths.record.name}.lock"), _PATIENCE_S):
         yield load(paths)
 

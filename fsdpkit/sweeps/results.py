@@ -64,8 +64,7 @@ class Logged:
 
 
 def read_last(path: Path, metric: str) -> Logged:
-    """The newest step, and the metric's newest value; what was done again counts as it was done
-    last. A missing file has neither."""
+    """The newest step, and the metric's newest value; what was done again counts. None: no file."""
     step, found = None, Logged()
     with contextlib.suppress(OSError):
         for line in read_json_lines(path):

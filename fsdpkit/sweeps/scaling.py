@@ -19,8 +19,7 @@ from fsdpkit.reporting.series import Floats, MetricsTable
 Mode = Literal["weak", "strong"]
 MODES: tuple[Mode, ...] = ("weak", "strong")
 KNEE = 0.5
-"""A step up pays while the nodes that it adds bring at least this share of what as many of the
-smallest size would."""
+"""A step up pays while added nodes bring at least this share of what the smallest size's would."""
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +95,7 @@ class Measured(NamedTuple):
 
 
 def compared(mode: Mode, sizes: Sequence[Measured]) -> list[Size]:
-    """Sizes of one mode, the smallest first. By tokens where the smallest counted them, else by
-    steps."""
+    """Sizes of one mode, smallest first: by tokens where that counted them, else by steps."""
     by_tokens = bool(sizes) and sizes[0].speed.tokens_per_s is not None
     work = [work_per_s(mode, one.nodes, one.speed, by_tokens=by_tokens) for one in sizes]
     first = work[0] if work else None

@@ -19,8 +19,7 @@ def figure(
     title: str,
     kind: Literal["svg", "png"],
 ) -> bytes:
-    """The file's bytes. sizes: by mode, the smallest first. Raises ConfigError without
-    matplotlib."""
+    """The file's bytes. sizes: by mode, smallest first. Raises ConfigError without matplotlib."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import NullLocator

@@ -42,8 +42,7 @@ class StudyRequest:
     sets: Sequence[str] = ()
     cluster: str | None = None
     batch: str | None = None
-    """`args.NAME=N`: how a script that reads no [training] is told its samples per rank, and how
-    many they are on the smallest size."""
+    """`args.NAME=N`: how a script is told its samples per rank, and those of the smallest size."""
     runs: str | os.PathLike[str] | None = None
     consent: Consent = field(default_factory=Consent)
 
@@ -69,8 +68,7 @@ class _Batch:
     """Nodes."""
 
     def words(self, mode: Mode, nodes: int) -> tuple[list[str], list[str]]:
-        """What tells a run of this size its batch: `KEY=VALUE` of the job, and words for its
-        script. Raises ConfigError."""
+        """What tells a size its batch: `KEY=VALUE`, and words for a script. Raises ConfigError."""
         if mode == "weak" and self.argument is None:
             return [], []
         if self.samples is None:
@@ -92,8 +90,7 @@ class _Batch:
 
 
 def prepare(asked: StudyRequest) -> CheckedStudy:
-    """Decide and check every size; writes nothing. Raises FsdpkitError: if one cannot run, none is
-    submitted."""
+    """Checks every size and writes nothing. Raises FsdpkitError: one fails, none is submitted."""
     sizes = sorted(asked.nodes)
     if len(set(sizes)) != len(sizes):
         raise UsageError("--nodes: name different numbers, such as 1,2,4,8")

@@ -93,8 +93,7 @@ class CheckedTrials:
 def prepare(
     file: SweepFile, space: Sequence[SweptParameter], read: FileTables, asked: SweepRequest
 ) -> CheckedTrials:
-    """The sweep's trials, checked. read: what `file` was read from. Raises FsdpkitError; writes
-    nothing."""
+    """The sweep's trials, checked. read: what `file` was. Raises FsdpkitError; writes nothing."""
     _refuse_second(file.name, runs_dir(asked.runs))
     drawn = _draw(file, space, range(trials_of(file, space)), [])
     return _checked(file, space, file.job, drawn, 0, asked, read)
@@ -285,8 +284,7 @@ def _make_dir(paths: SweepPaths, *, group: bool) -> None:
 def extend(
     paths: SweepPaths, trials: int, asked: SweepRequest
 ) -> tuple[SweepRecord, CheckedTrials]:
-    """Add so many trials, as a batch of their own, and submit them. Raises FsdpkitError; then the
-    sweep is what it was."""
+    """Submit so many more trials. Raises FsdpkitError; then the sweep is what it was."""
     with records.alone(paths) as record:
         file = record.file
         if file.sampler == "grid":

@@ -53,8 +53,7 @@ class Destination:
 
 
 def destination_of(run: Run, said: Track, asked: Track) -> Destination:
-    """said: the run's `[track]`; asked: the command line's. Raises ConfigError for settings of the
-    viewer's that cannot be read."""
+    """said: the run's `[track]`; asked: the command line's. Raises ConfigError."""
     files = run.paths if is_mine(run.dir) else RunPaths(_directory_for(run))
     own_uri = asked.uri or os.environ.get("MLFLOW_TRACKING_URI")
     if (unsafe := first_unsafe(run.paths.job)) is None:

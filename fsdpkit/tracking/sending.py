@@ -18,7 +18,7 @@ import msgspec
 
 from fsdpkit.config.key_changes import without_unknown
 from fsdpkit.config.track import Track, Tracker
-from fsdpkit.errors import ConfigError, StorageError
+from fsdpkit.errors import ConfigError, StorageError, storage_errors
 from fsdpkit.reporting.report import about
 from fsdpkit.runs.layout import TaskPaths, write_atomically
 from fsdpkit.runs.lock import BusyError, locked
@@ -57,10 +57,8 @@ def send(sending: Sending, tracker: Tracker) -> SentLines:
 
 
 def _make_directory(directory: Path) -> None:
-    try:
+    with storage_errors(directory, "made"):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be made: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -105,10 +103,8 @@ def _read(paths: TaskPaths) -> _Marks:
 
 
 def _save(paths: TaskPaths, marks: _Marks) -> None:
-    try:
+    with storage_errors(paths.track, "written"):
         write_atomically(paths.track, msgspec.json.encode(marks) + b"\n")
-    except OSError as error:
-        raise StorageError(f"{paths.track} cannot be written: {error.strerror}") from error
 
 
 # ---- What a run says of itself

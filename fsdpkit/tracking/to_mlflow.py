@@ -121,8 +121,7 @@ def _allowed(name: str) -> str:
 
 
 def _describe(client: Any, run: Any, sending: Sending) -> None:
-    """Settings, tags, and how it stands. A parameter cannot be changed there: one that a resume
-    changed becomes a tag."""
+    """Settings, tags and state. A parameter cannot change there: one that a resume did is a tag."""
     from mlflow.entities import Param, RunTag
 
     told = {_allowed(key): text[:_LONGEST_VALUE] for key, text in sending.settings.items()}

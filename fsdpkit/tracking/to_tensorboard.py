@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import storage_errors
 from fsdpkit.runs.layout import make_directory, write_atomically
 from fsdpkit.tracking.trackers import Sending, SentLines, TrackerMark
 
@@ -19,11 +19,9 @@ def send_to_tensorboard(sending: Sending, before: TrackerMark | None) -> SentLin
     if others:
         mark = TrackerMark(id=name, where=str(directory), lines=len(sending.lines))
         return SentLines(mark, 0, f"{directory}, which the training writes itself")
-    try:
+    with storage_errors(path, "written"):
         make_directory(directory)
         write_atomically(path, _events(sending))
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     end = sending.lines[-1].index + 1 if sending.lines else 0
     done = before.lines if before else 0
     new = sum(line.index >= done for line in sending.lines)

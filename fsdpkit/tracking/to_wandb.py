@@ -62,8 +62,7 @@ def _in_an_empty_directory() -> Iterator[Path]:
 
 
 def _send(sending: Sending, project: str, directory: Path, written: int | None) -> tuple[str, int]:
-    """The run's id there, and how many lines were new. written: lines that were sent before; None:
-    W&B says it."""
+    """The run's id there, and how many lines were new. written: sent before; None: W&B says it."""
     import wandb
 
     run = wandb.init(

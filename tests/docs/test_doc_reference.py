@@ -187,10 +187,11 @@ def test_every_file_of_a_run_is_there() -> None:
     spelt = {
         part.value
         for node in ast.walk(tree)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
-        for part in ast.walk(node.right)
+        if (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div))
+        or (isinstance(node, ast.Call) and ast.unparse(node.func) in ("Named", "Numbered"))
+        for part in ast.walk(node.right if isinstance(node, ast.BinOp) else node)
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
     }
-    names = {re.sub(r"^\W+|\W+$", "", one) for one in spelt} - {""}
+    names = {re.sub(r"^\W+|\W+$", "", part) for one in spelt for part in one.split("{}")} - {""}
     assert {"run.json", "metrics.jsonl", "verdict.json"} <= names
     assert {name for name in names if name not in page} == set()

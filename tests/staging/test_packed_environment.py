@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
@@ -46,7 +47,7 @@ def venv_in(home: Path, *projects: str) -> Path:
         (home / where).mkdir(parents=True)
         (home / where / "__init__.py").write_text(CODE)
         (project / "pyproject.toml").write_text(PROJECT.replace("NAME", Path(where).name))
-        (project / ".git").mkdir()
+        (home / where).with_name(".git").mkdir()
     if projects:
         words = [word for each in projects for word in ("-e", str(home / each.partition("/")[0]))]
         pip = [str(directory / "bin/python"), "-m", "pip", "install", "--no-build-isolation"]
@@ -106,7 +107,9 @@ def venv(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("home_name", "tree_name"), [("home", "tree"), ("h" * 130, "t" * 130)], ids=["short", "long"]
+    ("home_name", "tree_name"),
+    [("home", "t" * 250), ("h" * 130, "tree")],
+    ids=["long after", "long before"],
 )
 def test_scripts_and_editable_packages_come_from_the_copy(
     tmp_path: Path, home_name: str, tree_name: str
@@ -147,12 +150,14 @@ def test_what_contains_the_work_stays_shared(tmp_path: Path) -> None:
 
 
 def test_a_base_on_a_network_file_system_comes_along(
-    venv: Path, monkeypatch: pytest.MonkeyPatch
+    venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told() -> Manifest:
         return files_of(of(venv)).manifest
 
     base = str(Path(sys.executable).resolve().parent.parent)
+    (tmp_path / "current").symlink_to(base)
+    (venv / "pyvenv.cfg").write_text(f"home = {tmp_path}/current/bin\n")
     monkeypatch.setattr(environment_files, "type_of", lambda path: "ext4")
     assert set(told().roots) == {"prefix"}
     monkeypatch.setattr(environment_files, "type_of", {Path(base): "lustre"}.get)
@@ -228,6 +233,12 @@ def test_a_pack_is_made_once_and_named_by_what_is_in_it(venv: Path) -> None:
     assert pack().path == before
 
 
+def test_of_two_submissions_at_once_one_packs(venv: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        both = list(pool.map(packed, [of(venv)] * 2))
+    assert sorted(each.made for each in both) == [False, True]
+
+
 def test_packs_that_no_run_needs_go(venv: Path, tmp_path: Path) -> None:
     def pack() -> Path:
         os.utime(venv / "lib" / "large", ns=(1, len(packs)))
@@ -248,7 +259,7 @@ def test_packs_that_no_run_needs_go(venv: Path, tmp_path: Path) -> None:
     assert all(path.exists() for path in packs.values())
     for path in packs["over"].parent.iterdir():
         os.utime(path, (1, 1))
-    packs["recent"].touch()
+    packed(of(venv))  # the recent one, again
     packs["newest"] = pack()
     kept = {name for name, path in packs.items() if path.exists()}
     assert kept == {"unknown", "recent", "newest"}
@@ -301,6 +312,9 @@ def test_a_copy_that_cannot_be_used_is_refused(venv: Path, tmp_path: Path) -> No
         with pytest.raises(StageError):
             relocate(tree, replace(manifest, facts=facts))
         assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(StageError):
+        relocate(tree.rename(tmp_path / "a b"), manifest)
+    (tmp_path / "a b").rename(tree)
     for python in tree.glob("prefix/bin/python*"):
         python.unlink()
     with pytest.raises(StageError):

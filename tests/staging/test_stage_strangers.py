@@ -137,7 +137,7 @@ def test_frames_are_what_comes_next_or_nothing() -> None:
         with pytest.raises(StrangeError):
             server.open(wrong)
     with pytest.raises(StrangeError):
-        client.open(second)  # in the other direction
+        client.open(first)  # sent back
     with pytest.raises(StrangeError):
         wire.rest_bytes((wire.FRAME_BYTES + 1).to_bytes(4, "big"))
     with pytest.raises(StrangeError):

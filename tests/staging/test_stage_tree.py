@@ -18,7 +18,7 @@ import pytest
 
 from fsdpkit.staging import peers
 from fsdpkit.staging.hub import Hub
-from fsdpkit.staging.manifest import StageError
+from fsdpkit.staging.manifest import BLOCK, StageError
 from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
 from fsdpkit.staging.wire import StageKeys
 from tests.staging.wire_node import AT, Memory
@@ -35,7 +35,7 @@ class Job:
 
     def __init__(self, at_end: ExitStack) -> None:
         self._at_end = at_end
-        self.hub = Hub(KEYS, NODES, "127.0.0.1", 0)
+        self.hub = Hub(KEYS, NODES, "", 0)
         self.hub_port = self.hub.open()
         at_end.callback(self.hub.close)
         self.hub.offer([b"list", b""])
@@ -43,7 +43,7 @@ class Job:
         self.growing = Growing(self.memory)
         self.server = BlockServer(KEYS, 0, [self.growing].__getitem__)
         at_end.callback(self.server.close)
-        self.link = self.linked(0, self.server.open("127.0.0.1"))
+        self.link = self.linked(0, self.server.open(""))
         self.nodes: list[subprocess.Popen[str]] = []
 
     def linked(self, node: int, port: int) -> HubLink:
@@ -68,7 +68,8 @@ class Job:
     def read(self, first: int = 0, end: int = BLOCKS) -> None:
         """The first node gets blocks from the shared file system."""
         for index in range(first, end):
-            data = bytes([index + 1]) * (1000 + index) if index % 3 else b""
+            size = BLOCK if index == AT else 1000 + index
+            data = bytes([index + 1]) * size if index % 4 else b""  # nothing but zeros
             self.growing.write(index, data, hashlib.sha256(data).digest())
 
     def content(self, node: subprocess.Popen[str]) -> str:
@@ -102,13 +103,14 @@ def test_every_node_gets_each_block_once_and_gives_it_to_two_others_at_most(job:
 @pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP", "lies"])
 def test_a_node_whose_parent_fails_goes_on_with_another(job: Job, fault: str) -> None:
     bad, *_ = [job.start(fault), job.start(), job.start()]
-    child = job.nodes[2]
-    job.read(end=AT + 1)
+    job.read(end=AT)
+    while job.hub.progress()[3].bytes < AT:  # through the one that is about to fail
+        time.sleep(0.01)
+    job.read(first=AT, end=AT + 1)
     if fault != "lies":
         os.waitid(os.P_PID, bad.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
     job.read(first=AT + 1)
-    assert job.content(child) == job.memory.content()
-    assert job.content(job.nodes[1]) == job.memory.content()
+    assert {job.content(node) for node in job.nodes[1:]} == {job.memory.content()}
 
 
 def test_nodes_finish_without_the_hub_if_their_parents_have_everything(job: Job) -> None:
@@ -119,10 +121,16 @@ def test_nodes_finish_without_the_hub_if_their_parents_have_everything(job: Job)
     assert {job.content(node) for node in nodes} == {job.memory.content()}
 
 
-def test_a_node_that_nobody_serves_says_so(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", ["closed", "lies"])
+def test_a_node_that_nobody_serves_says_so(
+    job: Job, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
     monkeypatch.setattr(peers, "_LOST_S", 0.5)
     link = job.linked(5, port=1)
-    job.server.close()
+    job.memory.fault = fault
+    job.read()
+    if fault == "closed":
+        job.server.close()
     with pytest.raises(StageError, match="no other node") as caught:
         fetch(link, KEYS, 0, Growing(Memory()), BLOCKS - 1)
     assert caught.value.cause == "connection-reset"
@@ -150,6 +158,25 @@ def test_nodes_hear_why_nothing_is_copied(job: Job, monkeypatch: pytest.MonkeyPa
     assert caught.value.cause == "connection-reset"  # the cause itself is the first node's
     with pytest.raises(StageError, match="has changed"):
         job.linked(6, port=1)
+
+
+def test_those_whose_parent_failed_find_places_all_over_the_tree(job: Job) -> None:
+    """Node n is at port n here; first the tree is 0: 1 2, 1: 3 4, 2: 5 6."""
+    links = [job.linked(node, port=node) for node in range(1, 7)]
+    root = links[0].parent()
+    at = [("127.0.0.1", node) for node in range(7)]
+    assert [link.parent() for link in links] == [root, root, at[1], at[1], at[2], at[2]]
+    assert links[0].parent(failed=root) == root, "another one would make a circle"
+    assert links[2].parent(failed=at[1]) == root, "nobody else has a place left"
+    assert links[3].parent(failed=at[1]) == at[3]
+    assert links[4].parent(failed=at[2]) == at[3], "1 has places, but has failed for two"
+    assert links[5].parent(failed=at[2]) == at[4]
+    links[3].close()
+    while job.hub.progress()[4].here:
+        time.sleep(0.01)
+    assert links[5].parent() == at[3], "4 is gone"
+    job.hub.close()
+    assert links[5].parent(failed=at[3]) == at[4], "one that this node knows"
 
 
 def test_a_node_behind_a_parent_that_gets_nothing_moves_to_one_that_does(job: Job) -> None:

@@ -11,10 +11,13 @@ import hashlib
 import os
 import signal
 import sys
+import threading
+import time
 
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
 
+from fsdpkit.staging import peers
 from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
 from fsdpkit.staging.port import Line
 from fsdpkit.staging.wire import StageKeys
@@ -53,15 +56,22 @@ class Memory:
         return hashlib.sha256(b"".join(data for data, _ in self.blocks)).hexdigest()
 
 
+def keep_telling(link: HubLink, memory: Memory, blocks: int) -> None:
+    while (done := memory.done) < blocks:
+        link.tell(done, "copying")
+        time.sleep(0.05)
+
+
 def main() -> None:
     _, number, hub_port, blocks, *fault = sys.argv[1:]
-    Line.silent_s = 1.5
+    Line.silent_s, peers._NEWS_S = 4.0, 0.5
     keys, memory = StageKeys(bytes(32), "job"), Memory(*fault)
     growing = Growing(memory)
     server = BlockServer(keys, int(number), [growing].__getitem__)
     link = HubLink(keys, int(number), f"node-{number}", ("127.0.0.1", int(hub_port)))
-    link.hello(server.open("127.0.0.1"))
+    link.hello(server.open(""))
     print(link.parent(), flush=True)
+    threading.Thread(target=keep_telling, args=[link, memory, int(blocks)], daemon=True).start()
     fetch(link, keys, 0, growing, int(blocks) - 1)
     link.tell(memory.done, "ready")
     print(memory.content(), flush=True)

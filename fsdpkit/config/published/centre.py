@@ -90,8 +90,7 @@ class Centre(msgspec.Struct, frozen=True):
 
 _RECENT_S = 60.0
 _verified: dict[str, float] = {}
-"""When this process has verified an index, by the SHA-256 of it and of its signers: a command looks
-at it several times."""
+"""When this process verified an index, by its SHA-256 and its signers'; commands look often."""
 _view: ContextVar[dict[Path, Centre | None] | None] = ContextVar("view", default=None)
 
 
@@ -152,8 +151,7 @@ def _open(directory: Path) -> Centre | None:
 
 
 def believed(directory: Path, text: bytes, signers: bytes) -> Centre:
-    """The centre by this text of its index. Raises ConfigError unless it is signed, and no older
-    than what this user has seen."""
+    """The centre by this index. Raises ConfigError unless it is signed, and no older than known."""
     path = index_path(directory)
     try:
         body, signature = split(text)
@@ -202,8 +200,7 @@ def _refuse_older(
 
 
 def read_signers(directory: Path) -> bytes:
-    """Whose signatures count. Raises ConfigError where the file is gone, or where others than root
-    and the centre's owner can change it."""
+    """Whose signatures count. Raises ConfigError if it is gone, or others can change it."""
     path = signers_file(directory)
     refuse_exposed(directory, path)
     try:

@@ -43,8 +43,7 @@ def highest(versions: Iterable[str]) -> str | None:
 
 
 def current(entry: IndexEntry, channel: Channel) -> str | None:
-    """What the channel points to, past what was withdrawn; who follows testing gets stable where
-    nothing is being tested."""
+    """What the channel points to, past what was withdrawn; testing falls back to stable."""
     for version in reversed(entry.history(channel)):
         if entry.versions[version].withdrawn is None:
             return version

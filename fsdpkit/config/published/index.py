@@ -87,8 +87,7 @@ class PublishedIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     schema: Literal["fsdpkit.published/1"] = "fsdpkit.published/1"
     centre: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
-    """Made once, at random: the index of another centre, signed by the same key, is not this one's.
-    """
+    """Made once, at random: another centre's index, signed by the same key, has another."""
     serial: Annotated[int, Meta(ge=1, le=10**12)]
     """Grows with each change, also with one that goes back to an older version."""
     before: Digest | None = None

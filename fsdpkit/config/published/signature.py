@@ -68,8 +68,7 @@ def _ask(words: list[str], body: bytes, place: str) -> None:
 
 
 def reason(said: str) -> str:
-    """What ssh-keygen wrote, in a line. It says no more than `Could not verify` of a key that
-    stands in no line."""
+    """What ssh-keygen wrote, in a line: of a key in no line only `Could not verify`."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     plain = "".join(c if c.isprintable() else "?" for c in "; ".join(lines))[:300]
     if plain.rstrip(".") == "Could not verify signature":

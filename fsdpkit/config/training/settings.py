@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.fields import Count
+from fsdpkit.config.fields import Count, doc
 from fsdpkit.config.loading import Layered, build, overrides
 from fsdpkit.config.training.checkpoint import EVALUATED, CheckpointSettings
 from fsdpkit.config.training.data import DataSettings
@@ -26,66 +26,57 @@ class PrecisionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     param: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        Meta(
-            description="Type of gathered weights; auto is bfloat16 on GPUs that have it (from "
-            "compute capability 8.0), else float32. "
-            "float16 scales its loss."
+        doc(
+            "Type of gathered weights; auto is bfloat16 on GPUs that have it (from compute "
+            "capability 8.0), else float32. float16 scales its loss."
         ),
     ] = "auto"
     master: Annotated[
         Literal["float32", "bfloat16"],
-        Meta(
-            description="Type of the shards that the optimizer updates; bfloat16 takes half the "
+        doc(
+            "Type of the shards that the optimizer updates; bfloat16 takes half the "
             "memory and needs optimizer.rounding."
         ),
     ] = "float32"
     reduce: Annotated[
         Literal["float32", "bfloat16", "float16"],
-        Meta(description="Type in which gradients are summed over ranks."),
+        doc("Type in which gradients are summed over ranks."),
     ] = "float32"
     output: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
-        Meta(description="Type that the model's output is cast to; unset leaves it."),
+        doc("Type that the model's output is cast to; unset leaves it."),
     ] = None
     buffer: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
-        Meta(description="Type of the model's buffers, fsdp1 only; unset leaves them."),
+        doc("Type of the model's buffers, fsdp1 only; unset leaves them."),
     ] = None
     keep_float32: Annotated[
         tuple[Name, ...],
-        Meta(
-            description='Modules that compute in float32, by name pattern, such as "*layer_norm".'
-        ),
+        doc('Modules that compute in float32, by name pattern, such as "*layer_norm".'),
     ] = ()
-    loss_scale: Annotated[
-        float, Meta(description="Initial loss scale under float16.", ge=1, le=2**24)
-    ] = 65536.0
+    loss_scale: Annotated[float, doc("Initial loss scale under float16.", ge=1, le=2**24)] = 65536.0
 
 
 class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[training.evaluation]`: the held-out samples, and when to stop for them."""
 
     every_steps: Annotated[
-        int, Meta(description="Steps between evaluations; 0 evaluates after the last one.", ge=0)
+        int, doc("Steps between evaluations; 0 evaluates after the last one.", ge=0)
     ] = 0
     every_epochs: Annotated[
-        int, Meta(description="Also evaluate at the end of every n-th epoch; 0 does not.", ge=0)
+        int, doc("Also evaluate at the end of every n-th epoch; 0 does not.", ge=0)
     ] = 0
     batches: Annotated[
-        int,
-        Meta(description="Maximum number of held-out batches per rank; 0 never evaluates.", ge=0),
+        int, doc("Maximum number of held-out batches per rank; 0 never evaluates.", ge=0)
     ] = 8
     patience: Annotated[
-        int,
-        Meta(
-            description="Stop after this many evaluations without a lower loss; 0 never does.", ge=0
-        ),
+        int, doc("Stop after this many evaluations without a lower loss; 0 never does.", ge=0)
     ] = 0
 
     rouge: Annotated[
         bool,
-        Meta(
-            description="Also generate a text for each of these samples, at most target_length "
+        doc(
+            "Also generate a text for each of these samples, at most target_length "
             "tokens, and score it by ROUGE-1, -2 and -L; needs the extra `rouge`."
         ),
     ] = False
@@ -99,21 +90,18 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[training.metrics]`: what a run writes down about itself, and shows."""
 
-    every_steps: Annotated[int, Meta(description="Steps between two lines of metrics.", ge=1)] = 5
+    every_steps: Annotated[int, doc("Steps between two lines of metrics.", ge=1)] = 5
     progress: Annotated[
         Literal["auto", "bar", "lines"],
-        Meta(description="A progress bar or plain lines; auto: a bar on a terminal."),
+        doc("A progress bar or plain lines; auto: a bar on a terminal."),
     ] = "auto"
     stragglers_every: Annotated[
-        int,
-        Meta(
-            description="Number of logged lines between comparisons of the ranks' step times.", ge=0
-        ),
+        int, doc("Number of logged lines between comparisons of the ranks' step times.", ge=0)
     ] = 10
     peak_tflops: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="Dense peak of one device that MFU divides by; unset: the GPU's published "
+        doc(
+            "Dense peak of one device that MFU divides by; unset: the GPU's published "
             "peak; MFU is omitted where that is unknown."
         ),
     ] = None
@@ -123,24 +111,17 @@ class DebugSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """`[training.debug]`: what to look at when a run is slow, stuck or out of memory."""
 
     profile_from: Annotated[
-        Count | None,
-        Meta(description="First step that the PyTorch profiler records; unset records none."),
+        Count | None, doc("First step that the PyTorch profiler records; unset records none.")
     ] = None
-    profile_steps: Annotated[Count, Meta(description="Steps that the profiler records.")] = 3
+    profile_steps: Annotated[Count, doc("Steps that the profiler records.")] = 3
     memory_snapshot: Annotated[
-        bool,
-        Meta(description="Write the allocator's history when a GPU runs out of memory."),
+        bool, doc("Write the allocator's history when a GPU runs out of memory.")
     ] = False
-    memory_summary: Annotated[
-        bool,
-        Meta(description="Print rank 0's CUDA allocator summary at the end."),
-    ] = False
+    memory_summary: Annotated[bool, doc("Print rank 0's CUDA allocator summary at the end.")] = (
+        False
+    )
     flight_recorder: Annotated[
-        int,
-        Meta(
-            description="Collectives that NCCL's flight recorder keeps, dumped when one times out.",
-            ge=0,
-        ),
+        int, doc("Collectives that NCCL's flight recorder keeps, dumped when one times out.", ge=0)
     ] = 2000
 
 
@@ -153,8 +134,8 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     steps: Annotated[
         int,
-        Meta(
-            description="Maximum number of optimizer steps; 0: as many as `epochs` needs, else "
+        doc(
+            "Maximum number of optimizer steps; 0: as many as `epochs` needs, else "
             f"{DEFAULT_STEPS}.",
             ge=0,
             le=10**9,
@@ -162,8 +143,8 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = 0
     epochs: Annotated[
         int,
-        Meta(
-            description="Passes over the training data after which training ends, unless `steps` "
+        doc(
+            "Passes over the training data after which training ends, unless `steps` "
             "ends it earlier; 0: no such limit.",
             ge=0,
             le=10**6,
@@ -171,92 +152,81 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = 0
     tokens: Annotated[
         int,
-        Meta(
-            description="Target tokens after which training ends, unless `steps` ends it earlier; "
+        doc(
+            "Target tokens after which training ends, unless `steps` ends it earlier; "
             "0: no such limit. The schedule follows `steps` or `epochs`.",
             ge=0,
         ),
     ] = 0
     batch_size: Annotated[
-        int, Meta(description="Samples per rank in one optimizer step.", ge=1, le=1_000_000)
+        int, doc("Samples per rank in one optimizer step.", ge=1, le=1_000_000)
     ] = 4
     micro_batch: Annotated[
         Count | Literal["auto"] | None,
-        Meta(
-            description="Samples per rank in one forward pass, with accumulated gradients; unset: "
-            "the whole batch; auto: the most that fits in memory, reduced if it runs "
-            "out."
+        doc(
+            "Samples per rank in one forward pass, with accumulated gradients; unset: the whole "
+            "batch; auto: the most that fits in memory, reduced if it runs out."
         ),
     ] = None
-    seed: Annotated[
-        int, Meta(description="Seed of weights, data order and dropout.", ge=0, lt=2**31)
-    ] = 42
-    deterministic: Annotated[
-        bool, Meta(description="Use only deterministic operations; slower.")
-    ] = False
+    seed: Annotated[int, doc("Seed of weights, data order and dropout.", ge=0, lt=2**31)] = 42
+    deterministic: Annotated[bool, doc("Use only deterministic operations; slower.")] = False
     compile: Annotated[
         bool | Literal["auto"],
-        Meta(
-            description="torch.compile each block; set data.buckets for few shapes; auto: on an "
+        doc(
+            "torch.compile each block; set data.buckets for few shapes; auto: on an "
             "NVIDIA GPU with Triton and a C compiler, unless deterministic."
         ),
     ] = "auto"
     loss: Annotated[
         Literal["whole", "chunked"],
-        Meta(
-            description="chunked: score the vocabulary for some target tokens at a time, and never "
+        doc(
+            "chunked: score the vocabulary for some target tokens at a time, and never "
             "hold all scores."
         ),
     ] = "whole"
-    grad_clip: Annotated[
-        float, Meta(description="Largest global gradient norm; 0 does not clip.", ge=0)
-    ] = 1.0
+    grad_clip: Annotated[float, doc("Largest global gradient norm; 0 does not clip.", ge=0)] = 1.0
     non_finite: Annotated[
         Literal["stop", "skip"],
-        Meta(
-            description="A gradient that is not finite ends the run before the update, or its step "
+        doc(
+            "A gradient that is not finite ends the run before the update, or its step "
             "is skipped and counted."
         ),
     ] = "stop"
     timeout_s: Annotated[
-        int,
-        Meta(description="Seconds a collective may wait before the run fails.", ge=10, le=86400),
+        int, doc("Seconds a collective may wait before the run fails.", ge=10, le=86400)
     ] = 600
     startup_timeout_s: Annotated[
         int,
-        Meta(
-            description="The same until the first step is complete: loading and compiling take "
-            "longer.",
+        doc(
+            "The same until the first step is complete: loading and compiling take longer.",
             ge=10,
             le=86400,
         ),
     ] = 1800
-    model: Annotated[ModelSettings, Meta(description="Which T5.")] = msgspec.field(
-        default_factory=ModelSettings
-    )
-    data: Annotated[DataSettings, Meta(description="What it reads and writes.")] = msgspec.field(
+    model: Annotated[ModelSettings, doc("Which T5.")] = msgspec.field(default_factory=ModelSettings)
+    data: Annotated[DataSettings, doc("What it reads and writes.")] = msgspec.field(
         default_factory=DataSettings
     )
-    sharding: Annotated[
-        ShardingSettings, Meta(description="How the model is spread over the ranks.")
-    ] = msgspec.field(default_factory=ShardingSettings)
-    precision: Annotated[PrecisionSettings, Meta(description="Types used while computing.")] = (
-        msgspec.field(default_factory=PrecisionSettings)
+    sharding: Annotated[ShardingSettings, doc("How the model is spread over the ranks.")] = (
+        msgspec.field(default_factory=ShardingSettings)
     )
-    optimizer: Annotated[OptimizerSettings, Meta(description="The update rule.")] = msgspec.field(
+    precision: Annotated[PrecisionSettings, doc("Types used while computing.")] = msgspec.field(
+        default_factory=PrecisionSettings
+    )
+    optimizer: Annotated[OptimizerSettings, doc("The update rule.")] = msgspec.field(
         default_factory=OptimizerSettings
     )
-    checkpoint: Annotated[CheckpointSettings, Meta(description="Saving and resuming.")] = (
-        msgspec.field(default_factory=CheckpointSettings)
+    checkpoint: Annotated[CheckpointSettings, doc("Saving and resuming.")] = msgspec.field(
+        default_factory=CheckpointSettings
     )
-    evaluation: Annotated[EvaluationSettings, Meta(description="The held-out samples.")] = (
-        msgspec.field(default_factory=EvaluationSettings)
+    evaluation: Annotated[EvaluationSettings, doc("The held-out samples.")] = msgspec.field(
+        default_factory=EvaluationSettings
     )
-    metrics: Annotated[MetricsSettings, Meta(description="What is written down and shown.")] = (
-        msgspec.field(default_factory=MetricsSettings)
+    metrics: Annotated[MetricsSettings, doc("What is written down and shown.")] = msgspec.field(
+        default_factory=MetricsSettings
     )
-    debug: Annotated[DebugSettings, Meta(description="When a run is slow or stuck.")] = (
-        msgspec.field(default_factory=DebugSettings)
+    debug: Annotated[DebugSettings, doc("When a run is slow or stuck.")] = msgspec.field(
+        default_factory=DebugSettings
     )
 
     @property

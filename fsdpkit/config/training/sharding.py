@@ -7,9 +7,8 @@ engines of `fsdpkit.training`.
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
-from fsdpkit.config.fields import Count
+from fsdpkit.config.fields import Count, doc
 from fsdpkit.config.training.model import Name
 
 Strategy = Literal["full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "no_shard"]
@@ -20,57 +19,48 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     engine: Annotated[
         Literal["fsdp2", "fsdp1"],
-        Meta(description="fsdp2: fully_shard; fsdp1: the older FullyShardedDataParallel class."),
+        doc("fsdp2: fully_shard; fsdp1: the older FullyShardedDataParallel class."),
     ] = "fsdp2"
     strategy: Annotated[
         Strategy,
-        Meta(
-            description="full_shard saves most memory; shard_grad_op keeps weights gathered until "
+        doc(
+            "full_shard saves most memory; shard_grad_op keeps weights gathered until "
             "backward; the hybrids do either in a group and replicate across; no_shard is DDP."
         ),
     ] = "full_shard"
     shard_size: Annotated[
-        Count | None,
-        Meta(description="Ranks in one group of a hybrid; unset takes the ranks of one node."),
+        Count | None, doc("Ranks in one group of a hybrid; unset takes the ranks of one node.")
     ] = None
     reshard_to: Annotated[
         Count | Literal["node"] | None,
-        Meta(
-            description="After forward, keep each unit spread over this many ranks only (or one "
+        doc(
+            "After forward, keep each unit spread over this many ranks only (or one "
             "node's), so that backward gathers nearby; fsdp2's full_shard."
         ),
     ] = None
     wrap: Annotated[
         Literal["class", "size", "names"],
-        Meta(
-            description="Units are the instances of the block classes, or modules of at least "
+        doc(
+            "Units are the instances of the block classes, or modules of at least "
             "wrap_parameters, or those that wrap_names lists."
         ),
     ] = "class"
     wrap_parameters: Annotated[
-        int, Meta(description="Minimum number of parameters of a unit when wrap is size.", ge=1)
+        int, doc("Minimum number of parameters of a unit when wrap is size.", ge=1)
     ] = 1_000_000
     wrap_names: Annotated[
-        tuple[Name, ...],
-        Meta(description='Modules to wrap when wrap is names, such as "encoder.block.*".'),
+        tuple[Name, ...], doc('Modules to wrap when wrap is names, such as "encoder.block.*".')
     ] = ()
     blocks_per_unit: Annotated[
-        Count,
-        Meta(
-            description="Neighbouring blocks gathered together; more means fewer, larger messages."
-        ),
+        Count, doc("Neighbouring blocks gathered together; more means fewer, larger messages.")
     ] = 1
     limit_all_gathers: Annotated[
-        bool,
-        Meta(
-            description="Keep at most two units gathered ahead of the computation; "
-            "fsdp2 always does."
-        ),
+        bool, doc("Keep at most two units gathered ahead of the computation; fsdp2 always does.")
     ] = True
     prefetch: Annotated[
         int,
-        Meta(
-            description="Units gathered ahead by name, forward and backward; 0 leaves it to the "
+        doc(
+            "Units gathered ahead by name, forward and backward; 0 leaves it to the "
             "engine, which gathers one ahead.",
             ge=0,
             le=16,
@@ -78,43 +68,42 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = 0
     backward_prefetch: Annotated[
         Literal["pre", "post", "none"],
-        Meta(
-            description="When backward gathers the next unit: pre, before a unit's gradients are "
+        doc(
+            "When backward gathers the next unit: pre, before a unit's gradients are "
             "computed, is fastest; post after them; none not ahead. fsdp2 always does pre."
         ),
     ] = "pre"
     ignore: Annotated[
         tuple[Name, ...],
-        Meta(
-            description="Parameters that are not sharded but replicated on every rank, by name "
+        doc(
+            "Parameters that are not sharded but replicated on every rank, by name "
             "pattern, "
             'such as "lm_head.*".'
         ),
     ] = ()
     activation_checkpointing: Annotated[
         Literal["none", "full", "selective", "offload"],
-        Meta(
-            description="full: keep only each block's input and recompute the rest in backward; "
+        doc(
+            "full: keep only each block's input and recompute the rest in backward; "
             "selective: also keep attention and every second matrix product; offload: recompute "
             "nothing, keep what backward needs in host memory."
         ),
     ] = "none"
     checkpoint_every: Annotated[
-        Count, Meta(description="Activation checkpointing or offload on every n-th block only.")
+        Count, doc("Activation checkpointing or offload on every n-th block only.")
     ] = 1
     cpu_offload: Annotated[
         bool,
-        Meta(
-            description="Keep shards of weights, gradients and optimizer in host memory; "
+        doc(
+            "Keep shards of weights, gradients and optimizer in host memory; "
             "saves the most memory, and is slow."
         ),
     ] = False
     sync_module_states: Annotated[
         bool,
-        Meta(
-            description="Broadcast rank 0's initial weights and buffers, for a model that was "
-            "built with values; otherwise they must be equal on all ranks, which is "
-            "checked."
+        doc(
+            "Broadcast rank 0's initial weights and buffers, for a model that was built with "
+            "values; otherwise they must be equal on all ranks, which is checked."
         ),
     ] = False
 

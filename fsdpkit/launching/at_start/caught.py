@@ -130,8 +130,7 @@ def record(error: BaseException, trace: Any) -> None:
 
 
 def _would_import_after_an_interrupt(error: BaseException) -> bool:
-    """Modules that evaluate text as they are loaded make Python forget that it is to end by the
-    signal."""
+    """Modules that evaluate text when loaded make Python forget to end by the signal."""
     return isinstance(error, KeyboardInterrupt) and "json" not in sys.modules
 
 

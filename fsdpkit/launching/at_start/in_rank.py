@@ -77,8 +77,7 @@ def _here() -> _Given | None:
 
 
 def begin(*, watch: bool = True) -> None:
-    """From now on this process is the rank that its environment describes. watch: unless it has
-    been forked from one that does."""
+    """From now on this process is a rank. watch: unless it was forked from one that does."""
     global _given
     try:
         _given = _Given()

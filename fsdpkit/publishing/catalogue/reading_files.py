@@ -9,8 +9,7 @@ _MOST_BYTES = 4_000_000
 
 
 def content_of_file(path: Path) -> bytes | None:
-    """None for what is no plain file, cannot be read or is too large; the reading of the catalogue
-    has named it then."""
+    """None if it is no plain file, unreadable or too large, which the catalogue's reading names."""
     try:
         if path.is_file() and path.stat().st_size <= _MOST_BYTES:
             return path.read_bytes()

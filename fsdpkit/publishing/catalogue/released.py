@@ -86,8 +86,7 @@ class Released:
 
 
 def released(centres: Sequence[Path], sites: Sequence[LoadedSite]) -> list[Released]:
-    """Of the centres that publish and are to be believed. sites: for which versions of templates
-    are compared."""
+    """Of the publishing centres. sites: for which versions of templates are compared."""
     found = []
     for directory in centres:
         try:

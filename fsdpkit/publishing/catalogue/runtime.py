@@ -67,8 +67,7 @@ CPython, under the PSF License; msgspec.zip is msgspec 0.22.0, under the BSD 3-C
 
 
 def runtime_files(directory: Path) -> dict[str, bytes]:
-    """The files to serve, by name, of the archives in `directory`. Raises NotFoundError or
-    ConfigError."""
+    """The files to serve, by name, of `directory`'s archives. Raises NotFoundError, ConfigError."""
     pyodide, msgspec = (_read(directory / archive.file, archive) for archive in ARCHIVES)
     files = {"msgspec.zip": msgspec, "LICENCES.txt": _LICENCE.encode()}
     with tarfile.open(fileobj=io.BytesIO(pyodide)) as archive:

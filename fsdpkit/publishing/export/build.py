@@ -19,8 +19,7 @@ Portal = Literal["ondemand", "open-composer"]
 
 @dataclass(frozen=True)
 class _Target:
-    """One kind of portal. files: what it reads, by path. directory: whether the form asks for the
-    job's directory."""
+    """One kind of portal. files: by path. directory: whether its form asks for the job's."""
 
     program: str
     releases: tuple[str, ...]

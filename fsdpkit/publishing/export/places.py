@@ -91,8 +91,7 @@ def unit_for_all(spec: JobSpec, site: LoadedSite) -> TimeUnit:
 def places_of(
     spec: JobSpec, site: LoadedSite, unit: TimeUnit = HOURS
 ) -> tuple[list[PartitionPlace], list[str]]:
-    """In the profile's order, what may be chosen automatically first; and what is left out, with
-    the reason."""
+    """In the profile's order, automatic ones first; and what is left out, with the reason."""
     profile = site.profile
     known = profile.partitions or {"": Partition()}
     found: list[PartitionPlace] = []
@@ -159,8 +158,7 @@ def _place(
 
 
 def _turning_points(partition: Partition, node: NodeType, gpus: int, least_s: int) -> set[int]:
-    """Numbers of nodes among which are the fewest and the most that the limits allow a job of the
-    least time."""
+    """Numbers of nodes with the fewest and the most that a job of the least time may have."""
     high = partition.max_nodes or node.nodes or MANY_NODES
     if partition.max_nodes and node.nodes:
         high = min(high, node.nodes)

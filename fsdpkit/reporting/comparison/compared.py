@@ -106,8 +106,7 @@ class Side:
 
 
 def compare(runs: Sequence[Run], now_s: float | None = None) -> tuple[Comparison, list[Side]]:
-    """The comparison, and what it was made from. Raises UsageError for fewer than two trainings,
-    or more than `MOST`."""
+    """The comparison and its sources. Raises UsageError for under 2 trainings, over `MOST`."""
     now_s = time.time() if now_s is None else now_s
     stand = standings([(run.paths, run.record) for run in runs])
     count = sum(len(run.record.tasks_of()) for run in runs)

@@ -117,8 +117,7 @@ def _scope(
 
 
 def _apart(first: Finding, findings: Sequence[Finding]) -> bool:
-    """Whether ranks elsewhere came further: they lost peers or waited. Whoever starts all nodes
-    hears of each that fails."""
+    """Whether ranks elsewhere came further, and so lost peers or waited."""
     if first.speaker != "rank":
         return True
     elsewhere = (f for f in findings if f.node not in (None, first.node))

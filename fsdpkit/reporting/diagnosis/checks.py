@@ -131,8 +131,7 @@ def killed_in_silence(attempt: AttemptEvidence) -> Iterator[Observation]:
 
 
 def different_head_addresses(attempt: AttemptEvidence) -> Iterator[Observation]:
-    """Nodes that look for the head node at a different address than most nodes or the head
-    itself."""
+    """Nodes that look for the head node at another address than most, or the head itself."""
     addresses = list(attempt.head_addresses)
     if len({address for _, address in addresses}) < 2:
         return
@@ -155,8 +154,7 @@ class _Stand(NamedTuple):
 
 
 def _stands(attempt: AttemptEvidence) -> list[_Stand]:
-    """Where each rank was that wrote its stacks, which it does on request when there is no
-    progress."""
+    """Where each rank was that wrote its stacks, as asked when there is no progress."""
     found = []
     for voice in attempt.voices:
         if voice.kind != "rank" or voice.rank is None or voice.stacks is None:

@@ -306,8 +306,7 @@ def in_a_thread(rank: int, attempt: AttemptEvidence) -> Finding | None:
 
 
 def shown_by(text: str, speaker: Speaker) -> tuple[Shown, ...]:
-    """The causes that a text of the agents, the shell or Slurm shows, the more particular first:
-    for each the first place."""
+    """The causes that the text of an agent, the shell or Slurm shows, the more particular first."""
     return tuple(
         msgspec.structs.replace(found, cause="no-internet")
         if found.cause == "head-address" and _names_a_service(text[: found.end])
@@ -357,7 +356,7 @@ def _line(text: LogText, position: int) -> int | None:
 
 
 def _by_status(voice: Voice, message: LogText) -> Finding:
-    """For an agent whose message, of an older release, matches no pattern."""
+    """For an agent whose record has a cause of a newer release, or none."""
     killed = voice.status == 137 and VAGUE.match(message.text) is not None
     named = (one.name for one in CAUSES.values() if voice.status in one.statuses)
     told = FailureRecord(

@@ -50,8 +50,7 @@ def where_all_stood(attempt: AttemptEvidence, cause: str) -> tuple[str, Quote] |
 
 
 def what_it_got_over(attempt: AttemptEvidence, first: Finding) -> tuple[str, Quote] | None:
-    """Of a rank that left with a status alone: the last line that it wrote, long before. It may
-    have nothing to do with the end."""
+    """Of a rank that left with a status alone: the last line that it wrote, long before."""
     voice = next((v for v in attempt.voices if v.kind == "rank" and v.rank == first.rank), None)
     alone = voice is not None and _STATUS_ALONE.match(first.words)
     line = last_line(voice, "err") if voice is not None and alone else None
@@ -72,8 +71,7 @@ def _ago(voice: Voice, line: LogText) -> Ago | None:
 
 
 def _long_ago(voice: Voice, line: LogText) -> str:
-    """How long before the end it was written, between commas; empty if that is not known, or was of
-    late."""
+    """How long before the end it was written, between commas; empty if unknown, or of late."""
     ago = _ago(voice, line)
     if ago is None or ago.seconds < _SOME_TIME_S:
         return ""

@@ -53,8 +53,7 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
 
 
 def _lost(findings: Sequence[Finding], attempt: AttemptEvidence) -> Collection[str | None]:
-    """The nodes that are gone, by the agents, of which the head's may have been cut off itself;
-    where they could not say so, by srun."""
+    """The nodes that are gone, by the agents; where they could not say so, by srun."""
     if attempt.verdict is not None and (trouble := attempt.verdict.trouble) and trouble.lost:
         return {attempt.head} if attempt.verdict.cut_off else trouble.lost
     by_srun = (f for f in findings if f.cause == "node-failure" and f.speaker == "batch")
@@ -145,8 +144,7 @@ def _of_nodes(cause: str, first: Finding, by_node: Mapping[str, str]) -> Finding
 
 
 def _all_interrupted(findings: Sequence[Finding], attempt: AttemptEvidence) -> bool:
-    """Whether nothing but an interrupt ended each of several ranks: of one alone, or beside a
-    failure, it says little."""
+    """Whether only an interrupt ended several ranks: of one it says little."""
     interrupted = {f.rank for f in findings if f.words.startswith("KeyboardInterrupt")}
     killed = all(f.level == Level.KILLED for f in findings)
     return killed and attempt.ranks > 1 and interrupted == set(range(attempt.ranks))
@@ -217,8 +215,7 @@ def _decided_by_itself(attempt: AttemptEvidence) -> bool:
 
 
 def _with_victim(first: Finding, others: Sequence[Finding], attempt: AttemptEvidence) -> Finding:
-    """With rank and node, where the finding itself has none and another of its kind has; without
-    them, where it concerns the whole job."""
+    """With the rank and node of another of its kind; without them, where it is the whole job's."""
     if CAUSES[first.cause].of_job:
         return msgspec.structs.replace(first, rank=None, node=None)
     rank, node = first.rank, first.node
@@ -248,8 +245,7 @@ def _with_victim(first: Finding, others: Sequence[Finding], attempt: AttemptEvid
 
 
 def _killed(node: str | None, attempt: AttemptEvidence) -> Voice | None:
-    """The first rank there that a signal ended: the kernel kills by one, some daemons by another,
-    which agents send, too."""
+    """The first rank there that a signal ended, the kernel's before those that agents send, too."""
     here = [v for v in attempt.voices if v.kind == "rank" and node in (None, v.node)]
     for status in (137, 143):
         if ended := [v for v in here if v.status == status]:

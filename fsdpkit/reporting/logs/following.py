@@ -109,8 +109,7 @@ class _Logs:
             self._turns = cycle(list(self._readers))
 
     def read(self, *, everything: bool) -> Iterator[Batch]:
-        """What is new since the last look. everything: to the end of all files, including an
-        incomplete last line."""
+        """What is new since the last look. everything: also an incomplete last line."""
         yield from self._finish_earlier_launches()
         self.behind = False
         turn = set(islice(self._turns, _OPENED))

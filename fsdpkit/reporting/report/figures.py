@@ -58,8 +58,7 @@ class Steps:
 
 
 def steps_of(metrics: MetricsTable, history: History, faults: Mapping[float, str]) -> Steps | None:
-    """None if no step was logged and nothing evaluated. faults: their numbers in the timeline, by
-    time."""
+    """None if nothing was logged or evaluated. faults: their numbers in the timeline, by time."""
     step = np.concatenate([metrics.steps["step"], metrics.evaluations["step"]])
     if not len(step):
         return None

@@ -83,8 +83,7 @@ def _samples(attempt: Attempt, most: int | None) -> list[tuple[str, Columns]]:
 def _on_one_grid(
     nodes: Mapping[str, Sequence[Columns]], begin_s: float, end_s: float
 ) -> dict[str, list[Columns]]:
-    """All nodes' samples as means over the same intervals, none shorter than the time between two
-    samples."""
+    """All nodes' samples, averaged over the same intervals, as long as between two samples."""
     longest = max((len(p["time_s"]) for parts in nodes.values() for p in parts), default=0)
     count = min(_MOST_COLUMNS, max(1, round(longest / 1.5)))
     edges = np.linspace(begin_s, max(end_s, begin_s + 1), count + 1)

@@ -249,8 +249,7 @@ def _bar(spent: Efficiency) -> Markup:
 def _predicted(
     run: Run, trainings: Sequence[Training]
 ) -> Sequence[tuple[int | None, Prediction]] | None:
-    """By task. None: the run was not planned, which the page says; for the local cluster, which has
-    no GPUs to plan for, it says nothing."""
+    """By task. None: not planned, which the page says but for the local cluster."""
     found = [(one.task, each) for one in trainings for each in comparisons(one)]
     if not found:
         return None if run.client().gpus else ()

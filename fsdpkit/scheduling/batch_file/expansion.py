@@ -42,8 +42,14 @@ _WORKING_DIRECTORY = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`")
 _ON_PATH = re.compile(
     r"(?:\$\(|`)\s*(?:which|command\s+-v|type\s+-[pP])\s+(?P<program>[\w.+-]+)\s*[)`]"
 )
+LOCAL_VARIABLES = (
+    "(?:SLURM_)?TMPDIR|SNIC_TMP|LOCAL_?SCRATCH|LOCAL|LOCALDIR|LOCAL_(?:JOB_|TMP)DIR|L_?SCRATCH(?:_JOB)?"
+    "|SCRATCH_?LOCAL"
+)
+"""What centres call a directory on the node's own disk; $JOBSCRATCH is on a shared one."""
 _OF_NODE = re.compile(
-    r"(SLURM|CUDA|ROCR|HIP|ROCM|LMOD|MPI|OMPI|PMI)_\w*|EB(ROOT|VERSION)\w+|TMPDIR|HOSTNAME|LD_PRELOAD"
+    rf"(SLURM|CUDA|ROCR|HIP|ROCM|LMOD|MPI|OMPI|PMI)_\w*|EB(ROOT|VERSION)\w+|{LOCAL_VARIABLES}"
+    r"|HOSTNAME|LD_PRELOAD"
     r"|(LD_LIBRARY_|LIBRARY_|PYTHON|C|MAN|MODULE|INFO|PKG_CONFIG_|CMAKE_PREFIX_|C(PLUS)?_INCLUDE_)?"
     r"PATH"
 )

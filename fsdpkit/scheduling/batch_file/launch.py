@@ -26,7 +26,7 @@ _RUNS = re.compile(r"-[A-Za-z]*[mc]|-")
 """The options of Python behind which its program follows."""
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh", "dash"])
 _CONTAINERS = frozenset(["singularity", "apptainer", "shifter"])
-_BEFORE = frozenset(["exec", "time", "nohup", "command", "builtin", "!", "setsid", "env"])
+BEFORE = frozenset(["exec", "time", "nohup", "command", "builtin", "!", "setsid", "env"])
 _WRAPPERS = frozenset(
     "env time numactl taskset nice ionice stdbuf unbuffer timeout nsys ncu perf strace rocprof "  # noqa: SIM905
     "rocprofv3 podman-hpc docker podman enroot ch-run conda mamba micromamba uv poetry pixi".split()
@@ -126,8 +126,7 @@ class StartedProgram:
 
     @property
     def strength(self) -> int:
-        """How surely this is the training: 3 by a launcher, 2 by srun, 1 a program alone, 0 what
-        another script may start."""
+        """How surely this is the training: 3 a launcher, 2 srun, 1 a program alone, else 0."""
         if self.launcher not in ("", "srun"):
             return 3
         return 0 if not self.entry else 2 if self.launcher else 1
@@ -153,7 +152,7 @@ def _peeled(walk: Walk, words: list[str], launch: StartedProgram, depth: int) ->
         if found := _ASSIGNED.fullmatch(word):
             launch.variables[found[1]] = found[2]
             words = words[1:]
-        elif not word or (word in _BEFORE and not "".join(words[1:2]).startswith("-")):
+        elif not word or (word in BEFORE and not "".join(words[1:2]).startswith("-")):
             words = words[1:]
         elif name == "srun":
             words = _srun(words, launch)
@@ -221,12 +220,7 @@ def _shell(walk: Walk, words: list[str], launch: StartedProgram, depth: int) -> 
 
 def _text(walk: Walk, text: str, launch: StartedProgram, depth: int) -> bool:
     """A shell's string is a script of its own."""
-    outer, walk.steps = walk.steps, []
-    try:
-        walk.walk(walk.parsed(text))
-        inner = walk.steps
-    finally:
-        walk.steps = outer
+    inner = walk.inner(text)
     starts: list[tuple[Step, StartedProgram]] = []
     for step in inner:
         tried = StartedProgram(launch.launcher, launch.srun, container=launch.container)

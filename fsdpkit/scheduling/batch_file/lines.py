@@ -14,6 +14,7 @@ from fsdpkit.config.secrets import why_secret
 from fsdpkit.scheduling.batch_file.launch import StartedProgram
 from fsdpkit.scheduling.batch_file.resources import LineOutcome, Outcome, Tables
 from fsdpkit.scheduling.batch_file.shape import RankShape
+from fsdpkit.scheduling.batch_file.staging import Staging
 from fsdpkit.scheduling.batch_file.walking import Step, Walk
 
 OF_RANKS = frozenset(
@@ -81,6 +82,8 @@ class BatchFile:
     """What --array of `fsdpkit submit` says."""
     tables: Mapping[str, Mapping[str, Any]]
     """resources, environment, launch, slurm, notify; without empty ones."""
+    each_node: tuple[str, ...]
+    """What every node runs before its ranks: lines of a shell script."""
     findings: tuple[LineOutcome, ...]
 
     @property
@@ -93,8 +96,15 @@ class BatchLines:
     """Decides for each command what becomes of it, and collects the tables."""
 
     def __init__(
-        self, walk: Walk, step: Step, launch: StartedProgram, shape: RankShape, tables: Tables
+        self,
+        walk: Walk,
+        step: Step,
+        launch: StartedProgram,
+        shape: RankShape,
+        tables: Tables,
+        staging: Staging,
     ) -> None:
+        self.staging = staging
         self.walk, self.step, self.launch, self.shape = walk, step, launch, shape
         self.tables = tables
         self.findings: list[LineOutcome] = []
@@ -108,9 +118,9 @@ class BatchLines:
 
     def read(self, kind: str, directory: str, options_chdir: str | None) -> BatchFile:
         walk, launch, line = self.walk, self.launch, self.step.command.line
+        staging = self.staging
         others = [step for step in walk.steps if step is not self.step]
-        inner = [replace(step, command=replace(step.command, line=line)) for step in launch.steps]
-        self.steps = [*others, *inner]
+        self.steps = [*others, *launch.steps]
         for step in self.steps:
             self._read_step(step)
         for block in walk.skipped:
@@ -126,6 +136,7 @@ class BatchLines:
             "resources": self.tables.resources,
             "environment": self._environment(),
             "launch": self._launch_table(line),
+            "stage": {key: paths for key in ("data", "back") if (paths := getattr(staging, key))},
             "slurm": {"options": self.tables.options} if self.tables.options else {},
             "notify": self.tables.notify,
         }
@@ -139,6 +150,7 @@ class BatchLines:
             self.tables.name,
             self.tables.array,
             {name: table for name, table in tables.items() if table},
+            tuple(staging.lines),
             tuple(sorted(dict.fromkeys(map(_plain, self.findings)), key=lambda each: each.line)),
         )
 
@@ -237,6 +249,8 @@ class BatchLines:
     def _fate(self, step: Step) -> Outcome | None:
         """None: what it does is said elsewhere."""
         name, words = PurePosixPath(step.words[0]).name or step.words[0], step.words[1:]
+        if (outcome := self.staging.outcomes.get(id(step))) is not None:
+            return outcome
         if step.command.here_document:
             return "no home", "a here-document is not read"
         if step.piped and name in _FILTERS:

@@ -77,6 +77,7 @@ def answers_of(
         name=found.name,
         args=found.args,
         tables=tables,
+        each_node=found.each_node,
         left_out=left_out,
     )
     return answers, found

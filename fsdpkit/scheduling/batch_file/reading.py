@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fsdpkit.config.sbatch_spellings import LONG_OPTIONS
 from fsdpkit.scheduling.batch_file.expansion import is_of_node
@@ -31,6 +32,7 @@ from fsdpkit.scheduling.batch_file.shape import (
     shape_of,
     slurm_variables,
 )
+from fsdpkit.scheduling.batch_file.staging import Staging
 from fsdpkit.scheduling.batch_file.walking import Step, Walk
 
 
@@ -54,13 +56,13 @@ def read(
         walk.walk(walk.parsed(text))
     except RecursionError as error:
         raise BatchFileError("it is nested deeper than a script that anybody wrote") from error
-    step, launch = _the_launch(walk, given)
+    step, launch, staging = _the_launch(walk, given)
     if not options and launch.asks_for_nodes:
         options = _of_srun(walk, step, launch)
         counts = counts_of(options, given)
     shape = shape_of(counts, launch, given)
     tables = fill_in(options, counts, shape, given)
-    reader = BatchLines(walk, step, launch, shape, tables)
+    reader = BatchLines(walk, step, launch, shape, tables, staging)
     reader.findings += [*findings, *tables.findings]
     return reader.read(kind, directory, options_chdir=start)
 
@@ -87,8 +89,9 @@ def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram]:
-    """The one command that starts the training. Raises BatchFileError."""
+def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram, Staging]:
+    """The one command that starts the training, and what is copied for it. Raises
+    BatchFileError."""
     tried = ((step, launch_of(walk, step)) for step in walk.steps if step.words)
     found = [(step, launch) for step, launch in tried if launch is not None]
     best = max((launch.strength for _, launch in found), default=0)
@@ -104,9 +107,12 @@ def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram]:
     if not chosen:
         raise BatchFileError(_why_none(walk))
     step, launch = chosen[0]
+    line = step.command.line
+    launch.steps = [replace(s, command=replace(s.command, line=line)) for s in launch.steps]
+    staging = Staging(walk, step, launch, given.local)
     if why := _why_not(walk, step, launch, given):
-        raise BatchFileError(f"line {step.command.line}: {short(step.command.text)}: {why}")
-    return step, launch
+        raise BatchFileError(f"line {line}: {short(step.command.text)}: {why}")
+    return step, launch, staging
 
 
 def _why_not(walk: Walk, step: Step, launch: StartedProgram, given: Given) -> str | None:

@@ -39,6 +39,8 @@ class Given:
     no_account: bool = False
     script: bool = False
     """A script is named."""
+    local: str | None = None
+    """`storage.local` of the profile, empty if it names none; None: nothing is to be copied."""
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ _Bodies = Sequence[Sequence[Node]]
 
 @dataclass(frozen=True)
 class Step:
-    """One command that is reached. `within`: the compound commands around it whose condition the
-    text does not decide, and loops."""
+    """One command that is reached. `within`: loops, and conditions that the text leaves open."""
 
     command: Simple
     words: tuple[str, ...]
@@ -52,6 +51,8 @@ class Walk(Expander):
         self, slurm: Mapping[str, str], environ: Mapping[str, str], directory: str
     ) -> None:
         super().__init__(slurm, environ, directory)
+        self.left = directory
+        """Where `cd -` leads."""
         self.functions: dict[str, Block] = {}
         self.called = 0
         self.steps: list[Step] = []
@@ -60,9 +61,22 @@ class Walk(Expander):
         """Names of all variables that the script sets anywhere."""
 
     def enter(self, directory: str) -> None:
-        """`cd`, by a path that is known."""
-        if not self.unknowns(directory):
+        """`cd`, by a path that is known, or back."""
+        before = self.directory
+        if directory == "-":
+            self.directory = self.left
+        elif not self.unknowns(directory):
             self.directory = os.path.normpath(os.path.join(self.directory, directory))
+        self.left = before
+
+    def inner(self, text: str) -> list[Step]:
+        """Of a text that a shell gets as its argument. Raises BashError."""
+        outer, self.steps = self.steps, []
+        try:
+            self.walk(self.parsed(text))
+            return self.steps
+        finally:
+            self.steps = outer
 
     def walk(self, nodes: Sequence[Node], within: tuple[Block, ...] = ()) -> None:
         self.set_here |= {*_assigned_in(nodes)}

@@ -19,8 +19,7 @@ _UNLIMITED_S = 365 * 86400
 
 
 def allocation_here() -> Allocation:
-    """Raises UsageError outside an allocation of this person's, SchedulerError if Slurm does not
-    say what it has."""
+    """Raises UsageError outside an allocation of one's own, SchedulerError if Slurm is silent."""
     job_id = os.environ.get("SLURM_JOB_ID", "")
     if not re.fullmatch(r"[0-9]{1,18}", job_id):
         raise UsageError(
@@ -40,8 +39,7 @@ def allocation_here() -> Allocation:
 
 
 def allocation_of(job_id: str, text: str, client: SlurmClient) -> Allocation:
-    """What a running job has, by `scontrol show job -d`. Raises SchedulerError if that does not say
-    it."""
+    """What a running job has, by `scontrol show job -d`. Raises SchedulerError if unsaid."""
     fields = job_fields(text)
     names = host_names(fields.get("NodeList", ""))
     submitted = parse_time(fields.get("SubmitTime", ""))

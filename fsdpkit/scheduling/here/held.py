@@ -63,8 +63,7 @@ def free_on(name: str, runs: str | os.PathLike[str] | None, kind: str) -> Alloca
 
 @contextlib.contextmanager
 def taking(allocation: Allocation, run_id: str, kind: str) -> Iterator[None]:
-    """Around a run's start on these nodes of a hold, which nobody else may take meanwhile. Raises
-    UsageError if somebody has."""
+    """While a run starts on these nodes of a hold: nobody else may take them. Raises UsageError."""
     assert allocation.hold is not None
     paths = RunPaths(allocation.hold)
     with locked(paths.guests.with_name(f"{paths.guests.name}.lock"), _PATIENCE_S):
@@ -117,8 +116,7 @@ def _slurm(run: OpenRun) -> tuple[Allocation, set[str]]:
 
 
 def idle_limit_s(wanted_s: int | None, site: LoadedSite) -> int:
-    """How long a hold may be without a run there. Raises UsageError for longer than the cluster's
-    profile allows."""
+    """How long a hold may be idle there. Raises UsageError for longer than the profile allows."""
     most_s = site.profile.policy.hold_idle_s
     if most_s == 0:
         raise UsageError(f"{site.profile.title} does not let anybody hold nodes that wait for runs")

@@ -65,8 +65,7 @@ def in_allocation(
 def again_in_allocation(
     run: OpenRun, request: AnyRequest, load: Callable[[AnyRequest], Loaded], hold: str | None
 ) -> tuple[AnyRequest, Allocation]:
-    """The same for a run that is resumed. Raises UsageError where its record could not tell the
-    job from an earlier one."""
+    """The same of a resumed run. Raises UsageError where its record could not tell jobs apart."""
     record, option = run.record, "--on" if hold else "--here"
     if record.array is not None:
         raise UsageError(f"run {record.id} is an array, whose tasks are queued: leave out {option}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsdpkit.errors import SchedulerError, StorageError
+from fsdpkit.errors import SchedulerError, storage_errors
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import table_in
 from fsdpkit.scheduling.here.commands import SCRIPT_STEP, end_steps, steps_of, warn_step
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.job_mark import MarkedJob
 
 _ENDS = ("TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY")
-"""What became of an allocation and says why the run in it ended; any other end is as if cancelled.
-"""
+"""Ends of an allocation that say why the run in it ended; any other is as if cancelled."""
 
 
 def state_here(job: MarkedJob, allocation: JobState | None, cluster: str | None) -> JobState | None:
@@ -55,11 +54,9 @@ def _goes_on(job: MarkedJob, run_id: str, cluster: str | None) -> bool:
 
 def request_end(directory: Path) -> None:
     """Leave word that the run is to end, which its script's step looks for. Raises StorageError."""
-    try:
+    with storage_errors(directory, "written"):
         write_atomically(RunPaths(directory.parent).task().stop_requested, "cancel\n")
         LocalJob(directory).cancel_requested.touch(mode=0o600)
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
 
 
 def end_here(job: MarkedJob, directory: Path, cluster: str | None) -> None:

@@ -111,8 +111,7 @@ class LocalClient:
     def states(
         self, jobs: Iterable[MarkedJob], asked: Round | None = None
     ) -> dict[MarkedJob, JobState]:
-        """The state of each job or array task that this machine knows; it always answers, and has
-        nobody's jobs but this user's."""
+        """The state of each job or array task of this user's that this machine knows."""
         found = {}
         for marked in jobs:
             job = store.find(job_of(marked.id))

@@ -11,7 +11,7 @@ from typing import Any
 
 from fsdpkit.config.private_files import make_dir, make_private_dir, set_mode
 from fsdpkit.config.published.memory import state_dir
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import storage_errors
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.states import JobState
 
@@ -108,7 +108,7 @@ def _goes_on(state: JobState | None) -> bool:
 def create() -> LocalJob:
     """A directory for a new job; its name is the job's id. Raises StorageError."""
     directory = top()
-    try:
+    with storage_errors(directory, "written"):
         _make_top(directory)
         taken = [int(p.name) for p in directory.iterdir() if p.name.isdigit()]
         # Ports and rendezvous ids come from job ids, and another person's jobs on this machine are
@@ -120,13 +120,10 @@ def create() -> LocalJob:
                 return LocalJob(directory / str(number))
             except FileExistsError:
                 number += 1
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
 
 
 def _make_top(directory: Path) -> None:
-    """For this user alone, though an earlier release may have made it by the umask: what jobs run
-    lies in it."""
+    """For this user alone, whoever made it: what jobs run lies in it."""
     make_private_dir(directory)
     own = [directory] if os.environ.get("FSDPKIT_STATE_DIR") else [directory.parent, directory]
     for place in own:

@@ -127,8 +127,7 @@ def run_script(
     names: Mapping[str, str],
     limit_s: float,
 ) -> JobState:
-    """Run the job's script, and end all that it started. names: what `%j` in its log's path and
-    the like stand for."""
+    """Run the job's script, and end all that it started. names: of `%j` and such in paths."""
     output = re.sub(r"%([jAa%])", lambda m: names[m[1]], options["output"])
     with open(output, "ab") as log:
         batch = subprocess.Popen(
