@@ -25,7 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -356,9 +356,9 @@ def measure(parts: Sequence[str], counts: Counts, work: Path) -> dict[str, Any]:
         return {"measured": about, "parts": found}
 
 
-def as_result(found: Mapping[str, Any]) -> dict[str, Any]:
+def as_result(found: Mapping[str, Any], names: Iterable[str] = PARTS) -> dict[str, Any]:
     """What report.py reads: the rows and notes of all parts in their order, and the parts."""
-    parts = [found["parts"][name] for name in PARTS if name in found["parts"]]
+    parts = [found["parts"][name] for name in names if name in found["parts"]]
     return {
         "measured": found["measured"],
         "figures": [row for part in parts for row in part["figures"]],
