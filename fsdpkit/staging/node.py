@@ -144,6 +144,9 @@ def _wait_for(process: int, seconds: float = _FOREVER_S) -> None:
 def _end(asked: argparse.Namespace, server: int) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # time is left until Slurm's SIGKILL
     place, stage = Place.of(os.environ), Path(os.environ["FSDPKIT_STAGE"])
+    busy = place.attempt / f".stage-end-{place.number}"  # the job's shell waits while it is there
+    with contextlib.suppress(OSError):
+        busy.touch(0o600)
     try:
         for words in bringing_back.bring_back(stage, asked.back, place.back):
             say(f"{place.name}: {words}")
@@ -157,4 +160,7 @@ def _end(asked: argparse.Namespace, server: int) -> int:
             store.remove_tree(str(name))  # not where another job uses it
     except (StageError, OSError, ValueError, KeyError) as error:
         say(f"{place.name}: {error}")
+    finally:
+        with contextlib.suppress(OSError):
+            busy.unlink()
     return 0
