@@ -104,9 +104,9 @@ def get(asked: Namespace, place: Place, at_end: contextlib.ExitStack, say: Say) 
     began_s = time.monotonic()
     store = StageStore.open(asked.local)
     part = _Part(asked, place, store, at_end, say)
+    at_end.push(part.leave)
     part.get()
-    if not place.held:
-        store.prune(asked.kept_h)
+    part.make_room()
     answer = {"stage": str(part.program_sees()), "prefix": part.prefix()}
     part.tell("ready")
     how = "was there" if part.reused else "is there"
@@ -169,6 +169,16 @@ class _Part:
             if hub is not None:
                 hub.fail(error)
             raise
+
+    def leave(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """The disk as it was, where nothing is to be kept. At a usual end another process did it
+        before."""
+        full = isinstance(error, StageError) and error.cause == "disk-full"
+        with contextlib.suppress(StageError):
+            self._store.remove_job(self._place.job)
+            if full or not (self._asked.kept_h or self._place.held):
+                for tree in self._trees:
+                    self._store.remove(tree.manifest)
 
     def _join(self, meeting: HubPlace) -> Hub | None:
         """Meet the other nodes; returns the hub where this is the first node."""
@@ -233,7 +243,12 @@ class _Part:
         self._want(manifest, lambda: SharedFiles(manifest, sources))
 
     def _want(self, manifest: Manifest, reader: Callable[[], BlockSource] | None) -> None:
-        self._trees.append(StagedTree(self._store, manifest, reader))
+        self._trees.append(StagedTree(self._store, manifest, reader, self.make_room))
+
+    def make_room(self) -> None:
+        """Remove what other jobs have left here."""
+        if not self._place.held:
+            self._store.prune(self._asked.kept_h)
 
     def _fetch(self, number: int, growing: Growing) -> None:
         """From other nodes."""

@@ -3,7 +3,8 @@
     get SHELL WORDS…    copy what the words name. Prints three lines: the process that stays to hand
                         on what this node has, the directory that the job's program sees, and the
                         copy of its environment (or nothing). On failure: the cause, and why.
-    end SERVER WORDS…   end that process, copy results back, and clean up.
+    end SERVER WORDS…   copy results back, end that process, and clean up.
+    try WORDS…          nothing, where this Python can do it.
 
 The first node reads the shared file system; the others get it from one another.
 """
@@ -18,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -29,16 +31,18 @@ from fsdpkit.staging.disk import StageStore
 from fsdpkit.staging.getting import LISTED, Place, get
 from fsdpkit.staging.manifest import StageError
 
-FAILED = 78
-_LOOK_S = 5.0
-_GRACE_S = 5.0
+FAILED, _INTERRUPTED = 78, 128 + signal.SIGTERM
+_LOOK_S = 1.0
+_GONE_S, _FOREVER_S = 10.0, 86400.0 * 30
 
 
 def main() -> NoReturn:
     """The program's own start."""
-    command, number, *words = sys.argv[1:]
-    asked = _asked(words)
-    sys.exit(_get(asked, int(number)) if command == "get" else _end(asked, int(number)))
+    command, *words = sys.argv[1:]
+    if command == "try":
+        sys.exit()
+    number, asked = int(words[0]), _asked(words[1:])
+    sys.exit(_get(asked, number) if command == "get" else _end(asked, number))
 
 
 def _asked(words: Sequence[str]) -> argparse.Namespace:
@@ -66,7 +70,9 @@ def _get(asked: argparse.Namespace, shell: int) -> int:
         _stay(asked, shell, theirs)
     theirs.close()
     with mine, mine.makefile("rb") as told:
-        answer = json.loads(told.readline() or b'["storage", "the process that copies has ended"]')
+        answer = json.loads(told.readline() or b'["storage", "the process that copies was killed"]')
+    if answer is None:
+        return _INTERRUPTED
     if isinstance(answer, list):
         print(*answer)
         return FAILED
@@ -76,7 +82,7 @@ def _get(asked: argparse.Namespace, shell: int) -> int:
 
 def _stay(asked: argparse.Namespace, shell: int, told: socket.socket) -> NoReturn:
     """Copy, say so, and hand on what is here until the script's shell has ended this process."""
-    status = 0
+    answer: Any
     try:
         os.setpgid(0, 0)
         null = os.open(os.devnull, os.O_RDWR)
@@ -84,45 +90,69 @@ def _stay(asked: argparse.Namespace, shell: int, told: socket.socket) -> NoRetur
         os.dup2(null, 1)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, _interrupted)
+        threading.Thread(target=_end_with, args=[shell], daemon=True).start()
         with contextlib.ExitStack() as at_end:
-            place = Place.of(os.environ)
-            answer: Any = get(asked, place, at_end, say)
-            told.sendall(json.dumps(answer).encode() + b"\n")
-            told.close()
+            answer = get(asked, Place.of(os.environ), at_end, say)
+            # Slurm signals all processes of a step; ranks that save at that use the copies.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            _tell(told, answer)
             _wait_for(shell)
+        os._exit(0)
     except StageError as error:
-        status = FAILED
-        words = " ".join(str(error).split())
-        with contextlib.suppress(OSError):
-            told.sendall(json.dumps([error.cause, words]).encode() + b"\n")
-    except BaseException:
-        status = FAILED
+        answer = [error.cause, " ".join(str(error).split())]
+    except SystemExit:
+        answer = None
+    except BaseException as error:
         traceback.print_exc()
-    os._exit(status)
+        answer = ["storage", " ".join(f"{type(error).__name__}: {error}".split())]
+    _tell(told, answer)
+    os._exit(FAILED)
 
 
-def _wait_for(shell: int) -> None:
-    """Until that process is gone."""
+def _interrupted(*_signal: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough
+    sys.exit()
+
+
+def _tell(told: socket.socket, answer: Any) -> None:
+    with contextlib.suppress(OSError), told:
+        told.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _end_with(process: int) -> None:
+    """Copy no longer than that process is there."""
+    _wait_for(process)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_for(process: int, seconds: float = _FOREVER_S) -> None:
+    """Until that process is gone, but at most so long."""
     try:
-        held = os.pidfd_open(shell)
-    except (OSError, AttributeError):
-        while os.path.exists(f"/proc/{shell}"):
-            time.sleep(_LOOK_S)
+        held = os.pidfd_open(process)
+    except ProcessLookupError:
         return
-    select.select([held], [], [])
+    except (OSError, AttributeError):  # the kernel or Python is too old
+        until_s = time.monotonic() + seconds
+        while os.path.exists(f"/proc/{process}/exe") and time.monotonic() < until_s:
+            time.sleep(min(_LOOK_S, seconds / 100))
+        return
+    select.select([held], [], [], seconds)
+    os.close(held)
 
 
 def _end(asked: argparse.Namespace, server: int) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # time is left until Slurm's SIGKILL
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(server, signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE_S
-        while os.path.exists(f"/proc/{server}") and time.monotonic() < deadline:
-            time.sleep(0.02)
     place, stage = Place.of(os.environ), Path(os.environ["FSDPKIT_STAGE"])
+    busy = place.attempt / f".stage-end-{place.number}"  # the job's shell waits while it is there
+    with contextlib.suppress(OSError):
+        busy.touch(0o600)
     try:
         for words in bringing_back.bring_back(stage, asked.back, place.back):
             say(f"{place.name}: {words}")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server, signal.SIGKILL)
+            _wait_for(server, _GONE_S)
         trees = json.loads((stage / LISTED).read_text(encoding="utf-8"))["trees"]
         store = StageStore.open(asked.local)
         store.remove_job(place.job)
@@ -130,4 +160,7 @@ def _end(asked: argparse.Namespace, server: int) -> int:
             store.remove_tree(str(name))  # not where another job uses it
     except (StageError, OSError, ValueError, KeyError) as error:
         say(f"{place.name}: {error}")
+    finally:
+        with contextlib.suppress(OSError):
+            busy.unlink()
     return 0

@@ -27,15 +27,17 @@ class StagedTree:
         store: StageStore,
         manifest: Manifest,
         reader: Callable[[], BlockSource] | None,
+        make_room: Callable[[], None] = lambda: None,
     ) -> None:
-        """reader: where this node reads it itself; None: other nodes have it."""
+        """reader: where this node reads it itself; None: other nodes have it. make_room: called
+        before it is filled."""
         self.manifest = manifest
         self.path = Path()
         """Once it is whole."""
         self.growing: Growing | None = None
         """Its blocks, once there is a place for them."""
         self.reused = False
-        self._store, self._reader = store, reader
+        self._store, self._reader, self._make_room = store, reader, make_room
         self._copy: StageCopy | None = None
 
     @property
@@ -55,6 +57,7 @@ class StagedTree:
                 raise StageError("storage", f"{self._store.path}: what was copied is not there")
             self.growing = Growing(whole)
         else:
+            self._make_room()
             self._copy = self._store.begin(self.manifest)
             self.growing = Growing(self._copy)
 
