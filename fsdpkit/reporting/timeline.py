@@ -214,7 +214,8 @@ def _of_attempt(
         first_s = attempt.launches[0].began_s if attempt.launches else end_s
         until_s = stage.last_s if stage.ended_s is not None else first_s
         label = f"copy of {format_bytes(stage.bytes)} to the nodes' disks"
-        yield TimelineSpan("stage", stage.began_s, until_s, label, number, task)
+        open_end = stage.ended_s is None
+        yield TimelineSpan("stage", stage.began_s, until_s, label, number, task, open_end)
     for place, launch in enumerate(attempt.launches):
         following = attempt.launches[place + 1].began_s if place + 1 < len(attempt.launches) else 0
         stop_s = launch.trouble_s or following or end_s

@@ -46,6 +46,17 @@ SETTINGS = Shape(
 )
 
 TRAINING = Shape("training", tables={"training": {"steps": 5}})
+_DATA = {"data": ["/home/alex/it's/*.txt"], "back": ["logs/"]}
+STAGED = Shape(
+    "local disks",
+    tables={"stage": {**_DATA, "environment": True}, "resources": {"spare": 1}},
+)
+STAGED_CONTAINER = Shape(
+    "local disks, container",
+    sizes=((1, 4),),
+    tables={"stage": _DATA, "environment": {"container": "/images/torch.sif"}},
+)
+OWN_SHAPES = (STEPS, WAITING, SETTINGS, TRAINING, STAGED, STAGED_CONTAINER)
 
 
 def script_of(case: Case) -> str:
@@ -64,7 +75,7 @@ def scripts() -> list[tuple[Case, str]]:
     """Every shape for every profile that takes it; what no template's test has, for one."""
     cardinal = load_site("osc-cardinal")
     pairs = [(site, shape) for site in sites()[0] for shape in SHAPES]
-    pairs += [(cardinal, shape) for shape in (STEPS, WAITING, SETTINGS, TRAINING)]
+    pairs += [(cardinal, shape) for shape in OWN_SHAPES]
     cases = (fitting(site, shape) for site, shape in pairs)
     return [(case, script_of(case)) for case in cases if isinstance(case, Case)]
 

@@ -14,7 +14,15 @@ from fsdpkit.publishing import template_goldens
 from fsdpkit.publishing.template_cases import HOME, RUN_DIR, SHAPES, Shape
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.lint import lint
-from tests.rendering.all_scripts import DIGESTS, STEPS, WAITING, digests, scripts
+from tests.rendering.all_scripts import (
+    DIGESTS,
+    STAGED,
+    STAGED_CONTAINER,
+    STEPS,
+    WAITING,
+    digests,
+    scripts,
+)
 
 SHOWN = {"generic", "generic.one-node", "osc-cardinal"}
 
@@ -35,6 +43,7 @@ def test_the_scripts_that_are_shown_are_current() -> None:
 def test_a_script_holds_no_path_of_this_machine() -> None:
     known = (f"{HOME}", "/home/alex/", "/images/", "/opt/", "/bin/bash", "/etc/profile.d/")
     known += ("/usr/sbin", "/sbin", "/submitit", str(RUN_DIR))
+    known += ("/usr/bin/python3", "/tmp", "/jobs/")  # of each node, for [stage]
     known += ("/proc/sys/", "/sys/class/net/", "/dev/null", "/dev/urandom")
     for case, script in scripts():
         absolute = re.findall(r"(?<![\w$}/*\")])/\w[\w./-]*", script)
@@ -42,7 +51,10 @@ def test_a_script_holds_no_path_of_this_machine() -> None:
 
 
 # `template test` reads all others (tests/publishing/test_template_test.py).
-@pytest.mark.parametrize("shape", [SHAPES[0], STEPS, WAITING], ids=lambda shape: str(shape.name))
+_READ = [SHAPES[0], STEPS, WAITING, STAGED, STAGED_CONTAINER]
+
+
+@pytest.mark.parametrize("shape", _READ, ids=lambda shape: str(shape.name))
 def test_bash_and_shellcheck_find_nothing(shape: Shape) -> None:
     golden = next(script for case, script in reversed(scripts()) if case.shape is shape)
     assert subprocess.run(["bash", "-n"], input=golden, text=True, check=False).returncode == 0
@@ -53,9 +65,12 @@ def test_bash_and_shellcheck_find_nothing(shape: Shape) -> None:
         ["shellcheck", "-"], input=golden, text=True, capture_output=True, check=False
     )
     assert (done.stdout, done.returncode) == ("", 0)
-    # Remarks only where a dynamic file is read in, and where nothing but a trap calls a function.
+    # Remarks only where a dynamic file is read in, where nothing but a trap calls a function, and
+    # where a node's variables are named.
     functions = ("read_in", "let_go", "warned", "last_step")
-    remarkable = sum(golden.count(f"\n{name}() {{") for name in functions)
+    remarkable = sum(golden.count(f"\n{name}() {{") for name in functions) + golden.count(
+        "\nSTAGE=("
+    )
     assert golden.count("shellcheck") == remarkable
 
 
@@ -106,6 +121,15 @@ def test_every_script_ends_with_the_status_and_names_nothing_that_may_differ() -
         assert not re.search(r"29[45]00|MASTER_|localhost|wckey", golden), str(case)
         engine = re.search("apptainer|singularity", golden)
         assert bool(engine) == ("/images/torch.sif" in golden), str(case)
+
+
+def test_a_node_that_still_copies_results_back_is_not_ended_with_the_first_one() -> None:
+    waits = {
+        case.shape is STAGED_CONTAINER: re.findall(r"--wait=(\d+)", script)
+        for case, script in scripts()
+        if case.shape in (SHAPES[0], STAGED_CONTAINER)
+    }
+    assert waits == {True: ["0"], False: ["60"]}
 
 
 def test_an_array_waits_for_the_run_before_it() -> None:

@@ -157,7 +157,7 @@ def events_of(spans: Iterable[TimelineSpan]) -> list[RunEvent]:
             found.append(RunEvent(time_s=span.begin_s, words=f"ranks started again, {span.label}"))
         elif span.kind in ("fault", "stop"):
             found.append(RunEvent(time_s=span.begin_s, words=span.label))
-        elif span.kind == "stage" and span.end_s is not None:
+        elif span.kind == "stage" and span.end_s is not None and not span.guessed:
             words = f"{span.label}, in {duration(span.end_s - span.begin_s)}"
             found.append(RunEvent(time_s=span.end_s, words=words))
         elif span.kind == "checkpoint":
