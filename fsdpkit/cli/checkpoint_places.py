@@ -37,11 +37,8 @@ class CheckpointPlace:
 
 
 def find_checkpoints(run: str, runs: str | None, task: int | None) -> list[CheckpointPlace]:
-    """Where the checkpoints of what the user named lie; several for an array.
-
-    Raises NotFoundError when there is no such run, task or directory, StorageError when it cannot
-    be read.
-    """
+    """Where the checkpoints of what the user named lie; several for an array. Raises NotFoundError
+    when there is no such run, task or directory, StorageError when it cannot be read."""
     from fsdpkit.runs.checkpoints import checkpoints_in
     from fsdpkit.runs.store import find_run, runs_dir
 

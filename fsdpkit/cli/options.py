@@ -96,10 +96,8 @@ def grouped(group: str, *names: str, **about: Any) -> Callable[[Any], Any]:
 
 
 def wanted(*which: str, **helps: str) -> Callable[[Any], Any]:
-    """Options that submitting commands share, by their names in `_SHARED`.
-
-    helps: for some of them, what they say of themselves in this command.
-    """
+    """Options that submitting commands share, by their names in `_SHARED`. helps: for some of them,
+    what they say of themselves in this command."""
 
     def add(function: Any) -> Any:
         for name in reversed(which):
@@ -198,10 +196,8 @@ def chosen(run: str | None, runs: str | None) -> str | Path:
 
 
 def on_run(*, copied: bool = True) -> Callable[[Callable[..., int]], Any]:
-    """RUN and --runs: the command gets the opened run, by default the user's newest.
-
-    copied: whether it may lie elsewhere than where it was submitted.
-    """
+    """RUN and --runs: the command gets the opened run, by default the user's newest. copied:
+    whether it may lie elsewhere than where it was submitted."""
 
     def add(function: Callable[..., int]) -> Any:
         @functools.wraps(function)

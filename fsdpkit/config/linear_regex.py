@@ -63,9 +63,7 @@ class LinearRegex:
 
     def search(self, text: str, deadline: float = float("inf")) -> dict[str, str] | None:
         """The first match's named groups, without those that took no part; None if there is none.
-
-        deadline: by time.monotonic(). Raises TimeoutError after it.
-        """
+        deadline: by time.monotonic(). Raises TimeoutError after it."""
         saved = self._search(text, deadline)
         if saved is None:
             return None

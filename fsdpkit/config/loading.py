@@ -199,10 +199,8 @@ def dotted(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def build(kind: type[T], layered: Layered, what: str) -> T:
-    """`layered` as a checked `kind`; `what` names the thing in messages ("job t5").
-
-    Raises ConfigError with the origin, the key, what is allowed and the nearest spelling.
-    """
+    """`layered` as a checked `kind`; `what` names the thing in messages ("job t5"). Raises
+    ConfigError with the origin, the key, what is allowed and the nearest spelling."""
     _check_schema(kind, layered, what)
     _check_strings(layered.values, layered, "", what)
     try:
@@ -278,11 +276,9 @@ def _where(layered: Layered, path: str, what: str) -> str:
 
 
 def overrides(kind: type[msgspec.Struct], assignments: Iterable[str]) -> dict[str, Any]:
-    """`--set a.b=c` texts as nested tables, each value read as the type its key has.
-
-    Lists, tables and free-form values are read as TOML; nothing after the `=` unsets a key that may
-    be unset. Raises ConfigError.
-    """
+    """`--set a.b=c` texts as nested tables, each value read as the type its key has. Lists, tables
+    and free-form values are read as TOML; nothing after the `=` unsets a key that may be unset.
+    Raises ConfigError."""
     result: dict[str, Any] = {}
     for assignment in assignments:
         if found := CONTROL_CHARACTER.search(assignment):

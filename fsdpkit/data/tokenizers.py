@@ -77,11 +77,9 @@ def _beside(tokenizer: Path) -> bytes | None:
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
-    """The tokenizer that `spec` names: "bytes", a path that ends in .json, or one in .model.
-
-    Raises NotFoundError for a missing file, ConfigError for a file that is no tokenizer, lacks EOS
-    or padding, or needs a package that is not installed.
-    """
+    """The tokenizer that `spec` names: "bytes", a path that ends in .json, or one in .model. Raises
+    NotFoundError for a missing file, ConfigError for a file that is no tokenizer, lacks EOS or
+    padding, or needs a package that is not installed."""
     if spec == "bytes":
         return ByteTokenizer()
     path = Path(spec)

@@ -103,11 +103,9 @@ class PeerConnection:
         listens: Callable[[], bool] = lambda: False,
         unheard: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Connect for the first time: the head's agent may come minutes later.
-
-        listens: whether that agent says on record that it is there. unheard: gets the address and
-        why it was not reached, once, when that has lasted. Raises NodeError.
-        """
+        """Connect for the first time: the head's agent may come minutes later. listens: whether
+        that agent says on record that it is there. unheard: gets the address and why it was not
+        reached, once, when that has lasted. Raises NodeError."""
         began_s = looked_s = time.monotonic()
         tell_s, leave_s = (min(each, within_s / 4) for each in (_TELL_S, _LEAVE_S))
         listens_s, told = None, False

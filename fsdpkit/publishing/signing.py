@@ -25,10 +25,8 @@ class Signer:
 
 
 def key_file(given: str | None) -> Path:
-    """As given, `$FSDPKIT_SIGNING_KEY`, else the first of ~/.ssh/id_ed25519 and so on.
-
-    Raises NotFoundError.
-    """
+    """As given, `$FSDPKIT_SIGNING_KEY`, else the first of ~/.ssh/id_ed25519 and so on. Raises
+    NotFoundError."""
     if named := given or os.environ.get("FSDPKIT_SIGNING_KEY"):
         path = Path(os.path.expanduser(named)).absolute()
         if not path.is_file():

@@ -169,10 +169,8 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 
 def connect(host: Host) -> LoginConnection:
-    """Reach the login node, for which ssh may ask the person for what it needs.
-
-    Raises RemoteError if it cannot be reached, or has no fsdpkit that understands this one.
-    """
+    """Reach the login node, for which ssh may ask the person for what it needs. Raises RemoteError
+    if it cannot be reached, or has no fsdpkit that understands this one."""
     connection = LoginConnection(host, (*_options(host),))
     said = connection.ask(RemoteRequest("hello"))
     theirs = str(said.get("version"))

@@ -132,11 +132,9 @@ def _names_this_host(plan: Plan) -> bool:
 
 
 def allowance(asked: Request, live: LiveCluster) -> Allowance:
-    """What stands against the job, and what may delay it.
-
-    Where a plug-in of the centre's may choose for a job that names no partition or QOS
-    (JobSubmitPlugins), it never starts only if no choice is left.
-    """
+    """What stands against the job, and what may delay it. Where a plug-in of the centre's may
+    choose for a job that names no partition or QOS (JobSubmitPlugins), it never starts only if no
+    choice is left."""
     plugins = live.config.get("JobSubmitPlugins") not in (None, "", "(null)")
     against = _against(asked, live, free=False)
     never = _against(asked, live, free=True) if against and plugins else against

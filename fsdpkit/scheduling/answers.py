@@ -17,10 +17,8 @@ def call(
     limit_s: float,
     variables: Mapping[str, str | None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm's. variables: over this process's own; None: without it.
-
-    Raises SchedulerError if it cannot be run, subprocess.TimeoutExpired.
-    """
+    """Run a command of Slurm's. variables: over this process's own; None: without it. Raises
+    SchedulerError if it cannot be run, subprocess.TimeoutExpired."""
     environ = {**scrubbed(os.environ)[0], **(variables or {})}
     try:
         return subprocess.run(

@@ -204,11 +204,9 @@ class FsdpkitExecutor(SlurmExecutor):
     def submit_prepared(
         self, submission: utils.DelayedSubmission, array: Sequence[int] | None
     ) -> list[Job[Any]]:
-        """Write pickle and script, call sbatch, name the pickle after the job.
-
-        Before sbatch is called everything the job needs lies in the folder, so a submitter that
-        dies at any later moment leaves a whole run behind. Raises StorageError, SchedulerError.
-        """
+        """Write pickle and script, call sbatch, name the pickle after the job. Before sbatch is
+        called everything the job needs lies in the folder, so a submitter that dies at any later
+        moment leaves a whole run behind. Raises StorageError, SchedulerError."""
         folder = Path(self.folder)
         with storage_errors(folder, "written"):
             folder.parent.mkdir(parents=True, exist_ok=True)

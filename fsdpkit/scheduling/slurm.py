@@ -289,9 +289,7 @@ class SlurmClient:
 
     def exclude(self, job: MarkedJob, nodes: Sequence[str]) -> None:
         """Let a queued job exclude these nodes and no others. Raises SchedulerError, as `confirm`.
-
-        Its id may name those of its tasks that wait: `12_[0-3]`.
-        """
+        Its id may name those of its tasks that wait: `12_[0-3]`."""
         if not _QUEUED.fullmatch(job.id):
             raise SchedulerError(f"{job.id[:80]!r} is not a job id")
         self.confirm(replace(job, id=job_of(job.id)))

@@ -106,10 +106,8 @@ class JobState:
 
     @property
     def held(self) -> bool:
-        """Whether it waits for its owner to release it.
-
-        They held it, or Slurm did after a requeue, as where a node could not start it.
-        """
+        """Whether it waits for its owner to release it. They held it, or Slurm did after a requeue,
+        as where a node could not start it."""
         reason = (self.reason or "").replace("_", " ")
         by_reason = reason in ("JobHeldUser", "JobHoldMaxRequeue") or HELD_AFTER_REQUEUE.search(
             reason
@@ -140,11 +138,8 @@ class JobState:
 
     @property
     def exit_status(self) -> int:
-        """What `--wait` exits with.
-
-        The script's own status, 128 + signal, or 1 if neither is known; 70 if nobody knows whether
-        it did anything.
-        """
+        """What `--wait` exits with. The script's own status, 128 + signal, or 1 if neither is
+        known; 70 if nobody knows whether it did anything."""
         if self.succeeded:
             return 0
         if self.outcome == "unknown":
@@ -180,12 +175,9 @@ class JobState:
 
 
 def decided(known: JobState | None, told: JobState) -> JobState:
-    """Which of two sources' words counts, `known` from the one that was asked first.
-
-    squeue knows a job sooner, and why it waited; of its end only the others know the exit code and
-    who cancelled it. An end without an exit code is believed no longer once slurmctld (scontrol)
-    has spoken.
-    """
+    """Which of two sources' words counts, `known` from the one that was asked first. squeue knows a
+    job sooner, and why it waited; of its end only the others know the exit code and who cancelled
+    it. An end without an exit code is believed no longer once slurmctld (scontrol) has spoken."""
     if known is None:
         return told
     if known.phase != "ended" or known.exit_code is not None:
