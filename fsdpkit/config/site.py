@@ -55,12 +55,7 @@ def load_site(name: str) -> LoadedSite:
         files = [path for _, path in found]
     _leave_out_newer(layered, name)
     refuse_secrets(layered, f"site {name}")
-    return LoadedSite(
-        name,
-        build(SiteProfile, layered, f"site {name}"),
-        tuple(files),
-        layered,
-    )
+    return LoadedSite(name, build(SiteProfile, layered, f"site {name}"), tuple(files), layered)
 
 
 def _leave_out_newer(layered: Layered, name: str) -> None:

@@ -29,11 +29,7 @@ import fsdpkit
 from fsdpkit.errors import BrokenNodeError, NodeError, PortTakenError
 from fsdpkit.launching import machine
 from fsdpkit.launching.job_log import exclude_this_node, warn
-from fsdpkit.launching.preflight_gpus import (
-    check_gpu_memory,
-    check_gpu_model,
-    check_gpus,
-)
+from fsdpkit.launching.preflight_gpus import check_gpu_memory, check_gpu_model, check_gpus
 from fsdpkit.launching.torch_release import installed_torch, too_old, untested
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.reading import read_json

@@ -123,10 +123,7 @@ class LoginConnection:
         # In a group of its own Ctrl-C would not end ssh before the command there has heard of it.
         apart = os.setpgrp if self.is_alive() else None
         with subprocess.Popen(
-            self.argv(request),
-            stdin=subprocess.PIPE,
-            stdout=stdout,
-            preexec_fn=apart,
+            self.argv(request), stdin=subprocess.PIPE, stdout=stdout, preexec_fn=apart
         ) as process:
             interrupts = 0
             while True:

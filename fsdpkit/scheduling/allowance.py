@@ -16,12 +16,7 @@ from fsdpkit.errors import SchedulerError
 from fsdpkit.listing import first_of
 from fsdpkit.rendering.script import Plan
 from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
-from fsdpkit.scheduling.live_limits import (
-    JOBS,
-    LiveAssociation,
-    LiveLimits,
-    LiveQos,
-)
+from fsdpkit.scheduling.live_limits import JOBS, LiveAssociation, LiveLimits, LiveQos
 from fsdpkit.scheduling.live_placement import chosen, max_memory_per_cpu_mb
 from fsdpkit.scheduling.slurm_answers import answers_for, answers_of
 

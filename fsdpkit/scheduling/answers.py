@@ -13,9 +13,7 @@ from fsdpkit.scheduling.environment import scrubbed
 
 
 def call(
-    argv: Sequence[str],
-    limit_s: float,
-    variables: Mapping[str, str | None] | None = None,
+    argv: Sequence[str], limit_s: float, variables: Mapping[str, str | None] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of Slurm's. variables: over this process's own; None: without it. Raises
     SchedulerError if it cannot be run, subprocess.TimeoutExpired."""

@@ -26,12 +26,7 @@ from fsdpkit.config.site import LoadedSite, site_on_record
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import Consent
 from fsdpkit.config.units import parse_array
-from fsdpkit.errors import (
-    FsdpkitError,
-    SubmissionInterrupted,
-    UsageError,
-    storage_errors,
-)
+from fsdpkit.errors import FsdpkitError, SubmissionInterrupted, UsageError, storage_errors
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
 from fsdpkit.runs.job_ids import job_of, task_of

@@ -14,11 +14,7 @@ _COLOURS: dict[Mode, str] = {"weak": "#0b62a8", "strong": "#b34700"}
 _MARKERS: dict[Mode, str] = {"weak": "o", "strong": "s"}
 
 
-def figure(
-    sizes: Mapping[Mode, Sequence[Size]],
-    title: str,
-    kind: Literal["svg", "png"],
-) -> bytes:
+def figure(sizes: Mapping[Mode, Sequence[Size]], title: str, kind: Literal["svg", "png"]) -> bytes:
     """The file's bytes. sizes: by mode, smallest first. Raises ConfigError without matplotlib."""
     try:
         from matplotlib.figure import Figure
