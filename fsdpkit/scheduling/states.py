@@ -106,8 +106,10 @@ class JobState:
 
     @property
     def held(self) -> bool:
-        """Whether it waits for its owner to release it. They held it, or Slurm did after a requeue,
-        as where a node could not start it."""
+        """Whether it waits for its owner to release it.
+
+        They held it, or Slurm did after a requeue, as where a node could not start it.
+        """
         reason = (self.reason or "").replace("_", " ")
         by_reason = reason in ("JobHeldUser", "JobHoldMaxRequeue") or HELD_AFTER_REQUEUE.search(
             reason
@@ -138,8 +140,11 @@ class JobState:
 
     @property
     def exit_status(self) -> int:
-        """What `--wait` exits with. The script's own status, 128 + signal, or 1 if neither is
-        known; 70 if nobody knows whether it did anything."""
+        """What `--wait` exits with.
+
+        The script's own status, 128 + signal, or 1 if neither is known; 70 if nobody knows whether
+        it did anything.
+        """
         if self.succeeded:
             return 0
         if self.outcome == "unknown":
