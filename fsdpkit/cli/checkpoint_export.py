@@ -17,12 +17,12 @@ import click
 
 from fsdpkit.cli.checkpoint_places import (
     CheckpointPlace,
+    every_problem,
     find_checkpoints,
     of_step,
     require_some,
     run_argument,
 )
-from fsdpkit.cli.checkpoint_verify import every_problem
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.config.units import format_bytes
 from fsdpkit.errors import NotFoundError, StorageError, UsageError
