@@ -211,7 +211,7 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
         "scaling.tex": as_latex(everything),
     }
     if not tables:
-        from fsdpkit.sweeps.scaling_figure import figure
+        from fsdpkit.sweeps.scaling_tables import figure
 
         files["scaling.svg"] = figure(found, name, "svg")
         files["scaling.png"] = figure(found, name, "png")
