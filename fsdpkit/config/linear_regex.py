@@ -41,10 +41,8 @@ class _Instruction(NamedTuple):
 
 
 class LinearRegex:
-    """A pattern in Python's syntax.
-
-    Raises ValueError with a sentence for one that is wrong, too long, or needs another engine.
-    """
+    """A pattern in Python's syntax. Raises ValueError with a sentence for one that is wrong, too
+    long, or needs another engine."""
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > PATTERN:

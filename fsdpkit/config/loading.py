@@ -50,11 +50,9 @@ FileKind = Literal["job", "site", "run", "sweep", "script"]
 
 
 class FileTables(dict[str, Any]):
-    """The tables of one file, with its path and the bytes that were read.
-
-    release: as what it was published and verified. bound: what belongs to it and stands elsewhere,
-    as the directory that a run was submitted from does; trust in the file is trust in both.
-    """
+    """The tables of one file, with its path and the bytes that were read. release: as what it was
+    published and verified. bound: what belongs to it and stands elsewhere, as the directory that a
+    run was submitted from does; trust in the file is trust in both."""
 
     def __init__(
         self,

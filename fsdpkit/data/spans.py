@@ -63,10 +63,8 @@ class Recipe:
 
 class Windows:
     """Texts cut into windows of at most `size` tokens, as equal as possible; numbered throughout.
-
     `lengths`, int64 [rows], are the texts' tokens. Kept for each row is one number, its first
-    window, so that finding a window is a binary search.
-    """
+    window, so that finding a window is a binary search."""
 
     def __init__(self, lengths: Integers, size: int) -> None:
         self.lengths = lengths

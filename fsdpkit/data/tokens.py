@@ -33,10 +33,8 @@ def ids_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 class Tokens:
-    """Token ids of `len(self)` rows × `fields` texts, never copied as a whole.
-
-    Made by `from_batches` (in memory) or `fsdpkit.data.prepared.open_tokens` (memory-mapped).
-    """
+    """Token ids of `len(self)` rows × `fields` texts, never copied as a whole. Made by
+    `from_batches` (in memory) or `fsdpkit.data.prepared.open_tokens` (memory-mapped)."""
 
     def __init__(
         self,

@@ -78,10 +78,8 @@ class LocalConnection:
 
 
 class PeerConnection:
-    """From another node, authenticated both ways.
-
-    said: gets a sentence, once, if something else than this run's head agent answers there.
-    """
+    """From another node, authenticated both ways. said: gets a sentence, once, if something else
+    than this run's head agent answers there."""
 
     def __init__(
         self, host: str, port: int, node: int, keys: Keys, said: Callable[[str], None]

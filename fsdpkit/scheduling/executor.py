@@ -134,11 +134,9 @@ def job_class(client: Cluster) -> type[FsdpkitJob]:
 
 
 class FsdpkitExecutor(SlurmExecutor):
-    """Submits a script that is already rendered; every task of an array runs the same one.
-
-    folder: `<run>/submitit`. script: the text for sbatch. nodes: tasks of the job, one a node.
-    client: the cluster to submit to.
-    """
+    """Submits a script that is already rendered; every task of an array runs the same one. folder:
+    `<run>/submitit`. script: the text for sbatch. nodes: tasks of the job, one a node. client: the
+    cluster to submit to."""
 
     job_class = FsdpkitJob
 

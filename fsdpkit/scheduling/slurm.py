@@ -59,9 +59,7 @@ _SINGLY = 5
 
 class Round:
     """One round of questions: they share a time limit, and what was silent once is not asked again.
-
-    `unread` says of each source that gave no answer why, for a person.
-    """
+    `unread` says of each source that gave no answer why, for a person."""
 
     def __init__(self, limit_s: float = _QUERY_TIMEOUT_S) -> None:
         self._deadline = time.monotonic() + limit_s

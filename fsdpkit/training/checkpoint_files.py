@@ -218,10 +218,8 @@ class _Summed(io.RawIOBase):
 
 
 class CheckpointReader(FileSystemReader):
-    """Reads the checkpoint `directory`; its index is unpickled into harmless classes only.
-
-    `index`: what another rank has read of it; this one then does not.
-    """
+    """Reads the checkpoint `directory`; its index is unpickled into harmless classes only. `index`:
+    what another rank has read of it; this one then does not."""
 
     def __init__(self, directory: Path, index: Metadata | None = None) -> None:
         super().__init__(directory)
