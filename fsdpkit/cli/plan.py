@@ -20,9 +20,8 @@ from fsdpkit.cli.options import (
     wanted,
     write_file,
 )
-from fsdpkit.cli.plan_answer import planned, print_plans
+from fsdpkit.cli.plan_answer import outlook, planned, print_outlook, print_plans
 from fsdpkit.cli.plan_calibration import calibrated, show
-from fsdpkit.cli.plan_outlook import outlook, print_outlook
 from fsdpkit.cli.plan_question import PlanQuestion
 from fsdpkit.cli.plan_tune import search, tuned
 from fsdpkit.cli.trusting import consent, trust_option
