@@ -112,8 +112,8 @@ def _room(
     if not least:
         return []
     return [
-        f"stage.data takes {least}{takes_gb:,.3g} of the {room_gb:g} GB on each node's disk: it has "
-        "too many files to count before the job runs"
+        f"stage.data takes {least}{takes_gb:,.3g} of the {room_gb:g} GB on each node's disk: it "
+        "has too many files to count before the job runs"
     ]
 
 
