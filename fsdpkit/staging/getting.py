@@ -131,7 +131,8 @@ class _Part:
         self._trees: list[StagedTree] = []
         """In the same order on all nodes."""
         self._link: HubLink | None = None
-        self._over = threading.Event()
+        self._over, self._news = threading.Event(), threading.Event()
+        self._writing: threading.Thread | None = None
         self._state, self._why = "copying", ""
 
     @property
@@ -151,7 +152,7 @@ class _Part:
 
     def get(self) -> None:
         """Raises StageError."""
-        self._at_end.callback(self._over.set)
+        self._at_end.callback(self._write_no_more)
         hub = None
         try:
             if self._place.meeting is None:
@@ -286,14 +287,24 @@ class _Part:
         kinds = [kind for kind in ("environment", "data") if getattr(self._asked, kind)]
         told = hub.progress if hub is not None else lambda: {0: self.progress()}
         file = ProgressFile(self._place.progress, self.size, files, kinds, self._place.nodes)
-        args = [told, self._over, self._say]
-        threading.Thread(target=file.keep, args=args, daemon=True).start()
+        args = [told, self._over, self._news, self._say]
+        self._writing = threading.Thread(target=file.keep, args=args, daemon=True)
+        self._writing.start()
+
+    def _write_no_more(self) -> None:
+        """After a last time, which tells how far the others are now."""
+        self._over.set()
+        self._news.set()
+        if self._writing is not None:
+            self._writing.join(_TELL_S)
 
     def tell(self, state: str, why: str = "") -> None:
         """Let the first node know how far this one is."""
         self._state, self._why = state, why
         if self._link is not None:
             self._link.tell(self.done, state, why, self.reused)
+        if state != "copying":
+            self._news.set()
 
     def progress(self) -> NodeProgress:
         """How far this node is."""

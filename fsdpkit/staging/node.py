@@ -3,7 +3,7 @@
     get SHELL WORDS…    copy what the words name. Prints three lines: the process that stays to hand
                         on what this node has, the directory that the job's program sees, and the
                         copy of its environment (or nothing). On failure: the cause, and why.
-    end SERVER WORDS…   copy results back, end that process, and clean up.
+    end SERVER WORDS…   copy results back, and end that process, which cleans up.
     try WORDS…          nothing, where this Python can do it.
 
 The first node reads the shared file system; the others get it from one another.
@@ -90,7 +90,8 @@ def _stay(asked: argparse.Namespace, shell: int, told: socket.socket) -> NoRetur
         os.dup2(null, 1)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, _interrupted)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupted)
         threading.Thread(target=_end_with, args=[shell], daemon=True).start()
         with contextlib.ExitStack() as at_end:
             answer = get(asked, Place.of(os.environ), at_end, say)
@@ -111,7 +112,8 @@ def _stay(asked: argparse.Namespace, shell: int, told: socket.socket) -> NoRetur
 
 
 def _interrupted(*_signal: object) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # one is enough
     sys.exit()
 
 
@@ -150,10 +152,11 @@ def _end(asked: argparse.Namespace, server: int) -> int:
     try:
         for words in bringing_back.bring_back(stage, asked.back, place.back):
             say(f"{place.name}: {words}")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(server, signal.SIGKILL)
-            _wait_for(server, _GONE_S)
         trees = json.loads((stage / LISTED).read_text(encoding="utf-8"))["trees"]
+        with contextlib.suppress(ProcessLookupError):
+            for number in (signal.SIGHUP, signal.SIGKILL):
+                os.kill(server, number)
+                _wait_for(server, _GONE_S)
         store = StageStore.open(asked.local)
         store.remove_job(place.job)
         for name in [] if asked.kept_h or place.held else trees:
