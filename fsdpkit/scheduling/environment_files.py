@@ -20,7 +20,7 @@ from fsdpkit.config.surroundings import PythonEnvironment
 from fsdpkit.runs.file_system import NETWORK, type_of
 from fsdpkit.scheduling.packages import conda_prefix
 from fsdpkit.scheduling.snapshot import editable_dirs
-from fsdpkit.staging.manifest import Entry, Manifest
+from fsdpkit.staging.manifest import CopiedEntry, Manifest
 from fsdpkit.staging.relocate import HERE, WRITTEN
 
 _Unwanted = Callable[[Path], bool]
@@ -218,7 +218,7 @@ def _listed(
     python: PythonEnvironment, roots: Sequence[_Root], notes: list[str]
 ) -> EnvironmentFiles:
     places = _Places(roots)
-    entries: list[Entry] = []
+    entries: list[CopiedEntry] = []
     sources: list[str] = []
     written: dict[str, tuple[int, str]] = {}
     for root in roots:
@@ -227,16 +227,16 @@ def _listed(
             runs = 0o600 | (0o100 if mode & 0o111 else 0)
             if stat.S_ISDIR(mode):
                 # Python adds to __pycache__ in the copy, too, so a directory's time says nothing.
-                entries.append(Entry(name.path, "dir"))
+                entries.append(CopiedEntry(name.path, "dir"))
             elif stat.S_ISLNK(mode):
-                entries.append(Entry(name.path, "link", target=places.target(name)))
+                entries.append(CopiedEntry(name.path, "link", target=places.target(name)))
             elif not stat.S_ISREG(mode):
                 notes.append(f"{name.source} is left out: it is no file")
             elif (text := places.text(name)) is not None:
                 written[name.path] = runs, text
             else:
                 entries.append(
-                    Entry(name.path, "file", name.found.st_size, runs, name.found.st_mtime_ns)
+                    CopiedEntry(name.path, "file", name.found.st_size, runs, name.found.st_mtime_ns)
                 )
                 sources.append(name.source)
     facts = {"prefix": str(roots[0].given), "kind": python.kind, WRITTEN: json.dumps(written)}

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from fsdpkit.staging.directories import Directories, failing, make_directory, own_directory, removed
-from fsdpkit.staging.manifest import Entry, Manifest, StageError
+from fsdpkit.staging.manifest import CopiedEntry, Manifest, StageError
 from fsdpkit.staging.stream import HOLES, Piece, Pieces, joined, read_at, sha256_of
 
 _DIGEST_BYTES = 32
@@ -159,7 +159,7 @@ class StageCopy:
             os.pwrite(self._record, this_start(), 0)
         return self.done == blocks
 
-    def _is_there(self, entry: Entry) -> bool:
+    def _is_there(self, entry: CopiedEntry) -> bool:
         try:
             parent, name = self._readers.of(_bytes(entry.path))
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -258,14 +258,14 @@ def _continued(parent: int, name: bytes, start: int) -> int:
     return writing
 
 
-def _dress(descriptor: int, entry: Entry) -> None:
+def _dress(descriptor: int, entry: CopiedEntry) -> None:
     """Give a file its mode and time. Its owner may always read it: to hand it on."""
     if (mode := entry.mode | stat.S_IRUSR) != _PLAIN:
         os.fchmod(descriptor, mode)
     os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
 
 
-def _add(entry: Entry, parent: int, name: bytes) -> None:
+def _add(entry: CopiedEntry, parent: int, name: bytes) -> None:
     """A link or an empty file, in place of what an earlier try left."""
     if entry.kind == "file":
         descriptor = _created(parent, name)

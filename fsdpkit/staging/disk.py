@@ -9,6 +9,7 @@ for whoever fills or removes it, shared for whoever uses it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
@@ -257,7 +258,8 @@ class StageStore:
         """A job's own directory, made if there is none. Other processes do not remove it while
         this one, or one that it forks, is there."""
         with failing(self.path):
-            self._jobs.lock(name).take(exclusive=False, wait_s=60.0)
+            if not self._jobs.lock(name).take(exclusive=False, wait_s=60.0):
+                raise OSError(errno.EBUSY, f"{name} is being removed")
             self._jobs.lock(name).touch()
             make_directory(self._jobs.directory, name)
         return self.path / "jobs" / name

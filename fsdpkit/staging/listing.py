@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-from fsdpkit.staging.manifest import BLOCK, MOST_ENTRIES, Entry, Manifest, StageError
+from fsdpkit.staging.manifest import BLOCK, MOST_ENTRIES, CopiedEntry, Manifest, StageError
 from fsdpkit.staging.source import unreadable
 from fsdpkit.staging.stream import HOLES, next_data, shown, sparse
 
@@ -44,7 +44,7 @@ def listed(
     return Manifest(tuple(entries), roots, facts=facts), sources
 
 
-def _chosen(walk: _Walk, share: tuple[int, int, int] | None) -> tuple[list[Entry], list[str]]:
+def _chosen(walk: _Walk, share: tuple[int, int, int] | None) -> tuple[list[CopiedEntry], list[str]]:
     entries, sources = [], []
     counts: dict[str, int] = {}
     for path in sorted(walk.entries):
@@ -53,7 +53,7 @@ def _chosen(walk: _Walk, share: tuple[int, int, int] | None) -> tuple[list[Entry
             name = path.partition("/")[0]
             number = counts[name] = counts.get(name, -1) + 1
             if source and (number % share[2]) // share[1] != share[0]:
-                entry, source = Entry(path, "link", target=source), None
+                entry, source = CopiedEntry(path, "link", target=source), None
         entries.append(entry)
         if source is not None:
             sources.append(source)
@@ -104,7 +104,7 @@ class _Walk:
     """What was found so far. Paths in the tree and on the shared file system are bytes."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, CopiedEntry] = {}
         self.sources: dict[str, str] = {}
         self.counted: set[str] = set()
         """Paths that are files for a script, links to files too."""
@@ -159,7 +159,7 @@ class _Walk:
         """Whether it is new."""
         text = _text(path)
         new = text not in self.entries
-        self.entries[text] = Entry(text, "dir")
+        self.entries[text] = CopiedEntry(text, "dir")
         return new
 
     def _file(self, path: bytes, real: bytes, found: os.stat_result) -> None:
@@ -170,7 +170,7 @@ class _Walk:
             self.holes += _bytes_in_holes(real, found.st_size)
         text = _text(path)
         mode = stat.S_IRUSR | found.st_mode & stat.S_IRWXU
-        self.entries[text] = Entry(text, "file", found.st_size, mode, found.st_mtime_ns)
+        self.entries[text] = CopiedEntry(text, "file", found.st_size, mode, found.st_mtime_ns)
         self.sources[text] = _text(real)
         self.counted.add(text)
 
@@ -201,7 +201,7 @@ class _Walk:
 
     def _kept(self, path: bytes, place: bytes) -> None:
         target = os.path.relpath(b"/" + place, os.path.dirname(b"/" + path))
-        self.entries[_text(path)] = Entry(_text(path), "link", target=_text(target))
+        self.entries[_text(path)] = CopiedEntry(_text(path), "link", target=_text(target))
 
 
 def _bytes_in_holes(path: bytes, size: int) -> int:

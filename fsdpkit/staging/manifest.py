@@ -32,7 +32,7 @@ class StageError(Exception):
         self.cause = cause
 
 
-class Entry(NamedTuple):
+class CopiedEntry(NamedTuple):
     """One name in a tree. Its directories stand before it."""
 
     path: str
@@ -60,7 +60,7 @@ class BlockSource(Protocol):
 class Manifest:
     """What a tree has."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[CopiedEntry, ...]
     roots: dict[str, str] = field(default_factory=dict)
     """Where what has this first name came from."""
     blocks: tuple[str, ...] = ()
@@ -115,14 +115,14 @@ class Manifest:
         return found
 
 
-def _entry(told: Any) -> Entry:
+def _entry(told: Any) -> CopiedEntry:
     path, kind, size, mode, mtime_ns, target = told
     if not (isinstance(path, str) and isinstance(target, str)):
         raise ValueError("a name is no text")
     (path + target).encode("utf-8", "surrogateescape")  # ValueError for what is no name's bytes
     if not all(type(each) is int and abs(each) < 1 << 63 for each in (size, mode, mtime_ns)):
         raise ValueError(f"{path!r}: a number is none")
-    return Entry(path, kind, size, mode, mtime_ns, target)
+    return CopiedEntry(path, kind, size, mode, mtime_ns, target)
 
 
 def _texts(told: Any) -> dict[str, str]:
@@ -149,7 +149,7 @@ def _check(manifest: Manifest) -> None:
         seen[entry.path] = entry.kind
 
 
-def _why_not(entry: Entry, seen: dict[str, str]) -> str | None:
+def _why_not(entry: CopiedEntry, seen: dict[str, str]) -> str | None:
     """What is wrong with it, after those before it."""
     parts = entry.path.split("/")
     if "\0" in entry.path + entry.target or not all(parts) or {".", ".."} & {*parts}:

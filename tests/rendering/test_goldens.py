@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 from shutil import which
 
 import pytest
@@ -44,7 +45,7 @@ def test_a_script_holds_no_path_of_this_machine() -> None:
     known = (f"{HOME}", "/home/alex/", "/images/", "/opt/", "/bin/bash", "/etc/profile.d/")
     known += ("/usr/sbin", "/sbin", "/submitit", str(RUN_DIR))
     known += ("/usr/bin/python3", "/tmp", "/jobs/")  # of each node, for [stage]
-    known += ("/proc/sys/", "/sys/class/net/", "/dev/null", "/dev/urandom")
+    known += ("/proc/sys/", "/sys/class/net/", "/dev/null", "/dev/urandom", "/dev/shm", "/dev/fd/")
     for case, script in scripts():
         absolute = re.findall(r"(?<![\w$}/*\")])/\w[\w./-]*", script)
         assert [path for path in absolute if not path.startswith(known)] == [], str(case)
@@ -130,6 +131,19 @@ def test_a_node_that_still_copies_results_back_is_not_ended_with_the_first_one()
         if case.shape in (SHAPES[0], STAGED_CONTAINER)
     }
     assert waits == {True: ["0"], False: ["60"]}
+
+
+@pytest.mark.parametrize(("decided", "status"), [(True, 0), (False, 3)])
+def test_nor_with_the_first_one_that_fails_once_the_agents_have_their_verdict(
+    tmp_path: Path, decided: bool, status: int
+) -> None:
+    script = next(script for case, script in scripts() if case.shape is STAGED_CONTAINER)
+    end = re.search(r"\nfor \(\( try = 0; try < 10 &&.*?\nexit [^\n]*", script, re.DOTALL)
+    assert end is not None
+    if decided:
+        (tmp_path / "verdict.json").touch()
+    shell = f"set -euo pipefail; FSDPKIT_ATTEMPT_DIR={tmp_path} status=3; sleep() {{ :; }}"
+    assert subprocess.run(["bash", "-c", shell + end[0]], check=False).returncode == status
 
 
 def test_an_array_waits_for_the_run_before_it() -> None:

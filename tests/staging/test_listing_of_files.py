@@ -14,7 +14,7 @@ import pytest
 
 from fsdpkit.staging.disk import StageStore
 from fsdpkit.staging.listing import listed
-from fsdpkit.staging.manifest import BLOCK, Entry, Manifest, StageError
+from fsdpkit.staging.manifest import BLOCK, CopiedEntry, Manifest, StageError
 from fsdpkit.staging.source import PACK_MAGIC, PackFile, SharedFiles
 from tests.staging.copies import copied, ended, forked
 
@@ -225,7 +225,9 @@ def test_a_pack_gives_what_it_says(tmp_path: Path) -> None:
     stream = os.urandom(BLOCK) + bytes(BLOCK) + b"end"
     blocks = [stream[at : at + BLOCK] for at in range(0, len(stream), BLOCK)]
     digests = tuple(hashlib.sha256(block).hexdigest() for block in blocks)
-    manifest = Manifest((Entry("f", "file", len(stream)),), {"f": "/f"}, digests, {"kind": "venv"})
+    manifest = Manifest(
+        (CopiedEntry("f", "file", len(stream)),), {"f": "/f"}, digests, {"kind": "venv"}
+    )
     head = manifest.encode() + bytes(100)
     whole = PACK_MAGIC + len(head).to_bytes(8, "big") + head + stream
     (tmp_path / "pack").write_bytes(whole)

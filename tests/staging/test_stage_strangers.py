@@ -146,29 +146,32 @@ def test_frames_are_what_comes_next_or_nothing() -> None:
         StageKeys(b"short", "job")
 
 
-def test_who_only_waits_is_closed_and_keeps_nobody_away(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some hold connections open; the port keeps so many of them, and for so long."""
+def test_who_only_waits_keeps_nobody_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fsdpkit.staging.port._STRANGERS", 8)
-    monkeypatch.setattr("fsdpkit.staging.port._CLAIM_S", 1.0)
+    monkeypatch.setattr("fsdpkit.staging.port._CLAIM_S", 50.0)
     with ExitStack() as at_end:
         idle = [at_end.enter_context(served.raw()) for _ in range(40)]
         assert served.refused(32)
         line = connect(KEYS, wire.HUB, 3, served.address)
+        at_end.callback(line.close)
         line.send(b"here")
         assert (line.receive(), served.nodes) == (b"here", [3])
-        assert served.refused(40)
-        assert all(len(everything(each)) == wire.GREETING_BYTES for each in idle)
-        line.send(b"still here")
-        assert line.receive() == b"still here"
-        line.close()
+        assert all(len(everything(each)) == wire.GREETING_BYTES for each in idle[:32])
+
+
+def test_who_only_waits_is_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsdpkit.staging.port._CLAIM_S", 0.5)
+    with served.raw() as idle:
+        idle.sendall(wire.MAGIC)
+        assert len(everything(idle)) == wire.GREETING_BYTES
+    assert served.refused(1)
 
 
 def test_of_many_strangers_the_crowd_from_one_address_goes_first(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fsdpkit.staging.port._STRANGERS", 4)
+    monkeypatch.setattr("fsdpkit.staging.port._CLAIM_S", 50.0)
     with socket.create_connection(served.address, source_address=("127.0.0.2", 0)) as slow:
         greeting = slow.recv(wire.GREETING_BYTES, socket.MSG_WAITALL)
         with ExitStack() as at_end:
