@@ -313,7 +313,8 @@ def measure(parts: Sequence[str], counts: Counts, work: Path) -> dict[str, Any]:
     server = FileServer(shared, bytes_per_s=SERVED_BYTES_PER_S, open_s=OPEN_S)
     ours = install_fsdpkit(shared, os.environ)
     with server, SlurmCluster(work / "slurm", nodes=max(counts.nodes)) as cluster:
-        environ = {**ours.environ, **site, "SLURM_CONF": str(cluster.conf)}
+        homes = {"XDG_CACHE_HOME": f"{shared}/cache", "FSDPKIT_STATE_DIR": f"{work}/state"}
+        environ = {**ours.environ, **site, **homes, "SLURM_CONF": str(cluster.conf)}
         bench = Bench(cluster, server, Installed(ours.prefix, environ), disk, scratch, counts)
         bench.limit_links()
         found = {}
