@@ -163,6 +163,7 @@ def test_nodes_hear_why_nothing_is_copied(job: Job, monkeypatch: pytest.MonkeyPa
     assert caught.value.cause == "data-missing"
     other.tell(0, "copying")
     assert other.failure is not None
+    threading.Thread(target=job.hub.close, daemon=True).start()
     for late in (other.parent, lambda: job.linked(7, port=1)):
         with pytest.raises(StageError, match="has changed"):
             late()
