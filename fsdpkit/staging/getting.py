@@ -221,7 +221,8 @@ class _Part:
         if self._asked.share == "each" or self._place.meeting is None:
             self._list_data()
         files = sum(tree.manifest.files for tree in self._trees)
-        where = f"the disks of {self._place.nodes} nodes"
+        nodes = self._place.nodes
+        where = f"the disks of {nodes} nodes" if nodes > 1 else "the disk of its node"
         self._say(f"copying {gigabytes(self.size)} in {files} files to {where}")
 
     def _list_environment(self) -> None:
@@ -325,4 +326,4 @@ def _parts(text: str) -> tuple[str, str]:
 
 def gigabytes(size: int) -> str:
     """For people."""
-    return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.2f} MB"
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"

@@ -29,8 +29,9 @@ class StagedJob:
 
     def __init__(self, at: Path, nodes: int, *words: str) -> None:
         self.at, self.nodes = at, nodes
-        self.zip, self.run, self.data = at / "stager.zip", at / "run", at / "data"
-        self.run.mkdir(exist_ok=True)
+        self.zip, self.data = at / "stager.zip", at / "data"
+        self.run = at / f"run-{len([*at.iterdir()])}"
+        self.run.mkdir()
         if not self.zip.exists():
             self.zip.write_bytes(packed())
             for name, text in CORPUS.items():
@@ -69,6 +70,13 @@ class StagedJob:
         assert [each.wait() for each in waiting] == [0] * self.nodes
         return [(int(server), Path(stage)) for server, stage, *_ in told]
 
+    def end(self, got: list[tuple[int, Path]], first: int = 0) -> list[Popen[str]]:
+        """The end of nodes from this one on."""
+        return [
+            self.start("end", server, node, FSDPKIT_STAGE=str(stage))
+            for node, (server, stage) in enumerate(got, first)
+        ]
+
     def close(self) -> None:
         for each in self.shells:
             each.kill()
@@ -92,13 +100,17 @@ def test_nodes_get_all_and_keep_nothing(
 ) -> None:
     at_close.append(job := StagedJob(tmp_path, nodes))
     got = job.get()
-    for node, (server, stage) in enumerate(got):
+    for node, (_, stage) in enumerate(got):
         found = {name: (stage / "corpus" / name).read_bytes() for name in CORPUS}
         assert found == CORPUS
         (stage / "logs").mkdir()
         (stage / "logs" / "text").write_text(str(node))
-        end = job.start("end", server, node, FSDPKIT_STAGE=str(stage))
-        assert end.wait() == 0
+    ends = job.end(got[:-1])
+    time.sleep(1.5)
+    assert all(each.poll() is None for each in ends), "Slurm would end the last node's part"
+    ends += job.end(got[-1:], nodes - 1)
+    assert [each.wait(15) for each in ends] == [0] * nodes
+    for node, (server, _) in enumerate(got):
         assert (job.run / f"back/node-{node}/logs/text").read_text() == str(node)
         assert not job.left(node)
         assert not os.path.exists(f"/proc/{server}/exe")
@@ -109,8 +121,8 @@ def test_nodes_get_all_and_keep_nothing(
 def test_what_is_kept_is_found_again(tmp_path: Path, at_close: list[StagedJob]) -> None:
     for reused in (False, True):
         at_close.append(job := StagedJob(tmp_path, 2, "--kept-h=1"))
-        for node, (server, stage) in enumerate(job.get()):
-            job.start("end", server, node, FSDPKIT_STAGE=str(stage)).wait()
+        assert [each.wait() for each in job.end(job.get())] == [0, 0]
+        for node in range(2):
             assert len(job.left(node)) == 3, "the tree, its lock and its blocks"
         told = json.loads((job.run / "stage.json").read_text())["nodes"]
         assert [each["reused"] for each in told.values()] == [reused] * 2
