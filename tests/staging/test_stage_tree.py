@@ -25,7 +25,8 @@ from fsdpkit.staging.wire import StageKeys
 from tests.staging.wire_node import AT, Memory
 
 ROOT = Path(__file__).parents[2]
-KEYS = StageKeys(bytes(32), "job")
+SECRET = os.urandom(32)
+KEYS = StageKeys(SECRET, "job")
 BLOCKS = 12
 NODES = 10
 pytestmark = pytest.mark.timeout(60)
@@ -57,7 +58,7 @@ class Job:
         """One more node; it has its place in the tree."""
         program = [sys.executable, "-I", "-S", str(ROOT / "tests/staging/wire_node.py"), str(ROOT)]
         number = len(self.nodes) + 1
-        words = [str(number), str(self.hub_port), str(BLOCKS), *fault]
+        words = [SECRET.hex(), str(number), str(self.hub_port), str(BLOCKS), *fault]
         node = subprocess.Popen([*program, *words], stdin=PIPE, stdout=PIPE, text=True)
         self._at_end.enter_context(node)
         self._at_end.callback(node.kill)
