@@ -234,7 +234,7 @@ slurm-down: env
 
 bench: env packages
 	missed=0
-	for what in launch training checkpoints faults overhead operate plan catalogue; do
+	for what in launch training checkpoints faults overhead operate plan catalogue stage; do
 	    "$(PYTHON)" benchmarks/$$what.py $(BENCH_ARGS) || missed=1
 	done
 	exit $$missed

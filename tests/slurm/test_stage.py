@@ -104,7 +104,8 @@ class Desk:
 def desk(alex: Person) -> Desk:
     assert alex.session is not None
     top = Path(tempfile.mkdtemp(prefix="stage-", dir=alex.home))
-    profile = Path(write_profile(top)["FSDPKIT_SITE_PATH"]) / "site" / "profiles" / "testbed.toml"
+    site = write_profile(top)
+    profile = Path(site["FSDPKIT_SITE_PATH"]) / "site" / "profiles" / "testbed.toml"
     storage = f'local = "{top}/disks/$SLURMD_NODENAME"\nlocal_kept_h = 1.0'
     profile.write_text(f"{profile.read_text()}\n[storage]\n{storage}\n")
     for name in alex.cluster.options.node_names:
@@ -120,17 +121,12 @@ def desk(alex: Person) -> Desk:
     venv = top / "venv"
     made = alex.session.run([sys.executable, "-m", "venv", "--without-pip", str(venv)])
     assert made.returncode == 0, made.stderr
-    (site,) = venv.glob("lib/python3*/site-packages")
+    (installed,) = venv.glob("lib/python3*/site-packages")
     # The packages of this suite are gigabytes: a line of code finds them where they are.
     packages = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "suite.pth").write_text(f"import sys; sys.path += {[str(ROOT), *packages]!r}\n")
-    (site / "moved.py").touch()
-    return Desk(replace(alex, site=write_site(top)), top)
-
-
-def write_site(top: Path) -> dict[str, str]:
-    """The variables with which fsdpkit finds the profile that is there."""
-    return {"FSDPKIT_SITE_PATH": str(top / "centre"), "FSDPKIT_CLUSTER": "testbed"}
+    (installed / "suite.pth").write_text(f"import sys; sys.path += {[str(ROOT), *packages]!r}\n")
+    (installed / "moved.py").touch()
+    return Desk(replace(alex, site=site), top)
 
 
 @pytest.fixture(autouse=True)
