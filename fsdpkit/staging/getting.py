@@ -224,7 +224,8 @@ class _Part:
         files = sum(tree.manifest.files for tree in self._trees)
         nodes = self._place.nodes
         where = f"the disks of {nodes} nodes" if nodes > 1 else "the disk of its node"
-        self._say(f"copying {gigabytes(self.size)} in {files} files to {where}")
+        what = f" {gigabytes(self.size)} in {files} files" if self._trees else " to each its part,"
+        self._say(f"copying{what} to {where}")
 
     def _list_environment(self) -> None:
         try:
