@@ -224,7 +224,7 @@ class _Part:
         files = sum(tree.manifest.files for tree in self._trees)
         nodes = self._place.nodes
         where = f"the disks of {nodes} nodes" if nodes > 1 else "the disk of its node"
-        what = f" {gigabytes(self.size)} in {files} files" if self._trees else " to each its part,"
+        what = f" {gigabytes(self.size)} in {files} files" if self._trees else " each node's part"
         self._say(f"copying{what} to {where}")
 
     def _list_environment(self) -> None:
