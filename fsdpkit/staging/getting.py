@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 LISTED = ".staged.json"
 _PREFIX = "prefix"
 """The fact that an environment's pack has."""
-_TELL_S = 1.0
+_TELL_S, _HEAR_S = 1.0, 10.0
 
 
 class HubPlace(NamedTuple):
@@ -168,7 +168,7 @@ class _Part:
         except StageError as error:
             self.tell("failed", str(error))
             if hub is not None:
-                hub.fail(error)
+                _tell_all(hub, error, self._place.nodes)
             raise
 
     def leave(self, _kind: object, error: BaseException | None, _trace: object) -> None:
@@ -185,23 +185,24 @@ class _Part:
         """Meet the other nodes; returns the hub where this is the first node."""
         place, hub = self._place, None
         server = BlockServer(meeting.keys, place.number, self._growing)
+        port = server.open("")
         self._at_end.callback(server.close)
         self._link = HubLink(meeting.keys, place.number, place.name, meeting.hub)
         self._at_end.callback(self._link.close)
         if place.number == 0:
             hub = Hub(meeting.keys, place.nodes, *meeting.hub)
-            self._at_end.callback(hub.close)
             hub.open()
+            self._at_end.callback(hub.close)
             try:
                 self._read_lists()
                 # Before others hear of them: on a disk that nodes share, the first one fills.
                 for tree in self._trees:
                     tree.begin()
             except StageError as error:
-                hub.fail(error)
+                _tell_all(hub, error, self._place.nodes)
                 raise
             hub.offer([tree.manifest.encode() for tree in self._trees])
-        for each in self._link.hello(server.open("")):
+        for each in self._link.hello(port):
             if place.number:
                 self._want(Manifest.decode(each), None)
         if self._asked.share == "sharded":
@@ -223,7 +224,8 @@ class _Part:
         files = sum(tree.manifest.files for tree in self._trees)
         nodes = self._place.nodes
         where = f"the disks of {nodes} nodes" if nodes > 1 else "the disk of its node"
-        self._say(f"copying {gigabytes(self.size)} in {files} files to {where}")
+        what = f" {gigabytes(self.size)} in {files} files" if self._trees else " each node's part"
+        self._say(f"copying{what} to {where}")
 
     def _list_environment(self) -> None:
         try:
@@ -316,6 +318,17 @@ class _Part:
         while self._state == "copying" and not self._over.wait(_TELL_S):
             if self._state == "copying":
                 self.tell("copying")
+
+
+def _tell_all(hub: Hub, error: StageError, nodes: int) -> None:
+    """Why nothing more is copied; who has not come yet has some seconds to hear it."""
+    hub.fail(error)
+    until_s = time.monotonic() + _HEAR_S
+    while time.monotonic() < until_s:
+        others = [each for number, each in hub.progress().items() if number]
+        if len(others) >= nodes - 1 and not any(e.here and e.state == "copying" for e in others):
+            break
+        time.sleep(0.1)
 
 
 def _parts(text: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import base64
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -162,6 +163,16 @@ def test_a_copy_that_is_interrupted(
         assert waiting.returncode == 78
         assert said.startswith("storage ")
     assert not job.left(1)
+
+
+def test_all_nodes_say_what_is_missing(tmp_path: Path, at_close: list[StagedJob]) -> None:
+    at_close.append(job := StagedJob(tmp_path, 2))
+    (job.data / "link").symlink_to("nothing")
+    waiting = [job.start("get", job.shells[n].pid, n) for n in range(2)]
+    for each, cause in zip(waiting, ["data-missing", "connection-reset"], strict=True):
+        assert each.stdout
+        assert re.match(f"{cause} .*/data/link", each.stdout.read())
+        assert each.wait() == 78
 
 
 def test_it_fits_into_a_variable() -> None:
