@@ -95,13 +95,6 @@ class StepNames(msgspec.Struct, frozen=True, kw_only=True):
     after: Annotated[list[str], Meta(description="The same of steps.after.")]
 
 
-class CopyNames(msgspec.Struct, frozen=True, kw_only=True):
-    words: Annotated[
-        list[str], Meta(description="What is copied where, as words for the program that does it.")
-    ]
-    back: Annotated[bool, Meta(description="Whether files are copied back at the end.")]
-
-
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     """What a template is rendered with."""
 
@@ -127,7 +120,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meta(description="The run whose nodes these are (fsdpkit hold); or none.")
     ]
     stage: Annotated[
-        CopyNames | None, Meta(description="What is copied to the nodes' disks; or none.")
+        list[str],
+        Meta(description="What is copied to the nodes' disks, as words for the program; or none."),
     ]
     container: Annotated[
         list[str], Meta(description="Words before the command that run it in a container; or none.")

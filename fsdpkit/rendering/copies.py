@@ -7,14 +7,13 @@ from pathlib import Path
 from fsdpkit.config.job import JobSpec
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.errors import UsageError
-from fsdpkit.rendering.context import CopyNames
 
 
-def copied(spec: JobSpec, profile: SiteProfile, work_dir: Path, run_dir: Path) -> CopyNames | None:
-    """None: nothing is. Raises UsageError for data in the run's own directory."""
+def copied(spec: JobSpec, profile: SiteProfile, work_dir: Path, run_dir: Path) -> list[str]:
+    """Empty if nothing is. Raises UsageError for data in the run's own directory."""
     stage, storage = spec.staged, profile.storage
     if not stage.is_asked:
-        return None
+        return []
     words = [f"--local={storage.local}", f"--share={stage.share}"]
     if storage.local_kept_h:
         words.append(f"--kept-h={storage.local_kept_h:g}")
@@ -27,4 +26,4 @@ def copied(spec: JobSpec, profile: SiteProfile, work_dir: Path, run_dir: Path) -
             )
         words.append(f"--data={item.name}={item.pattern}")
     words += [f"--back={path}" for path in stage.back]
-    return CopyNames(words=words, back=bool(stage.back))
+    return words
