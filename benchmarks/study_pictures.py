@@ -23,10 +23,10 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.sweeps.parallel import parallel
+from fsdpkit.sweeps.page import parallel
 from fsdpkit.sweeps.results import Result
 from fsdpkit.sweeps.scaling import Mode, Size
-from fsdpkit.sweeps.scaling_figure import figure
+from fsdpkit.sweeps.scaling_tables import figure
 from fsdpkit.sweeps.space import parameters
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"

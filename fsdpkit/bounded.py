@@ -149,10 +149,8 @@ def read_bytes(
     links: bool = False,
 ) -> bytes:
     """All of the file. Raises OSError, also for more than `most` bytes, and PermissionError for
-    another user's (not root's) if it must be one's `own`.
-
-    Ten thousand records are read in a row: a Python file object would cost more than the reading.
-    """
+    another user's (not root's) if it must be one's `own`. Ten thousand records are read in a row: a
+    Python file object would cost more than the reading."""
     number = descriptor(path, links=links)
     try:
         found = os.fstat(number)

@@ -40,9 +40,7 @@ gc.set_threshold(100_000)
 
 @atexit.register
 def _spare_the_last_look() -> None:
-    """Python looks once more at its end, when all of it is given back anyway.
-
-    Not with torch, whose Triton would report as leaks what is not collected.
-    """
+    """Python looks once more at its end, when all of it is given back anyway. Not with torch, whose
+    Triton would report as leaks what is not collected."""
     if "torch" not in sys.modules:
         gc.freeze()

@@ -69,7 +69,7 @@ def report_check(kind: Kind, as_json: bool) -> int:
 def _warn_of_keys_that_end() -> None:
     from fsdpkit.config.assets import centre_layers
     from fsdpkit.config.published.centre import open_centre
-    from fsdpkit.publishing.expiry import ends_at_s, warning
+    from fsdpkit.publishing.signing import ends_at_s, warning
 
     for layer in centre_layers():
         with contextlib.suppress(ConfigError, OSError):  # it was named among what is wrong

@@ -1,12 +1,12 @@
 """`fsdpkit checkpoint`: which checkpoints a run has, whether every byte is there, exports, and one
 more when a person asks.
 
-Here are the group and `ls`; the others have a file each. None but `export` needs torch, so that
-they answer on a login node.
+`export` has a file of its own. None of the others needs torch, so that they answer on a login node.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,21 +18,23 @@ import click
 from fsdpkit.cli.checkpoint_export import command as export
 from fsdpkit.cli.checkpoint_places import (
     CheckpointPlace,
+    every_problem,
     find_checkpoints,
+    of_step,
     require_some,
     run_argument,
     without,
 )
-from fsdpkit.cli.checkpoint_save import command as save
-from fsdpkit.cli.checkpoint_verify import command as verify
 from fsdpkit.cli.json_output import answer, json_option
-from fsdpkit.cli.options import table
+from fsdpkit.cli.options import complete_run, runs_option, table
 from fsdpkit.config.units import format_bytes
-from fsdpkit.listing import first_of
+from fsdpkit.errors import ConfigError, StorageError
+from fsdpkit.listing import counted, first_of
 from fsdpkit.reporting.words import second
 
 if TYPE_CHECKING:
     from fsdpkit.runs.checkpoints import Description
+    from fsdpkit.scheduling.saving import SaveRequest
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,6 @@ def command() -> None:
     """
 
 
-command.add_command(save)
-command.add_command(verify)
 command.add_command(export)
 
 
@@ -148,7 +148,6 @@ def _listed(place: CheckpointPlace) -> list[ListedCheckpoint]:
 def _glance(path: Path) -> tuple[Description | None, str | None, bool]:
     """What a checkpoint says of itself, what is wrong with it without reading its tensors, and
     whether a resume stops there instead of passing it over: another version wrote it."""
-    from fsdpkit.errors import ConfigError, StorageError
     from fsdpkit.runs.checkpoints import checksums, describe, wrong_size
 
     description = None
@@ -177,3 +176,141 @@ def _local_time(text: str) -> str:
         return second(datetime.fromisoformat(text).timestamp())
     except ValueError:
         return text
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A checkpoint whose every byte was read. removed: it went meanwhile, as older ones do."""
+
+    name: str
+    path: Path
+    whole: bool
+    removed: bool
+    problems: list[str]
+    bytes: int | None
+
+
+@answer("fsdpkit.checkpoint-verify/1")
+def _verification(ok: bool, checkpoints: Sequence[Verified]) -> None:
+    """What `checkpoint verify` found; the exit status is 74 if one is not whole."""
+
+
+@command.command("verify")
+@run_argument
+@click.option("--step", type=click.IntRange(0), help="Only the checkpoint of this step.")
+@json_option(_verification)
+def verify(run: str, runs: str | None, task: int | None, step: int | None, as_json: bool) -> int:
+    """Read every byte of RUN's checkpoints.
+
+    \b
+      fsdpkit checkpoint verify fsdp-t5-20261121-101500-3f2a
+      fsdpkit checkpoint verify fsdp-t5-20261121-101500-3f2a --step 2000
+
+    A checkpoint is whole if every byte is as it was written; the exit status is 74 if one is
+    not. `sha256sum -c SHA256SUMS` in its directory checks the same.
+    """
+    found: list[Verified] = []
+    for name, path in of_step(run, find_checkpoints(run, runs, task), step):
+        found.append(_verified(name, path))
+        if not as_json:
+            _tell_verified(found[-1])
+    wrong = sum(not one.whole and not one.removed for one in found)
+    if as_json:
+        _verification(not wrong, found)
+    if wrong:
+        are = "is" if wrong == 1 else "are"
+        raise StorageError(
+            f"{wrong} of {counted(found, 'checkpoint')} {are} not whole. A resume skips such a "
+            f"checkpoint and uses the newest whole one."
+        )
+    return 0
+
+
+def _verified(name: str, path: Path) -> Verified:
+    from fsdpkit.runs.checkpoints import describe
+
+    try:
+        problems = every_problem(path)
+    except ConfigError as error:  # of another format
+        problems = [without(path, str(error))]
+    removed = bool(problems) and not path.exists()
+    return Verified(
+        name=name,
+        path=path,
+        whole=not problems,
+        removed=removed,
+        problems=[] if removed else problems,
+        bytes=None if problems else describe(path).total_bytes,
+    )
+
+
+def _tell_verified(one: Verified) -> None:
+    if one.removed:
+        click.echo(f"{one.name}: removed meanwhile, as older ones are (keep_last)")
+        return
+    for problem in one.problems or [f"whole, {format_bytes(one.bytes or 0)}"]:
+        click.echo(f"{one.name}: {problem}")
+
+
+@dataclass(frozen=True)
+class Saving:
+    """One job that was asked for a checkpoint. path: of the checkpoint; null without --wait."""
+
+    job_id: str
+    task: int | None
+    path: Path | None
+
+
+@answer("fsdpkit.checkpoint-save/1")
+def _saving(run: str, jobs: Sequence[Saving]) -> None:
+    """A run that was asked to save a checkpoint and to go on."""
+
+
+@command.command("save")
+@click.argument("run", shell_complete=complete_run)
+@click.option("--task", type=click.IntRange(0), help="Array task (default: all that are running).")
+@runs_option
+@click.option("--wait", is_flag=True, help="Wait until the checkpoint is complete.")
+@json_option(_saving)
+def save(run: str, runs: str | None, task: int | None, wait: bool, as_json: bool) -> int:
+    """Make RUN save a checkpoint after its current step, and continue.
+
+    \b
+      fsdpkit checkpoint save fsdp-t5-20261121-101500-3f2a
+      fsdpkit checkpoint save 3f2a --wait
+
+    Your own script takes part through attach() from fsdpkit.script: huggingface, lightning or
+    accelerate.
+
+    Exit status: 2 if the run has ended or not begun; 69 if its script opened no checkpoints, or
+    with --wait if it ended first; 74 if the checkpoint could not be written.
+    """
+    from fsdpkit.scheduling.run import Run
+
+    opened = Run.open(run, runs=runs)
+    requests = opened.save_checkpoint(array_task=task)
+    if as_json:
+        jobs = [
+            Saving(one.job_id, one.array_task, _saved(one) if wait else None) for one in requests
+        ]
+        return _saving(opened.id, jobs)
+    names = ", ".join(request.job_id for request in requests)
+    click.echo(f"asked {opened.id} (job {names}) to save a checkpoint and to go on")
+    if not wait:
+        if any(request.is_listed for request in requests):
+            click.echo(f"  to see it: fsdpkit checkpoint ls {shlex.quote(str(opened.dir))}")
+        return 0
+    for request in requests:
+        path = _saved(request)
+        click.echo(f"{path.name} is saved: {path}")
+    return 0
+
+
+def _saved(request: SaveRequest) -> Path:
+    return request.wait(lambda: click.echo(_SLOW, err=True))
+
+
+_SLOW = (
+    "fsdpkit: no answer yet. It comes after the step and the write. A loop that does not ask "
+    "fsdpkit.training.SaveClock(…, paths=…) saves only on its own schedule."
+)

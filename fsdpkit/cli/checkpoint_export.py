@@ -17,12 +17,12 @@ import click
 
 from fsdpkit.cli.checkpoint_places import (
     CheckpointPlace,
+    every_problem,
     find_checkpoints,
     of_step,
     require_some,
     run_argument,
 )
-from fsdpkit.cli.checkpoint_verify import every_problem
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.config.units import format_bytes
 from fsdpkit.errors import NotFoundError, StorageError, UsageError
@@ -116,11 +116,9 @@ def command(
 
 
 def _whole_checkpoint(run: str, places: Sequence[CheckpointPlace], step: int | None) -> Path:
-    """The newest whole checkpoint, or that of `step`, after every byte of it was read.
-
-    Of an array: of the first task that has any. Raises StorageError when it is not whole,
-    ConfigError when it is of another format.
-    """
+    """The newest whole checkpoint, or that of `step`, after every byte of it was read. Of an array:
+    of the first task that has any. Raises StorageError when it is not whole, ConfigError when it is
+    of another format."""
     require_some(run, places)
     first = [place for place in places if place.checkpoints][:1]
     for name, path in reversed(of_step(run, first, step)):
@@ -133,10 +131,8 @@ def _whole_checkpoint(run: str, places: Sequence[CheckpointPlace], step: int | N
 
 
 def _best_step(run: str, places: Sequence[CheckpointPlace]) -> int:
-    """The step of the best checkpoint, of an array: of the first task that has any.
-
-    Raises NotFoundError when none was measured by what the run keeps its best by.
-    """
+    """The step of the best checkpoint, of an array: of the first task that has any. Raises
+    NotFoundError when none was measured by what the run keeps its best by."""
     from fsdpkit.runs.checkpoints import best_of, describe
 
     require_some(run, places)

@@ -6,12 +6,14 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.terminal import reading_bar
 from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 
@@ -37,11 +39,8 @@ class CheckpointPlace:
 
 
 def find_checkpoints(run: str, runs: str | None, task: int | None) -> list[CheckpointPlace]:
-    """Where the checkpoints of what the user named lie; several for an array.
-
-    Raises NotFoundError when there is no such run, task or directory, StorageError when it cannot
-    be read.
-    """
+    """Where the checkpoints of what the user named lie; several for an array. Raises NotFoundError
+    when there is no such run, task or directory, StorageError when it cannot be read."""
     from fsdpkit.runs.checkpoints import checkpoints_in
     from fsdpkit.runs.store import find_run, runs_dir
 
@@ -130,3 +129,12 @@ def of_step(
 def without(path: Path, text: str) -> str:
     """`text` with the names of files in the checkpoint `path` alone: 80 columns are few."""
     return text.replace(f"{path}{os.sep}", "")
+
+
+def every_problem(path: Path) -> list[str]:
+    """What is wrong with a checkpoint, by every byte; a bar if a person looks at standard error."""
+    from fsdpkit.runs.checkpoints import problems_of
+
+    with reading_bar() as read:
+        report = None if read is None else partial(read, path)
+        return [without(path, problem) for problem in problems_of(path, report)]

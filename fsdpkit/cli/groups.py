@@ -1,60 +1,30 @@
-"""Commands with verbs of their own: each in a module that is imported when it is asked for, or all
-in one, the first of them unnamed."""
+"""Commands with verbs of their own, the first of them perhaps unnamed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 import click
 
 
 class Verbs(click.Group):
-    """A group whose verb `new` is `command` in `fsdpkit.cli.<module>_new`, or in `fsdpkit.cli.new`.
-
-    verbs: each with its sentence for the group's `--help`, which so needs no verb's module.
-    hidden: verbs that `--help` does not name. elsewhere: what other programs call a verb.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        verbs: Mapping[str, str],
-        module: str = "",
-        hidden: Sequence[str] = (),
-        elsewhere: Mapping[str, Sequence[str]] | None = None,
-        **about: Any,
-    ) -> None:
-        super().__init__(*args, **about)
-        self._prefix = f"{module}_" if module else ""
-        self._verbs, self._known = verbs, (*verbs, *hidden)
-        self._elsewhere = elsewhere or {}
+    """A group that lists its verbs in their order, and names the one next to a mistyped word."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._verbs)
+        return list(self.commands)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._known:
-            return None
-        command = import_module(f"fsdpkit.cli.{self._prefix}{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
+    def instead_of(self, word: str, ctx: click.Context) -> str:
+        """What to say of a word that is no verb, with a space before it."""
+        from fsdpkit.config.spelling import nearest
+
+        return nearest(word, self.list_commands(ctx))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self._known and not args[0].startswith("-"):
-            from fsdpkit.config.spelling import nearest
-
-            here = (ours for ours, theirs in self._elsewhere.items() if args[0] in theirs)
-            known = f" Here it is {ours!r}." if (ours := next(here, None)) else ""
-            ctx.fail(f"There is no command {args[0]!r}.{known or nearest(args[0], self._verbs)}")
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"There is no command {args[0]!r}.{self.instead_of(args[0], ctx)}")
         return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self._verbs.items()))
 
 
 START = "start"

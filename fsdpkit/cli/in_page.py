@@ -50,10 +50,8 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class CatalogueFiles:
-    """The files of a catalogue, which can be laid out where a form says that they are.
-
-    They stay there for the next question, which changes only what differs.
-    """
+    """The files of a catalogue, which can be laid out where a form says that they are. They stay
+    there for the next question, which changes only what differs."""
 
     def __init__(self, folders: Mapping[str, Mapping[str, bytes]]) -> None:
         """folders: by name (`packaged`, `centre0`, …) the content of each file by its path."""

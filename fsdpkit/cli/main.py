@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from importlib import import_module
 from typing import Any
 
 import click
@@ -80,6 +81,27 @@ _WORDS = "fsdpkit.words"
 
 
 class _Commands(Verbs):
+    """`new` is `command` in `fsdpkit.cli.new`, which is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS and cmd_name not in _HIDDEN:
+            return None
+        command = import_module(f"fsdpkit.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def instead_of(self, word: str, ctx: click.Context) -> str:
+        here = (ours for ours, theirs in _ELSEWHERE.items() if word in theirs)
+        known = f" Here it is {ours!r}." if (ours := next(here, None)) else ""
+        return known or super().instead_of(word, ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_WORDS] = self.make_parser(ctx).parse_args(list(args))[1]
         return super().parse_args(ctx, args)
@@ -97,13 +119,7 @@ class _Commands(Verbs):
         return super().invoke(ctx)
 
 
-@click.group(
-    cls=_Commands,
-    verbs=COMMANDS,
-    hidden=_HIDDEN,
-    elsewhere=_ELSEWHERE,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--host", metavar="LOGIN", help="Run the command on this login node, over ssh.")
 @click.option("--no-host", is_flag=True, help="Run it here, ignoring the default host.")
 @click.version_option(__version__, prog_name="fsdpkit")

@@ -83,9 +83,7 @@ def _without_a_value(
 
 def hints(words: Sequence[str], message: str) -> str:
     """Lines that say of each word in `message` what it is, if the command is not for such things.
-
-    words: the command and what follows it, as typed.
-    """
+    words: the command and what follows it, as typed."""
     given = dict.fromkeys(word for word in words[1:] if not word.startswith("-"))
     named = (
         word for word in given if re.search(rf"(?<![\w./-]){re.escape(word)}(?![\w/-])", message)

@@ -96,10 +96,8 @@ def grouped(group: str, *names: str, **about: Any) -> Callable[[Any], Any]:
 
 
 def wanted(*which: str, **helps: str) -> Callable[[Any], Any]:
-    """Options that submitting commands share, by their names in `_SHARED`.
-
-    helps: for some of them, what they say of themselves in this command.
-    """
+    """Options that submitting commands share, by their names in `_SHARED`. helps: for some of them,
+    what they say of themselves in this command."""
 
     def add(function: Any) -> Any:
         for name in reversed(which):
@@ -198,10 +196,8 @@ def chosen(run: str | None, runs: str | None) -> str | Path:
 
 
 def on_run(*, copied: bool = True) -> Callable[[Callable[..., int]], Any]:
-    """RUN and --runs: the command gets the opened run, by default the user's newest.
-
-    copied: whether it may lie elsewhere than where it was submitted.
-    """
+    """RUN and --runs: the command gets the opened run, by default the user's newest. copied:
+    whether it may lie elsewhere than where it was submitted."""
 
     def add(function: Callable[..., int]) -> Any:
         @functools.wraps(function)
@@ -407,3 +403,19 @@ def for_seconds(ctx: click.Context, parameter: click.Parameter, text: str | None
     if number.isdecimal() and unit in "smh" and 0 < (found := int(number)) < 100_000:
         return found * {"s": 1, "m": 60, "h": 3600}[unit]
     raise click.BadParameter(f"{text}: say it as 90s, 15m or 2h")
+
+
+def node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
+    """`2`, `1,2,4` or `1-8`; none if nothing was said."""
+    if text is None:
+        return ()
+    counts: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        ends = [first, last] if dash else [first]
+        if not all(
+            end.isascii() and end.isdecimal() and 0 < int(end[:9]) <= 10_000 for end in ends
+        ):
+            raise click.BadParameter(f"{text[:40]!r}: expected numbers such as 2, 1,2,4 or 1-8")
+        counts += range(int(ends[0]), int(ends[-1]) + 1)
+    return tuple(sorted({*counts}))

@@ -16,13 +16,13 @@ from fsdpkit.cli.options import (
     WithTrainerArgs,
     complete,
     grouped,
+    node_counts,
     print_sentences,
     wanted,
     write_file,
 )
-from fsdpkit.cli.plan_answer import planned, print_plans
+from fsdpkit.cli.plan_answer import outlook, planned, print_outlook, print_plans
 from fsdpkit.cli.plan_calibration import calibrated, show
-from fsdpkit.cli.plan_outlook import outlook, print_outlook
 from fsdpkit.cli.plan_question import PlanQuestion
 from fsdpkit.cli.plan_tune import search, tuned
 from fsdpkit.cli.trusting import consent, trust_option
@@ -32,20 +32,6 @@ if TYPE_CHECKING:
     from fsdpkit.planning.asked import AskedStep
     from fsdpkit.planning.forecast import By
     from fsdpkit.planning.plans import Ask
-
-
-def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
-    """`2`, `1,2,4` or `1-8`; none if nothing was said."""
-    if text is None:
-        return ()
-    counts: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        ends = [first, last] if dash else [first]
-        if not all(end.isascii() and end.isdecimal() and 0 < int(end[:9]) <= 4096 for end in ends):
-            raise click.BadParameter(f"{text[:40]!r}: expected numbers such as 2, 1,2,4 or 1-8")
-        counts += range(int(ends[0]), int(ends[-1]) + 1)
-    return tuple(sorted({*counts}))
 
 
 _question = partial(grouped, "Questions")
@@ -65,7 +51,7 @@ _question = partial(grouped, "Questions")
     "Resources",
     "--nodes",
     metavar="N",
-    callback=_node_counts,
+    callback=node_counts,
     help="Number of nodes; with --tune also several: 1,2,4 or 1-8.",
 )
 @wanted("gpus", "time", "cluster", "partition", "account", "spare")

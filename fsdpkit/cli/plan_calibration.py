@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 @answer("fsdpkit.plan-calibration/1")
 def calibrated(
-    gpu: str,
-    site: str | None,
-    rests_on: str,
-    left_out: Sequence[str],
-    runs: Sequence[UsedSpeed],
+    gpu: str, site: str | None, rests_on: str, left_out: Sequence[str], runs: Sequence[UsedSpeed]
 ) -> None:
     """What `--calibration` shows."""
 

@@ -21,12 +21,7 @@ def tuned(tuned: Tuned) -> None:
 
 
 def search(
-    base: AskedStep,
-    nodes: Sequence[int],
-    refused: dict[int, str],
-    aim: Any,
-    by: By,
-    as_json: bool,
+    base: AskedStep, nodes: Sequence[int], refused: dict[int, str], aim: Any, by: By, as_json: bool
 ) -> int:
     """The fastest settings on some of `nodes`; 1 if none fit."""
     import msgspec

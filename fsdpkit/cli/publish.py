@@ -173,7 +173,7 @@ def sign_command(**about: Any) -> int:
 @_options("to", prints=_published)
 def list_command(to: str | None, as_json: bool) -> int:
     """List every version that is published, and what the channels point to."""
-    from fsdpkit.publishing.expiry import ends_at_s, warning
+    from fsdpkit.publishing.signing import ends_at_s, warning
     from fsdpkit.publishing.writing import load
 
     centre = _centre(to)

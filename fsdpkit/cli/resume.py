@@ -53,13 +53,7 @@ def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
 @grouped(
     HOW, "--chained", is_flag=True, help="For an active RUN: start if it ends short of its goal."
 )
-@grouped(
-    HOW,
-    "--tasks",
-    metavar="SPEC",
-    callback=_tasks,
-    help="Only these array tasks: 0-3,7.",
-)
+@grouped(HOW, "--tasks", metavar="SPEC", callback=_tasks, help="Only these array tasks: 0-3,7.")
 @trust_option
 @here_or_on
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")

@@ -13,6 +13,7 @@ from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
     complete,
     fsdpkit_as_typed,
+    node_counts,
     print_sentences,
     runs_option,
     table,
@@ -43,20 +44,6 @@ def _written(name: str, files: Sequence[Path]) -> None:
     """Files that `scale write` made."""
 
 
-class _Numbers(click.ParamType[Any]):
-    """`1,2,4,8`."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if isinstance(value, list):
-            return value
-        parts = str(value).split(",")
-        if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 10_000 for part in parts):
-            self.fail(f"{value!r}: write numbers of nodes as 1,2,4,8", param, ctx)
-        return [int(part) for part in parts]
-
-
 @click.group("scale", cls=FirstWordOrCommand, first="JOB")
 def command() -> None:
     """Measure how a job scales, with one run per number of nodes.
@@ -78,7 +65,7 @@ def command() -> None:
 @click.argument("job", shell_complete=complete("job"))
 @click.option(
     "--nodes",
-    type=_Numbers(),
+    callback=node_counts,
     required=True,
     metavar="N,N…",
     help="Numbers of nodes, such as 1,2,4,8.",
@@ -104,7 +91,7 @@ def command() -> None:
 @json_option(_started, _study)
 def start(
     job: str,
-    nodes: list[int],
+    nodes: tuple[int, ...],
     how: str,
     batch: str | None,
     name: str | None,
@@ -211,7 +198,7 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
         "scaling.tex": as_latex(everything),
     }
     if not tables:
-        from fsdpkit.sweeps.scaling_figure import figure
+        from fsdpkit.sweeps.scaling_tables import figure
 
         files["scaling.svg"] = figure(found, name, "svg")
         files["scaling.png"] = figure(found, name, "png")

@@ -52,7 +52,7 @@ def _exported(
     """An app of a web portal that was made from a template, by the rules of its release."""
 
 
-@click.command("export")
+@click.command("export", short_help="Make an app of Open OnDemand or Open Composer from it.")
 @click.argument("template", metavar="TEMPLATE", shell_complete=complete("template"))
 @click.option(
     "--to",

@@ -41,11 +41,8 @@ def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def consent(trusted: Sequence[str] = (), *, submits: bool = True) -> Consent:
-    """Of the person at the terminal: asked once, for it is remembered.
-
-    trusted: checksums that need no question. submits: False if nothing is started; then what is not
-    trusted is only named.
-    """
+    """Of the person at the terminal: asked once, for it is remembered. trusted: checksums that need
+    no question. submits: False if nothing is started; then what is not trusted is only named."""
     from fsdpkit.config.trust import Consent
 
     if not submits:

@@ -65,10 +65,8 @@ class Allocation:
             yield f"{left} left of {asked}"
 
     def srun_words(self, nodes: int, run_id: str) -> list[str]:
-        """Options of each srun of a script that runs here, on the first `nodes` nodes.
-
-        The shell that it was started from may be a step that holds all there is. By their name the
-        run's steps are known from others of the allocation.
-        """
+        """Options of each srun of a script that runs here, on the first `nodes` nodes. The shell
+        that it was started from may be a step that holds all there is. By their name the run's
+        steps are known from others of the allocation."""
         nodelist = ",".join(self.nodes[:nodes])
         return ["--overlap", f"--nodelist={nodelist}", f"--job-name={run_id}"]

@@ -15,13 +15,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from fsdpkit.config.explain import (
-    alternatives,
-    description_of,
-    fields_of,
-    no_such_key,
-    struct_in,
-)
+from fsdpkit.config.explain import alternatives, description_of, fields_of, no_such_key, struct_in
 from fsdpkit.config.fields import ARRAY, Scalar
 from fsdpkit.config.job import JobSpec
 from fsdpkit.config.job_loading import LoadedJob

@@ -74,11 +74,9 @@ def why_not_read() -> str | None:
 
 
 def centre_layers() -> list[AssetLayer]:
-    """The centre's directories, last listed weakest, and weakest first.
-
-    Raises UsageError if one is missing: without its profile a job would be sent off with other
-    limits and addresses than the centre meant.
-    """
+    """The centre's directories, last listed weakest, and weakest first. Raises UsageError if one is
+    missing: without its profile a job would be sent off with other limits and addresses than the
+    centre meant."""
     listed = os.environ.get("FSDPKIT_SITE_PATH", "").split(os.pathsep)
     centre = [AssetLayer("centre", Path(os.path.expanduser(d)).absolute()) for d in listed if d]
     for layer in centre:
@@ -91,10 +89,8 @@ def centre_layers() -> list[AssetLayer]:
 
 
 def layers() -> list[AssetLayer]:
-    """All places, weakest first: packaged, the centre's, the user's where it can be read.
-
-    Raises UsageError.
-    """
+    """All places, weakest first: packaged, the centre's, the user's where it can be read. Raises
+    UsageError."""
     own = [] if why_not_read() else [AssetLayer("user", user_dir())]
     return [AssetLayer("packaged", packaged_dir()), *centre_layers(), *own]
 
@@ -219,9 +215,7 @@ def packaged(kind: str) -> dict[str, Places]:
 
 def find(kind: str, name: str) -> Places:
     """The places of one `job`, `site` or `template`, weakest first; `name` may be `NAME@PIN`.
-
-    Raises NotFoundError with what exists and the nearest spelling.
-    """
+    Raises NotFoundError with what exists and the nearest spelling."""
     bare, at, pin = name.partition("@")
     known = available(kind)
     if bare in known:
@@ -303,10 +297,8 @@ def refuse_exposed(layer: AssetLayer, path: Path) -> None:
 
 def defaults_files() -> Places:
     """`defaults.toml` of the centre and the user: values that lie beneath every job's own; without
-    `defaults_not_taken`.
-
-    Raises ConfigError for a centre's that publishes and leaves this one open to others.
-    """
+    `defaults_not_taken`. Raises ConfigError for a centre's that publishes and leaves this one open
+    to others."""
     found = [(layer, path) for layer, path in _all_defaults() if _is_vouched_for(layer, path)]
     for layer, path in found:
         refuse_exposed(layer, path)

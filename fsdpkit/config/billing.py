@@ -31,9 +31,7 @@ class HourlyRates(NamedTuple):
 
     def per_hour(self, node: Mapping[str, float | None], nodes: int) -> float | None:
         """What an hour of so many such nodes costs; None where an amount that counts is not known.
-
-        node: amounts of one node by the names of the weights; what is absent is not used.
-        """
+        node: amounts of one node by the names of the weights; what is absent is not used."""
         charged: dict[str, float] = {}
         for name, weight in self.weights.items():
             amount = node.get(name, 0.0)
@@ -50,10 +48,8 @@ class HourlyRates(NamedTuple):
 
 
 def parse_weights(text: str) -> dict[str, float]:
-    """`CPU=1.0,Mem=0.25G,GRES/gpu=2.0`: for each unit of a resource, for memory a megabyte.
-
-    Raises ValueError for anything else.
-    """
+    """`CPU=1.0,Mem=0.25G,GRES/gpu=2.0`: for each unit of a resource, for memory a megabyte. Raises
+    ValueError for anything else."""
     found: dict[str, float] = {}
     for word in text.split(","):
         match = _WEIGHT.fullmatch(word.strip())

@@ -88,10 +88,8 @@ def find_entry(
     text: str, places: Sequence[Path], environment: Environment, what: str, *, here: Path
 ) -> Entry | None:
     """What `entry = text` names; None if there is no such file and it can be no command's name.
-
     places: where a file may lie, in order. here: the directory that the job runs in. what: names
-    the setting in messages. Raises UsageError.
-    """
+    the setting in messages. Raises UsageError."""
     if text.startswith("-m"):
         return _module(text[2:].strip(), own_places(environment, here), what)
     for place in places:

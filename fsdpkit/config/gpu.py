@@ -27,10 +27,8 @@ def parse_capability(text: str) -> Capability:
 
 def compute_type(param: str, *, on_gpu: bool, capability: Capability | None = None) -> str:
     """What training.precision.param stands for on a device; `auto` is bfloat16 if a GPU has it.
-
     float16 would be faster than float32 on older ones, but needs its loss scaled, which not every
-    loop does, and T5's activations can leave its range: it is for a person to choose.
-    """
+    loop does, and T5's activations can leave its range: it is for a person to choose."""
     if param != "auto":
         return param
     return "bfloat16" if on_gpu and has_bfloat16(capability) else "float32"

@@ -22,14 +22,7 @@ from fsdpkit.config.entry import Entry, find_entry, is_module_in, is_shell_scrip
 from fsdpkit.config.job import JOB_SCHEMA, Audit, Environment, Files, JobSpec, WorkTreeSource
 from fsdpkit.config.key_changes import other_release
 from fsdpkit.config.layers import AssetLayer
-from fsdpkit.config.loading import (
-    FileTables,
-    Layered,
-    build,
-    overrides,
-    read_place,
-    read_toml,
-)
+from fsdpkit.config.loading import FileTables, Layered, build, overrides, read_place, read_toml
 from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
 from fsdpkit.config.secrets import form_of, found_secret, refuse_secrets, why_secret
 from fsdpkit.config.steps import OwnSteps, command_of

@@ -84,11 +84,9 @@ def _changes(kind: str) -> Mapping[str, KeyChange]:
 
 
 def with_old_names(kind: str, names: Mapping[str, Any], below: str = "") -> Mapping[str, Any]:
-    """`names`, which a template reads, also by the names that renamed keys had before.
-
-    below: the table of `kind` that `names` is, dotted; empty for all of it. Templates of centres
-    are read by releases that came after them.
-    """
+    """`names`, which a template reads, also by the names that renamed keys had before. below: the
+    table of `kind` that `names` is, dotted; empty for all of it. Templates of centres are read by
+    releases that came after them."""
     table = f"{below}." if below else ""
     for old, change in CHANGED_KEYS.get(kind, {}).items():
         if not (old.startswith(table) and change.name.startswith(table)):
@@ -103,10 +101,8 @@ def with_new_names(
     kind: str, values: Mapping[str, Any], origin: str, trainer: object = OWN_TRAINER
 ) -> tuple[Mapping[str, Any], list[str]]:
     """`values`, the tables of one file, by the keys of this release; and a warning for each change.
-
     Where a file has the old key and the new one, the new one counts. trainer: the name of the
-    job's, whose `[training]` is left alone if it is not fsdpkit's own.
-    """
+    job's, whose `[training]` is left alone if it is not fsdpkit's own."""
     warnings = []
     for old, change in _changes(kind).items():
         own = old.removeprefix(_OF_TASKS).startswith("training.")

@@ -41,10 +41,8 @@ class _Instruction(NamedTuple):
 
 
 class LinearRegex:
-    """A pattern in Python's syntax.
-
-    Raises ValueError with a sentence for one that is wrong, too long, or needs another engine.
-    """
+    """A pattern in Python's syntax. Raises ValueError with a sentence for one that is wrong, too
+    long, or needs another engine."""
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > PATTERN:
@@ -63,9 +61,7 @@ class LinearRegex:
 
     def search(self, text: str, deadline: float = float("inf")) -> dict[str, str] | None:
         """The first match's named groups, without those that took no part; None if there is none.
-
-        deadline: by time.monotonic(). Raises TimeoutError after it.
-        """
+        deadline: by time.monotonic(). Raises TimeoutError after it."""
         saved = self._search(text, deadline)
         if saved is None:
             return None

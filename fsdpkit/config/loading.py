@@ -50,11 +50,9 @@ FileKind = Literal["job", "site", "run", "sweep", "script"]
 
 
 class FileTables(dict[str, Any]):
-    """The tables of one file, with its path and the bytes that were read.
-
-    release: as what it was published and verified. bound: what belongs to it and stands elsewhere,
-    as the directory that a run was submitted from does; trust in the file is trust in both.
-    """
+    """The tables of one file, with its path and the bytes that were read. release: as what it was
+    published and verified. bound: what belongs to it and stands elsewhere, as the directory that a
+    run was submitted from does; trust in the file is trust in both."""
 
     def __init__(
         self,
@@ -199,10 +197,8 @@ def dotted(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def build(kind: type[T], layered: Layered, what: str) -> T:
-    """`layered` as a checked `kind`; `what` names the thing in messages ("job t5").
-
-    Raises ConfigError with the origin, the key, what is allowed and the nearest spelling.
-    """
+    """`layered` as a checked `kind`; `what` names the thing in messages ("job t5"). Raises
+    ConfigError with the origin, the key, what is allowed and the nearest spelling."""
     _check_schema(kind, layered, what)
     _check_strings(layered.values, layered, "", what)
     try:
@@ -278,11 +274,9 @@ def _where(layered: Layered, path: str, what: str) -> str:
 
 
 def overrides(kind: type[msgspec.Struct], assignments: Iterable[str]) -> dict[str, Any]:
-    """`--set a.b=c` texts as nested tables, each value read as the type its key has.
-
-    Lists, tables and free-form values are read as TOML; nothing after the `=` unsets a key that may
-    be unset. Raises ConfigError.
-    """
+    """`--set a.b=c` texts as nested tables, each value read as the type its key has. Lists, tables
+    and free-form values are read as TOML; nothing after the `=` unsets a key that may be unset.
+    Raises ConfigError."""
     result: dict[str, Any] = {}
     for assignment in assignments:
         if found := CONTROL_CHARACTER.search(assignment):

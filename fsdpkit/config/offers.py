@@ -20,10 +20,8 @@ from fsdpkit.config.units import format_time
 def offers(
     resources: Resources, ways: Mapping[str, PartitionLimits], chosen: Collection[str]
 ) -> list[str]:
-    """Lines that say it to the person who asked; empty if nothing would fit.
-
-    chosen: those of `ways` that the request may get as it stands.
-    """
+    """Lines that say it to the person who asked; empty if nothing would fit. chosen: those of
+    `ways` that the request may get as it stands."""
     others = {n: way for n, way in ways.items() if n not in chosen and way.partition.offered}
     lines = []
     if takers := [n for n, way in others.items() if way.starts(resources)]:

@@ -31,9 +31,7 @@ def only_owner_writes(path: Path, owners: Collection[int] | None = None) -> bool
 
 def first_unsafe(path: Path, owners: Collection[int] | None = None) -> Path | None:
     """The first place on the way to the file, or the file, that others can change; None if none.
-
-    What is gone, or leads round in circles, is unsafe itself.
-    """
+    What is gone, or leads round in circles, is unsafe itself."""
     trusted = {0, *((os.geteuid(),) if owners is None else owners)}
     try:
         return next((p for p in _places_on_the_way(path) if not _is_safe(p, trusted)), None)

@@ -46,10 +46,8 @@ class Placement:
 
 
 def place(resources: Resources, site: LoadedSite, *, saves: bool = True) -> Placement:
-    """The first partition of the profile that fits. Raises UsageError with every reason.
-
-    saves: whether the job needs time to save its work before it ends.
-    """
+    """The first partition of the profile that fits. Raises UsageError with every reason. saves:
+    whether the job needs time to save its work before it ends."""
     check_account(resources.account, site)
     if saves:
         limits.refuse_no_time(resources, site.profile)

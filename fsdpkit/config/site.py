@@ -36,10 +36,8 @@ class LoadedSite:
 
 
 def load_site(name: str) -> LoadedSite:
-    """The profile with this id, its layers merged, or that of one .toml file.
-
-    Raises NotFoundError or ConfigError.
-    """
+    """The profile with this id, its layers merged, or that of one .toml file. Raises NotFoundError
+    or ConfigError."""
     layered = Layered(kind=SiteProfile)
     if name.endswith(".toml"):
         path = Path(name)
@@ -57,12 +55,7 @@ def load_site(name: str) -> LoadedSite:
         files = [path for _, path in found]
     _leave_out_newer(layered, name)
     refuse_secrets(layered, f"site {name}")
-    return LoadedSite(
-        name,
-        build(SiteProfile, layered, f"site {name}"),
-        tuple(files),
-        layered,
-    )
+    return LoadedSite(name, build(SiteProfile, layered, f"site {name}"), tuple(files), layered)
 
 
 def _leave_out_newer(layered: Layered, name: str) -> None:
@@ -78,11 +71,9 @@ def _leave_out_newer(layered: Layered, name: str) -> None:
 
 
 def choose_site(name: str | None) -> tuple[LoadedSite, str]:
-    """The site to use and why, in a few words.
-
-    `name` wins; then `FSDPKIT_CLUSTER`; then the profile whose variable, else whose host name, is
-    this machine's; then `generic` where sbatch is on PATH, else `local`.
-    """
+    """The site to use and why, in a few words. `name` wins; then `FSDPKIT_CLUSTER`; then the
+    profile whose variable, else whose host name, is this machine's; then `generic` where sbatch is
+    on PATH, else `local`."""
     if name or (name := os.environ.get("FSDPKIT_CLUSTER")):
         return load_site(name), "as asked"
     import shutil

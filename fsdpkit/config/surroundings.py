@@ -110,11 +110,9 @@ def verified_before() -> bool:
 
 @contextmanager
 def stand_in(surroundings: Surroundings, *, verified: bool = False) -> Iterator[None]:
-    """Let what follows find these surroundings, in a process that does nothing else meanwhile.
-
-    The directory and the variables become the process's own, for the standard library reads them,
-    too. verified: see `verified_before`. Raises OSError if there is no such directory.
-    """
+    """Let what follows find these surroundings, in a process that does nothing else meanwhile. The
+    directory and the variables become the process's own, for the standard library reads them, too.
+    verified: see `verified_before`. Raises OSError if there is no such directory."""
     global _verified
     before = _standing, os.getcwd(), {n: os.environ[n] for n in VARIABLES if n in os.environ}
     was_verified = _verified

@@ -93,10 +93,7 @@ class Template:
 
 def load_template(name: str) -> Template:
     """The nearest template of this name, which may be `NAME@PIN`, or the one in a directory (a name
-    with a slash).
-
-    Raises NotFoundError or ConfigError.
-    """
+    with a slash). Raises NotFoundError or ConfigError."""
     if "/" in name:
         directory = Path(os.path.abspath(name))
         if not directory.is_dir():
@@ -151,9 +148,7 @@ def parameter_values(
     manifest: TemplateManifest, *given: tuple[str, Mapping[str, Scalar]]
 ) -> dict[str, Scalar | None]:
     """Every parameter's value: its default under `given` (origin, values), the last one winning.
-
-    Raises ConfigError naming origin, parameter and what is allowed.
-    """
+    Raises ConfigError naming origin, parameter and what is allowed."""
     values: dict[str, Scalar | None] = {k: p.default for k, p in manifest.parameters.items()}
     for origin, assignments in given:
         for key, value in assignments.items():

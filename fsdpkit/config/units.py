@@ -23,11 +23,9 @@ _MEMORY_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def parse_time_s(text: str) -> int:
-    """Seconds of a Slurm time such as `30` (minutes), `24:00:00` or `1-12`.
-
-    Raises ValueError, with what to write, for anything else, for zero, for UNLIMITED (such a job
-    never starts before a maintenance window) and for more than a year.
-    """
+    """Seconds of a Slurm time such as `30` (minutes), `24:00:00` or `1-12`. Raises ValueError, with
+    what to write, for anything else, for zero, for UNLIMITED (such a job never starts before a
+    maintenance window) and for more than a year."""
     # [0-9] in effect: \d also matches other scripts' digits, which Slurm does not.
     match = next((m for f in _TIME_FORMS if (m := f.fullmatch(text))), None)
     if match is None or not text.isascii():
@@ -71,10 +69,7 @@ def roughly(seconds: float) -> str:
 
 def parse_memory_mb(text: str) -> int:
     """Megabytes (2**20 bytes) of a Slurm memory size such as `480G`; a bare number is megabytes,
-    and 0 all that a node has.
-
-    Raises ValueError for anything else and for less than a megabyte.
-    """
+    and 0 all that a node has. Raises ValueError for anything else and for less than a megabyte."""
     match = _MEMORY.fullmatch(text)
     megabytes = int(int(match["n"]) * _MEMORY_MB[match["unit"].upper() or "M"]) if match else 0
     if not match or not text.isascii() or (megabytes < 1 and int(match["n"])):
@@ -95,10 +90,8 @@ def format_gb(megabytes: float) -> str:
 
 
 def parse_array(text: str, *, largest_task: int = 1_000_000) -> tuple[list[int], int | None]:
-    """The tasks of a Slurm array specification such as `0-15:5%2`, and how many run at once.
-
-    Raises UsageError for anything else, duplicates, or more than `largest_task`.
-    """
+    """The tasks of a Slurm array specification such as `0-15:5%2`, and how many run at once. Raises
+    UsageError for anything else, duplicates, or more than `largest_task`."""
     body, percent, at_once = text.partition("%")
     tasks: list[int] = []
     try:

@@ -29,10 +29,8 @@ class SampleCount(NamedTuple):
 
 
 def count_samples(data: DataSettings, work_dir: Path) -> SampleCount:
-    """The samples of an epoch.
-
-    Raises ConfigError for data whose samples are not its rows, and what reading the files raises.
-    """
+    """The samples of an epoch. Raises ConfigError for data whose samples are not its rows, and what
+    reading the files raises."""
     if data.task == "span-corruption" or data.packing:
         what = "packing" if data.packing else "span corruption"
         raise ConfigError(f"{what} makes other samples than rows, which only the run counts")

@@ -93,11 +93,9 @@ def ids_file(directory: Path, shard: int) -> Path:
 
 
 def read_index(directory: Path) -> DataIndex:
-    """The index of a complete directory, the sizes of whose files fit it.
-
-    Raises NotFoundError for a directory that is not prepared or not complete, ConfigError for one
-    that is damaged or of another version.
-    """
+    """The index of a complete directory, the sizes of whose files fit it. Raises NotFoundError for
+    a directory that is not prepared or not complete, ConfigError for one that is damaged or of
+    another version."""
     try:
         index = msgspec.json.decode((directory / INDEX).read_bytes(), type=DataIndex)
     except FileNotFoundError:
@@ -164,10 +162,8 @@ def check_fits(
 
 
 def sha256_of(tokenizer: str, workdir: Path = Path()) -> str:
-    """The hash that stands for a tokenizer: of its file's content, or of nothing for bytes.
-
-    Raises NotFoundError when there is no such file.
-    """
+    """The hash that stands for a tokenizer: of its file's content, or of nothing for bytes. Raises
+    NotFoundError when there is no such file."""
     if tokenizer == "bytes":
         return hashlib.sha256(b"bytes").hexdigest()
     try:

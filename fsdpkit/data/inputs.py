@@ -29,11 +29,8 @@ def input_problems(
     settings: TrainingSettings, world_size: int | None, workdir: Path | None = None
 ) -> list[str]:
     """What is wrong with the files of `settings`, a sentence each with file and row; empty if all
-    is well.
-
-    `world_size` is the number of ranks, None when it is not known; relative paths start at
-    `workdir`, by default the current directory. Nothing is raised for a file that is no good.
-    """
+    is well. `world_size` is the number of ranks, None when it is not known; relative paths start at
+    `workdir`, by default the current directory. Nothing is raised for a file that is no good."""
     workdir = workdir or Path.cwd()
     problems = [
         *_told(_data_problems(settings.data, world_size, workdir)),

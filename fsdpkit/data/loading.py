@@ -30,21 +30,17 @@ PYTHON_DOCS = "python-docs"
 
 
 def load(data: DataSettings) -> tuple[Tokens, Tokenizer, BadRows]:
-    """The token ids of the first `limit` rows, what made them, and the rows that were left out.
-
-    Two fields for the tasks with source and target, one for span corruption. Raises NotFoundError
-    for a missing file, ConfigError, with file and row, for one that cannot be used.
-    """
+    """The token ids of the first `limit` rows, what made them, and the rows that were left out. Two
+    fields for the tasks with source and target, one for span corruption. Raises NotFoundError for a
+    missing file, ConfigError, with file and row, for one that cannot be used."""
     tokens, tokenizer, bad = _load(data, data.source, data.limit)
     check_prefix(data, tokenizer)
     return tokens, tokenizer, bad
 
 
 def load_held_out(data: DataSettings, tokenizer: Tokenizer) -> tuple[Tokens, BadRows]:
-    """All rows of `held_out_source`, made with the `tokenizer` of what is trained on.
-
-    Raises as `load`, and ConfigError for data that was prepared with another tokenizer.
-    """
+    """All rows of `held_out_source`, made with the `tokenizer` of what is trained on. Raises as
+    `load`, and ConfigError for data that was prepared with another tokenizer."""
     assert data.held_out_source is not None
     tokens, its_own, bad = _load(_with_tokenizer_of(data), data.held_out_source, 0)
     if (its_own.name, its_own.vocab_size) != (tokenizer.name, tokenizer.vocab_size):
@@ -118,10 +114,8 @@ def fields_of(data: DataSettings) -> list[str]:
 def encode_rows(
     tokenizer: Tokenizer, rows: Sequence[Row], fields: int, source_prefix: str = ""
 ) -> Encoded:
-    """The ids of all texts of `rows`, and their lengths [rows, fields].
-
-    `source_prefix` comes before the first text of each row.
-    """
+    """The ids of all texts of `rows`, and their lengths [rows, fields]. `source_prefix` comes
+    before the first text of each row."""
     if source_prefix:
         rows = [(source_prefix + source, *others) for source, *others in rows]
     ids, lengths = tokenizer.encode_flat([text for row in rows for text in row])

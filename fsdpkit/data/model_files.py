@@ -23,9 +23,7 @@ Shapes = dict[str, tuple[Path, list[int]]]
 
 def weight_problems(directory: Path, dimensions: Mapping[str, Any]) -> Iterator[str]:
     """Telling tensors of `directory` that do not fit `dimensions` (keys of a T5 config.json).
-
-    Raises NotFoundError when there are no safetensors, ConfigError for damaged ones.
-    """
+    Raises NotFoundError when there are no safetensors, ConfigError for damaged ones."""
     shapes = tensor_shapes(directory)
     for name, expected, keys in _telling(dimensions):
         found = next((shapes[n] for n in name.split("|") if n in shapes), None)
@@ -50,9 +48,7 @@ def weight_problems(directory: Path, dimensions: Mapping[str, Any]) -> Iterator[
 
 def tensor_shapes(directory: Path) -> Shapes:
     """File and shape of each tensor in model.safetensors, or in the files that its index names.
-
-    Raises NotFoundError or ConfigError, naming the file.
-    """
+    Raises NotFoundError or ConfigError, naming the file."""
     if (directory / WEIGHTS).exists():
         return _header(directory / WEIGHTS)
     index = directory / WEIGHTS_INDEX

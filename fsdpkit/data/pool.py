@@ -76,11 +76,9 @@ def write_shards(
     processes: int,
     report: Callable[[PreparationProgress], None],
 ) -> None:
-    """Write the shards numbered in `todo`; returns when all are whole.
-
-    Raises what the first of them (by number, not by time) fell over; on that and on
-    KeyboardInterrupt no process is left and the whole shards stay.
-    """
+    """Write the shards numbered in `todo`; returns when all are whole. Raises what the first of
+    them (by number, not by time) fell over; on that and on KeyboardInterrupt no process is left and
+    the whole shards stay."""
     sizes = [sum(piece.bytes for piece in shard) for shard in shards]
     found = sum(sizes) - sum(sizes[number] for number in todo)
     context = _fork_server()

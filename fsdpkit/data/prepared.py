@@ -25,11 +25,9 @@ from fsdpkit.errors import StorageError
 def open_prepared(
     directory: Path, fields: int, tokenizer: str | None = None, source_prefix: str = ""
 ) -> tuple[Tokens, Tokenizer, BadRows]:
-    """What `fsdpkit data prepare` wrote; `tokenizer` None takes the one it was made with.
-
-    Raises NotFoundError for an incomplete directory, ConfigError for one that is damaged, for
-    another task, by another tokenizer or with another prefix.
-    """
+    """What `fsdpkit data prepare` wrote; `tokenizer` None takes the one it was made with. Raises
+    NotFoundError for an incomplete directory, ConfigError for one that is damaged, for another
+    task, by another tokenizer or with another prefix."""
     index = read_index(directory)
     check_fits(directory, index, fields, tokenizer, source_prefix=source_prefix)
     tokens = _map(directory, index)

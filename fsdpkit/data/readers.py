@@ -43,10 +43,8 @@ FORMATS = (".jsonl", ".csv", ".parquet", ".txt")
 
 
 def input_files(source: str) -> list[Path]:
-    """The files that `source` names: one path, or a pattern such as `data/*.jsonl`, sorted.
-
-    Raises NotFoundError when there is none, ConfigError for an empty file or another format.
-    """
+    """The files that `source` names: one path, or a pattern such as `data/*.jsonl`, sorted. Raises
+    NotFoundError when there is none, ConfigError for an empty file or another format."""
     paths = [Path(source)]
     if not paths[0].exists() and glob.has_magic(source):
         paths = [Path(found) for found in sorted(glob.glob(source, recursive=True))]
@@ -218,10 +216,8 @@ def _json_decoder(fields: Sequence[str]) -> Callable[[bytes], msgspec.Struct]:
 
 
 def _json_row(line: bytes, fields: Sequence[str]) -> Row | str:
-    """A row that the fast decoder refused, or what is wrong with it.
-
-    The standard library's decoder says where, and takes NaN in fields that nobody wants.
-    """
+    """A row that the fast decoder refused, or what is wrong with it. The standard library's decoder
+    says where, and takes NaN in fields that nobody wants."""
     try:
         row = json.loads(line.decode())
     except UnicodeDecodeError as error:

@@ -50,11 +50,9 @@ def write_shard(
     tokenizer: Tokenizer,
     report: Callable[[int, int], None],
 ) -> None:
-    """Tokenise `pieces` into one shard, a batch of rows in memory at a time.
-
-    `report` gets the bytes read and rows written since it was last called. Raises as `read`, and
-    ConfigError for the first bad row when bad rows are fatal.
-    """
+    """Tokenise `pieces` into one shard, a batch of rows in memory at a time. `report` gets the
+    bytes read and rows written since it was last called. Raises as `read`, and ConfigError for the
+    first bad row when bad rows are fatal."""
     rows = tokens = ids_crc = lengths_crc = 0
     bad = BadRows()
     fields = len(asked.fields)

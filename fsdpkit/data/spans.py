@@ -35,9 +35,7 @@ class Recipe:
 
     def noise(self, length: Integers) -> tuple[Integers, Integers]:
         """Tokens to hide and the number of spans, for windows of `length` ≥ 2 tokens; int64.
-
-        Something is always hidden and something kept, and between two spans a token is kept.
-        """
+        Something is always hidden and something kept, and between two spans a token is kept."""
         length = np.asarray(length)
         hidden = np.rint(length * self.noise_density).astype(np.int64).clip(1, length - 1)
         most = np.minimum(np.minimum(hidden, length - hidden + 1), self.sentinels)
@@ -50,10 +48,8 @@ class Recipe:
         return length - hidden + spans + 1, hidden + spans + 1
 
     def window(self, source_length: int, target_length: int) -> int:
-        """The most tokens whose source and target both fit; below SHORTEST if nothing does.
-
-        Both grow with the window, or stay.
-        """
+        """The most tokens whose source and target both fit; below SHORTEST if nothing does. Both
+        grow with the window, or stay."""
         low, high = SHORTEST - 1, source_length + target_length  # fits (or is too short), does not
         while high - low > 1:
             middle = (low + high) // 2
@@ -67,10 +63,8 @@ class Recipe:
 
 class Windows:
     """Texts cut into windows of at most `size` tokens, as equal as possible; numbered throughout.
-
     `lengths`, int64 [rows], are the texts' tokens. Kept for each row is one number, its first
-    window, so that finding a window is a binary search.
-    """
+    window, so that finding a window is a binary search."""
 
     def __init__(self, lengths: Integers, size: int) -> None:
         self.lengths = lengths

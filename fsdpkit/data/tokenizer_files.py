@@ -17,10 +17,8 @@ SENTINELS = 100
 
 def largest_id(path: Path, sentinels: bool) -> int:
     """The largest id that `path` gives to text, and to span corruption's gaps if `sentinels`.
-
     Raises NotFoundError when there is no such file, ConfigError for one that is no tokenizer or
-    lacks what T5 needs, as far as that shows here.
-    """
+    lacks what T5 needs, as far as that shows here."""
     if path.suffix not in (".json", ".model"):
         raise ConfigError(
             f'tokenizer {path}: must be "bytes", a tokenizer.json or a SentencePiece .model.'
@@ -40,9 +38,7 @@ def largest_id(path: Path, sentinels: bool) -> int:
 
 def _of_json(path: Path, content: bytes, sentinels: bool) -> int:
     """BPE, WordPiece and WordLevel map words to ids, Unigram lists them; added tokens come on top.
-
-    See https://github.com/huggingface/tokenizers, `tokenizers/src/tokenizer/serialization.rs`.
-    """
+    See https://github.com/huggingface/tokenizers, `tokenizers/src/tokenizer/serialization.rs`."""
     try:
         table: Any = msgspec.json.decode(content)
         vocabulary = table["model"]["vocab"]
@@ -77,11 +73,9 @@ def _sentencepieces(path: Path, content: bytes) -> list[bytes]:
 
 
 def _protobuf(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """(field number, content) of the length-delimited fields of a protobuf message.
-
-    Raises IndexError or ValueError for bytes that are none.
-    See https://protobuf.dev/programming-guides/encoding/.
-    """
+    """(field number, content) of the length-delimited fields of a protobuf message. Raises
+    IndexError or ValueError for bytes that are none. See
+    https://protobuf.dev/programming-guides/encoding/."""
     at = 0
     while at < len(content):
         key, at = _varint(content, at)

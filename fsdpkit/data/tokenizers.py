@@ -77,11 +77,9 @@ def _beside(tokenizer: Path) -> bytes | None:
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
-    """The tokenizer that `spec` names: "bytes", a path that ends in .json, or one in .model.
-
-    Raises NotFoundError for a missing file, ConfigError for a file that is no tokenizer, lacks EOS
-    or padding, or needs a package that is not installed.
-    """
+    """The tokenizer that `spec` names: "bytes", a path that ends in .json, or one in .model. Raises
+    NotFoundError for a missing file, ConfigError for a file that is no tokenizer, lacks EOS or
+    padding, or needs a package that is not installed."""
     if spec == "bytes":
         return ByteTokenizer()
     path = Path(spec)
@@ -96,11 +94,9 @@ def load_tokenizer(spec: str) -> Tokenizer:
 
 
 class ByteTokenizer:
-    """ByT5's vocabulary (Xue et al. 2022): pad 0, EOS 1, unknown 2, byte b is b + 3.
-
-    Its sentinels are the byte ids from 258 downwards, as in the released models; valid UTF-8 never
-    uses the first eleven of them.
-    """
+    """ByT5's vocabulary (Xue et al. 2022): pad 0, EOS 1, unknown 2, byte b is b + 3. Its sentinels
+    are the byte ids from 258 downwards, as in the released models; valid UTF-8 never uses the first
+    eleven of them."""
 
     name, vocab_size, eos_id, pad_id = "bytes", 259, 1, 0
     sentinels: Sequence[int] = range(258, 258 - SENTINELS, -1)
@@ -181,11 +177,9 @@ class JsonTokenizer:
 
 
 class SentencePieceTokenizer:
-    """A SentencePiece `.model`, such as T5's own `spiece.model`.
-
-    A model that holds no `<extra_id_N>` pieces gets T5's hundred above its own, in reverse:
-    `<extra_id_99>` first, `<extra_id_0>` last (32 099 in the released vocabulary).
-    """
+    """A SentencePiece `.model`, such as T5's own `spiece.model`. A model that holds no
+    `<extra_id_N>` pieces gets T5's hundred above its own, in reverse: `<extra_id_99>` first,
+    `<extra_id_0>` last (32 099 in the released vocabulary)."""
 
     def __init__(self, path: Path) -> None:
         try:

@@ -33,10 +33,8 @@ def ids_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 class Tokens:
-    """Token ids of `len(self)` rows × `fields` texts, never copied as a whole.
-
-    Made by `from_batches` (in memory) or `fsdpkit.data.prepared.open_tokens` (memory-mapped).
-    """
+    """Token ids of `len(self)` rows × `fields` texts, never copied as a whole. Made by
+    `from_batches` (in memory) or `fsdpkit.data.prepared.open_tokens` (memory-mapped)."""
 
     def __init__(
         self,
@@ -91,10 +89,8 @@ class Tokens:
         return self._first_rows[-1]
 
     def ids(self, row: int, field: int) -> Ids:
-        """The ids of one text, without EOS: a view, to be read only.
-
-        Raises IndexError outside 0 … rows − 1 and 0 … fields − 1.
-        """
+        """The ids of one text, without EOS: a view, to be read only. Raises IndexError outside 0 …
+        rows − 1 and 0 … fields − 1."""
         if not (0 <= row < len(self) and 0 <= field < self.fields):
             raise IndexError(f"row {row}, field {field}: {len(self)} rows × {self.fields} fields")
         shard = bisect_right(self._first_rows, row) - 1

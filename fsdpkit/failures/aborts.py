@@ -25,10 +25,8 @@ _WATCHED = re.compile(
 
 def aborted_by(err: str, *, ended: bool) -> Shown | None:
     """What a process said before it aborted, the most particular first; if none of them has a known
-    form, what its last lines show of a peer that it lost.
-
-    ended: whether it is known that the process ended, else only a hang counts.
-    """
+    form, what its last lines show of a peer that it lost. ended: whether it is known that the
+    process ended, else only a hang counts."""
     lines = _before_a_dump(lines_of(err))[-_ABORT_LINES:]
     if not ended:  # then it may only have been asked to dump by one that waited
         lines = [line for line in lines if "Received a dump signal" not in line.text]

@@ -19,12 +19,7 @@ import msgspec
 
 from fsdpkit.failures import exceptions, refusals
 from fsdpkit.failures.aborts import aborted_by
-from fsdpkit.failures.last_words import (
-    LAST_LINES,
-    last_line,
-    last_words,
-    refused_by_hydra,
-)
+from fsdpkit.failures.last_words import LAST_LINES, last_line, last_words, refused_by_hydra
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.raised import exception_of, left_at
 from fsdpkit.failures.stacks import current_thread

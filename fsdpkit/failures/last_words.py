@@ -31,9 +31,7 @@ def is_noise(text: str) -> bool:
 
 def last_words(text: str, left: Pattern) -> Shown | None:
     """Of the lines before the very last only those that speak of an error or of leaving count.
-
-    left: of words that show no cause.
-    """
+    left: of words that show no cause."""
     lines, offset = _last_lines(text)
     said = [line for line in reversed(lines) if not is_by_the_way(line.text)]
     newest = next((line for line in said if tells_an_end(line.text)), None)
@@ -114,9 +112,7 @@ def looks_like_an_error(text: str) -> bool:
 
 def last_error(text: str, *, like_one: bool = True) -> TracebackLine | None:
     """The last line of a text that looks like an error and not like what followed from one.
-
-    like_one: False for the very last line, if none looks like one.
-    """
+    like_one: False for the very last line, if none looks like one."""
     lines = [line for line in lines_of(text) if not _NOISE.search(line.text)]
     lines = [line for line in lines if not is_by_the_way(line.text)][-LAST_LINES:]
     for line in reversed(lines):

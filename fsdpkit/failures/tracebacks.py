@@ -192,10 +192,8 @@ def last_printed(text: str) -> PrintedException | None:
 
 def last_unless_it_went_on(text: str, *, of_threads: bool = False) -> PrintedException | None:
     """The last exception that the process printed of itself, unless it went on after that: counted
-    a step, or says that it tries again. Not for certain what ended it.
-
-    of_threads: also of its threads and children.
-    """
+    a step, or says that it tries again. Not for certain what ended it. of_threads: also of its
+    threads and children."""
     lines = lines_of(text)
     found = reversed(_all(lines))
     raised = next((raised for raised, _, own in found if own or of_threads), None)

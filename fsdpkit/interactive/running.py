@@ -22,12 +22,7 @@ _TAIL_BYTES = 4096
 
 
 def run(
-    function: Callable[..., Any],
-    /,
-    *args: Any,
-    nodes: int = 1,
-    gpus: int = 1,
-    **options: Any,
+    function: Callable[..., Any], /, *args: Any, nodes: int = 1, gpus: int = 1, **options: Any
 ) -> list[Any]:
     """Call `function(*args)` on every rank of a job, and wait for what they return.
 

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 def main(loaded: LoadedTorch | None = None) -> NoReturn:
     """Exits with the status of this node's task: 0, or that of the first failure on this node.
-
     loaded: what this process was forked with. In a forked rank, which returns here later from a
-    copy of this process: with the script's own.
-    """
+    copy of this process: with the script's own."""
     if loaded is None and "FSDPKIT_HOLD" in os.environ:
         from fsdpkit.launching import held
 

@@ -22,9 +22,7 @@ class RankPlace:
 
 def standing_out(places: Mapping[int, RankPlace]) -> tuple[int, str] | None:
     """The one rank that is not waiting as the others are, and where it is; None if none stands out.
-
-    Others must be waiting: a single rank, or all ranks in their own code, show nothing.
-    """
+    Others must be waiting: a single rank, or all ranks in their own code, show nothing."""
     own = {rank: place for rank, place in places.items() if place.kind == "own"}
     if not own:  # then the others may be waiting for one that computes gradients
         own = {rank: place for rank, place in places.items() if place.kind == "backward"}

@@ -56,10 +56,8 @@ def main() -> None:
 def answer(
     attempt: AttemptPaths, rank: int, read: Callable[[], Call], most_mb: int, *before: Any
 ) -> None:
-    """Make the call, with `before` before its own arguments, and record what came of it.
-
-    Raises what the function raises, SystemExit where it cannot be loaded or its result kept.
-    """
+    """Make the call, with `before` before its own arguments, and record what came of it. Raises
+    what the function raises, SystemExit where it cannot be loaded or its result kept."""
     forget(attempt, rank)
     try:
         function, arguments = _load(read())

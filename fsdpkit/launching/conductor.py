@@ -203,11 +203,7 @@ class Conductor:
         return next((each for each in records if each.cause == PORTS_BLOCKED), None)
 
     def _run(
-        self,
-        nodes: tuple[int, ...],
-        now: float,
-        delay_s: float = 0,
-        after: Trouble | None = None,
+        self, nodes: tuple[int, ...], now: float, delay_s: float = 0, after: Trouble | None = None
     ) -> None:
         self._launch += 1
         self._training, self._reports, self._trouble_s = nodes, {}, None

@@ -78,10 +78,8 @@ class LocalConnection:
 
 
 class PeerConnection:
-    """From another node, authenticated both ways.
-
-    said: gets a sentence, once, if something else than this run's head agent answers there.
-    """
+    """From another node, authenticated both ways. said: gets a sentence, once, if something else
+    than this run's head agent answers there."""
 
     def __init__(
         self, host: str, port: int, node: int, keys: Keys, said: Callable[[str], None]
@@ -103,11 +101,9 @@ class PeerConnection:
         listens: Callable[[], bool] = lambda: False,
         unheard: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Connect for the first time: the head's agent may come minutes later.
-
-        listens: whether that agent says on record that it is there. unheard: gets the address and
-        why it was not reached, once, when that has lasted. Raises NodeError.
-        """
+        """Connect for the first time: the head's agent may come minutes later. listens: whether
+        that agent says on record that it is there. unheard: gets the address and why it was not
+        reached, once, when that has lasted. Raises NodeError."""
         began_s = looked_s = time.monotonic()
         tell_s, leave_s = (min(each, within_s / 4) for each in (_TELL_S, _LEAVE_S))
         listens_s, told = None, False

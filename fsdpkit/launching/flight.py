@@ -32,11 +32,9 @@ _OTHER_NAMES = {"TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
 def switched_on(
     environ: Mapping[str, str], attempt: AttemptPaths, launch: int, node: HeartbeatDir
 ) -> dict[str, str]:
-    """The environment that ranks need to leave their dumps in the attempt's directory.
-
-    Nothing set by the user is changed. Makes the directory, closed to others; if that fails, or no
-    GPU takes part, a rank that has something to dump makes it.
-    """
+    """The environment that ranks need to leave their dumps in the attempt's directory. Nothing set
+    by the user is changed. Makes the directory, closed to others; if that fails, or no GPU takes
+    part, a rank that has something to dump makes it."""
     dumps = attempt.flight_dumps(launch)
     if environ.get("FSDPKIT_DEVICE", "gpu") != "cpu":
         with contextlib.suppress(OSError):
@@ -114,10 +112,7 @@ class Analyses:
 
 def wait_for_record(attempt: AttemptPaths, launch: int, every_s: float) -> None:
     """On a node other than the head: do not end before the head's agent has the record, which is
-    looked for `every_s`.
-
-    Slurm ends a whole step at once when the first of its tasks fails.
-    """
+    looked for `every_s`. Slurm ends a whole step at once when the first of its tasks fails."""
     began_s = time.monotonic()
     while (waited_s := time.monotonic() - began_s) < _OTHERS_WAIT_S:
         if attempt.flight_record(launch).exists():

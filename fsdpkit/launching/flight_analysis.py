@@ -172,10 +172,7 @@ def record_of(dumps: Mapping[int, Dump], launch: int, world_size: int) -> Flight
     """What the dumps say together."""
     dumps = _with_groups(dumps, world_size)
     return FlightRecord(
-        launch=launch,
-        world_size=world_size,
-        dumps=sorted(dumps),
-        stuck=_stuck(dumps),
+        launch=launch, world_size=world_size, dumps=sorted(dumps), stuck=_stuck(dumps)
     )
 
 

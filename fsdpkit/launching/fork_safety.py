@@ -77,10 +77,8 @@ def reason_not_to_begin(inherited: Collection[int]) -> str | None:
 
 
 def reason_not_to_fork(own: Collection[int] = ()) -> str | None:
-    """What this process holds that a fork cannot share; None if it may be forked.
-
-    own: file descriptors that are meant to be shared.
-    """
+    """What this process holds that a fork cannot share; None if it may be forked. own: file
+    descriptors that are meant to be shared."""
     if len(_threads()) > 1:
         # OpenBLAS ends its threads before each fork, by pthread_atfork(3): look again after one.
         if (child := os.fork()) == 0:

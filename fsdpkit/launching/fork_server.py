@@ -95,10 +95,8 @@ class ForkServer:
         anew: Sequence[str],
     ) -> ForkedRank:
         """Fork a rank. files: descriptors of its standard input, output and error. anew: the
-        command of a cold start, with which it may replace itself.
-
-        Raises ColdStartError if that is not safe, or the server does not answer.
-        """
+        command of a cold start, with which it may replace itself. Raises ColdStartError if that is
+        not safe, or the server does not answer."""
         if self._dead:
             raise ServerLostError(self._dead)
         try:
@@ -171,11 +169,9 @@ class LoadedTorch:
 
 
 def load(variables: Mapping[str, str], inherited: Collection[int]) -> LoadedTorch:
-    """Import torch into this process, which has done little else.
-
-    variables: its environment. inherited: files that it was started with. Raises ColdStartError if
-    it could not be forked then, and what importing torch raises.
-    """
+    """Import torch into this process, which has done little else. variables: its environment.
+    inherited: files that it was started with. Raises ColdStartError if it could not be forked then,
+    and what importing torch raises."""
     if why := fork_safety.reason_not_to_begin(inherited):
         raise ColdStartError(why)
     began_s = time.monotonic()
@@ -194,11 +190,8 @@ def load(variables: Mapping[str, str], inherited: Collection[int]) -> LoadedTorc
 
 def start(loaded: LoadedTorch | None = None) -> ForkServer | Program:
     """Import torch, unless that is done, and fork the server, from a process that has done little
-    else.
-
-    Returns the server in the calling process, and in each rank forked later the program that it is
-    to run. Raises ColdStartError if forking is not safe, and what importing torch raises.
-    """
+    else. Returns the server in the calling process, and in each rank forked later the program that
+    it is to run. Raises ColdStartError if forking is not safe, and what importing torch raises."""
     inherited, variables = fork_safety.inherited_files(), dict(os.environ)
     loaded = loaded or load(variables, inherited)
     if why := fork_safety.reason_not_to_fork(inherited):

@@ -178,10 +178,8 @@ class RankHeartbeats:
         return min((-1 if b.phase == "starting" else b.step for b in beats), default=None)
 
     def ask_for_stacks(self, attempt: AttemptPaths, launch: int, why: Why) -> StacksTaken | None:
-        """Take the stacks of all living ranks, and make them dump their last collectives.
-
-        None if that has been done in this launch.
-        """
+        """Take the stacks of all living ranks, and make them dump their last collectives. None if
+        that has been done in this launch."""
         if self._asked:
             return None
         self._asked = True
@@ -194,11 +192,9 @@ class RankHeartbeats:
         return StacksTaken(launch=launch, why=why, taken=taken, missing=missing)
 
     def blame(self, attempt: AttemptPaths, launch: int) -> tuple[int, str] | None:
-        """After `ask_for_stacks`: a rank that is not waiting in a collective as the others are.
-
-        Its global number and what it does instead: it is stopped or in the kernel's hands, gave no
-        answer, or is somewhere in its own program.
-        """
+        """After `ask_for_stacks`: a rank that is not waiting in a collective as the others are. Its
+        global number and what it does instead: it is stopped or in the kernel's hands, gave no
+        answer, or is somewhere in its own program."""
         found: dict[int, RankPlace] = {}
         for rank in self._ranks:  # a script may log on one rank only
             if state := stacks.is_deaf(rank.pid):

@@ -51,10 +51,8 @@ def process_of(connection: socket.socket) -> int:
 
 
 def hand_over(environ: Mapping[str, str]) -> None:
-    """Be replaced by a forked agent, if this run is on a hold that can fork one.
-
-    Returns if this process has to be the agent itself.
-    """
+    """Be replaced by a forked agent, if this run is on a hold that can fork one. Returns if this
+    process has to be the agent itself."""
     if (hold := environ.get(VARIABLE)) is None:
         return
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -39,10 +39,8 @@ def be_traced_by(tracer: int) -> None:
 
 
 def show_as(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Show this command line and this environment in /proc, as if they had been executed.
-
-    The kernel gets new addresses for both; nothing that a library keeps is overwritten.
-    """
+    """Show this command line and this environment in /proc, as if they had been executed. The
+    kernel gets new addresses for both; nothing that a library keeps is overwritten."""
     words = b"".join(os.fsencode(word) + b"\0" for word in command)
     variables = b"".join(os.fsencode(f"{k}={v}") + b"\0" for k, v in environ.items())
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

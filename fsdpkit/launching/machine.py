@@ -51,11 +51,9 @@ def _number(path: Path) -> int | None:
 
 
 class Cgroup:
-    """The memory cgroups around this process up to the outermost that has a limit, the job's.
-
-    A step's limit may be lower than its job's: the lowest applies. Kills are counted wherever in
-    the job they happened.
-    """
+    """The memory cgroups around this process up to the outermost that has a limit, the job's. A
+    step's limit may be lower than its job's: the lowest applies. Kills are counted wherever in the
+    job they happened."""
 
     def __init__(self, roots: Roots = HERE) -> None:
         self._within, self._version = _limiting(roots)

@@ -79,10 +79,8 @@ class HeadAnswer(msgspec.Struct, frozen=True):
 
 
 class MessageLog:
-    """The head's side: the messages of all agents, and the orders to them. Thread-safe.
-
-    nodes: how many agents there are, standby nodes included.
-    """
+    """The head's side: the messages of all agents, and the orders to them. Thread-safe. nodes: how
+    many agents there are, standby nodes included."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes

@@ -66,9 +66,7 @@ def torchrun_arguments(argv: list[str]) -> list[str]:
 
 def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]:
     """Check this node, run the ranks as often as the head node's agent orders, record everything.
-
-    Returns a summary for submitit's results. Raises TrainingEnded with the status to exit with.
-    """
+    Returns a summary for submitit's results. Raises TrainingEnded with the status to exit with."""
     name = environ.get("SLURMD_NODENAME") or socket.gethostname()
     node = int(environ["SLURM_NODEID"])
     attempt = AttemptPaths(Path(environ["FSDPKIT_ATTEMPT_DIR"]))

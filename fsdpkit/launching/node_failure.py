@@ -42,10 +42,8 @@ class TrainingEnded(FsdpkitError):
 
 
 def own_failure(error: BaseException, rule: str = "", status: int | None = None) -> FailureRecord:
-    """What ended the agent's own work just now, rather than a rank.
-
-    status: what the job is to end with, if the error has none of its own.
-    """
+    """What ended the agent's own work just now, rather than a rank. status: what the job is to end
+    with, if the error has none of its own."""
     cause, level = _cause_of(error)
     own = isinstance(error, FsdpkitError)
     words = str(error) if own else f"{type(error).__name__}: {error}"
@@ -154,9 +152,7 @@ def first_failure(
 
 def with_kernels_word(failure: FailureRecord, oom_kills: int) -> FailureRecord:
     """The failure, explained by the kernel where only a signal is known that ended the rank.
-
-    oom_kills: processes of the job that it killed for want of memory since the launch began.
-    """
+    oom_kills: processes of the job that it killed for want of memory since the launch began."""
     if failure.level != Level.KILLED or oom_kills < 1:
         return failure
     return msgspec.structs.replace(

@@ -69,10 +69,8 @@ def main() -> int:
 
 
 def facts(what: str, status: int, run: RunPaths, attempt: AttemptPaths, job_name: str) -> Told:
-    """What happened, from what the batch shell did and wrote down before.
-
-    `requeued`, but also `end` where Slurm had queued the job again itself, is a requeue.
-    """
+    """What happened, from what the batch shell did and wrote down before. `requeued`, but also
+    `end` where Slurm had queued the job again itself, is a requeue."""
     ending = record_in(attempt.ending, Ending)
     job_id = this_job()
     why, cause = (ending.why, ending.cause) if ending else ("", "unknown")

@@ -88,10 +88,7 @@ class _Gpu:
 
 def _gpus(environ: Mapping[str, str]) -> list[_Gpu]:
     """Those in CUDA_VISIBLE_DEVICES, all where it is not set; [] without the package, a driver or a
-    GPU.
-
-    Numbers are taken as NVML's own: Slurm counts in the same order, that of the PCI bus.
-    """
+    GPU. Numbers are taken as NVML's own: Slurm counts in the same order, that of the PCI bus."""
     try:
         import pynvml
 
@@ -174,9 +171,7 @@ class GpuWatch:
 
     def sample(self) -> list[dict[str, Any]]:
         """One entry a GPU, in the order of CUDA_VISIBLE_DEVICES, without what it does not answer.
-
-        `xids`: the XID errors since the sample before.
-        """
+        `xids`: the XID errors since the sample before."""
         return [
             {name: value for name, value in _readings(gpu, events).items() if value is not None}
             for gpu, events in self._watched
@@ -208,11 +203,8 @@ def _readings(gpu: _Gpu, events: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def xid_errors(environ: Mapping[str, str]) -> Iterator[list[int]]:
-    """A list that after the block contains the XID errors that occurred during it.
-
-    NVML reports an XID only as it happens; earlier ones are in the kernel's log, which jobs may not
-    read.
-    """
+    """A list that after the block contains the XID errors that occurred during it. NVML reports an
+    XID only as it happens; earlier ones are in the kernel's log, which jobs may not read."""
     found: list[int] = []
     watched = [(gpu, gpu.events()) for gpu in _gpus(environ)]
     try:

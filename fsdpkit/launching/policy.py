@@ -106,11 +106,8 @@ class EndAttempt(msgspec.Struct, frozen=True):
 def after_launch(
     trouble: Trouble, earlier: Sequence[Trouble], retry: Retry, *, most: int, spares: int
 ) -> Restart | EndAttempt:
-    """In the job: restart the ranks, or end the attempt.
-
-    earlier: what ended the previous launches, in order. most: restarts in this attempt. spares:
-    standby nodes.
-    """
+    """In the job: restart the ranks, or end the attempt. earlier: what ended the previous launches,
+    in order. most: restarts in this attempt. spares: standby nodes."""
     if trouble.cause in ("stopped", "storage", "settings", "preflight"):
         return EndAttempt("")
     if trouble.cause == "node-failure":

@@ -29,11 +29,7 @@ import fsdpkit
 from fsdpkit.errors import BrokenNodeError, NodeError, PortTakenError
 from fsdpkit.launching import machine
 from fsdpkit.launching.job_log import exclude_this_node, warn
-from fsdpkit.launching.preflight_gpus import (
-    check_gpu_memory,
-    check_gpu_model,
-    check_gpus,
-)
+from fsdpkit.launching.preflight_gpus import check_gpu_memory, check_gpu_model, check_gpus
 from fsdpkit.launching.torch_release import installed_torch, too_old, untested
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.reading import read_json
@@ -47,11 +43,9 @@ _MEMLOCK_BYTES = 1 << 30
 
 
 def run_checks(environ: Mapping[str, str]) -> dict[str, Any]:
-    """All checks in order: {check: finding}, and `preflight_s`, the seconds they took.
-
-    Raises NodeError at the first that fails. If switched off, `software` has the installed
-    versions, and what was not checked is None.
-    """
+    """All checks in order: {check: finding}, and `preflight_s`, the seconds they took. Raises
+    NodeError at the first that fails. If switched off, `software` has the installed versions, and
+    what was not checked is None."""
     started = time.monotonic()
     if environ.get("FSDPKIT_PREFLIGHT") == "0":
         free_gb = check_run_directory(environ)
@@ -204,10 +198,8 @@ def check_run_directory(environ: Mapping[str, str]) -> float:
 
 def check_memory(environ: Mapping[str, str]) -> float:
     """Free memory in GB (2^30): enough for the ranks to start, and what Slurm granted this job.
-
     Less than the grant means that other users' processes, or files left in /dev/shm by a dead job,
-    hold memory that Slurm counts as free.
-    """
+    hold memory that Slurm counts as free."""
     available_mb: float = psutil.virtual_memory().available / 2**20
     ranks = int(environ["FSDPKIT_RANKS_PER_NODE"])
     if available_mb < ranks * _RANK_MB:
@@ -226,11 +218,9 @@ def check_memory(environ: Mapping[str, str]) -> float:
 
 
 def check_clock(environ: Mapping[str, str]) -> float:
-    """This clock minus that of the run directory's file server, in seconds.
-
-    0 if the file system takes the time from this node. Never a reason to refuse: training needs no
-    clock, but it decides which of two nodes failed first.
-    """
+    """This clock minus that of the run directory's file server, in seconds. 0 if the file system
+    takes the time from this node. Never a reason to refuse: training needs no clock, but it decides
+    which of two nodes failed first."""
     trial = Path(environ["FSDPKIT_ATTEMPT_DIR"]) / f".clock-{os.getpid()}-{socket.gethostname()}"
     before_s = time.time()
     trial.write_bytes(b"fsdpkit\n")
@@ -272,11 +262,9 @@ CHECKS: dict[str, Check] = {
 
 
 def compare_nodes(attempt: AttemptPaths, node: int, name: str, software: Mapping[str, str]) -> None:
-    """Compare this node's versions with those of the first node, which are the reference.
-
-    One small file for the whole job: a thousand nodes read it once each. Raises NodeError naming
-    both nodes and what differs.
-    """
+    """Compare this node's versions with those of the first node, which are the reference. One small
+    file for the whole job: a thousand nodes read it once each. Raises NodeError naming both nodes
+    and what differs."""
     own = attempt.dir / f".software-{node}.tmp"
     own.write_text(json.dumps({"node": name, **software}))
     try:

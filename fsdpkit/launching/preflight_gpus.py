@@ -19,10 +19,8 @@ _FOREIGN_WAIT_S = 15.0
 
 def check_gpus(environ: Mapping[str, str]) -> int | None:
     """As many GPUs as ranks, according to Slurm's binding or NVML, and a torch that can use them.
-
     None if ranks run on CPU cores, or if unknown. If the site profile does not give the vendor of
-    the GPUs, a torch without GPU support is a loud warning, not an error.
-    """
+    the GPUs, a torch without GPU support is a loud warning, not an error."""
     device = environ.get("FSDPKIT_DEVICE", "gpu")
     if device == "cpu":
         return None
@@ -77,10 +75,8 @@ def _visible_gpus(environ: Mapping[str, str]) -> tuple[int | None, str]:
 
 
 def check_gpu_memory(environ: Mapping[str, str]) -> int | None:
-    """MiB in use on this job's GPUs before a rank runs; None without GPUs or NVML.
-
-    Memory held by another process, usually one that outlived its job, is lost to our ranks.
-    """
+    """MiB in use on this job's GPUs before a rank runs; None without GPUs or NVML. Memory held by
+    another process, usually one that outlived its job, is lost to our ranks."""
     if environ.get("FSDPKIT_DEVICE", "gpu") == "cpu":
         return None
     deadline = time.monotonic() + _FOREIGN_WAIT_S

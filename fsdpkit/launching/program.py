@@ -169,10 +169,8 @@ def _tell(text: str) -> None:
 
 
 def take_over(program: Program, environ: Mapping[str, str], files: Sequence[int]) -> None:
-    """Give this forked process what an executed one would have started with.
-
-    files: descriptors of its standard input, output and error, which are closed here.
-    """
+    """Give this forked process what an executed one would have started with. files: descriptors of
+    its standard input, output and error, which are closed here."""
     # If this process has no standard files, descriptors it was sent may have their numbers.
     for number, descriptor in enumerate([_above_standard(descriptor) for descriptor in files]):
         os.dup2(descriptor, number, inheritable=True)

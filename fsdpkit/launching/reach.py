@@ -79,10 +79,7 @@ class Interfaces:
 
     def variables(self) -> dict[str, str]:
         """What makes ranks take the rendezvous's interface."""
-        return {
-            "GLOO_SOCKET_IFNAME": self.rendezvous,
-            "NCCL_SOCKET_IFNAME": f"={self.rendezvous}",
-        }
+        return {"GLOO_SOCKET_IFNAME": self.rendezvous, "NCCL_SOCKET_IFNAME": f"={self.rendezvous}"}
 
 
 class Ways:

@@ -44,10 +44,8 @@ class PrintedSoFar:
 @contextlib.contextmanager
 def sampling(path: Path, interval_s: float, printed: PrintedSoFar) -> Iterator[None]:
     """Write a sample to `path` now, every `interval_s` seconds (less often after 360 of them), and
-    when the block ends: what ended the ranks may have happened after the last one.
-
-    A sample that cannot be taken or written is skipped: monitoring must never end a training.
-    """
+    when the block ends: what ended the ranks may have happened after the last one. A sample that
+    cannot be taken or written is skipped: monitoring must never end a training."""
     stop = threading.Event()
     started = time.monotonic()
 
@@ -95,9 +93,7 @@ class Sampler:
 
     def sample(self) -> dict[str, Any]:
         """CPU in percent of all cores, memory and network in bytes, GPUs and ports one entry each.
-
-        What this machine does not have, or does not tell, is absent.
-        """
+        What this machine does not have, or does not tell, is absent."""
         memory = psutil.virtual_memory()
         network = psutil.net_io_counters()
         sample: dict[str, Any] = {

@@ -30,9 +30,7 @@ _WAITING_S = 5.0
 
 def serve(secret: bytes, most_mb: int, idle_s: float) -> None:
     """Until a call is empty, or none has come for `idle_s`, or before a stop that is requested.
-
-    Raises RuntimeError in any but the first ranks of the run: they keep nothing.
-    """
+    Raises RuntimeError in any but the first ranks of the run: they keep nothing."""
     if AttemptPaths(Path(os.environ["FSDPKIT_ATTEMPT_DIR"])).number:
         raise RuntimeError("what the ranks kept ended with them: keep() starts new ones")
     rank = int(os.environ["RANK"])

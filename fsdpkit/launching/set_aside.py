@@ -329,11 +329,9 @@ def _is_pythons(package: str) -> bool:
 
 
 def _package(module: str, *, first: bool) -> str | None:
-    """Of which package the module is set aside; None if it stays.
-
-    Python's own that torch needs stay: a file that replaces one of them would replace it for torch,
-    too. So do the script itself, and what Cython keeps there without a finder.
-    """
+    """Of which package the module is set aside; None if it stays. Python's own that torch needs
+    stay: a file that replaces one of them would replace it for torch, too. So do the script itself,
+    and what Cython keeps there without a finder."""
     top = _top(module)
     if top in ("__main__", "__mp_main__") or (first and _is_pythons(top)):
         return None

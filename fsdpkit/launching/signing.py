@@ -99,10 +99,8 @@ class Head:
         return MAGIC + self._nonce
 
     def grant(self, claim: bytes) -> tuple[int, bytes, Frames]:
-        """Which node claims to be at the other end, the answer to it, and its frames.
-
-        claim: CLAIM_BYTES. Raises ForgedError.
-        """
+        """Which node claims to be at the other end, the answer to it, and its frames. claim:
+        CLAIM_BYTES. Raises ForgedError."""
         magic, rest = claim[: len(MAGIC)], claim[len(MAGIC) :]
         node, nonce = rest[:_NODE], rest[_NODE : _NODE + _NONCE]
         nonces = (node, self._nonce, nonce)

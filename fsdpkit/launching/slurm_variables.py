@@ -28,11 +28,8 @@ NAMES = frozenset(
 def of_rank(
     rank: Mapping[str, str], agent: Mapping[str, str], nodes: Sequence[str]
 ) -> dict[str, str]:
-    """What a rank has in place of the agent's variables; nothing outside of a job.
-
-    rank: its variables of torchrun. agent: the agent's environment. nodes: names of those that
-    train.
-    """
+    """What a rank has in place of the agent's variables; nothing outside of a job. rank: its
+    variables of torchrun. agent: the agent's environment. nodes: names of those that train."""
     if "SLURM_JOB_ID" not in agent:
         return {}
     here, count = int(rank["LOCAL_WORLD_SIZE"]), len(nodes)

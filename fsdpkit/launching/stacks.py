@@ -60,10 +60,8 @@ _ONE_AT_A_TIME = threading.Lock()
 def take(
     ranks: Sequence[RankProcess], node: HeartbeatDir, attempt: AttemptPaths, launch: int
 ) -> tuple[dict[int, By], dict[int, str]]:
-    """Put the stacks of each living rank into `rank-<r>.stacks`.
-
-    Returns by global rank how they were taken, and of the others why not.
-    """
+    """Put the stacks of each living rank into `rank-<r>.stacks`. Returns by global rank how they
+    were taken, and of the others why not."""
     taken: dict[int, By] = {}
     missing: dict[int, str] = {}
     for rank, found in read(ranks, node).items():
@@ -300,10 +298,7 @@ def _plain(name: str) -> str:
 
 def _as_faulthandler(threads: Iterable[_Thread]) -> str:
     """In faulthandler's format, which is widely known: the main thread, called the current one,
-    last.
-
-    Source: the format of CPython's Python/traceback.c, `_Py_DumpTracebackThreads`.
-    """
+    last. Source: the format of CPython's Python/traceback.c, `_Py_DumpTracebackThreads`."""
     others: list[str] = []
     main: list[str] = []
     for thread in threads:

@@ -27,17 +27,13 @@ _ABORTED = 128 + 6
 
 def local_time_out(ends: Mapping[Path, RankEnd]) -> bool:
     """Whether a rank that ended by itself mentions a time-out at the end of its standard error.
-
-    ends: by the file of its standard error, of ranks that failed.
-    """
+    ends: by the file of its standard error, of ranks that failed."""
     return any(end.status and not end.killed and _says_so(err) for err, end in ends.items())
 
 
 def why_superseded(order: Order) -> Why | None:
     """Why the ranks' stacks are needed before an order of the head's ends them; None: they are not.
-
-    Such an order says what ended the launch on another node.
-    """
+    Such an order says what ended the launch on another node."""
     if order.because == "hang":
         return "hang"
     if order.because and _TIME_OUT.search(order.message):

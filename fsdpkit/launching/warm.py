@@ -32,12 +32,9 @@ _here = _Here()
 
 
 def start(environ: Mapping[str, str], loaded: LoadedTorch | None = None) -> Program | None:
-    """Start this node's fork server, unless the job says `off`.
-
-    loaded: what this process was forked with. Returns None to the agent, and to each rank the
-    program that it is to run. The checks before training report any problem with torch or the run's
-    directory.
-    """
+    """Start this node's fork server, unless the job says `off`. loaded: what this process was
+    forked with. Returns None to the agent, and to each rank the program that it is to run. The
+    checks before training report any problem with torch or the run's directory."""
     try:
         if _launch(environ).warm == "off":
             return None
@@ -66,10 +63,8 @@ def prepare(environ: Mapping[str, str]) -> None:
 
 
 def forks(environ: Mapping[str, str], record: Callable[..., Any]) -> RankForks:
-    """How this node starts its ranks. Each reason why one cannot be forked is reported once.
-
-    Raises NodeError, now or at a launch, if the job insists on forked ranks.
-    """
+    """How this node starts its ranks. Each reason why one cannot be forked is reported once. Raises
+    NodeError, now or at a launch, if the job insists on forked ranks."""
     from fsdpkit.launching.ranks import RankForks
 
     wanted, told = _launch(environ).warm, set[str]()

@@ -17,14 +17,7 @@ from fsdpkit.planning.apart import tape_apart
 from fsdpkit.planning.asked import AskedStep, on_card
 from fsdpkit.planning.cards import Card
 from fsdpkit.planning.efficiency import NETWORK_SHARE, UNKNOWN_NETWORK, UNPUBLISHED
-from fsdpkit.planning.speed import (
-    Scaled,
-    Speed,
-    SpeedCalibration,
-    nearest,
-    predict,
-    scaling,
-)
+from fsdpkit.planning.speed import Scaled, Speed, SpeedCalibration, nearest, predict, scaling
 from fsdpkit.planning.speed_learned import (
     Basis,
     MeasuredMachine,

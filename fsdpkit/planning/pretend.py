@@ -231,10 +231,7 @@ def pretend(
     world_size: int, local_world_size: int, memory: int = 0, kernels: Kernels = "gpu"
 ) -> Iterator[tuple[Ranks, FakeTensorMode]]:
     """Rank 0 of `world_size` on a pretended GPU of `memory` bytes; what is built inside has no
-    values.
-
-    Nobody else is there: a collective returns at once with whatever its output has.
-    """
+    values. Nobody else is there: a collective returns at once with whatever its output has."""
     backend()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
     try:

@@ -17,10 +17,7 @@ from torch import Tensor, UntypedStorage, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -72,9 +69,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._unknown = Unknown(side, trust)
         self.tape = Tape(
-            torch=torch.__version__,
-            assumed=self._unknown.assumed,
-            lacking=self._unknown.lacking,
+            torch=torch.__version__, assumed=self._unknown.assumed, lacking=self._unknown.lacking
         )
         self._device, self._stream = device.type, stream
         self._vocabulary = vocabulary

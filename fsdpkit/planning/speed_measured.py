@@ -233,9 +233,7 @@ def _with_steps(plain: MeasuredSpeed, lines: Sequence[dict[str, Any]]) -> Measur
     )
 
 
-def _settled(
-    values: Sequence[tuple[float, float | None]],
-) -> Sequence[tuple[float, float | None]]:
+def _settled(values: Sequence[tuple[float, float | None]]) -> Sequence[tuple[float, float | None]]:
     """Seconds of a step, and tokens a second where they were counted, of a run that was under way:
     without the first third, in which code is compiled and memory is found. Nothing where too little
     is left to say anything."""

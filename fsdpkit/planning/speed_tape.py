@@ -54,9 +54,7 @@ def work_of(
     offloads: bool = False,
 ) -> StepWork:
     """The last step on the tape. offloads: whether shards and the optimizer are in host memory.
-
-    Raises UsageError for a tape that holds no whole step.
-    """
+    Raises UsageError for a tape that holds no whole step."""
     ends = [tape.work_began, *tape.work_steps]
     steps = [tape.work[a:b] for a, b in pairwise(ends)]
     if not steps or not steps[-1]:

@@ -49,9 +49,7 @@ Build = Callable[[Ranks], Subject]
 
 def of_trainer(entry: TrustedScript, settings: TrainingSettings) -> tuple[Build, int]:
     """The trainer's own model and step, on batches as long as they can be; and the vocabulary.
-
-    Raises UsageError for a script that is none of this shape.
-    """
+    Raises UsageError for a script that is none of this shape."""
     trainer = _trainer(entry)
     vocabulary = int(settings.model.dimensions()["vocab_size"])
 

@@ -49,10 +49,8 @@ _aten = torch.ops.aten
 
 class Unknown:
     """Answers for one tape, on one side; `assumed` and `lacking` say what was answered and where.
-
-    assumed: what a value decides, so that the other side is worth a tape of its own.
-    lacking: what could not be followed, so that a plan of it is a lower bound.
-    """
+    assumed: what a value decides, so that the other side is worth a tape of its own. lacking: what
+    could not be followed, so that a plan of it is a lower bound."""
 
     def __init__(self, side: Side, trust: Trust = "kernels") -> None:
         self._side, self._trust, self._reads = side, trust, Counter[str]()

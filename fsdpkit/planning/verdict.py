@@ -9,12 +9,7 @@ from typing import Literal
 from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.held import Kept, kept_for_backward, units_at_most
 from fsdpkit.planning.outside import SAFE, Outside, outside
-from fsdpkit.planning.replay import (
-    Replayed,
-    alive_at,
-    by_kind,
-    replay,
-)
+from fsdpkit.planning.replay import Replayed, alive_at, by_kind, replay
 from fsdpkit.planning.tape import Kind, MemoryBlock, Tape, layer_of
 
 Fit = Literal["fits", "tight", "does not fit", "not known"]

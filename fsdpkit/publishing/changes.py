@@ -70,9 +70,7 @@ def publish(
     draft: VersionDraft, channel: Channel, index: PublishedIndex, by: str, at_s: float
 ) -> tuple[PublishedIndex, PublishingStep]:
     """The index with the draft's version in it and, unless that is an older one, the channel at it.
-
-    Raises ConfigError where the version is there with other files, or was withdrawn.
-    """
+    Raises ConfigError where the version is there with other files, or was withdrawn."""
     entry = index.entry(draft.kind, draft.name)
     version = draft.version_in(entry)
     digest = sha256(manifest_bytes(draft.manifest(version)))

@@ -1,16 +1,25 @@
 """An administrator's signature, by `ssh-keygen -Y sign`: with a key file, or by an agent that holds
-the key of a public one."""
+the key of a public one; and until when it counts, so that somebody signs anew before that."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdpkit.config.published.signature import NAMESPACE, reason
+from fsdpkit.config.published.centre import read_file, read_signers
+from fsdpkit.config.published.index import (
+    MOST_INDEX_BYTES,
+    PublishedIndex,
+    decode,
+    index_path,
+    split,
+)
+from fsdpkit.config.published.signature import NAMESPACE, SignatureError, has_dates, reason, verify
 from fsdpkit.errors import ConfigError, NotFoundError
 
 _KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
@@ -25,10 +34,8 @@ class Signer:
 
 
 def key_file(given: str | None) -> Path:
-    """As given, `$FSDPKIT_SIGNING_KEY`, else the first of ~/.ssh/id_ed25519 and so on.
-
-    Raises NotFoundError.
-    """
+    """As given, `$FSDPKIT_SIGNING_KEY`, else the first of ~/.ssh/id_ed25519 and so on. Raises
+    NotFoundError."""
     if named := given or os.environ.get("FSDPKIT_SIGNING_KEY"):
         path = Path(os.path.expanduser(named)).absolute()
         if not path.is_file():
@@ -89,3 +96,41 @@ def _ask(words: Sequence[str], given: bytes, what: str) -> bytes:
     if done.returncode != 0:
         raise ConfigError(f"{what}: {reason(done.stderr.decode(errors='replace'))}")
     return done.stdout
+
+
+AHEAD_S = 60 * 86400
+"""How long before its end it is told of."""
+
+
+def ends_at_s(centre: Path) -> float | None:
+    """When the signer's key stops counting, in Unix seconds, to the second; None: not within the
+    next sixty days. Raises ConfigError or OSError for a centre that cannot be read now."""
+    signers = read_signers(centre)
+    if not has_dates(signers):
+        return None
+    body, signature = split(read_file(index_path(centre), MOST_INDEX_BYTES))
+    by = decode(body, PublishedIndex).by
+
+    def counts(at_s: int) -> bool:
+        try:
+            verify(body, signature, signers, by, at_s=at_s)
+        except SignatureError:
+            return False
+        return True
+
+    good = int(time.time())
+    bad = good + AHEAD_S
+    if counts(bad) or not counts(good):
+        return None
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if counts(middle) else (good, middle)
+    return bad
+
+
+def warning(centre: Path, by: str, ends_s: float) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(ends_s))
+    return (
+        f"the key of {by} counts until {when}, then users of {centre} are refused: before that, "
+        f"somebody whose key counts longer signs anew (fsdpkit publish sign --to {centre})"
+    )

@@ -96,9 +96,7 @@ def _short(value: object) -> str:
 
 def sites(names: Sequence[str] = ()) -> tuple[list[LoadedSite], list[str]]:
     """The profiles of these names, or all, and for each of all that cannot be read the reason.
-
-    Raises FsdpkitError for one that was named.
-    """
+    Raises FsdpkitError for one that was named."""
     if names:
         return [load_site(name) for name in dict.fromkeys(names)], []
     found, broken = [], []
@@ -202,10 +200,8 @@ MOST = 3000
 def cases_of(
     found: Sequence[LoadedSite], value_sets: Sequence[Values]
 ) -> tuple[list[Case], dict[str, list[str]], bool]:
-    """The cases, what no profile accepts (by reason), and whether values had to be dealt out.
-
-    Every profile gets every shape with the defaults; the first shape that fits gets the values.
-    """
+    """The cases, what no profile accepts (by reason), and whether values had to be dealt out. Every
+    profile gets every shape with the defaults; the first shape that fits gets the values."""
     cases: list[Case] = []
     left_out: dict[str, list[str]] = {}
     dealt = len(found) * len(value_sets) > MOST

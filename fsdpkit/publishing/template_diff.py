@@ -17,14 +17,7 @@ import msgspec
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.publishing.template_cases import (
-    RUN_DIR,
-    SHAPES,
-    Case,
-    fitting,
-    neutral,
-    plan_of,
-)
+from fsdpkit.publishing.template_cases import RUN_DIR, SHAPES, Case, fitting, neutral, plan_of
 from fsdpkit.rendering.script import render
 
 

@@ -22,9 +22,7 @@ _MOST_STEPS = 2_000_000
 
 def allowed_texts(pattern: str | None) -> list[str]:
     """Texts that the pattern allows: the shortest, long ones, nasty ones. None found: empty.
-
-    Without a pattern everything but control characters is allowed.
-    """
+    Without a pattern everything but control characters is allowed."""
     if pattern is None:
         return ["", "-x", "--wrap=id", NASTY, "{array_task} %j $(id)", "x" * LONG]
     regex = LinearRegex(pattern)

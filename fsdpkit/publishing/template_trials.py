@@ -11,12 +11,7 @@ from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
 from fsdpkit.publishing import template_goldens as goldens
 from fsdpkit.publishing.template_edges import value_sets
-from fsdpkit.publishing.template_scripts import (
-    OF_SCRIPTS,
-    Tell,
-    scripts_of,
-    seen_by,
-)
+from fsdpkit.publishing.template_scripts import OF_SCRIPTS, Tell, scripts_of, seen_by
 
 _TRIED = ("rendering", "directives and status", "bash -n", "shellcheck")
 _SHOWN = 20

@@ -52,12 +52,9 @@ def change(
     *,
     renew: bool = False,
 ) -> tuple[PublishedIndex, list[PublishingStep]]:
-    """Make the changes, sign and write it; the new index, and what happened.
-
-    renew: the present index may have a signature that counts no more. Raises ConfigError,
-    NotFoundError, UsageError, and StorageError where the folder cannot be written or somebody else
-    publishes.
-    """
+    """Make the changes, sign and write it; the new index, and what happened. renew: the present
+    index may have a signature that counts no more. Raises ConfigError, NotFoundError, UsageError,
+    and StorageError where the folder cannot be written or somebody else publishes."""
     signers = _signers(centre)
     try:
         with _locked(centre):
@@ -117,9 +114,7 @@ def _present(centre: Path) -> bytes | None:
 
 def _believed(centre: Path, text: bytes | None, signers: bytes, *, renew: bool) -> PublishedIndex:
     """The index that a change goes from: one that is signed, or for the first time an empty one.
-
-    What is signed anew is vouched for anew, so nothing may slip in by the old one's signature.
-    """
+    What is signed anew is vouched for anew, so nothing may slip in by the old one's signature."""
     seen = memory.recall(centre)
     if text is None:
         if renew or (seen is not None and _history(centre)):

@@ -31,9 +31,7 @@ HERE = ("completion", "skill")
 
 def run_there(host: Host, words: Sequence[str], options: dict[str, Any]) -> int:
     """Run `fsdpkit WORDS…` on the host; its exit status. options: what click read of the words.
-
-    Raises RemoteError, UsageError, StorageError.
-    """
+    Raises RemoteError, UsageError, StorageError."""
     request = RemoteRequest(
         "run",
         tuple(words),

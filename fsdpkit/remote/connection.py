@@ -123,10 +123,7 @@ class LoginConnection:
         # In a group of its own Ctrl-C would not end ssh before the command there has heard of it.
         apart = os.setpgrp if self.is_alive() else None
         with subprocess.Popen(
-            self.argv(request),
-            stdin=subprocess.PIPE,
-            stdout=stdout,
-            preexec_fn=apart,
+            self.argv(request), stdin=subprocess.PIPE, stdout=stdout, preexec_fn=apart
         ) as process:
             interrupts = 0
             while True:
@@ -169,10 +166,8 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 
 def connect(host: Host) -> LoginConnection:
-    """Reach the login node, for which ssh may ask the person for what it needs.
-
-    Raises RemoteError if it cannot be reached, or has no fsdpkit that understands this one.
-    """
+    """Reach the login node, for which ssh may ask the person for what it needs. Raises RemoteError
+    if it cannot be reached, or has no fsdpkit that understands this one."""
     connection = LoginConnection(host, (*_options(host),))
     said = connection.ask(RemoteRequest("hello"))
     theirs = str(said.get("version"))

@@ -51,10 +51,8 @@ def hosts_file() -> Path:
 
 
 def chosen_host(given: str | None) -> Host | None:
-    """The host of `--host`, else of $FSDPKIT_HOST, else the file's default; None: this machine.
-
-    An empty FSDPKIT_HOST is this machine, too. Raises UsageError or ConfigError.
-    """
+    """The host of `--host`, else of $FSDPKIT_HOST, else the file's default; None: this machine. An
+    empty FSDPKIT_HOST is this machine, too. Raises UsageError or ConfigError."""
     name = given if given is not None else os.environ.get("FSDPKIT_HOST")
     if name == "" and given is None:
         return None

@@ -156,10 +156,8 @@ def is_intact(place: Path) -> bool:
 
 
 def receive(stream: BinaryIO, digest: str) -> Path:
-    """Make the tree that `write_stream` sends, whole or not at all; its directory.
-
-    Raises DamagedError for a stream that is none or is another tree's, StorageError.
-    """
+    """Make the tree that `write_stream` sends, whole or not at all; its directory. Raises
+    DamagedError for a stream that is none or is another tree's, StorageError."""
     _check_digest(digest)
     top = trees_dir()
     try:

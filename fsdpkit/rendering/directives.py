@@ -81,10 +81,8 @@ class DirectiveError(ValueError):
 
 
 def split_directive(line: str) -> list[str]:
-    """The arguments of the text behind `#SBATCH`, as sbatch's lexer splits it.
-
-    Raises DirectiveError where sbatch stops: an unmatched quote, an argument that begins with ':'.
-    """
+    """The arguments of the text behind `#SBATCH`, as sbatch's lexer splits it. Raises
+    DirectiveError where sbatch stops: an unmatched quote, an argument that begins with ':'."""
     arguments: list[str] = []
     at = 0
     while True:
@@ -120,11 +118,9 @@ def split_directive(line: str) -> list[str]:
 
 
 def read_directives(script: str) -> list[tuple[str, str | None]]:
-    """The options of a script's `#SBATCH` lines, in order: (long name, value or None).
-
-    Reading ends, as in sbatch, at the first line that is neither a comment nor blank. Only long
-    options written `--name=value` or `--name` are understood; that is all our templates write.
-    """
+    """The options of a script's `#SBATCH` lines, in order: (long name, value or None). Reading
+    ends, as in sbatch, at the first line that is neither a comment nor blank. Only long options
+    written `--name=value` or `--name` are understood; that is all our templates write."""
     options = []
     for line in script.split("\n"):
         if line.startswith("#SBATCH"):

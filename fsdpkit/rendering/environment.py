@@ -27,20 +27,16 @@ ENTRY = "job.sbatch.j2"
 
 
 def render_template(template: Template, context: dict[str, Any]) -> str:
-    """The script's text. Raises RenderError naming the template, and the line where known.
-
-    context: plain data only (numbers, text, lists, dictionaries).
-    """
+    """The script's text. Raises RenderError naming the template, and the line where known. context:
+    plain data only (numbers, text, lists, dictionaries)."""
     return trace_template(template, context).script
 
 
 def trace_template(
     template: Template, context: dict[str, Any], cache: BytecodeCache | None = None
 ) -> Traced:
-    """The same, with the template's line of each line of the script.
-
-    cache: of compiled templates, from earlier processes.
-    """
+    """The same, with the template's line of each line of the script. cache: of compiled templates,
+    from earlier processes."""
     with _named(template):
         sandbox = _compiled(tuple(sorted(template.parts.items())), cache)
         # The package's own needs no limits; a browser's Python has no processes, and sets its own.

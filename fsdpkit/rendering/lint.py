@@ -36,10 +36,8 @@ class LintFinding(msgspec.Struct, frozen=True):
 
 
 def lint(script: str, plugin_options: Collection[str] = ()) -> list[LintFinding]:
-    """Findings in the order of the lines.
-
-    plugin_options: long options that this site's Slurm plugins add to sbatch's own.
-    """
+    """Findings in the order of the lines. plugin_options: long options that this site's Slurm
+    plugins add to sbatch's own."""
     lines = script.split("\n")
     found = [_file(script, lines), _directives(lines, plugin_options), _body(lines)]
     some = [finding for kind in found for finding in islice(kind, _MOST)]

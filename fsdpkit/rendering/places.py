@@ -63,11 +63,9 @@ _SHEBANG = re.compile(r"#!/[!-~]+(?: [!-~]+){0,2}")
 
 
 def places_in(shape: str, *, first: bool) -> tuple[Place, ...] | None:
-    """What stands at each hole of a line (without its end); None: other shell text.
-
-    shape: the line with a HOLE for each value. first: whether it is the script's first line.
-    Raises ValueError, with the reason, for a variable that is not for values.
-    """
+    """What stands at each hole of a line (without its end); None: other shell text. shape: the line
+    with a HOLE for each value. first: whether it is the script's first line. Raises ValueError,
+    with the reason, for a variable that is not for values."""
     holes = shape.count(HOLE)
     if first and shape == HOLE:
         return ("shebang",)
@@ -86,10 +84,8 @@ def places_in(shape: str, *, first: bool) -> tuple[Place, ...] | None:
 
 
 def places_of(shape: str) -> Iterator[Place]:
-    """What stands at each hole of a script, in order.
-
-    shape: the script with a HOLE for each value. Raises ValueError as `places_in` does.
-    """
+    """What stands at each hole of a script, in order. shape: the script with a HOLE for each value.
+    Raises ValueError as `places_in` does."""
     in_body = False
     for number, line in enumerate(shape.split("\n")):
         found = None if in_body else places_in(line, first=number == 0)

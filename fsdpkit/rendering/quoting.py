@@ -42,11 +42,9 @@ def shell_quote(text: str) -> str:
 
 
 def directive_quote(text: str) -> str:
-    """`text` as one argument of an `#SBATCH` line (sbatch's get_argument, src/sbatch/opt.c).
-
-    Raises RenderError on control characters. It is for the value behind `--option=`: at an argument
-    that begins with a colon sbatch stops, quoted or not.
-    """
+    """`text` as one argument of an `#SBATCH` line (sbatch's get_argument, src/sbatch/opt.c). Raises
+    RenderError on control characters. It is for the value behind `--option=`: at an argument that
+    begins with a colon sbatch stops, quoted or not."""
     _refuse_control(text)
     if text and _PLAIN_DIRECTIVE.fullmatch(text):
         return text

@@ -87,9 +87,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def trace(self, entry: str, context: Mapping[str, Any]) -> Traced:
         """The script, with the origin of its lines. Raises RenderError, with the template's line.
-
-        context: plain data (numbers, text, lists, dictionaries), and Variables.
-        """
+        context: plain data (numbers, text, lists, dictionaries), and Variables."""
         values: list[Any] = []
         made: list[str] = []
         left = _MOST_MADE

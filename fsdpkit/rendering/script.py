@@ -134,9 +134,7 @@ def _digest(value: msgspec.Struct) -> str:
 
 def render(plan: Plan, run_dir: Path, cache: BytecodeCache | None = None) -> str:
     """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError.
-
-    cache: of compiled templates, from earlier processes.
-    """
+    cache: of compiled templates, from earlier processes."""
     script = trace(plan, run_dir, cache).script
     known = {*plan.placement.select, *plan.job.spec.slurm.options}
     problems = [f for f in lint(script, known) if f.severity == "error"]

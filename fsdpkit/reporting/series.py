@@ -175,11 +175,9 @@ KNOWN_NAMES = _ALSO_KNOWN | set(_MetricsLine.__struct_fields__)
 
 
 def read_own_numbers(path: Path) -> dict[str, tuple[Floats, Floats]]:
-    """Numbers that a script logged by names of its own: steps and values, each [lines], by name.
-
-    Of many lines every second is read, or every fourth, and so on. Of steps that were done again
-    the later ones count. The first names are kept, in the order in which they came.
-    """
+    """Numbers that a script logged by names of its own: steps and values, each [lines], by name. Of
+    many lines every second is read, or every fourth, and so on. Of steps that were done again the
+    later ones count. The first names are kept, in the order in which they came."""
     kept: list[bytes] = []
     stride, number = 1, 0
     with contextlib.suppress(OSError), open_regular(path) as file:

@@ -58,10 +58,8 @@ class TimelineSpan:
 def timeline_of(
     record: RunRecord, history: History, states: States, metrics: MetricsTable | None = None
 ) -> list[TimelineSpan]:
-    """All spans of a history, by their beginning; `states` as of `Run.job_states`.
-
-    Checkpoints come from `metrics`, or without it from what is still on disk.
-    """
+    """All spans of a history, by their beginning; `states` as of `Run.job_states`. Checkpoints come
+    from `metrics`, or without it from what is still on disk."""
     bounds = bounds_of(history, states, metrics)
     spans = [*_queues(record.jobs, history, bounds, states), *_checkpoints(history, metrics)]
     newest = history.attempts[-1] if history.attempts else None
@@ -75,10 +73,8 @@ def timeline_of(
 def bounds_of(
     history: History, states: States, metrics: MetricsTable | None = None
 ) -> list[Bounds]:
-    """When each attempt was given its nodes and when it gave them back, Unix times.
-
-    An end of None: it runs. A beginning of None: nothing of it is on record.
-    """
+    """When each attempt was given its nodes and when it gave them back, Unix times. An end of None:
+    it runs. A beginning of None: nothing of it is on record."""
     begins = [_begin_s(attempt) for attempt in history.attempts]
     logged_s = np.sort(metrics.steps["time_s"]) if metrics is not None else np.empty(0)
     found: list[Bounds] = []

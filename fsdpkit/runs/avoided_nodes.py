@@ -41,10 +41,8 @@ class AvoidedNode(msgspec.Struct, frozen=True):
 
 
 def avoid(runs: Path, node: str, *, why: str, run_id: str, until_s: float) -> None:
-    """Keep later jobs below `runs` off `node` until `until_s`, replacing any earlier note.
-
-    Raises UsageError if `node` is no host name, StorageError if the note cannot be written.
-    """
+    """Keep later jobs below `runs` off `node` until `until_s`, replacing any earlier note. Raises
+    UsageError if `node` is no host name, StorageError if the note cannot be written."""
     path = _path(runs, node)
     note = _Note(why=why, run_id=run_id, since_s=now_s(), until_s=until_s)
     with storage_errors(path, "written"):

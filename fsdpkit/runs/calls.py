@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.errors import DamagedError
-from fsdpkit.runs.layout import AttemptPaths, write_atomically, write_new
+from fsdpkit.runs.layout import AttemptPaths, Named, write_atomically, write_new
 from fsdpkit.runs.reading import open_own, record_in
 
 ENTRY = "call_function.py"
@@ -107,10 +107,8 @@ class KeptCalls:
     dir: Path
     secret: bytes = b""
 
-    @property
-    def waiting(self) -> Path:
-        """There while the ranks have nothing to do."""
-        return self.dir / "waiting"
+    waiting = Named("waiting")
+    """There while the ranks have nothing to do."""
 
     def answers(self, number: int) -> AttemptPaths:
         """Where ranks leave what they returned or raised."""

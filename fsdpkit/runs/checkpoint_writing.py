@@ -72,10 +72,8 @@ class Claim:
 
 
 def claim(directory: Path) -> Claim:
-    """Make `directory` if needed, become its writer, remove drafts left by earlier writers.
-
-    Raises StorageError when it cannot be written.
-    """
+    """Make `directory` if needed, become its writer, remove drafts left by earlier writers. Raises
+    StorageError when it cannot be written."""
     mine = Claim(directory, uuid.uuid4().hex[:12])
     job = os.environ.get("SLURM_JOB_ID")
     who = f"{f'Slurm job {job}, ' if job else ''}process {os.getpid()} on {socket.gethostname()}"
@@ -135,11 +133,9 @@ def publish(
 
 
 def prune(mine: Claim, keep_last: int, refused: Collection[Path], by: Best | None) -> None:
-    """Remove checkpoints older than the newest `keep_last`, except the best by `by`.
-
-    The `refused` do not count. What cannot be removed stays; everything stays if another process
-    has claimed the directory.
-    """
+    """Remove checkpoints older than the newest `keep_last`, except the best by `by`. The `refused`
+    do not count. What cannot be removed stays; everything stays if another process has claimed the
+    directory."""
     with contextlib.suppress(OSError, StorageError):
         mine.require()
         counted = [path for path in checkpoints_in(mine.directory) if path not in refused]

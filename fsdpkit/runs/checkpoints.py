@@ -92,9 +92,7 @@ def step_of(path: Path) -> int | None:
 
 def checkpoints_in(directory: Path) -> list[Path]:
     """Everything with a checkpoint's name in `directory`, oldest first: complete when it was named.
-
-    Raises StorageError if the directory cannot be read; one that does not exist has none.
-    """
+    Raises StorageError if the directory cannot be read; one that does not exist has none."""
     try:
         named = [(step_of(path), path) for path in directory.iterdir()]
     except FileNotFoundError:
@@ -105,11 +103,9 @@ def checkpoints_in(directory: Path) -> list[Path]:
 
 
 def describe(path: Path) -> Description:
-    """What the checkpoint `path` is, by its own description.
-
-    Raises DamagedError naming the file that is missing or incomplete, StorageError if one cannot be
-    read now, ConfigError for one in another format, written by another fsdpkit.
-    """
+    """What the checkpoint `path` is, by its own description. Raises DamagedError naming the file
+    that is missing or incomplete, StorageError if one cannot be read now, ConfigError for one in
+    another format, written by another fsdpkit."""
     file = path / DESCRIPTION
     try:
         table = read_json(file)
@@ -131,11 +127,9 @@ def describe(path: Path) -> Description:
 
 
 def best_of(found: Sequence[Path], by: Best | None = None) -> tuple[Path, Best, float] | None:
-    """The best of `found`, by what and its value; the earlier of two that are equal.
-
-    If unset, `by` is the metric recorded in the last of them. None if that has none or no
-    checkpoint was measured; those that cannot be read are skipped.
-    """
+    """The best of `found`, by what and its value; the earlier of two that are equal. If unset, `by`
+    is the metric recorded in the last of them. None if that has none or no checkpoint was measured;
+    those that cannot be read are skipped."""
     described = []
     for path in found:
         with suppress(StorageError, ConfigError):
@@ -152,11 +146,8 @@ def best_of(found: Sequence[Path], by: Best | None = None) -> tuple[Path, Best, 
 
 
 def checksums(path: Path) -> dict[str, str]:
-    """SHA-256 of each file of the checkpoint `path`, as written.
-
-    Raises DamagedError if the list is missing or incomplete, or lacks a required file, and what
-    `describe` raises.
-    """
+    """SHA-256 of each file of the checkpoint `path`, as written. Raises DamagedError if the list is
+    missing or incomplete, or lacks a required file, and what `describe` raises."""
     file = path / CHECKSUMS
     try:
         *lines, last = read_bytes(file).decode("ascii").split("\n")
@@ -179,10 +170,8 @@ def checksums(path: Path) -> dict[str, str]:
 
 
 def problem_with(path: Path, name: str, sha256: str, report: Report | None = None) -> str | None:
-    """What is wrong with the file `name` of the checkpoint `path`; None if it is as written.
-
-    Raises StorageError if it cannot be read now, so that this is unknown.
-    """
+    """What is wrong with the file `name` of the checkpoint `path`; None if it is as written. Raises
+    StorageError if it cannot be read now, so that this is unknown."""
     file = path / name
     try:
         found = sha256_of(file, report)
@@ -221,10 +210,8 @@ def wrong_size(path: Path, sizes: Mapping[str, int]) -> str | None:
 
 
 def problems_of(path: Path, report: Report | None = None) -> list[str]:
-    """What is wrong with the checkpoint `path`; reads every byte of its files.
-
-    Raises StorageError if they cannot be read now, ConfigError for another format.
-    """
+    """What is wrong with the checkpoint `path`; reads every byte of its files. Raises StorageError
+    if they cannot be read now, ConfigError for another format."""
     try:
         sums = checksums(path)
     except DamagedError as error:

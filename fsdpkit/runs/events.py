@@ -20,11 +20,9 @@ from fsdpkit.runs.reading import parsed
 
 
 class JsonLines:
-    """Appends records to one file. `time_s` (Unix time, seconds) is added to each.
-
-    A record that cannot be written, because the disk is full, is reported once on standard error
-    and dropped: logging must not end the training.
-    """
+    """Appends records to one file. `time_s` (Unix time, seconds) is added to each. A record that
+    cannot be written, because the disk is full, is reported once on standard error and dropped:
+    logging must not end the training."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -122,11 +122,9 @@ _own: dict[tuple[int, Path], HeartbeatFile] = {}
 
 
 def own_heart(local_rank: int | None = None) -> HeartbeatFile | None:
-    """This process's heartbeat, the same one whoever asks; None without an agent.
-
-    local_rank: $LOCAL_RANK's unless given. Raises OSError, BlockingIOError in another process of
-    the rank than the first that asked, such as a DataLoader's worker.
-    """
+    """This process's heartbeat, the same one whoever asks; None without an agent. local_rank:
+    $LOCAL_RANK's unless given. Raises OSError, BlockingIOError in another process of the rank than
+    the first that asked, such as a DataLoader's worker."""
     node, number = HeartbeatDir.of_this_node(), os.environ.get("LOCAL_RANK", "")
     if local_rank is None and number.isdecimal():
         local_rank = int(number)

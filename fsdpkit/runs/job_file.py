@@ -52,12 +52,9 @@ def bytes_of_job(run: Path, environ: Mapping[str, str]) -> bytes:
 
 
 def table_of_job(run: Path, name: str, kind: type[Table]) -> Table:
-    """The table `[name]` of `job.json` in a run's directory, as `kind`; its defaults if absent;
-    the `array_settings` of this process's array task override that.
-
-    Raises OSError, or StorageError if the file is not the one submitted, or has values that this
-    release does not understand.
-    """
+    """The table `[name]` of `job.json` in a run's directory, as `kind`; its defaults if absent; the
+    `array_settings` of this process's array task override that. Raises OSError, or StorageError if
+    the file is not the one submitted, or has values that this release does not understand."""
     table, _ = without_unknown(kind, _table(_tables(run), name))
     try:
         return msgspec.convert(table, kind)

@@ -63,9 +63,7 @@ def end_of(file: Path, most_bytes: int) -> LogText | None:
 
 def part_from(file: Path, words: bytes, searched_bytes: int, most_bytes: int) -> LogText | None:
     """What a file holds from the last line with `words` on; None if its end has no such line.
-
-    searched_bytes: at its end, among which the line is looked for.
-    """
+    searched_bytes: at its end, among which the line is looked for."""
     try:
         with open_regular(file) as opened:
             skipped = max(0, os.fstat(opened.fileno()).st_size - searched_bytes)
@@ -102,12 +100,9 @@ def without(text: LogText, prefix: str) -> LogText:
 
 
 def newest_part(text: LogText, begins: str, ends: str, requeued: str) -> LogText:
-    """Of a file that all attempts append to, what the newest wrote.
-
-    Three regular expressions: the line that an attempt writes first, mostly; the last line of one,
-    which says something of an end but perhaps not the very end; that of one which is followed by
-    another for certain.
-    """
+    """Of a file that all attempts append to, what the newest wrote. Three regular expressions: the
+    line that an attempt writes first, mostly; the last line of one, which says something of an end
+    but perhaps not the very end; that of one which is followed by another for certain."""
     begun = [match.start() for match in re.finditer(begins, text.text, re.MULTILINE)]
     cut = begun[-1] if len(begun) > 1 else 0
     for match in re.finditer(f"(?:{ends}|{requeued}).*\n", text.text, re.MULTILINE):

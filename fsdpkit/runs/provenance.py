@@ -120,10 +120,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_provenance(paths: RunPaths) -> Provenance | None:
-    """Of the newest job of the run; None for a run of an fsdpkit that wrote none.
-
-    Raises StorageError for one that cannot be read or understood.
-    """
+    """Of the newest job of the run; None for a run of an fsdpkit that wrote none. Raises
+    StorageError for one that cannot be read or understood."""
     path = paths.provenance
     try:
         return msgspec.json.decode(read_bytes(path, DETAILS_BYTES), type=Provenance)

@@ -72,10 +72,8 @@ def rank_ends(records: Iterable[Mapping[str, Any]], launch: int) -> dict[int, Ra
 
 
 def in_words(ends: Mapping[int, RankEnd]) -> str | None:
-    """Which rank ended first, which later, and which the agents ended; None: none failed.
-
-    ends: by global rank, of any number of nodes.
-    """
+    """Which rank ended first, which later, and which the agents ended; None: none failed. ends: by
+    global rank, of any number of nodes."""
     own = sorted((e.time_s, rank, e) for rank, e in ends.items() if e.status and not e.killed)
     if not own:
         return None

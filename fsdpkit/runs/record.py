@@ -149,10 +149,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.array is None else sorted(set(tasks))
 
     def tasks_of(self, task: int | None = None) -> list[int | None]:
-        """`task` of the array alone, or without it all; `[None]` of a run that is no array.
-
-        Raises UsageError where there is no array, NotFoundError where it has no such task.
-        """
+        """`task` of the array alone, or without it all; `[None]` of a run that is no array. Raises
+        UsageError where there is no array, NotFoundError where it has no such task."""
         known = self.array_tasks
         if known is None and task is not None:
             raise UsageError(f"{self.id} is not an array: leave out --task")

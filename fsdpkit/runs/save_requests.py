@@ -64,10 +64,8 @@ def wish(task: TaskPaths) -> str | None:
 
 
 def answer(task: TaskPaths, asked: str | None, told: SaveAnswer) -> None:
-    """SaveAnswer the request that existed when the checkpoint began; None: there was none.
-
-    An answer that cannot be written is dropped: training matters more.
-    """
+    """SaveAnswer the request that existed when the checkpoint began; None: there was none. An
+    answer that cannot be written is dropped: training matters more."""
     if asked is None:
         return
     with contextlib.suppress(OSError):
@@ -93,9 +91,7 @@ def answer_to(task: TaskPaths, asked: str) -> SaveAnswer | None:
 
 def hear(task: TaskPaths, attempt: str) -> None:
     """A trainer without `checkpoints/` looks for requests from now on, in the attempt of this name.
-
-    Raises OSError.
-    """
+    Raises OSError."""
     write_atomically(task.save_heard, json.dumps({"attempt": attempt}) + "\n")
 
 

@@ -34,10 +34,8 @@ class _Left:
 
 
 def leave_when_asked(path: Path) -> None:
-    """From now on, on `SIGNAL`, write all threads' stacks to `path`; an empty file until then.
-
-    A second call for the same path does nothing. Raises OSError.
-    """
+    """From now on, on `SIGNAL`, write all threads' stacks to `path`; an empty file until then. A
+    second call for the same path does nothing. Raises OSError."""
     if _Left.path == path:
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC

@@ -151,10 +151,7 @@ def runs_of_job(job_id: str, top: Path) -> list[Path]:
 
 def find_run(run: str | os.PathLike[str], top: Path) -> Path:
     """The directory of a run given by its path, its id, the unique beginning or end of one, or the
-    number of a job of it.
-
-    Raises NotFoundError with the nearest id and where it looked.
-    """
+    number of a job of it. Raises NotFoundError with the nearest id and where it looked."""
     direct = Path(os.path.expanduser(run))
     if _is_there(RunPaths(direct).record):
         return direct.absolute()

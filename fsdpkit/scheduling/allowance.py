@@ -16,12 +16,7 @@ from fsdpkit.errors import SchedulerError
 from fsdpkit.listing import first_of
 from fsdpkit.rendering.script import Plan
 from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
-from fsdpkit.scheduling.live_limits import (
-    JOBS,
-    LiveAssociation,
-    LiveLimits,
-    LiveQos,
-)
+from fsdpkit.scheduling.live_limits import JOBS, LiveAssociation, LiveLimits, LiveQos
 from fsdpkit.scheduling.live_placement import chosen, max_memory_per_cpu_mb
 from fsdpkit.scheduling.slurm_answers import answers_for, answers_of
 
@@ -132,11 +127,9 @@ def _names_this_host(plan: Plan) -> bool:
 
 
 def allowance(asked: Request, live: LiveCluster) -> Allowance:
-    """What stands against the job, and what may delay it.
-
-    Where a plug-in of the centre's may choose for a job that names no partition or QOS
-    (JobSubmitPlugins), it never starts only if no choice is left.
-    """
+    """What stands against the job, and what may delay it. Where a plug-in of the centre's may
+    choose for a job that names no partition or QOS (JobSubmitPlugins), it never starts only if no
+    choice is left."""
     plugins = live.config.get("JobSubmitPlugins") not in (None, "", "(null)")
     against = _against(asked, live, free=False)
     never = _against(asked, live, free=True) if against and plugins else against

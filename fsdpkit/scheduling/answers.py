@@ -13,14 +13,10 @@ from fsdpkit.scheduling.environment import scrubbed
 
 
 def call(
-    argv: Sequence[str],
-    limit_s: float,
-    variables: Mapping[str, str | None] | None = None,
+    argv: Sequence[str], limit_s: float, variables: Mapping[str, str | None] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm's. variables: over this process's own; None: without it.
-
-    Raises SchedulerError if it cannot be run, subprocess.TimeoutExpired.
-    """
+    """Run a command of Slurm's. variables: over this process's own; None: without it. Raises
+    SchedulerError if it cannot be run, subprocess.TimeoutExpired."""
     environ = {**scrubbed(os.environ)[0], **(variables or {})}
     try:
         return subprocess.run(

@@ -32,9 +32,7 @@ def dependencies(
     text: str, site: LoadedSite, runs: str | os.PathLike[str] | None, array: str | None
 ) -> tuple[Dependency, ...]:
     """Of `RUN`, or of `KIND:RUN` with a run or the number of a job, several with commas between.
-
-    Raises NotFoundError for what is neither, UsageError for what the cluster cannot do.
-    """
+    Raises NotFoundError for what is neither, UsageError for what the cluster cannot do."""
     found = tuple(_one(word.strip(), site, runs) for word in text.split(","))
     profile = site.profile
     afterok = len(found) == 1 and found[0].kind == "afterok" and found[0].run_dir is not None

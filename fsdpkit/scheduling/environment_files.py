@@ -90,8 +90,6 @@ def files_of(python: PythonEnvironment, stays: Iterable[Path] = ()) -> Environme
             except StaysShared as error:
                 notes.append(str(error))
     notes += _other_editables(prefix, roots, notes)
-    if open_to_all and not os.environ.get("PYTHONNOUSERSITE"):
-        notes += _user_packages(prefix)
     return _listed(python, roots, notes)
 
 
@@ -162,14 +160,6 @@ def _other_editables(prefix: Path, roots: Sequence[_Root], notes: Sequence[str])
         near = any(p.is_relative_to(directory) or directory.is_relative_to(p) for p in followed)
         if not near and not any(note.startswith(f"{directory}") for note in notes):
             yield f"{directory} stays shared: it is imported by code of its own"
-
-
-def _user_packages(prefix: Path) -> Iterator[str]:
-    """A plain Python, and conda's, also import what `pip install --user` put into the home."""
-    for library in prefix.glob("lib/python3*"):
-        own = Path.home() / ".local" / "lib" / library.name / "site-packages"
-        if own.is_dir() and any(own.iterdir()):
-            yield f"{own} stays shared: packages installed with pip's --user"
 
 
 # ---- Their files

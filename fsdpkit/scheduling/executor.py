@@ -134,11 +134,9 @@ def job_class(client: Cluster) -> type[FsdpkitJob]:
 
 
 class FsdpkitExecutor(SlurmExecutor):
-    """Submits a script that is already rendered; every task of an array runs the same one.
-
-    folder: `<run>/submitit`. script: the text for sbatch. nodes: tasks of the job, one a node.
-    client: the cluster to submit to.
-    """
+    """Submits a script that is already rendered; every task of an array runs the same one. folder:
+    `<run>/submitit`. script: the text for sbatch. nodes: tasks of the job, one a node. client: the
+    cluster to submit to."""
 
     job_class = FsdpkitJob
 
@@ -204,11 +202,9 @@ class FsdpkitExecutor(SlurmExecutor):
     def submit_prepared(
         self, submission: utils.DelayedSubmission, array: Sequence[int] | None
     ) -> list[Job[Any]]:
-        """Write pickle and script, call sbatch, name the pickle after the job.
-
-        Before sbatch is called everything the job needs lies in the folder, so a submitter that
-        dies at any later moment leaves a whole run behind. Raises StorageError, SchedulerError.
-        """
+        """Write pickle and script, call sbatch, name the pickle after the job. Before sbatch is
+        called everything the job needs lies in the folder, so a submitter that dies at any later
+        moment leaves a whole run behind. Raises StorageError, SchedulerError."""
         folder = Path(self.folder)
         with storage_errors(folder, "written"):
             folder.parent.mkdir(parents=True, exist_ok=True)

@@ -46,10 +46,8 @@ def fit(
     queues: bool = True,
 ) -> tuple[Placement, tuple[tuple[str, str], ...]]:
     """Where the job goes on `site`, with all warnings, and the nodes it avoids, each with the why.
-
     queues: whether a scheduler is to find it a place; False: it has one. Raises UsageError or
-    ConfigError for what cannot run there.
-    """
+    ConfigError for what cannot run there."""
     resources, profile = job.spec.resources, site.profile
     check_training(job, work_dir)
     check_paths(runs, work_dir)

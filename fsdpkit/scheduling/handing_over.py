@@ -67,11 +67,9 @@ class HandedOver(NamedTuple):
 def call_scheduler(
     plan: Plan, paths: RunPaths, script: str, known: Collection[str] = ()
 ) -> HandedOver:
-    """Queue the job, and say what it is known by from now on. known: the run's other jobs.
-
-    Raises SubmissionUnconfirmed if Slurm may have the job and does not show it yet, and
-    SubmissionInterrupted on Ctrl-C.
-    """
+    """Queue the job, and say what it is known by from now on. known: the run's other jobs. Raises
+    SubmissionUnconfirmed if Slurm may have the job and does not show it yet, and
+    SubmissionInterrupted on Ctrl-C."""
     from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 
     cluster = _taker(plan)

@@ -40,11 +40,9 @@ class _Unsure(Exception):
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """What is wrong with the program `asked["script"]` or `asked["module"]`.
-
-    asked["path"]: directories that Python searches before its own. The answer is plain data; None
-    and empty: nothing is known to be wrong.
-    """
+    """What is wrong with the program `asked["script"]` or `asked["module"]`. asked["path"]:
+    directories that Python searches before its own. The answer is plain data; None and empty:
+    nothing is known to be wrong."""
     reading = _Reading(asked["path"])
     problem = None
     try:

@@ -43,10 +43,8 @@ def check_environment(job: LoadedJob, site: LoadedSite) -> None:
 
 
 def what_is_handed_on(job: LoadedJob, conf: Mapping[str, str]) -> list[str]:
-    """Limits of this shell that would end the job's processes, where Slurm hands them on.
-
-    conf: the cluster's settings, as far as they are known (slurm.conf, PropagateResourceLimits).
-    """
+    """Limits of this shell that would end the job's processes, where Slurm hands them on. conf: the
+    cluster's settings, as far as they are known (slurm.conf, PropagateResourceLimits)."""
     import resource  # only Unix has it
 
     handed = conf.get("PropagateResourceLimits") or "ALL"
@@ -149,10 +147,8 @@ def _check_passed(job: LoadedJob) -> None:
 
 
 def _check_torch(job: LoadedJob, site: LoadedSite) -> None:
-    """Refuse an environment without a torch that nodes would take, if the job uses this one.
-
-    Raises ConfigError.
-    """
+    """Refuse an environment without a torch that nodes would take, if the job uses this one. Raises
+    ConfigError."""
     from fsdpkit.launching.torch_release import problem_here
 
     if python_of(job, site) != Path(sys.executable):

@@ -58,10 +58,8 @@ class JobMark:
     @classmethod
     def of(cls, directory: Path, comment: str) -> JobMark:
         """Of a job whose records lie in `directory`, which is its owner's. Raises SchedulerError.
-
         An administrator acts on another's job so, too; whether they may is Slurm's to say. A link
-        that somebody made to another's directory stands for neither's job.
-        """
+        that somebody made to another's directory stands for neither's job."""
         try:
             owner, link = os.stat(directory).st_uid, os.lstat(directory).st_uid
         except OSError as error:

@@ -43,11 +43,7 @@ Watching = Callable[[Run], AbstractContextManager[Callable[[JobState | None], ob
 
 
 def start_kept(
-    hold: Run,
-    watching: Watching,
-    result_mb: int = 1000,
-    sets: Sequence[str] = (),
-    **options: Any,
+    hold: Run, watching: Watching, result_mb: int = 1000, sets: Sequence[str] = (), **options: Any
 ) -> KeptRanks:
     """Start ranks on a hold, which stay. Raises what `submit_function` raises."""
     secret, idle_s = os.urandom(_SECRET_BYTES), _OF_IDLE * idle_s_of(hold)

@@ -23,14 +23,7 @@ from fsdpkit.scheduling.asking import UNHEARD_S, Pace
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
 from fsdpkit.scheduling.job_mark import MarkedJob, comment, mark_of_job
 from fsdpkit.scheduling.outcome import settle_s
-from fsdpkit.scheduling.run_states import (
-    Standing,
-    States,
-    awaited,
-    confirmed,
-    decisive,
-    standings,
-)
+from fsdpkit.scheduling.run_states import Standing, States, awaited, confirmed, decisive, standings
 from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:

@@ -121,8 +121,10 @@ def pack_for(plan: Plan, paths: RunPaths) -> None:
         _log.info("stage.environment: %s", note)
     if found.path is not None:
         link_pack(found.path, paths.dir)
-        how = "packed" if found.made else "packed before"
-        _log.info("the environment is %s: %s", how, format_bytes(found.bytes))
+        how = "packed the environment" if found.made else "the environment was packed before"
+        _log.info("%s: %s", how, format_bytes(found.bytes))
+    else:
+        _log.info("the job runs from the shared environment")
 
 
 def link_pack(pack: Path, run_dir: Path) -> None:

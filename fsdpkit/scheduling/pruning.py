@@ -83,9 +83,7 @@ class PrunedRun:
 
 def survey(directories: Sequence[Path], top: Path) -> list[Holding]:
     """What these runs hold, the largest first; `top` is searched for jobs that need checkpoints.
-
-    Asks the scheduler once. Raises StorageError if `top` cannot be read.
-    """
+    Asks the scheduler once. Raises StorageError if `top` cannot be read."""
     records: dict[Path, RunRecord] = {}
     refused: dict[Path, str] = {}
     for directory in directories:
@@ -106,9 +104,7 @@ def survey(directories: Sequence[Path], top: Path) -> list[Holding]:
 
 def prune(holding: Holding, report: Report | None = None) -> PrunedRun:
     """Delete the run's spare checkpoints, once the ones that stay were read to the last byte.
-
-    Whatever speaks against it meanwhile is the answer's `problem`, and nothing more is deleted.
-    """
+    Whatever speaks against it meanwhile is the answer's `problem`, and nothing more is deleted."""
     try:
         spare = _still_spare(holding, report)
         before = load(holding.dir)
@@ -216,9 +212,7 @@ def _is_own_directory(path: Path) -> bool:
 
 def _divided(place: Path, needed: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """What stays and what may go of the checkpoints in one directory. Without a whole one all stay.
-
-    Raises StorageError for one that cannot be read just now, ConfigError for another format.
-    """
+    Raises StorageError for one that cannot be read just now, ConfigError for another format."""
     found = [path for path in checkpoints_in(place) if _is_own_directory(path)]
     whole = next((path for path in reversed(found) if _looks_whole(path)), None)
     if whole is None:

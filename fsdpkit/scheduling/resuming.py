@@ -26,12 +26,7 @@ from fsdpkit.config.site import LoadedSite, site_on_record
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import Consent
 from fsdpkit.config.units import parse_array
-from fsdpkit.errors import (
-    FsdpkitError,
-    SubmissionInterrupted,
-    UsageError,
-    storage_errors,
-)
+from fsdpkit.errors import FsdpkitError, SubmissionInterrupted, UsageError, storage_errors
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
 from fsdpkit.runs.job_ids import job_of, task_of
@@ -251,10 +246,8 @@ def _first_attempt(run: OpenRun, site: LoadedSite, ahead: Sequence[str]) -> int:
 
 def submit_resume(run: AnyRun, plan: Plan, consent: Consent | None = None) -> AnyRun:
     """Give the run its next job. Raises UsageError if somebody else was faster, ConfigError,
-    StorageError, SchedulerError; then the run is what it was.
-
-    consent: to what strangers could have written of the plan; None: to nothing of it.
-    """
+    StorageError, SchedulerError; then the run is what it was. consent: to what strangers could have
+    written of the plan; None: to nothing of it."""
     from fsdpkit.scheduling.compiled_templates import compiled_templates
 
     refuse_before_queueing(plan, run.dir.parent, consent)
@@ -401,11 +394,9 @@ def jobs_ahead(run: OpenRun, standing: Standing) -> list[str]:
 
 
 def _forgotten(run: OpenRun, standing: Standing, job_id: str) -> bool:
-    """Whether the scheduler answers that it knows no such job, and no node is at work on it.
-
-    A cluster of the same name may know it. Raises UsageError for a run whose nodes still write, and
-    for one that may still wait there.
-    """
+    """Whether the scheduler answers that it knows no such job, and no node is at work on it. A
+    cluster of the same name may know it. Raises UsageError for a run whose nodes still write, and
+    for one that may still wait there."""
     if not run.client().forgot(run.marked(job_id)):
         return False
     mine = [i for i in standing.states if job_of(i) == job_id]
@@ -424,10 +415,8 @@ def _forgotten(run: OpenRun, standing: Standing, job_id: str) -> bool:
 
 
 def release_held(run: OpenRun) -> list[str]:
-    """Release the jobs, or array tasks, of the run that wait for that; their ids.
-
-    Raises SchedulerError where Slurm refuses.
-    """
+    """Release the jobs, or array tasks, of the run that wait for that; their ids. Raises
+    SchedulerError where Slurm refuses."""
     states = run.states()
     held = [job_id for job_id, state in states.items() if state is not None and state.held]
     for job_id in held:

@@ -17,10 +17,8 @@ from fsdpkit.scheduling.states import JobState
 
 
 def returned(run: OpenRun) -> list[Any]:
-    """What each rank returned, by rank; waits for the end.
-
-    Raises FunctionError if one did not, UsageError if the run is not of a function, StorageError.
-    """
+    """What each rank returned, by rank; waits for the end. Raises FunctionError if one did not,
+    UsageError if the run is not of a function, StorageError."""
     if not run.paths.call.exists():
         raise UsageError(f"run {run.id} was not started by fsdpkit.run: it returns nothing")
     return results_of(run, run.wait())

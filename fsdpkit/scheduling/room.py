@@ -78,10 +78,7 @@ def _gb(size: float) -> str:
 
 def check_needed(job: LoadedJob, work_dir: Path, *, elsewhere: bool) -> list[str]:
     """What to know of the files that the job names. Raises ConfigError for one of `files.needs`
-    that is not there or cannot be read.
-
-    elsewhere: the job runs on other machines than this one.
-    """
+    that is not there or cannot be read. elsewhere: the job runs on other machines than this one."""
     named = [work_dir / os.path.expanduser(text) for text in job.on_disk.needs]
     for path in named:
         if (why := why_not_read(path)) is not None:

@@ -149,10 +149,7 @@ def confirmed(paths: RunPaths, record: RunRecord, jobs: Mapping[str, str]) -> Ru
     else:
         found = msgspec.structs.replace(record, state="submitted", job_id=job_id)
     # Whoever changes the run at this moment will write down the same.
-    with (
-        contextlib.suppress(StorageError, NotFoundError),
-        changing(paths, patience_s=0) as now,
-    ):
+    with contextlib.suppress(StorageError, NotFoundError), changing(paths, patience_s=0) as now:
         if now == record:
             save(paths, found)
     return found
@@ -193,10 +190,7 @@ def _put_on_record(
     if [settled(job, known, whole=whole) for job in record.jobs] == record.jobs:
         return
     # Somebody else's run, a full disk, or a run that is being resumed: asked for again next time.
-    with (
-        contextlib.suppress(StorageError, NotFoundError),
-        changing(paths, patience_s=0) as now,
-    ):
+    with contextlib.suppress(StorageError, NotFoundError), changing(paths, patience_s=0) as now:
         jobs = [settled(job, known, whole=whole) for job in now.jobs]
         save(paths, now.with_jobs(jobs, resuming=now.resuming))
 

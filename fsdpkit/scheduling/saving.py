@@ -97,11 +97,9 @@ class SaveRequest:
 
 
 def request_checkpoints(run: OpenRun, array_task: int | None = None) -> list[SaveRequest]:
-    """Ask what runs of `run`, or of one task of its array, to save and go on.
-
-    Raises UsageError when it is pending or has ended, SchedulerError when nobody can say, or when
-    nothing in it has opened its checkpoints; StorageError when the request cannot be written.
-    """
+    """Ask what runs of `run`, or of one task of its array, to save and go on. Raises UsageError
+    when it is pending or has ended, SchedulerError when nobody can say, or when nothing in it has
+    opened its checkpoints; StorageError when the request cannot be written."""
     what_then = functools.partial(_nothing_runs, run, array_task)
     return [_request(run, *found) for found in running_jobs(run, array_task, what_then)]
 

@@ -16,11 +16,9 @@ class SbatchAnswer:
 
 
 def parse_sbatch(text: str) -> SbatchAnswer | None:
-    """The job in sbatch's output: a line of `--parsable`, else a wrapper's usual sentence.
-
-    Lines that a site prints around it ("this job 2 nodes charged…") are not mistaken for it. None
-    if there is no such line, or if several differ: one of them may count something else.
-    """
+    """The job in sbatch's output: a line of `--parsable`, else a wrapper's usual sentence. Lines
+    that a site prints around it ("this job 2 nodes charged…") are not mistaken for it. None if
+    there is no such line, or if several differ: one of them may count something else."""
     lines = [line.strip() for line in text.splitlines()]
     for form in (_PARSABLE, _SENTENCE):
         found = {SbatchAnswer(m[1], m[2]) for line in lines if (m := form.fullmatch(line))}

@@ -76,10 +76,8 @@ def visit_of(
     *,
     terminal: bool,
 ) -> Visit:
-    """The visit to one node; without a command, a shell.
-
-    terminal: the command gets one of its own. Raises SchedulerError.
-    """
+    """The visit to one node; without a command, a shell. terminal: the command gets one of its own.
+    Raises SchedulerError."""
     if node.pid is None or not _NAME.fullmatch(node.name):
         raise SchedulerError(f"the agent of node {node.number} of {visited.run.id} left no address")
     prompt = f"[{visited.run.id} {node.name}] \\w \\$ "
@@ -94,10 +92,8 @@ def visit_of(
 def _step(
     visited: Visited, node: NodeStory, environ: Mapping[str, str], *, terminal: bool
 ) -> list[str]:
-    """srun's part: one task that shares all that the job has on the node.
-
-    Source: srun(1), --overlap. Without --exact the step sees all of the job's CPUs there.
-    """
+    """srun's part: one task that shares all that the job has on the node. Source: srun(1),
+    --overlap. Without --exact the step sees all of the job's CPUs there."""
     visited.run.client().confirm(visited.run.marked(visited.job_id))
     cluster = visited.run.record.cluster
     passed = ",".join(name for name in _PASSED if name in environ)
@@ -113,10 +109,8 @@ def _step(
 
 
 def _number(visited: Visited) -> str:
-    """The job's own number, which a task of an array has, too; srun knows no `12_3`.
-
-    Raises SchedulerError.
-    """
+    """The job's own number, which a task of an array has, too; srun knows no `12_3`. Raises
+    SchedulerError."""
     if visited.job_id.isdecimal():
         return visited.job_id
     details = visited.run.client().details(visited.run.marked(visited.job_id), Round())

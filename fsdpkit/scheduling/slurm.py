@@ -59,9 +59,7 @@ _SINGLY = 5
 
 class Round:
     """One round of questions: they share a time limit, and what was silent once is not asked again.
-
-    `unread` says of each source that gave no answer why, for a person.
-    """
+    `unread` says of each source that gave no answer why, for a person."""
 
     def __init__(self, limit_s: float = _QUERY_TIMEOUT_S) -> None:
         self._deadline = time.monotonic() + limit_s
@@ -289,9 +287,7 @@ class SlurmClient:
 
     def exclude(self, job: MarkedJob, nodes: Sequence[str]) -> None:
         """Let a queued job exclude these nodes and no others. Raises SchedulerError, as `confirm`.
-
-        Its id may name those of its tasks that wait: `12_[0-3]`.
-        """
+        Its id may name those of its tasks that wait: `12_[0-3]`."""
         if not _QUEUED.fullmatch(job.id):
             raise SchedulerError(f"{job.id[:80]!r} is not a job id")
         self.confirm(replace(job, id=job_of(job.id)))

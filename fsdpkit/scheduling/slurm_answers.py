@@ -224,9 +224,7 @@ def answers_for(profile: SiteProfile) -> SlurmAnswers | None:
 
 def wants_expediting(job: LoadedJob, profile: SiteProfile) -> bool:
     """Whether the job is to come back at once, and before others, when Slurm loses its head node.
-
-    Slurm otherwise lets it wait for two minutes and then in the queue, like any other job.
-    """
+    Slurm otherwise lets it wait for two minutes and then in the queue, like any other job."""
     if profile.policy.requeue is False or not job.may_requeue:
         return False
     if job.spec.retry.on_node_failure == "stop" or profile.slurm.flavour == "psslurm":

@@ -33,11 +33,8 @@ _MOST_FILES = 100_000
 
 
 def read_tree(plan: Plan, runs: Path) -> WorkTreeFiles:
-    """What a snapshot of the job's work tree copies, but nothing of `runs`.
-
-    Raises UsageError where git does not answer, for a script that lies elsewhere, and for more
-    than `source.limit_mb`.
-    """
+    """What a snapshot of the job's work tree copies, but nothing of `runs`. Raises UsageError where
+    git does not answer, for a script that lies elsewhere, and for more than `source.limit_mb`."""
     entry, limit_mb = plan.job.entry, plan.job.source.limit_mb
     top = top_of(plan.work_dir)
     if entry.name == str(entry.file) and not entry.path.is_relative_to(top):

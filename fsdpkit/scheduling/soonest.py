@@ -50,9 +50,7 @@ Lasts = Callable[[Plan], Span | None]
 
 def starts(request: submission.SubmitRequest, lasts: Lasts) -> list[PartitionStart]:
     """The job in each partition, the one that ends first at the top, those without an answer last.
-
-    Raises UsageError where there is nothing to ask, SchedulerError where Slurm does not answer.
-    """
+    Raises UsageError where there is nothing to ask, SchedulerError where Slurm does not answer."""
     site, _, job = submission.asked_for(request)
     if (answers := answers_for(site.profile)) is None:
         raise UsageError(f"--soonest asks Slurm, and this is no login node of {site.profile.title}")

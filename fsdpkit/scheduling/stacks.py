@@ -49,10 +49,8 @@ class StacksAnswer:
 
 
 def ask_for_stacks(visited: Visited, wait_s: float = WAIT_S) -> StacksAnswer:
-    """Where the ranks of all nodes are; returns as soon as all have answered.
-
-    Raises StorageError where the request cannot be written.
-    """
+    """Where the ranks of all nodes are; returns as soon as all have answered. Raises StorageError
+    where the request cannot be written."""
     task, paths = visited.task, visited.attempt.paths
     with storage_errors(task.stacks_requested, "written"):
         asked = ask(task)

@@ -4,11 +4,10 @@ data that is not there or has no room on a node."""
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice, takewhile
 from pathlib import Path
 
 from fsdpkit.config import assets
@@ -52,9 +51,9 @@ def _no_place(site: LoadedSite) -> str:
     own = assets.user_dir() / "site" / "profiles" / f"{site.id}.toml"
     where = own if site.id in assets.available("site") else site.files[-1]
     return (
-        f"the profile of {site.profile.title} does not say where the nodes' own disk is "
-        "(storage.local), and it is not guessed: look into the centre's manual, then write\n"
-        f'[storage]\nlocal = "$TMPDIR"    # or what it is there\ninto {where}'
+        f"the profile {site.id} does not say where a node's own disk is (storage.local), and "
+        f"fsdpkit does not guess: look it up in the centre's manual, and write into {where}\n"
+        '[storage]\nlocal = "$TMPDIR"    # or what it is there'
     )
 
 
@@ -99,41 +98,31 @@ def _room(
     job: LoadedJob, profile: SiteProfile, items: Iterable[StagedItem], room_gb: float
 ) -> list[str]:
     """Raises ConfigError if there is less of it on a node than the data certainly needs."""
-    size, until_s, counted = 0, time.monotonic() + _LONGEST_S, True
-    for number, more in enumerate(chain.from_iterable(_sizes(item) for item in items)):
-        size += more
-        if number >= _MOST_ENTRIES or time.monotonic() > until_s:
-            counted = False
-            break
+    until_s, sizes = time.monotonic() + _LONGEST_S, chain.from_iterable(map(_sizes, items))
+    counted = takewhile(lambda _: time.monotonic() < until_s, islice(sizes, _MOST_ENTRIES))
     nodes = job.spec.resources.nodes if job.spec.staged.share == "sharded" else 1
-    takes_gb = size / nodes / _GB
+    takes_gb = sum(counted) / nodes / _GB
+    least = "" if next(sizes, None) is None else "at least "
     if takes_gb > room_gb:
-        least = "" if counted else "at least "
         raise ConfigError(
-            f"job {job.spec.name}: stage.data takes {least}{takes_gb:,.1f} GB of each node's disk, "
+            f"job {job.spec.name}: stage.data takes {least}{takes_gb:,.3g} GB of each node's disk, "
             f"and a job has {room_gb:g} GB there on {profile.title} (storage.local_gb): copy "
             'less, or share = "sharded" on more nodes'
         )
-    if not counted:
-        return [
-            f"stage.data was not counted to the end ({takes_gb:,.1f} GB by then): whether it fits "
-            f"the {room_gb:g} GB of a node's disk is seen there"
-        ]
-    return []
+    if not least:
+        return []
+    return [
+        f"stage.data takes {least}{takes_gb:,.3g} of the {room_gb:g} GB on each node's disk: it "
+        "has too many files to count before the job runs"
+    ]
 
 
 def _sizes(item: StagedItem) -> Iterator[int]:
-    """Bytes of each file; 0 for what is none. Links in directories are not followed."""
+    """Bytes of each file. Links in directories are not followed."""
     for path in _found(item):
-        waiting = [path]
         with suppress(OSError):
-            if not stat.S_ISDIR((named := os.stat(path)).st_mode):
-                waiting = []
-                yield named.st_size
-        while waiting:
-            with suppress(OSError), os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    plain = entry.is_file(follow_symlinks=False)
-                    yield entry.stat(follow_symlinks=False).st_size if plain else 0
+            yield os.path.isfile(path) * os.path.getsize(path)
+        for directory, _, names in os.walk(path):
+            for name in names:
+                with suppress(OSError):  # it is gone
+                    yield os.lstat(os.path.join(directory, name)).st_size

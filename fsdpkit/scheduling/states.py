@@ -180,12 +180,9 @@ class JobState:
 
 
 def decided(known: JobState | None, told: JobState) -> JobState:
-    """Which of two sources' words counts, `known` from the one that was asked first.
-
-    squeue knows a job sooner, and why it waited; of its end only the others know the exit code and
-    who cancelled it. An end without an exit code is believed no longer once slurmctld (scontrol)
-    has spoken.
-    """
+    """Which of two sources' words counts, `known` from the one that was asked first. squeue knows a
+    job sooner, and why it waited; of its end only the others know the exit code and who cancelled
+    it. An end without an exit code is believed no longer once slurmctld (scontrol) has spoken."""
     if known is None:
         return told
     if known.phase != "ended" or known.exit_code is not None:

@@ -43,12 +43,9 @@ class Visited:
 
 
 def running(run: OpenRun, array_task: int | None = None) -> Visited:
-    """What runs of `run`, or of one task of its array.
-
-    Raises NotFoundError for a task that it has not; UsageError if it is another user's, pending or
-    over, or if several tasks run and none is named; SchedulerError when nobody can say whether it
-    runs, or when its agents are not there.
-    """
+    """What runs of `run`, or of one task of its array. Raises NotFoundError for a task that it has
+    not; UsageError if it is another user's, pending or over, or if several tasks run and none is
+    named; SchedulerError when nobody can say whether it runs, or when its agents are not there."""
     found = running_jobs(run, array_task, lambda _: "it has no nodes to inspect")
     if len(found) > 1:
         tasks = ", ".join(str(number) for _, number in found)

@@ -44,10 +44,8 @@ class SaveOrder(NamedTuple):
 
 
 class Wishes:
-    """What is asked of this run's trainer; of one process, to be made once.
-
-    saves: whether what it saves can be gone on from, so that it answers requests to save.
-    """
+    """What is asked of this run's trainer; of one process, to be made once. saves: whether what it
+    saves can be gone on from, so that it answers requests to save."""
 
     def __init__(self, saves: bool = True) -> None:
         self._saves = saves

@@ -69,10 +69,8 @@ def stop_requested() -> bool:
 
 
 class StopVotes:
-    """Each rank's yes or no to a few questions; the answer is yes once any rank says so.
-
-    On GPUs the answer is that of the call before, so that the host need not wait.
-    """
+    """Each rank's yes or no to a few questions; the answer is yes once any rank says so. On GPUs
+    the answer is that of the call before, so that the host need not wait."""
 
     def __init__(self) -> None:
         self._before: tuple[torch.Tensor, torch.cuda.Event] | None = None

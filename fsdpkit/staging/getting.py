@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 LISTED = ".staged.json"
 _PREFIX = "prefix"
 """The fact that an environment's pack has."""
-_TELL_S = 1.0
+_TELL_S, _HEAR_S = 1.0, 10.0
 
 
 class HubPlace(NamedTuple):
@@ -131,7 +131,8 @@ class _Part:
         self._trees: list[StagedTree] = []
         """In the same order on all nodes."""
         self._link: HubLink | None = None
-        self._over = threading.Event()
+        self._over, self._news = threading.Event(), threading.Event()
+        self._writing: threading.Thread | None = None
         self._state, self._why = "copying", ""
 
     @property
@@ -151,7 +152,7 @@ class _Part:
 
     def get(self) -> None:
         """Raises StageError."""
-        self._at_end.callback(self._over.set)
+        self._at_end.callback(self._write_no_more)
         hub = None
         try:
             if self._place.meeting is None:
@@ -167,7 +168,7 @@ class _Part:
         except StageError as error:
             self.tell("failed", str(error))
             if hub is not None:
-                hub.fail(error)
+                _tell_all(hub, error, self._place.nodes)
             raise
 
     def leave(self, _kind: object, error: BaseException | None, _trace: object) -> None:
@@ -184,23 +185,24 @@ class _Part:
         """Meet the other nodes; returns the hub where this is the first node."""
         place, hub = self._place, None
         server = BlockServer(meeting.keys, place.number, self._growing)
+        port = server.open("")
         self._at_end.callback(server.close)
         self._link = HubLink(meeting.keys, place.number, place.name, meeting.hub)
         self._at_end.callback(self._link.close)
         if place.number == 0:
             hub = Hub(meeting.keys, place.nodes, *meeting.hub)
-            self._at_end.callback(hub.close)
             hub.open()
+            self._at_end.callback(hub.close)
             try:
                 self._read_lists()
                 # Before others hear of them: on a disk that nodes share, the first one fills.
                 for tree in self._trees:
                     tree.begin()
             except StageError as error:
-                hub.fail(error)
+                _tell_all(hub, error, self._place.nodes)
                 raise
             hub.offer([tree.manifest.encode() for tree in self._trees])
-        for each in self._link.hello(server.open("")):
+        for each in self._link.hello(port):
             if place.number:
                 self._want(Manifest.decode(each), None)
         if self._asked.share == "sharded":
@@ -220,8 +222,10 @@ class _Part:
         if self._asked.share == "each" or self._place.meeting is None:
             self._list_data()
         files = sum(tree.manifest.files for tree in self._trees)
-        where = f"the disks of {self._place.nodes} nodes"
-        self._say(f"copying {gigabytes(self.size)} in {files} files to {where}")
+        nodes = self._place.nodes
+        where = f"the disks of {nodes} nodes" if nodes > 1 else "the disk of its node"
+        what = f" {gigabytes(self.size)} in {files} files" if self._trees else " each node's part"
+        self._say(f"copying{what} to {where}")
 
     def _list_environment(self) -> None:
         try:
@@ -286,14 +290,24 @@ class _Part:
         kinds = [kind for kind in ("environment", "data") if getattr(self._asked, kind)]
         told = hub.progress if hub is not None else lambda: {0: self.progress()}
         file = ProgressFile(self._place.progress, self.size, files, kinds, self._place.nodes)
-        args = [told, self._over, self._say]
-        threading.Thread(target=file.keep, args=args, daemon=True).start()
+        args = [told, self._over, self._news, self._say]
+        self._writing = threading.Thread(target=file.keep, args=args, daemon=True)
+        self._writing.start()
+
+    def _write_no_more(self) -> None:
+        """After a last time, which tells how far the others are now."""
+        self._over.set()
+        self._news.set()
+        if self._writing is not None:
+            self._writing.join(_TELL_S)
 
     def tell(self, state: str, why: str = "") -> None:
         """Let the first node know how far this one is."""
         self._state, self._why = state, why
         if self._link is not None:
             self._link.tell(self.done, state, why, self.reused)
+        if state != "copying":
+            self._news.set()
 
     def progress(self) -> NodeProgress:
         """How far this node is."""
@@ -306,6 +320,17 @@ class _Part:
                 self.tell("copying")
 
 
+def _tell_all(hub: Hub, error: StageError, nodes: int) -> None:
+    """Why nothing more is copied; who has not come yet has some seconds to hear it."""
+    hub.fail(error)
+    until_s = time.monotonic() + _HEAR_S
+    while time.monotonic() < until_s:
+        others = [each for number, each in hub.progress().items() if number]
+        if len(others) >= nodes - 1 and not any(e.here and e.state == "copying" for e in others):
+            break
+        time.sleep(0.1)
+
+
 def _parts(text: str) -> tuple[str, str]:
     """The name and the pattern of `NAME=PATTERN`, which is a whole path."""
     name, _, pattern = text.partition("=/")
@@ -314,4 +339,4 @@ def _parts(text: str) -> tuple[str, str]:
 
 def gigabytes(size: int) -> str:
     """For people."""
-    return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.2f} MB"
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"

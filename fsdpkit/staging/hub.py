@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from fsdpkit.staging.port import Address, Line, StagePort
 from fsdpkit.staging.wire import HUB, StageKeys, StrangeError
 
 _CHILDREN = 2
+_HEAR_S, _LOOK_S = 5.0, 0.05
 _WAIT_S = 5.0
 """A node that has to wait for an answer hears so this often."""
 
@@ -102,7 +104,15 @@ class Hub:
         }
 
     def close(self) -> None:
+        """Answer no more. If it failed, nodes that copy have some seconds to hear why."""
+        until_s = time.monotonic() + _HEAR_S
+        while self._failed and self._has_copying() and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
         self._port.close()
+
+    def _has_copying(self) -> bool:
+        others = [each for node, each in list(self._members.items()) if node]
+        return any(each.line is not None and each.state == "copying" for each in others)
 
     def _serve(self, line: Line) -> None:
         if line.node >= self._nodes:

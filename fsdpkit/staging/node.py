@@ -3,7 +3,7 @@
     get SHELL WORDS…    copy what the words name. Prints three lines: the process that stays to hand
                         on what this node has, the directory that the job's program sees, and the
                         copy of its environment (or nothing). On failure: the cause, and why.
-    end SERVER WORDS…   copy results back, end that process, and clean up.
+    end SERVER WORDS…   copy results back, and end that process, which cleans up.
     try WORDS…          nothing, where this Python can do it.
 
 The first node reads the shared file system; the others get it from one another.
@@ -34,6 +34,8 @@ from fsdpkit.staging.manifest import StageError
 FAILED, _INTERRUPTED = 78, 128 + signal.SIGTERM
 _LOOK_S = 1.0
 _GONE_S, _FOREVER_S = 10.0, 86400.0 * 30
+_BEGIN_S, _BACK_S = 20.0, 600.0
+"""How long nodes wait for one another at the end: to begin to copy back, and to do it."""
 
 
 def main() -> NoReturn:
@@ -90,7 +92,8 @@ def _stay(asked: argparse.Namespace, shell: int, told: socket.socket) -> NoRetur
         os.dup2(null, 1)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, _interrupted)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupted)
         threading.Thread(target=_end_with, args=[shell], daemon=True).start()
         with contextlib.ExitStack() as at_end:
             answer = get(asked, Place.of(os.environ), at_end, say)
@@ -111,7 +114,8 @@ def _stay(asked: argparse.Namespace, shell: int, told: socket.socket) -> NoRetur
 
 
 def _interrupted(*_signal: object) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # one is enough
     sys.exit()
 
 
@@ -144,16 +148,19 @@ def _wait_for(process: int, seconds: float = _FOREVER_S) -> None:
 def _end(asked: argparse.Namespace, server: int) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # time is left until Slurm's SIGKILL
     place, stage = Place.of(os.environ), Path(os.environ["FSDPKIT_STAGE"])
-    busy = place.attempt / f".stage-end-{place.number}"  # the job's shell waits while it is there
+    ends = place.attempt / ".stage-end"
+    busy = ends / f"{place.number}-now"  # the job's shell waits while it is there
     with contextlib.suppress(OSError):
+        ends.mkdir(mode=0o700, exist_ok=True)
         busy.touch(0o600)
     try:
         for words in bringing_back.bring_back(stage, asked.back, place.back):
             say(f"{place.name}: {words}")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(server, signal.SIGKILL)
-            _wait_for(server, _GONE_S)
         trees = json.loads((stage / LISTED).read_text(encoding="utf-8"))["trees"]
+        with contextlib.suppress(ProcessLookupError):
+            for number in (signal.SIGHUP, signal.SIGKILL):
+                os.kill(server, number)
+                _wait_for(server, _GONE_S)
         store = StageStore.open(asked.local)
         store.remove_job(place.job)
         for name in [] if asked.kept_h or place.held else trees:
@@ -162,5 +169,25 @@ def _end(asked: argparse.Namespace, server: int) -> int:
         say(f"{place.name}: {error}")
     finally:
         with contextlib.suppress(OSError):
-            busy.unlink()
+            busy.replace(ends / f"{place.number}-over")
+    if asked.back:
+        with contextlib.suppress(OSError):
+            _wait_for_others(ends, place.nodes)
     return 0
+
+
+def _wait_for_others(ends: Path, nodes: int) -> None:
+    """Slurm ends the other nodes' parts once one has failed: let them copy back what they have.
+
+    Raises OSError.
+    """
+    now_s = time.monotonic()
+    last_s, until_s = now_s + _BACK_S, now_s + _BEGIN_S
+    while now_s < min(last_s, until_s):
+        kinds = [each.rpartition("-")[2] for each in os.listdir(ends)]
+        if kinds.count("over") >= nodes:
+            return
+        if "now" in kinds:
+            until_s = now_s + _BEGIN_S
+        time.sleep(max(_LOOK_S, nodes / 256))
+        now_s = time.monotonic()

@@ -32,9 +32,10 @@ class ProgressFile:
         self,
         progress: Callable[[], Mapping[int, NodeProgress]],
         over: threading.Event,
+        news: threading.Event,
         say: Callable[[str], None],
     ) -> None:
-        """Write it until every node has all, or nothing more is to come."""
+        """Write it until every node has all, or nothing more is to come. news: of this node."""
         every_s = max(_WRITE_S, self._nodes / _NODES_A_SECOND)
         said_s, last = self._began_s, False
         while not last:
@@ -49,7 +50,8 @@ class ProgressFile:
                 said_s = now_s
                 say(self._in_words(told, now_s))
             if not last:
-                over.wait(every_s if now_s - self._began_s > every_s else every_s / 4)
+                news.wait(every_s if now_s - self._began_s > every_s else every_s / 4)
+                news.clear()
 
     def _write(self, told: Mapping[int, NodeProgress], now_s: float, ended: bool) -> None:
         nodes = {

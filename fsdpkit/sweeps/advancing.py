@@ -133,10 +133,8 @@ def _go_on(
 def follow(
     paths: SweepPaths, record: SweepRecord, number: int, rung: int, run: Run, plan: Plan
 ) -> SweepRecord:
-    """Queue the small job that decides who goes on into `rung`, behind the run's newest job.
-
-    Where that cannot be, the trials train all the same; the error says how to go on by hand.
-    """
+    """Queue the small job that decides who goes on into `rung`, behind the run's newest job. Where
+    that cannot be, the trials train all the same; the error says how to go on by hand."""
     if not run.client().chains or run.job_id is None:
         return record
     try:

@@ -24,10 +24,8 @@ def ask(
     *,
     highest: bool,
 ) -> list[Settings]:
-    """Settings for these trials, after what came out of those that are `done`.
-
-    Raises ConfigError without Optuna, or what the sampler needs beside it.
-    """
+    """Settings for these trials, after what came out of those that are `done`. Raises ConfigError
+    without Optuna, or what the sampler needs beside it."""
     sampler = _sampler(name, seed + trials.start)
     import optuna
 

@@ -1,19 +1,32 @@
-"""A sweep as one HTML file that needs nothing else, drawn and styled as a run's report."""
+"""A sweep as one HTML file that needs nothing else, drawn and styled as a run's report: its trials
+as parallel coordinates, and how much each setting had to do with what came out.
+
+That goes by ranks, so that neither the scale of a setting nor that of the metric matters, and a
+trial that blew up counts as the worst, not as a thousand: of numbers Spearman's rank correlation
+(Spearman 1904), of a choice the correlation ratio of the ranks (Fisher's eta). Both see one setting
+at a time, and the first only what rises or falls throughout: a best value amid a range hides.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
 
 from fsdpkit import __version__
 from fsdpkit.config.array_tasks import text
+from fsdpkit.config.fields import Scalar
 from fsdpkit.reporting.report.page import rendered
-from fsdpkit.reporting.scales import moment, number, zone_name
+from fsdpkit.reporting.report.plots import WIDTH, frame, stretched
+from fsdpkit.reporting.scales import Axis, linear, logarithmic, moment, number, zone_name
+from fsdpkit.reporting.series import Floats
 from fsdpkit.runs.record import now_s
-from fsdpkit.sweeps.importance import LEAST, importances
-from fsdpkit.sweeps.parallel import MOST_AXES, parallel
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions
 from fsdpkit.sweeps.results import Result, best
-from fsdpkit.sweeps.space import Settings, parameters
+from fsdpkit.sweeps.space import Settings, SweptParameter, parameters
 from fsdpkit.sweeps.table import in_a_line, in_order, rows, short
 
 
@@ -74,3 +87,155 @@ def page(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> str
             "version": __version__,
         },
     )
+
+
+_TOP, _BELOW = 38, 8
+_ROWS = (12, 28)
+"""Names stand in two rows, so that long ones do not meet on a narrow screen."""
+_SHOWN = 0.25
+"""The share of the trials, the best ones, whose lines stand out."""
+MOST_AXES = 12
+
+
+def parallel(
+    space: Sequence[SweptParameter], trials: Sequence[Result], metric: str, height: int = 300
+) -> Markup:
+    """`<svg>`; trials: those with a value, the best first."""
+    shown = list(space[: MOST_AXES - 1])
+    values = [one.value for one in trials if one.value is not None]
+    low, high = min(values), max(values)
+    last = logarithmic(low, high) if low > 0 and high > 8 * low else linear(low, high)
+    axes = [(_name(one.key), _ticks(one)) for one in shown]
+    axes.append((metric, [(last.fraction(v), label) for v, label in last.ticks]))
+    foremost = max(1, round(_SHOWN * len(trials)))
+    lines = [
+        _line(one, shown, last, height, best=place == 0, fore=place < foremost)
+        for place, one in reversed(list(enumerate(trials)))  # the best is drawn over the others
+    ]
+    names = Markup("").join(_axis(k, len(axes), *axis, height) for k, axis in enumerate(axes))
+    drawn = Markup('<svg y="{}" overflow="visible">{}</svg>').format(_TOP, stretched(lines, height))
+    about = f"{len(trials)} trials over {', '.join(name for name, _ in axes)}"
+    return frame("parallel", "Trials", about, height + _TOP + _BELOW, drawn + names)
+
+
+def _name(key: str) -> str:
+    """The last word of a key that says something: of `training.optimizer.name` the one before."""
+    return key.removesuffix(".name").rpartition(".")[2]
+
+
+def _ticks(one: SweptParameter) -> list[tuple[float, str]]:
+    if one.values:
+        values = list(one.values)
+        every = -(-len(values) // 8)
+        return [(_place(one, v), text(v)) for v in values[::every]]
+    axis = _scale(one)
+    return [(axis.fraction(value), label) for value, label in axis.ticks]
+
+
+def _scale(one: SweptParameter) -> Axis:
+    make = logarithmic if one.is_logarithmic else linear
+    return make(one.low, one.high)
+
+
+def _place(one: SweptParameter, value: Scalar) -> float:
+    """How far up its axis, 0 to 1; the values of a list stand at equal distances."""
+    if one.values:
+        return (one.values.index(value) + 0.5) / len(one.values)
+    return _scale(one).fraction(float(value))
+
+
+def _line(
+    trial: Result,
+    space: Sequence[SweptParameter],
+    last: Axis,
+    height: int,
+    *,
+    best: bool,
+    fore: bool,
+) -> Markup:
+    assert trial.value is not None
+    up = [_place(one, trial.settings[one.key]) for one in space] + [last.fraction(trial.value)]
+    across = np.linspace(0, WIDTH, len(up))
+    points = "L".join(
+        f"{x:.5g} {height * (1 - y):.5g}" for x, y in zip(across.tolist(), up, strict=True)
+    )
+    tone = "b" if best else "a" if fore else "muted faint"
+    label = f"trial {trial.trial}: {number(trial.value, 4)}"
+    return Markup('<path class="line {}" d="M{}"><title>{}</title></path>').format(
+        tone, points, label
+    )
+
+
+def _axis(
+    place: int, axes: int, name: str, ticks: Sequence[tuple[float, str]], height: int
+) -> Markup:
+    at = f"{100 * place / (axes - 1):.3f}%"
+    parts = [
+        Markup('<line class="axis" x1="{at}" x2="{at}" y1="{top}" y2="{end}"/>').format(
+            at=at, top=_TOP, end=_TOP + height
+        ),
+        Markup('<text class="tick halo" x="{}" y="{}" text-anchor="{}">{}</text>').format(
+            at,
+            _ROWS[place % 2],
+            "start" if place == 0 else "end" if place == axes - 1 else "middle",
+            name,
+        ),
+    ]
+    parts += [
+        Markup(
+            '<text class="tick halo" x="{}" y="{:.1f}" dx="-6" dy="4" text-anchor="end">{}</text>'
+        ).format(at, _TOP + height * (1 - up), label)
+        for up, label in ticks
+    ]
+    return Markup("").join(parts)
+
+
+LEAST = 5
+"""Of fewer trials nothing is said: four line up by chance one time in twelve."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """Of one setting."""
+
+    key: str
+    strength: float
+    """0 to 1."""
+    rises: bool | None
+    """Whether the metric rises with it; None: a choice has no direction."""
+
+
+def importances(trials: Sequence[tuple[Settings, float]]) -> list[Importance]:
+    """The strongest first; none of fewer than `LEAST` trials, nor of what was the same in all."""
+    if len(trials) < LEAST:
+        return []
+    values = ranks([value for _, value in trials])
+    keys = dict.fromkeys(key for settings, _ in trials for key in settings)
+    found = [one for key in keys if (one := _of(key, [s[key] for s, _ in trials], values))]
+    return sorted(found, key=lambda one: (-one.strength, one.key))
+
+
+def _of(key: str, settings: Sequence[Scalar], values: Floats) -> Importance | None:
+    if len({(type(one), one) for one in settings}) < 2 or np.ptp(values) == 0:
+        return None
+    if all(isinstance(one, int | float) and not isinstance(one, bool) for one in settings):
+        rho = float(np.corrcoef(ranks([float(one) for one in settings]), values)[0, 1])
+        return Importance(key, abs(rho), rho > 0)
+    return Importance(key, _correlation_ratio([str(one) for one in settings], values), None)
+
+
+def _correlation_ratio(names: Sequence[str], values: Floats) -> float:
+    """0: the groups have the same mean; 1: within a group all are equal."""
+    mean, between = float(values.mean()), 0.0
+    for name in dict.fromkeys(names):
+        group = values[[one == name for one in names]]
+        between += len(group) * (float(group.mean()) - mean) ** 2
+    return math.sqrt(between / float(((values - mean) ** 2).sum()))
+
+
+def ranks(values: Sequence[float]) -> Floats:
+    """From 1 up; equal values share the mean of theirs."""
+    array = np.asarray(values, dtype=np.float64)
+    _, group, count = np.unique(array, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return np.asarray((last - (count - 1) / 2)[group.reshape(-1)], dtype=np.float64)

@@ -29,7 +29,7 @@ from fsdpkit.config.loading import FileTables
 from fsdpkit.config.spelling import nearest
 from fsdpkit.config.trust import is_of_strangers, vouch
 from fsdpkit.errors import NotFoundError, StorageError, storage_errors
-from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.layout import Named, Numbered, write_atomically
 from fsdpkit.runs.lock import locked
 from fsdpkit.runs.reading import read_bytes
 from fsdpkit.runs.record import JobId, Number, RunId, Time
@@ -99,16 +99,9 @@ class SweepPaths:
 
     dir: Path
 
-    @property
-    def record(self) -> Path:
-        return self.dir / "sweep.json"
-
-    @property
-    def job(self) -> Path:
-        return self.dir / "job.toml"
-
-    def trial(self, number: int) -> Path:
-        return self.dir / "trials" / f"{number}.toml"
+    record = Named("sweep.json")
+    job = Named("job.toml")
+    trial = Numbered("trials/{}.toml")
 
     def rung(self, batch: int, rung: int, suffix: Literal["json", "sbatch", "log"]) -> Path:
         return self.dir / "rungs" / f"{batch}-{rung}.{suffix}"

@@ -21,13 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fsdpkit.config.array_tasks import (
-    ARGUMENT,
-    is_read_by_script,
-    is_table,
-    text,
-    why_shared,
-)
+from fsdpkit.config.array_tasks import ARGUMENT, is_read_by_script, is_table, text, why_shared
 from fsdpkit.config.fields import Scalar
 from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError

@@ -32,28 +32,13 @@ from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.submission import SubmitRequest, asked_for, plan, submit_plan
 from fsdpkit.sweeps import record as records
-from fsdpkit.sweeps.file import (
-    MOST_TRIALS,
-    STEPS,
-    Halving,
-    SweepFile,
-    check_against_job,
-    trials_of,
-)
+from fsdpkit.sweeps.file import MOST_TRIALS, STEPS, Halving, SweepFile, check_against_job, trials_of
 from fsdpkit.sweeps.halving import amount, resource_word
 from fsdpkit.sweeps.job_files import as_file, working_in, write_own_job
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, TrialBatch, as_file_of
 from fsdpkit.sweeps.results import best as best_of
 from fsdpkit.sweeps.results import results
-from fsdpkit.sweeps.space import (
-    Settings,
-    SweptParameter,
-    at_random,
-    grid,
-    parameters,
-    told,
-    words,
-)
+from fsdpkit.sweeps.space import Settings, SweptParameter, at_random, grid, parameters, told, words
 from fsdpkit.sweeps.trial_checks import Trials
 
 _MOST_NAMED = 5
@@ -317,11 +302,7 @@ def _comparable(paths: SweepPaths, record: SweepRecord) -> list[Any]:
 
 
 def _submit(
-    paths: SweepPaths,
-    record: SweepRecord,
-    prepared: CheckedTrials,
-    runs: Path,
-    asked: SweepRequest,
+    paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, runs: Path, asked: SweepRequest
 ) -> tuple[SweepRecord, Run | None, Plan]:
     """Write the trials down and submit them; their run is on record before sbatch is called. Those
     that go to a hold have none of their own yet."""
@@ -341,9 +322,7 @@ def _submit(
         name = None if run is None else run.dir.name
         batch = TrialBatch(run=name, first=prepared.numbers[0], trials=len(prepared.trials))
         record = msgspec.structs.replace(
-            before,
-            trials=[*before.trials, *prepared.trials],
-            batches=[*before.batches, batch],
+            before, trials=[*before.trials, *prepared.trials], batches=[*before.batches, batch]
         )
         records.save(paths, record)
 

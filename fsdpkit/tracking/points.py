@@ -33,9 +33,7 @@ class MetricsLine:
 def lines_of(metrics: Path) -> list[MetricsLine]:
     """The lines that count: of a step that was done again after a failure, the later one. A line
     that is still being written, or is no such line, is passed over; without a file there is none.
-
-    Raises StorageError if it cannot be read.
-    """
+    Raises StorageError if it cannot be read."""
     try:
         with open_regular(metrics) as file:
             found = [_line(index, raw) for index, raw in enumerate(lines_in(file))]

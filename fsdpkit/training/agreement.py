@@ -25,12 +25,9 @@ LOOK_EVERY_S = 1.0
 
 
 class Agreement:
-    """Rank 0's yes or no, acted on by all ranks after the same step.
-
-    Each step: put rank 0's answer into a sum over ranks, hand that sum to `decide`, then ask
-    `agreed`. On a GPU the decision is one step old, so that the host need not wait for the step it
-    is in.
-    """
+    """Rank 0's yes or no, acted on by all ranks after the same step. Each step: put rank 0's answer
+    into a sum over ranks, hand that sum to `decide`, then ask `agreed`. On a GPU the decision is
+    one step old, so that the host need not wait for the step it is in."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._delay = 2 if ranks.device.type == "cuda" else 1

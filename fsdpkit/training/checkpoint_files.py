@@ -23,11 +23,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import (
-    FileSystem,
-    FileSystemReader,
-    FileSystemWriter,
-)
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
@@ -222,10 +218,8 @@ class _Summed(io.RawIOBase):
 
 
 class CheckpointReader(FileSystemReader):
-    """Reads the checkpoint `directory`; its index is unpickled into harmless classes only.
-
-    `index`: what another rank has read of it; this one then does not.
-    """
+    """Reads the checkpoint `directory`; its index is unpickled into harmless classes only. `index`:
+    what another rank has read of it; this one then does not."""
 
     def __init__(self, directory: Path, index: Metadata | None = None) -> None:
         super().__init__(directory)

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 class Display:
     """Rank 0's view of the run; on other ranks every method does nothing. Use it with `with`.
-
     `kind` is `training.metrics.progress`: auto shows a bar where stdout is a terminal. What is
-    printed meanwhile (`Ranks.say`) appears above the bar.
-    """
+    printed meanwhile (`Ranks.say`) appears above the bar."""
 
     def __init__(
         self,

@@ -36,10 +36,8 @@ def stored_order(samples: int, seed: int | None, epoch: int) -> Indices:
 
 
 class ComputedOrder:
-    """The order of so many samples as an array that is read in slices; one window is kept.
-
-    seed: None: not shuffled. buckets, group: as `gather` has them, within each window.
-    """
+    """The order of so many samples as an array that is read in slices; one window is kept. seed:
+    None: not shuffled. buckets, group: as `gather` has them, within each window."""
 
     def __init__(
         self,

@@ -140,11 +140,7 @@ def export_hugging_face(
 
 
 def export_file(
-    checkpoint: Path,
-    file: Path,
-    *,
-    dtype: torch.dtype | None = None,
-    with_optimizer: bool = False,
+    checkpoint: Path, file: Path, *, dtype: torch.dtype | None = None, with_optimizer: bool = False
 ) -> None:
     """Write all weights as one file, which `torch.load(file, weights_only=True)` reads.
 

@@ -146,9 +146,7 @@ def loss_scaler(
         A scaler that looks at this rank's shards and asks the other ranks.
     """
     return _ScalerOfShards(
-        ranks.device.type,
-        init_scale=precision.loss_scale,
-        enabled=precision.param == "float16",
+        ranks.device.type, init_scale=precision.loss_scale, enabled=precision.param == "float16"
     )
 
 

@@ -59,11 +59,7 @@ def peak_of_name(name: str, dtype: torch.dtype) -> float | None:
     row = gpu_model(name)
     if row is None:
         return None
-    peaks = {
-        torch.float32: row.float32,
-        torch.bfloat16: row.bfloat16,
-        torch.float16: row.float16,
-    }
+    peaks = {torch.float32: row.float32, torch.bfloat16: row.bfloat16, torch.float16: row.float16}
     return peaks.get(dtype)
 
 

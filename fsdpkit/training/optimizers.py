@@ -102,12 +102,7 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
         raise ConfigError("training.optimizer.groups freezes every parameter: nothing would learn.")
     _freeze(model, frozen)
     return [
-        {
-            "params": parameters,
-            "lr": settings.lr * scale,
-            "lr_scale": scale,
-            "weight_decay": decay,
-        }
+        {"params": parameters, "lr": settings.lr * scale, "lr_scale": scale, "weight_decay": decay}
         for (decay, scale, _), parameters in chosen.items()
     ]
 

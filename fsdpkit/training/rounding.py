@@ -28,10 +28,8 @@ Rounding = Literal["stochastic", "compensated", "nearest"]
 
 class RoundingAdamW(torch.optim.Optimizer):
     """AdamW (decay decoupled) that computes in float32 and keeps all it holds in bfloat16.
-
     Parameters of another type are updated as usual. The random bits are a function of the step, the
-    parameter and the shard alone: a resumed run draws the same, and replicas stay equal.
-    """
+    parameter and the shard alone: a resumed run draws the same, and replicas stay equal."""
 
     def __init__(
         self,

@@ -40,12 +40,7 @@ from fsdpkit.training.initialisation import (
     is_on_meta,
     send_to_all,
 )
-from fsdpkit.training.precision import (
-    cast_around,
-    compute_dtype,
-    keep_float32,
-    lower_masters,
-)
+from fsdpkit.training.precision import cast_around, compute_dtype, keep_float32, lower_masters
 from fsdpkit.training.units import (
     IsUnit,
     ShardedUnit,
@@ -241,9 +236,7 @@ def _mesh(sharding: ShardingSettings, ranks: Ranks) -> DeviceMesh:
     if not sharding.hybrid and sharding.strategy != "no_shard":
         return init_device_mesh(ranks.device.type, (size,), mesh_dim_names=("shard",))
     return init_device_mesh(
-        ranks.device.type,
-        (ranks.world_size // size, size),
-        mesh_dim_names=("replicate", "shard"),
+        ranks.device.type, (ranks.world_size // size, size), mesh_dim_names=("replicate", "shard")
     )
 
 

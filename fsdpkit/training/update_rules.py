@@ -23,11 +23,9 @@ from fsdpkit.training.shards import local_part, ranks_of
 
 
 class Adam(torch.optim.Adam):
-    """torch's Adam, over what this rank holds: its rule works element by element.
-
-    By way of DTensors torch takes five lists apart on the host, tensor by tensor: 24 ms a step for
-    T5 v1.1-large, in which the GPU waits.
-    """
+    """torch's Adam, over what this rank holds: its rule works element by element. By way of
+    DTensors torch takes five lists apart on the host, tensor by tensor: 24 ms a step for T5
+    v1.1-large, in which the GPU waits."""
 
     def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
         has_complex: bool = super()._init_group(group, *lists)  # type: ignore[no-untyped-call]
@@ -42,9 +40,7 @@ class AdamW(Adam, torch.optim.AdamW):
 
 class SGD(torch.optim.SGD):
     """torch's SGD, but weight decay is decoupled, as AdamW's is: weights shrink by lr · decay.
-
-    torch adds decay to the gradient, from where it goes into the momentum (arXiv 1711.05101).
-    """
+    torch adds decay to the gradient, from where it goes into the momentum (arXiv 1711.05101)."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -66,10 +62,8 @@ class SGD(torch.optim.SGD):
 
 class ScaledAdamW(torch.optim.Optimizer):
     """AdamW whose update of a matrix is multiplied by max(1e-3, root mean square of the matrix).
-
     T5's initial weights differ in size by orders of magnitude, and with plain AdamW its
-    pre-training diverges; nanoT5 found this remedy. Decay is decoupled and not multiplied.
-    """
+    pre-training diverges; nanoT5 found this remedy. Decay is decoupled and not multiplied."""
 
     def __init__(
         self,

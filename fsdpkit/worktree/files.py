@@ -57,11 +57,8 @@ class WorkTreeFiles:
 
 
 def top_of(directory: Path) -> Path:
-    """Git's work tree around the directory, or the directory itself.
-
-    Raises UsageError where there should be git and it does not answer: what it ignores may be
-    secret.
-    """
+    """Git's work tree around the directory, or the directory itself. Raises UsageError where there
+    should be git and it does not answer: what it ignores may be secret."""
     directory = directory.resolve()
     if not _in_git(directory):
         return directory
@@ -75,10 +72,8 @@ def top_of(directory: Path) -> Path:
 
 
 def files_of(top: Path, limit: Limit, without: Path | None = None) -> WorkTreeFiles:
-    """The files of the work tree, as they lie there now, but nothing below `without`.
-
-    Raises UsageError for more than the limit, naming the largest; and for what cannot be listed.
-    """
+    """The files of the work tree, as they lie there now, but nothing below `without`. Raises
+    UsageError for more than the limit, naming the largest; and for what cannot be listed."""
     sizes: dict[str, int] = {}
     total = 0
     deadline = time.monotonic() + _WALK_S

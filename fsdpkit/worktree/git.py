@@ -64,9 +64,7 @@ class Git:
 
     def ask(self, *words: str, most_bytes: int = _MOST_BYTES, cut: bool = False) -> GitOutput:
         """What `git WORDS` prints in the directory. With `cut` the first `most_bytes` of more.
-
-        Raises GitError.
-        """
+        Raises GitError."""
         return _run(self.directory, self.environ, words, most_bytes, cut)
 
     @property

@@ -68,7 +68,7 @@ def test_bash_and_shellcheck_find_nothing(shape: Shape) -> None:
     assert (done.stdout, done.returncode) == ("", 0)
     # Remarks only where a dynamic file is read in, where nothing but a trap calls a function, and
     # where a node's variables are named.
-    functions = ("read_in", "let_go", "warned", "last_step")
+    functions = ("read_in", "let_go", "warned", "last_step", "stage_over")
     remarkable = sum(golden.count(f"\n{name}() {{") for name in functions) + golden.count(
         "\nSTAGE=("
     )

@@ -419,7 +419,6 @@ RECORD = '{{"by":"rank","name":"node2","rank":1,"status":{},"words":"it\'s"}}'
 FAILURES = {
     **{RECORD.format(status): ends for status, ends in ((3, 3), (300, 9), (0, 9), ("x", 9))},
     "exception 4 node2 words": 4,
-    "4 rank 1 on node2: x": 4,
     "nonsense": 9,
     "": 9,
 }

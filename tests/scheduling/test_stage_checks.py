@@ -79,7 +79,7 @@ def test_what_does_not_fit_a_node_is_refused_and_what_a_share_of_fits_is_not(
     assert planned(shared, storage=little, nodes=2).warnings == []
     enough = 'local = "$TMPDIR"\nlocal_gb = 1'
     monkeypatch.setattr(stage_checks, "_MOST_ENTRIES", 1)
-    assert "not counted" in planned({"data": ["data"]}, storage=enough).warnings[0]
+    assert "at least" in planned({"data": ["data"]}, storage=enough).warnings[0]
 
 
 def test_a_cluster_that_does_not_say_where_is_not_guessed_at(data: Path) -> None:

@@ -156,7 +156,11 @@ def test_who_only_waits_keeps_nobody_away(served: Served, monkeypatch: pytest.Mo
         at_end.callback(line.close)
         line.send(b"here")
         assert (line.receive(), served.nodes) == (b"here", [3])
-        assert all(len(everything(each)) == wire.GREETING_BYTES for each in idle[:32])
+        assert all(len(everything(each)) <= wire.GREETING_BYTES for each in idle[:32])
+        idle += [at_end.enter_context(served.raw()) for _ in range(10)]
+        assert served.refused(42)
+        line.send(b"still here")
+        assert line.receive() == b"still here"
 
 
 def test_who_only_waits_is_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

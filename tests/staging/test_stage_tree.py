@@ -16,7 +16,7 @@ from subprocess import PIPE
 
 import pytest
 
-from fsdpkit.staging import peers
+from fsdpkit.staging import peers, wire
 from fsdpkit.staging.hub import Hub
 from fsdpkit.staging.manifest import BLOCK, StageError
 from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
@@ -25,7 +25,8 @@ from fsdpkit.staging.wire import StageKeys
 from tests.staging.wire_node import AT, Memory
 
 ROOT = Path(__file__).parents[2]
-KEYS = StageKeys(bytes(32), "job")
+SECRET = os.urandom(32)
+KEYS = StageKeys(SECRET, "job")
 BLOCKS = 12
 NODES = 10
 pytestmark = pytest.mark.timeout(60)
@@ -57,7 +58,7 @@ class Job:
         """One more node; it has its place in the tree."""
         program = [sys.executable, "-I", "-S", str(ROOT / "tests/staging/wire_node.py"), str(ROOT)]
         number = len(self.nodes) + 1
-        words = [str(number), str(self.hub_port), str(BLOCKS), *fault]
+        words = [SECRET.hex(), str(number), str(self.hub_port), str(BLOCKS), *fault]
         node = subprocess.Popen([*program, *words], stdin=PIPE, stdout=PIPE, text=True)
         self._at_end.enter_context(node)
         self._at_end.callback(node.kill)
@@ -122,7 +123,7 @@ def test_nodes_finish_without_the_hub_if_their_parents_have_everything(job: Job)
     assert {job.content(node) for node in nodes} == {job.memory.content()}
 
 
-@pytest.mark.parametrize("fault", ["closed", "lies"])
+@pytest.mark.parametrize("fault", ["closed", "lies", "confuses blocks"])
 def test_a_node_that_nobody_serves_says_so(
     job: Job, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
@@ -132,6 +133,9 @@ def test_a_node_that_nobody_serves_says_so(
     job.read()
     if fault == "closed":
         job.server.close()
+    if fault == "confuses blocks":
+        header = wire.header
+        monkeypatch.setattr(wire, "header", lambda index, *rest: header(index + 1, *rest))
     with pytest.raises(StageError, match="no other node") as caught:
         fetch(link, KEYS, 0, Growing(Memory()), BLOCKS - 1)
     assert caught.value.cause == "connection-reset"
@@ -160,6 +164,7 @@ def test_nodes_hear_why_nothing_is_copied(job: Job, monkeypatch: pytest.MonkeyPa
     assert caught.value.cause == "connection-reset"  # the cause itself is the first node's
     other.tell(0, "copying")
     assert other.failure is not None
+    threading.Thread(target=job.hub.close, daemon=True).start()
     for late in (other.parent, lambda: job.linked(7, port=1)):
         with pytest.raises(StageError, match="has changed"):
             late()
@@ -210,16 +215,26 @@ def test_those_whose_parent_failed_find_places_all_over_the_tree(job: Job) -> No
     assert links[5].parent(failed=at[3]) == at[4], "one that this node knows"
 
 
-def test_a_node_behind_a_parent_that_gets_nothing_moves_to_one_that_does(job: Job) -> None:
-    """Which answers, though: its disk hangs."""
-    links = [job.linked(node, port=node) for node in range(1, 4)]
-    assert [link.parent() for link in links][2] == ("127.0.0.1", 1)
-    links[0].tell(3, "copying")
-    links[1].tell(5, "copying")
-    links[2].tell(3, "copying")
-    assert links[2].parent() == ("127.0.0.1", 1)
-    assert links[2].parent(waits=True) == ("127.0.0.1", 2)
-    assert links[1].parent(waits=True) == links[0].parent()
+def test_a_node_behind_a_parent_that_gets_nothing_moves_to_one_that_does(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent answers, though: only its own disk hangs, for one."""
+    monkeypatch.setattr(peers, "_NEWS_S", 0.1)
+    monkeypatch.setattr(Line, "silent_s", 1.0)
+    job.read()
+    stuck = BlockServer(KEYS, 1, [Growing(Memory())].__getitem__)
+    working = BlockServer(KEYS, 2, [job.growing].__getitem__)
+    ports = [server.open("") for server in (stuck, working)]
+    links = [job.linked(node, port) for node, port in enumerate([*ports, 1], 1)]
+    for link, done in zip(links, [0, BLOCKS, 0], strict=True):
+        link.tell(done, "copying")
+    assert links[2].parent() == ("127.0.0.1", ports[0])
+    memory = Memory()
+    fetch(links[2], KEYS, 0, Growing(memory), BLOCKS - 1)
+    assert memory.content() == job.memory.content()
+    assert links[1].parent(waits=True) == links[0].parent(), "nobody before it is ahead of it"
+    for server in (stuck, working):
+        server.close()
 
 
 def test_256_nodes_that_come_at_once_make_a_tree(job: Job) -> None:

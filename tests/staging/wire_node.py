@@ -1,6 +1,6 @@
 """A node that copies, as a process of its own: nothing but the standard library is in its reach.
 
-    python -I -S wire_node.py ROOT NUMBER HUB_PORT BLOCKS [FAULT]
+    python -I -S wire_node.py ROOT SECRET NUMBER HUB_PORT BLOCKS [FAULT]
 
 Prints its parent, the SHA-256 of what it got, and, when its input ends, how many blocks it gave.
 """
@@ -63,9 +63,9 @@ def keep_telling(link: HubLink, memory: Memory, blocks: int) -> None:
 
 
 def main() -> None:
-    _, number, hub_port, blocks, *fault = sys.argv[1:]
+    _, secret, number, hub_port, blocks, *fault = sys.argv[1:]
     Line.silent_s, peers._NEWS_S = 4.0, 0.5
-    keys, memory = StageKeys(bytes(32), "job"), Memory(*fault)
+    keys, memory = StageKeys(bytes.fromhex(secret), "job"), Memory(*fault)
     growing = Growing(memory)
     server = BlockServer(keys, int(number), [growing].__getitem__)
     link = HubLink(keys, int(number), f"node-{number}", ("127.0.0.1", int(hub_port)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fsdpkit.sweeps.importance import LEAST, importances, ranks
+from fsdpkit.sweeps.page import LEAST, importances, ranks
 
 
 def test_equal_values_share_the_mean_of_their_ranks() -> None:

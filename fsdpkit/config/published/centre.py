@@ -269,10 +269,7 @@ def content_of(release: Release) -> Mapping[str, bytes]:
 def check_path(centre: Centre, path: Path) -> None:
     """Raise ConfigError unless the file at this path in the centre's folder belongs to a version
     that is published, not withdrawn, and as it was signed."""
-    kind, name, version, *_ = (
-        *path.relative_to(centre.dir).parts[1:],
-        *("", "", ""),
-    )
+    kind, name, version, *_ = (*path.relative_to(centre.dir).parts[1:], *("", "", ""))
     entry = centre.index.entry(kind, name)
     if entry is None or version not in entry.versions:
         raise ConfigError(f"{path} belongs to nothing that {centre.dir} publishes; {ASK}")

@@ -69,10 +69,8 @@ def memory_problem(
     gpu: str | None,
     gpu_memory_gb: float,
 ) -> str | None:
-    """Why the job cannot fit GPUs of this memory and what would fit, or None when it may.
-
-    Makers' gigabytes are taken for the larger GiB: refused is only what cannot fit either way.
-    """
+    """Why the job cannot fit GPUs of this memory and what would fit, or None when it may. Makers'
+    gigabytes are taken for the larger GiB: refused is only what cannot fit either way."""
     parameters = parameter_count(settings.model.dimensions())
 
     def needs(strategy: str, count: int) -> int:

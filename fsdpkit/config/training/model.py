@@ -77,10 +77,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.pretrained or self.config or self.preset
 
     def dimensions(self) -> dict[str, Any]:
-        """Arguments of the example's T5Config: preset or config.json, overrides applied.
-
-        Raises ConfigError or NotFoundError for a config.json that is no T5's.
-        """
+        """Arguments of the example's T5Config: preset or config.json, overrides applied. Raises
+        ConfigError or NotFoundError for a config.json that is no T5's."""
         if self.pretrained:
             base: Mapping[str, Any] = read_config_json(Path(self.pretrained) / "config.json")
         elif self.config:

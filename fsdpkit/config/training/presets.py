@@ -121,11 +121,8 @@ _BOOKKEEPING = {
 
 def read_config_json(path: Path) -> dict[str, Any]:
     """The dimensions in a Hugging Face `config.json` of a T5 or an mT5, as keyword arguments of the
-    example's T5Config.
-
-    Raises NotFoundError when there is no such file, ConfigError naming file and key for a key that
-    no T5 has or a value that no T5 can have.
-    """
+    example's T5Config. Raises NotFoundError when there is no such file, ConfigError naming file and
+    key for a key that no T5 has or a value that no T5 can have."""
     try:
         table = json_of_model(path)
     except FileNotFoundError:

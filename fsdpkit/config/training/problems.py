@@ -22,10 +22,8 @@ def problems(
     settings: TrainingSettings, world_size: int | None, ranks_per_node: int | None = None
 ) -> list[str]:
     """Combinations that cannot work, one plain sentence each with the remedy; empty when all fit.
-
     `world_size` is the number of ranks (nodes × GPUs per node) and `ranks_per_node` its share on
-    one node; None leaves out the checks that need it.
-    """
+    one node; None leaves out the checks that need it."""
     return [
         *_steps(settings),
         *_keep_best(settings),

@@ -266,11 +266,9 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 def load_settings(
     table: Mapping[str, Any], sets: Sequence[str] = (), *, origin: str = "[training]"
 ) -> TrainingSettings:
-    """The settings in `table` (a job's `training` key) with `KEY=VALUE` overrides on top.
-
-    A key may be written with or without the leading `training.`. `origin` says in messages where
-    the table came from. Raises ConfigError naming key, allowed values and nearest spelling.
-    """
+    """The settings in `table` (a job's `training` key) with `KEY=VALUE` overrides on top. A key may
+    be written with or without the leading `training.`. `origin` says in messages where the table
+    came from. Raises ConfigError naming key, allowed values and nearest spelling."""
     layered = Layered(kind=TrainingSettings)
     layered.say(table, origin)
     assignments = (item.lstrip().removeprefix("training.") for item in sets)

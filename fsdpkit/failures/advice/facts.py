@@ -19,7 +19,7 @@ Phase = Literal["loading", "saving", "staging"]
 _IN_WORDS = {
     "path": (
         re.compile(
-            r"(?<!File )['\"<`(=\s](/[\w.@+~-]+(?:/[\w.@+~:-]*[\w@+~-])+)"
+            r"(?:\A|(?<!File )['\"<`(=\s])(/[\w.@+~-]+(?:/[\w.@+~:-]*[\w@+~-])+)"
             r"|\[Errno \d+\] [\w ]+: '([\w.@+~-][\w.@+~/-]*)'"
         ),
         "said",

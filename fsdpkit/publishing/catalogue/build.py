@@ -19,11 +19,7 @@ def catalogue_files(
     files = {path: text.encode() for path, text in Writing(catalogue, name).pages().items()}
     for file in resources.files("fsdpkit.publishing.catalogue").joinpath("static").iterdir():
         files[f"static/{file.name}"] = file.read_bytes()
-    engine = {
-        "modules.zip": modules_zip(),
-        **engine,
-        "folders.zip": zipped(_folders(catalogue)),
-    }
+    engine = {"modules.zip": modules_zip(), **engine, "folders.zip": zipped(_folders(catalogue))}
     return files | {f"engine/{path}": content for path, content in engine.items()}
 
 

@@ -1,5 +1,5 @@
-"""The pages as text. Every value of a profile, template or job is escaped; none becomes a link but
-a manual's https address."""
+"""The pages as text, with the templates and versions that the form offers. Every value of a
+profile, template or job is escaped; none becomes a link but a manual's https address."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,10 @@ from fsdpkit.config.limits import kinds_of
 from fsdpkit.config.partition import together
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
-from fsdpkit.config.template import Template
-from fsdpkit.publishing.catalogue.choices import template_choices
+from fsdpkit.config.template import Parameter, Template
 from fsdpkit.publishing.catalogue.facts import in_words, named, sections, table_of
 from fsdpkit.publishing.catalogue.reading import Catalogue
+from fsdpkit.publishing.catalogue.released import Released
 
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self'; "
@@ -259,3 +259,45 @@ def _beside(template: Template, name: str) -> str:
 
 def _text(content: bytes) -> str:
     return content.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class FormChoice:
+    """value: as in `template = "torchrun@3.4.0"`; group: whose fields its parameters are."""
+
+    value: str
+    label: str
+    about: str
+    group: str
+
+
+Groups = Mapping[str, Mapping[str, Parameter]]
+
+
+def template_choices(
+    templates: Sequence[Template], published: Sequence[Released]
+) -> tuple[list[FormChoice], Groups]:
+    """All that can be chosen, and the parameters of each group by its id."""
+    groups: dict[str, Mapping[str, Parameter]] = {}
+    choices = []
+    for value, label, template in _offered(templates, published):
+        name, parameters = template.manifest.name, template.manifest.parameters
+        same = (g for g, p in groups.items() if g.partition("@")[0] == name and p == parameters)
+        group = next(same, value)
+        groups.setdefault(group, parameters)
+        choices.append(FormChoice(value, label, template.manifest.description, group))
+    return choices, groups
+
+
+def _offered(
+    templates: Sequence[Template], published: Sequence[Released]
+) -> Iterator[tuple[str, str, Template]]:
+    versions = {one.name: one.versions for one in published if one.kind == "template"}
+    for template in templates:
+        name, current = template.manifest.name, template.manifest.version
+        yield name, f"{name} {current}", template
+        for one in versions.get(name, ()):
+            if one.template is None or one.withdrawn or one.version == current:
+                continue
+            channel = ", ".join(one.channels) or "older"
+            yield f"{name}@{one.version}", f"{name} {one.version} ({channel})", one.template

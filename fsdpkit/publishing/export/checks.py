@@ -170,11 +170,9 @@ def file_lines(
     settings: bool,
     container: bool,
 ) -> str:
-    """What makes the run directory, with `job` as its job.json and `record` as its run.json.
-
-    time: of the job, where Slurm does not say. settings: whether the training script is told where
-    its settings are. container: whether the words that bind both directories are made.
-    """
+    """What makes the run directory, with `job` as its job.json and `record` as its run.json. time:
+    of the job, where Slurm does not say. settings: whether the training script is told where its
+    settings are. container: whether the words that bind both directories are made."""
     names = {"run_id": RUN_ID, "run_dir": RUN_DIR, "sha256": SHA256, "words": WORDS}
     text = _FILES.format(
         **names,

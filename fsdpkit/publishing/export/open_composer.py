@@ -33,10 +33,7 @@ def files(exports: Sequence[ExportedScript]) -> dict[str, str | dict[str, Any]]:
         "icon": "bi-diagram-3",
         "description": f"{about.description} Template {about.name} {about.version}.",
     }
-    return {
-        "manifest.yml": manifest,
-        "form.yml.erb": _erb(form(exported)),
-    }
+    return {"manifest.yml": manifest, "form.yml.erb": _erb(form(exported))}
 
 
 _BEFORE = """\
@@ -105,11 +102,7 @@ def form(exported: ExportedScript) -> dict[str, Any]:
     }
     for field in asked:
         widgets[_name(field)] = _widget(field)
-    return {
-        "form": widgets,
-        "script": _script(exported, width),
-        "check": _check(exported, asked),
-    }
+    return {"form": widgets, "script": _script(exported, width), "check": _check(exported, asked)}
 
 
 def _name(field: Field) -> str:

@@ -142,10 +142,8 @@ def export_script(
     unit: TimeUnit | None = None,
 ) -> ExportedScript:
     """Raises RenderError or ConfigError where the template or the profile cannot be exported.
-
     python: `venv` or `conda`. directory: whether the form asks for the job's directory; else the
-    portal starts the job there. unit: of the time; None: as the places need it.
-    """
+    portal starts the job there. unit: of the time; None: as the places need it."""
     if site.profile.kind != "slurm":
         raise ConfigError(
             f"{site.id} is no Slurm cluster, so no portal submits to it; name one with --cluster"

@@ -73,10 +73,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 def diagnose(evidence: Evidence, attempt: int | None = None) -> Diagnosis:
     """The root cause of a run that ended badly, or its state. For an array: of the first task that
-    failed.
-
-    attempt: only this one, whatever followed. Raises NotFoundError if it is not in the evidence.
-    """
+    failed. attempt: only this one, whatever followed. Raises NotFoundError if it is not in the
+    evidence."""
     found = _diagnosed(evidence, attempt)
     return msgspec.structs.replace(found, page=page_of(found.cause))
 

@@ -194,12 +194,9 @@ def _ended_with_its_hold(attempt: AttemptEvidence) -> bool:
 
 
 def gather_from(directory: Path, scheduler: Mapping[str, str] | None = None) -> Evidence:
-    """The same for a run directory, wherever it was copied to, without asking Slurm.
-
-    scheduler: what `squeue`, `sacct` and `scontrol` printed (in the formats of
-    scheduling/slurm.py), by those names. Raises NotFoundError or StorageError for a directory that
-    is no run.
-    """
+    """The same for a run directory, wherever it was copied to, without asking Slurm. scheduler:
+    what `squeue`, `sacct` and `scontrol` printed (in the formats of scheduling/slurm.py), by those
+    names. Raises NotFoundError or StorageError for a directory that is no run."""
     texts = {name.removesuffix(".txt"): text for name, text in (scheduler or {}).items()}
     by_source = (
         slurms.parse_squeue(texts.get("squeue", "")),

@@ -92,10 +92,8 @@ LOST_A_CHILD = re.compile(
 def voices_of(
     attempt: Attempt, run: RunPaths, ranks_per_node: int, *, newest: bool = True
 ) -> list[Voice]:
-    """All log sources of the attempt's last launch.
-
-    newest: whether the logs that all attempts of its job append to end with this one.
-    """
+    """All log sources of the attempt's last launch. newest: whether the logs that all attempts of
+    its job append to end with this one."""
     number = attempt.launches[-1].number if attempt.launches else 0
     names = _names(attempt)
     offsets = attempt.clock_offsets

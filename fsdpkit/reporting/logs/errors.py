@@ -185,11 +185,9 @@ _START = re.compile(r"^fsdpkit: \d+ nodes? .*, head ")
 
 
 def _log_errors(attempt: Attempt, run: RunPaths, *, alone: bool) -> list[LogErrors]:
-    """Errors in the logs of the batch shell, Slurm and the nodes, by file.
-
-    A job's log holds all its attempts, so they may be of another one. alone: nothing else is known,
-    so where no line looks like an error the end of the log is shown.
-    """
+    """Errors in the logs of the batch shell, Slurm and the nodes, by file. A job's log holds all
+    its attempts, so they may be of another one. alone: nothing else is known, so where no line
+    looks like an error the end of the log is shown."""
     if attempt.job_id is None:
         return []
     found = []

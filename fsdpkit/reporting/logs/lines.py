@@ -167,12 +167,9 @@ class LineReader:
         self._held = b""
 
     def read(self) -> list[str]:
-        """Lines completed since the last call, of at most 256 KiB.
-
-        A file that has become shorter was rewritten, and is read from its start. Of what is
-        `newest`, no more than TAIL_BYTES are read on: what lies before is passed over. Raises
-        OSError, except for a file that is gone.
-        """
+        """Lines completed since the last call, of at most 256 KiB. A file that has become shorter
+        was rewritten, and is read from its start. Of what is `newest`, no more than TAIL_BYTES are
+        read on: what lies before is passed over. Raises OSError, except for a file that is gone."""
         data, size = _read_at(self.path, self.position)
         if size < self.position:
             self.position, self._held = 0, b""
@@ -206,11 +203,9 @@ def text(line: bytes) -> str:
 
 
 def position_of_last(path: Path, count: int) -> int:
-    """Where the last `count` lines of a file begin, in bytes; an unfinished last line counts.
-
-    A file without line ends is not read through: no line has more than LINE_BYTES (split_lines),
-    nor do many of them have that.
-    """
+    """Where the last `count` lines of a file begin, in bytes; an unfinished last line counts. A
+    file without line ends is not read through: no line has more than LINE_BYTES (split_lines), nor
+    do many of them have that."""
     with open_regular(path) as file:
         size = start = file.seek(0, os.SEEK_END)
         farthest = min(count * LINE_BYTES, max(TAIL_BYTES, count * _LONG))

@@ -136,11 +136,7 @@ def fill_in(said: Mapping[str, Option], counts: Counts, shape: RankShape, given:
 
 
 def _placed(
-    option: Option,
-    said: Mapping[str, Option],
-    counts: Counts,
-    shape: RankShape,
-    tables: Tables,
+    option: Option, said: Mapping[str, Option], counts: Counts, shape: RankShape, tables: Tables
 ) -> Iterator[Outcome]:
     name, value, key = option.name, option.value, KEYS.get(option.name, "")
     if name in _OF_GPUS:

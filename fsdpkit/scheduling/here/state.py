@@ -24,9 +24,7 @@ _ENDS = ("TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY")
 
 def state_here(job: MarkedJob, allocation: JobState | None, cluster: str | None) -> JobState | None:
     """The run's own state, by what its script's step wrote and what Slurm says of the allocation.
-
-    None: neither says.
-    """
+    None: neither says."""
     if job.mark.here is None:
         return allocation
     written = recorded(table_in(job.mark.here / "state.json"))
@@ -60,10 +58,8 @@ def request_end(directory: Path) -> None:
 
 
 def end_here(job: MarkedJob, directory: Path, cluster: str | None) -> None:
-    """End the run's steps and nothing else of the allocation. Raises SchedulerError.
-
-    The script's step ends the others, if it is there; the signal lets it look at once.
-    """
+    """End the run's steps and nothing else of the allocation. Raises SchedulerError. The script's
+    step ends the others, if it is there; the signal lets it look at once."""
     steps, run_id = steps_of(job.id, cluster), directory.parent.name
     if steps is None:
         raise SchedulerError(f"squeue does not say which steps of job {job.id} are the run's")

@@ -12,7 +12,7 @@ from typing import Any
 from fsdpkit.config.private_files import make_dir, make_private_dir, set_mode
 from fsdpkit.config.published.memory import state_dir
 from fsdpkit.errors import storage_errors
-from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.layout import Named, write_atomically
 from fsdpkit.scheduling.states import JobState
 
 
@@ -25,6 +25,8 @@ class LocalJob:
     """One job's directory."""
 
     dir: Path
+
+    cancel_requested = Named("cancel")
 
     @property
     def id(self) -> str:
@@ -42,10 +44,6 @@ class LocalJob:
             return str(self.description["options"].get("comment", ""))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
-
-    @property
-    def cancel_requested(self) -> Path:
-        return self.dir / "cancel"
 
     def save_state(self, state: JobState, task: int | None = None) -> None:
         write_atomically(self._state_file(task), json.dumps(asdict(state)))

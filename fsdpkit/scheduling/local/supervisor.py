@@ -145,10 +145,7 @@ def run_script(
 
 
 def _watch(
-    job: store.LocalJob,
-    batch: subprocess.Popen[bytes],
-    options: Mapping[str, str],
-    limit_s: float,
+    job: store.LocalJob, batch: subprocess.Popen[bytes], options: Mapping[str, str], limit_s: float
 ) -> JobState:
     warning_s = int(options["signal"].rpartition("@")[2])
     started, warned = time.monotonic(), False
