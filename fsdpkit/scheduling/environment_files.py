@@ -34,6 +34,7 @@ _MAPPING = re.compile(
 )
 """In a finder of setuptools; what is quoted otherwise is not followed."""
 _BEFORE, _AFTER = r"(?<![\w./~+@)}-])", r"(?=/|[^\w.@+-]|\Z)"
+_REST = r"(?:/[\w.@+~-]+)*"
 """Around a path in a text, where it is not a part of a longer one."""
 
 
@@ -84,7 +85,7 @@ def files_of(python: PythonEnvironment, stays: Iterable[Path] = ()) -> Environme
     for directory in _imported_from(prefix):
         if inside := [path for path in kept if path.is_relative_to(directory)]:
             notes.append(f"{directory} stays shared: it contains {inside[0]}")
-        elif not any(directory.is_relative_to(root.real) for root in roots):
+        elif not any(str(directory) == name.source for root in roots for name in root.names):
             try:
                 roots.append(_root(f"src{len(roots)}", directory, _no_source, True))
             except StaysShared as error:
@@ -242,7 +243,7 @@ class _Places:
         self._roots = {str(path): root for root in roots for path in (root.given, root.real)}
         self._roots |= dict.fromkeys(_spellings(roots[0].real), roots[0])
         alternatives = "|".join(map(re.escape, sorted(self._roots, key=len, reverse=True)))
-        self._pattern = re.compile(f"{_BEFORE}(?:{alternatives}){_AFTER}")
+        self._pattern = re.compile(f"{_BEFORE}({alternatives})({_REST}){_AFTER}")
         self._based = any(root.name == "base" for root in roots)
 
     def target(self, name: _Name) -> str:
@@ -251,7 +252,7 @@ class _Places:
         text = os.path.normpath(os.path.join(os.path.dirname(name.source), target))
         for path in (text, os.path.realpath(name.source)):
             if (found := self._pattern.match(path)) and (
-                inside := self._roots[found[0]].name + path[found.end() :]
+                inside := self._roots[found[1]].name + path[found.end(1) :]
             ) in self._known:
                 return os.path.relpath(inside, os.path.dirname(name.path))
         return text
@@ -264,10 +265,16 @@ class _Places:
         named = configured or of_site or parts == ["bin"]
         if not named or (before := _text_of(Path(name.source))) is None:
             return None
-        text = self._pattern.sub(lambda found: f"{HERE}/{self._roots[found[0]].name}", before)
+        text = self._pattern.sub(self._placed, before)
         if configured and self._based:
             text = re.sub(r"(?m)^home *=.*$", f"home = {HERE}/base/bin", text)
         return text if text != before else None
+
+    def _placed(self, found: re.Match[str]) -> str:
+        """What is not copied of a directory stays where it is."""
+        inside = self._roots[found[1]].name + found[2]
+        is_there = inside.startswith("prefix/") or inside in self._known
+        return f"{HERE}/{inside}" if is_there else found[0]
 
 
 def _spellings(prefix: Path) -> Iterator[str]:

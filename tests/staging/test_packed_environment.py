@@ -319,3 +319,23 @@ def test_a_copy_that_cannot_be_used_is_refused(venv: Path, tmp_path: Path) -> No
         python.unlink()
     with pytest.raises(StageError):
         relocate(tree, manifest)
+
+
+def test_a_directory_in_what_is_left_out_of_another_one_is_copied_by_itself_or_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venv, project = venv_in(tmp_path), tmp_path / "project"
+    deps = project / ".deps"
+    deps.mkdir(parents=True)
+    for number in range(9):
+        (deps / f"{number}.py").touch()
+    site = next(venv.glob("lib/python3*/site-packages"))
+    (site / "a.pth").write_text(f"{project}\n{deps}\n")
+
+    def written() -> str:
+        texts = json.loads(files_of(of(venv)).manifest.facts["written"])
+        return "".join(text for path, (_, text) in texts.items() if path.endswith("a.pth"))
+
+    assert written() == "\0/src1\n\0/src2\n"
+    monkeypatch.setattr(environment_files, "_MOST_NAMES", 5)
+    assert written() == f"\0/src1\n{deps}\n"
