@@ -39,8 +39,8 @@ def bring_back(stage: Path, names: list[str], to: Path) -> Iterator[str]:
         yield f"nothing more is copied back to {to}: {error.strerror}"
     if failed > _MOST_SAID:
         yield f"{failed} files were not copied back"
-    if names:
-        yield f"copied back {files} files, {size / 1e6:.1f} MB, to {to}"
+    if files:
+        yield f"copied back {files:,} file{'s' * (files != 1)}, {size / 1e6:.1f} MB, to {to}"
 
 
 def _found(path: Path, relative: Path) -> Iterator[tuple[Path, Path]]:

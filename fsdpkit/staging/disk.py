@@ -141,7 +141,7 @@ class StageStore:
         somebody else has its name, one beside it."""
         place = os.path.expandvars(local)
         if "$" in place or not os.path.isabs(place):
-            raise StageError("settings", f"{NODE}: the node's own disk is no path: {place}")
+            raise StageError("settings", f"the node's own disk is no path: {place}")
         with contextlib.suppress(OSError):  # such as a directory for a user's own
             os.mkdir(place, 0o700)
         with failing(place):

@@ -109,9 +109,9 @@ def get(asked: Namespace, place: Place, at_end: contextlib.ExitStack, say: Say) 
     part.make_room()
     answer = {"stage": str(part.program_sees()), "prefix": part.prefix()}
     part.tell("ready")
-    how = "was there" if part.reused else "is there"
+    how = "had already" if part.reused else "has"
     seconds = time.monotonic() - began_s
-    say(f"{place.name}: {gigabytes(part.size)} {how}, after {seconds:.1f} s, in {answer['stage']}")
+    say(f"{place.name} {how} {gigabytes(part.size)}, after {seconds:.1f} s, in {answer['stage']}")
     return answer
 
 
@@ -224,7 +224,7 @@ class _Part:
         files = sum(tree.manifest.files for tree in self._trees)
         nodes = self._place.nodes
         where = f"the disks of {nodes} nodes" if nodes > 1 else "the disk of its node"
-        what = f" {gigabytes(self.size)} in {files} files" if self._trees else " each node's part"
+        what = f" {gigabytes(self.size)} in {files:,} files" if self._trees else " each node's part"
         self._say(f"copying{what} to {where}")
 
     def _list_environment(self) -> None:

@@ -34,7 +34,6 @@ from fsdpkit.staging.manifest import StageError
 FAILED, _INTERRUPTED = 78, 128 + signal.SIGTERM
 _LOOK_S = 1.0
 _GONE_S, _FOREVER_S = 10.0, 86400.0 * 30
-_BEGIN_S, _BACK_S = 20.0, 600.0
 """How long nodes wait for one another at the end: to begin to copy back, and to do it."""
 
 
@@ -148,10 +147,9 @@ def _wait_for(process: int, seconds: float = _FOREVER_S) -> None:
 def _end(asked: argparse.Namespace, server: int) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # time is left until Slurm's SIGKILL
     place, stage = Place.of(os.environ), Path(os.environ["FSDPKIT_STAGE"])
-    ends = place.attempt / ".stage-end"
-    busy = ends / f"{place.number}-now"  # the job's shell waits while it is there
+    busy = place.attempt / ".stage-end" / str(place.number)  # for which the job's shell waits
     with contextlib.suppress(OSError):
-        ends.mkdir(mode=0o700, exist_ok=True)
+        busy.parent.mkdir(mode=0o700, exist_ok=True)
         busy.touch(0o600)
     try:
         for words in bringing_back.bring_back(stage, asked.back, place.back):
@@ -169,25 +167,5 @@ def _end(asked: argparse.Namespace, server: int) -> int:
         say(f"{place.name}: {error}")
     finally:
         with contextlib.suppress(OSError):
-            busy.replace(ends / f"{place.number}-over")
-    if asked.back:
-        with contextlib.suppress(OSError):
-            _wait_for_others(ends, place.nodes)
+            busy.unlink()
     return 0
-
-
-def _wait_for_others(ends: Path, nodes: int) -> None:
-    """Slurm ends the other nodes' parts once one has failed: let them copy back what they have.
-
-    Raises OSError.
-    """
-    now_s = time.monotonic()
-    last_s, until_s = now_s + _BACK_S, now_s + _BEGIN_S
-    while now_s < min(last_s, until_s):
-        kinds = [each.rpartition("-")[2] for each in os.listdir(ends)]
-        if kinds.count("over") >= nodes:
-            return
-        if "now" in kinds:
-            until_s = now_s + _BEGIN_S
-        time.sleep(max(_LOOK_S, nodes / 256))
-        now_s = time.monotonic()
