@@ -335,7 +335,7 @@ def test_a_place_where_others_may_rename_our_files_is_refused(
 
 def test_a_place_that_the_node_does_not_have_is_named(tmp_path: Path) -> None:
     for place in ("$NO_SUCH_VARIABLE/x", "relative", str(tmp_path / "nowhere/at/all")):
-        with pytest.raises(StageError, match=platform.node()):
+        with pytest.raises(StageError, match=place.rpartition("/")[2]):
             StageStore.open(place)
 
 

@@ -106,11 +106,7 @@ def test_nodes_get_all_and_keep_nothing(
         assert found == CORPUS
         (stage / "logs").mkdir()
         (stage / "logs" / "text").write_text(str(node))
-    ends = job.end(got[:-1])
-    time.sleep(1.5)
-    assert all(each.poll() is None for each in ends), "Slurm would end the last node's part"
-    ends += job.end(got[-1:], nodes - 1)
-    assert [each.wait(15) for each in ends] == [0] * nodes
+    assert [each.wait(15) for each in job.end(got)] == [0] * nodes
     for node, (server, _) in enumerate(got):
         assert (job.run / f"back/node-{node}/logs/text").read_text() == str(node)
         assert not job.left(node)
