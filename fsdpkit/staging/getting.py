@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ LISTED = ".staged.json"
 _PREFIX = "prefix"
 """The fact that an environment's pack has."""
 _TELL_S, _HEAR_S = 1.0, 10.0
+_TRIES = 64
 
 
 class HubPlace(NamedTuple):
@@ -40,6 +42,8 @@ class HubPlace(NamedTuple):
 
     hub: tuple[str, int]
     keys: StageKeys
+    ports: list[int]
+    """Those at which a node may serve others, as many as are tried; none: any."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ class Place:
             meeting = None
             if nodes > 1:
                 hub = environ["RDZV_HOST"], int(environ["STAGE_PORT"])
-                meeting = HubPlace(hub, StageKeys(bytes.fromhex(environ["FSDPKIT_SECRET"]), start))
+                keys = StageKeys(bytes.fromhex(environ["FSDPKIT_SECRET"]), start)
+                meeting = HubPlace(hub, keys, _ports(environ.get("FSDPKIT_PORTS", "")))
             return cls(
                 number,
                 environ.get("SLURMD_NODENAME", f"node {number}"),
@@ -185,7 +190,7 @@ class _Part:
         """Meet the other nodes; returns the hub where this is the first node."""
         place, hub = self._place, None
         server = BlockServer(meeting.keys, place.number, self._growing)
-        port = server.open("")
+        port = server.open("", *meeting.ports)
         self._at_end.callback(server.close)
         self._link = HubLink(meeting.keys, place.number, place.name, meeting.hub)
         self._at_end.callback(self._link.close)
@@ -329,6 +334,14 @@ def _tell_all(hub: Hub, error: StageError, nodes: int) -> None:
         if len(others) >= nodes - 1 and not any(e.here and e.state == "copying" for e in others):
             break
         time.sleep(0.1)
+
+
+def _ports(told: str) -> list[int]:
+    """Some of the site's ports FIRST-LAST, if it names any."""
+    if not told:
+        return []
+    first, last = map(int, told.split("-"))
+    return random.sample(range(first, last + 1), min(_TRIES, last - first + 1))
 
 
 def _parts(text: str) -> tuple[str, str]:

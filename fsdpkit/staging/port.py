@@ -131,12 +131,16 @@ class StagePort:
         self._closed = False
         self._listening: socket.socket | None = None
 
-    def open(self, host: str, port: int = 0) -> int:
-        """Serve from now on; returns the port. Raises StageError."""
-        try:
-            self._listening = _listen(host, port)
-        except OSError as error:
-            raise StageError("port-taken", f"cannot listen at {host}:{port}: {error}") from error
+    def open(self, host: str, *ports: int) -> int:
+        """Serve from now on, at the first of these ports that is free (none: at any), and return
+        it. Raises StageError."""
+        for port in ports or (0,):
+            with contextlib.suppress(OSError):
+                self._listening = _listen(host, port)
+                break
+        else:
+            told = f"cannot listen at {host or 'this node'}, port {', '.join(map(str, ports[:3]))}"
+            raise StageError("port-taken", told)
         _allow_files()
         threading.Thread(target=self._accept, args=[self._listening], daemon=True).start()
         return int(self._listening.getsockname()[1])

@@ -57,6 +57,7 @@ class StagedJob:
         environ = {f"SLURM_{name}": str(value) for name, value in slurm.items()}
         environ |= {"DISK": str(self.disk(node)), "SLURMD_NODENAME": f"n{node}"}
         environ |= {"RDZV_HOST": "127.0.0.1", "STAGE_PORT": str(self.port)}
+        environ |= {"FSDPKIT_PORTS": "10000-10999"}
         environ |= {"FSDPKIT_SECRET": "ab" * 32, "FSDPKIT_ATTEMPT_DIR": str(self.run)}
         environ |= {"FSDPKIT_NODES": str(self.nodes), "FSDPKIT_RANKS_PER_NODE": "2", **more}
         program = [sys.executable, "-I", "-S", str(self.zip), command, str(number), *self.words]

@@ -163,6 +163,19 @@ def test_who_only_waits_keeps_nobody_away(served: Served, monkeypatch: pytest.Mo
         assert line.receive() == b"still here"
 
 
+def test_a_port_that_is_taken_is_passed_over(served: Served) -> None:
+    taken = served.address[1]
+    other = StagePort(KEYS, wire.HUB, lambda line: None)
+    with ExitStack() as at_end:
+        at_end.callback(other.close)
+        with pytest.raises(StageError, match=str(taken)) as why:
+            other.open("127.0.0.1", taken)
+        assert why.value.cause == "port-taken"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        assert other.open("127.0.0.1", taken, port) == port
+
+
 def test_who_only_waits_is_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fsdpkit.staging.port._CLAIM_S", 0.5)
     with served.raw() as idle:
