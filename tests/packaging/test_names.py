@@ -6,6 +6,7 @@ Functions may share a name: they are called with their module in front (`store.f
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,3 +34,9 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
     several = {name: at for name, at in public_classes(ROOT / "fsdpkit").items() if len(at) > 1}
     assert {name: at for name, at in several.items() if name not in TWICE} == {}
     assert sorted(TWICE) == sorted(several), "an exception that is none any more goes away"
+
+
+def test_a_file_of_tests_has_a_name_of_its_own() -> None:
+    """pytest imports them by it."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, files in names.items() if files > 1] == []
