@@ -71,7 +71,7 @@ def _get(asked: argparse.Namespace, shell: int) -> int:
         _stay(asked, shell, theirs)
     theirs.close()
     with mine, mine.makefile("rb") as told:
-        answer = json.loads(told.readline() or b'["storage", "the process that copies was killed"]')
+        answer = json.loads(told.readline() or b'["unknown", "the process that copies was killed"]')
     if answer is None:
         return _INTERRUPTED
     if isinstance(answer, list):
@@ -107,7 +107,7 @@ def _stay(asked: argparse.Namespace, shell: int, told: socket.socket) -> NoRetur
         answer = None
     except BaseException as error:
         traceback.print_exc()
-        answer = ["storage", " ".join(f"{type(error).__name__}: {error}".split())]
+        answer = ["unknown", " ".join(f"{type(error).__name__}: {error}".split())]
     _tell(told, answer)
     os._exit(FAILED)
 

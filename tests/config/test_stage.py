@@ -30,10 +30,10 @@ def test_an_item_is_called_after_its_last_fixed_part(pattern: str, name: str) ->
 def test_paths_are_whole_whoever_wrote_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/u")
     stage = Stage(data=["*.txt", "~/tok/", "../other/./d", "//x//y/**/*.tar"])
-    assert [tuple(item) for item in stage.items(Path("/work/dir"))] == [
-        ("dir", "/work/dir/*.txt"),
+    assert [tuple(item) for item in stage.items(Path("/lab/dir"))] == [
+        ("dir", "/lab/dir/*.txt"),
         ("tok", "/home/u/tok"),
-        ("d", "/work/other/d"),
+        ("d", "/lab/other/d"),
         ("y", "/x/y/**/*.tar"),
     ]
 
@@ -41,7 +41,7 @@ def test_paths_are_whole_whoever_wrote_them(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("data", [["a/b", "c/b/*"], ["../../*"], [".staged.json"], ["../.."]])
 def test_what_has_no_name_of_its_own_is_refused(data: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"^stage\.data: "):
-        Stage(data=data).items(Path("/work/dir"))
+        Stage(data=data).items(Path("/lab/dir"))
 
 
 @pytest.mark.parametrize(

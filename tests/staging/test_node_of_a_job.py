@@ -158,7 +158,7 @@ def test_a_copy_that_is_interrupted(
         assert (waiting.returncode, said) == (143, ""), "Slurm ends the step, and that is on record"
     else:
         assert waiting.returncode == 78
-        assert said.startswith("storage ")
+        assert said.startswith("unknown ")
     assert not job.left(1)
 
 
