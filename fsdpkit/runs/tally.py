@@ -2,7 +2,7 @@
 
 Each attempt counts once, however often its run was queued again or resumed, and each task of an
 array by its own accounts. The nodes of a hold are granted once: a run on it counts its own hours,
-and the hold those that no such run had. So rows add up to what the scheduler granted.
+and the hold those of no run that is known. So rows add up to what the scheduler granted.
 
 An account may be anybody's word: one that does not add up is left out (`wrong_in`), and what is
 right in itself is believed, for nothing but its own user's lines.
@@ -38,7 +38,8 @@ _WASTES: Mapping[Waste, tuple[Use, ...]] = {
 
 
 Unit = Literal["GPU-hours", "node-hours"]
-Key = TypeVar("Key", bound=str)
+_Key = tuple[tuple[str | None, ...], Unit]
+Word = TypeVar("Word", bound=str)
 Amount = TypeVar("Amount", int, float)
 
 
@@ -58,8 +59,6 @@ class Spent:
     """How it ended: `done`, `stopped`, or why it failed; None: it runs, or nobody knows."""
     on: str | None = None
     """The hold, a run of the same user, whose nodes it was on."""
-    holds: bool = False
-    """Whether it is a hold."""
 
 
 @dataclass(frozen=True)
@@ -132,49 +131,50 @@ def tally(spent: Iterable[Spent], by: Sequence[str]) -> list[Row]:
 
     Attempts that come twice count once, as they came first. Holds need not come first.
     """
-    sums: defaultdict[tuple[tuple[str | None, ...], Unit], _Sums] = defaultdict(_Sums)
+    return tallies(spent, [by])[0]
+
+
+def tallies(spent: Iterable[Spent], bys: Sequence[Sequence[str]]) -> list[list[Row]]:
+    """The same several times, by other words each, of what may be too much to be kept."""
+    tables: list[dict[_Key, _Sums]] = [{} for _ in bys]
+
+    def add(one: Spent, elsewhere_h: float = 0.0) -> None:
+        for by, rows in zip(bys, tables, strict=True):
+            rows.setdefault(_key(one, by), _Sums()).add(one, elsewhere_h)
+
     seen: set[tuple[int | str, str, int | None, int]] = set()
-    holds: defaultdict[tuple[int | str, str], list[Spent]] = defaultdict(list)
-    guests: defaultdict[tuple[int | str, str], list[tuple[float, float]]] = defaultdict(list)
+    holds: list[Spent] = []
+    guests: defaultdict[tuple[int | str, str], list[Account]] = defaultdict(list)
     for one in spent:
         account = one.account
-        key = (one.user, one.run, one.task, account.attempt)
-        if key in seen:
+        if (key := (one.user, one.run, one.task, account.attempt)) in seen:
             continue
         seen.add(key)
-        if one.holds:
-            holds[one.user, one.run].append(one)
+        if account.used_s.get("runs"):
+            holds.append(one)
             continue
         if one.on is not None:
-            guests[one.user, one.on].append((account.began_s, account.gpu_hours))
-        sums[_place(one, by)].add(one, account.gpu_hours)
-    for name, attempts in holds.items():
-        for one, taken in _taken(attempts, guests.get(name, ())):
-            hours = max(0.0, one.account.gpu_hours - taken)
-            sums[_place(one, by)].add(one, hours, shared=taken > 0)
-    ordered = sorted(sums.items(), key=lambda item: ([w or "" for w in item[0][0]], item[0][1]))
-    return [one.row(dict(zip(by, words, strict=True)), unit) for (words, unit), one in ordered]
+            guests[one.user, one.on].append(account)
+        add(one)
+    for one in holds:
+        held, on_it = one.account, guests[one.user, one.run]
+        add(one, sum(a.gpu_hours for a in on_it if held.began_s <= a.began_s < held.ended_s))
+    return [
+        [
+            rows[key].row(dict(zip(by, key[0], strict=True)), key[1])
+            for key in sorted(rows, key=lambda key: ([word or "" for word in key[0]], key[1]))
+        ]
+        for by, rows in zip(bys, tables, strict=True)
+    ]
 
 
-def _place(one: Spent, by: Sequence[str]) -> tuple[tuple[str | None, ...], Unit]:
+def _key(one: Spent, by: Sequence[str]) -> _Key:
     """The row that it belongs to."""
     account = one.account
     words = {**one.words, "gpu": account.gpu}
     if "week" in by:
         words["week"] = week_of(account.began_s)
     return tuple(map(words.get, by)), "GPU-hours" if account.gpus else "node-hours"
-
-
-def _taken(
-    attempts: list[Spent], guests: Iterable[tuple[float, float]]
-) -> Iterable[tuple[Spent, float]]:
-    """For each attempt of a hold the hours of the runs on it: of those that began in it."""
-    attempts.sort(key=lambda one: one.account.began_s)
-    hours = [0.0] * len(attempts)
-    for began_s, taken in guests:
-        place = sum(one.account.began_s <= began_s for one in attempts)
-        hours[max(0, place - 1)] += taken
-    return zip(attempts, hours, strict=True)
 
 
 class _Sums:
@@ -190,20 +190,22 @@ class _Sums:
         self.attempts = 0
         self.queued_s: list[float] = []
 
-    def add(self, one: Spent, hours: float, shared: bool = False) -> None:
-        """An attempt with the hours that are its own. shared: runs on it have measured it."""
+    def add(self, one: Spent, elsewhere_h: float) -> None:
+        """An attempt, without the hours of a hold that are counted with the runs on it."""
         account = one.account
-        whole_s = sum(account.used_s.values()) or 1.0
+        to_hours = account.gpu_hours / (sum(account.used_s.values()) or 1.0)
         self.attempts += 1
         self.runs.add((one.user, one.run, one.task))
-        self.sums["hours"] += hours
         for use, seconds in account.used_s.items():
-            self.used[use] += hours * seconds / whole_s
+            hours = seconds * to_hours
+            own = max(0.0, hours - elsewhere_h) if use == "runs" else hours
+            self.used[use] += own
+            self.sums["hours"] += own
         for waste, seconds in _wasted_s(one):
-            self.wasted[waste] += hours * seconds / whole_s
+            self.wasted[waste] += seconds * to_hours
         if one.cause is not None:
             self.ends[one.cause] += 1
-        if account.measured is not None and not shared:
+        if account.measured is not None and not account.used_s.get("runs"):
             self.sums["gpu_s"] += account.measured.gpu_s
             for name in ("busy_s", "active_s", "energy_j", "host_energy_j"):
                 if (value := getattr(account.measured, name)) is not None:
@@ -245,8 +247,9 @@ class _Sums:
         )
 
 
-def _most_first(amounts: Mapping[Key, Amount]) -> dict[Key, Amount]:
-    return dict(sorted(amounts.items(), key=lambda item: -item[1]))
+def _most_first(amounts: Mapping[Word, Amount]) -> dict[Word, Amount]:
+    there = (item for item in amounts.items() if item[1])
+    return dict(sorted(there, key=lambda item: -item[1]))
 
 
 def _wasted_s(one: Spent) -> Iterable[tuple[Waste, float]]:
