@@ -15,7 +15,8 @@ import numpy as np
 
 from fsdpkit.reporting.series import Floats, MetricsTable, read_metrics
 from fsdpkit.reporting.status.progress import steps_to_do
-from fsdpkit.reporting.timeline import Bounds, bounds_of
+from fsdpkit.reporting.timeline import bounds_of
+from fsdpkit.runs.bounds import Bounds
 from fsdpkit.runs.history import History, history_of
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.reading import table_in
