@@ -59,6 +59,8 @@ class Spent:
     """How it ended: `done`, `stopped`, or why it failed; None: it runs, or nobody knows."""
     on: str | None = None
     """The hold, a run of the same user, whose nodes it was on."""
+    holds: bool = False
+    """Whether it is a hold, which is idle but for the runs on it."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def tallies(spent: Iterable[Spent], bys: Sequence[Sequence[str]]) -> list[list[R
         if (key := (one.user, one.run, one.task, account.attempt)) in seen:
             continue
         seen.add(key)
-        if account.used_s.get("runs"):
+        if one.holds:
             holds.append(one)
             continue
         if one.on is not None:
@@ -198,14 +200,14 @@ class _Sums:
         self.runs.add((one.user, one.run, one.task))
         for use, seconds in account.used_s.items():
             hours = seconds * to_hours
-            own = max(0.0, hours - elsewhere_h) if use == "runs" else hours
+            own = max(0.0, hours - elsewhere_h) if use == "idle" else hours
             self.used[use] += own
             self.sums["hours"] += own
         for waste, seconds in _wasted_s(one):
-            self.wasted[waste] += seconds * to_hours
+            self.wasted[waste] += max(0.0, seconds * to_hours - elsewhere_h)
         if one.cause is not None:
             self.ends[one.cause] += 1
-        if account.measured is not None and not account.used_s.get("runs"):
+        if account.measured is not None and not elsewhere_h:
             self.sums["gpu_s"] += account.measured.gpu_s
             for name in ("busy_s", "active_s", "energy_j", "host_energy_j"):
                 if (value := getattr(account.measured, name)) is not None:
