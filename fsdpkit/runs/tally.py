@@ -77,8 +77,10 @@ class Row:
     """Hours by use, the most first; they add up to `hours`."""
     wasted: dict[Waste, float]
     """Hours, each counted for one cause."""
+    computing_share: float | None
+    """Of `hours`, 0 to 1: steps that count. None: no step is on record."""
     busy_share: float | None
-    """Of what was measured, 0 to 1: a kernel ran."""
+    """Of what was measured: a kernel ran."""
     active_share: float | None
     """The same, weighted by the share of multiprocessors that worked; of what has measured that."""
     measured_share: float
@@ -227,12 +229,14 @@ class _Sums:
         def of(name: str, whole: float) -> float | None:
             return min(1.0, sums[name] / whole) if whole > 0 else None
 
+        no_steps = not self.used["training"] and bool(self.used["unknown"] or self.used["unused"])
         return Row(
             by=by,
             unit=unit,
             hours=hours,
             used=_most_first(self.used),
             wasted=_most_first(self.wasted),
+            computing_share=None if no_steps or not hours else self.used["training"] / hours,
             busy_share=of("busy_s", sums["of busy_s"]),
             active_share=of("active_s", sums["of active_s"]),
             measured_share=of("gpu_s", hours * 3600) or 0.0,
