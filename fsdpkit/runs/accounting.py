@@ -26,6 +26,7 @@ from fsdpkit.runs.account import Account, Use
 from fsdpkit.runs.bounds import attempt_bounds
 from fsdpkit.runs.history import Attempt, History, Launch, history_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
+from fsdpkit.runs.node_sums import AttemptSamples
 from fsdpkit.runs.reading import record_in, table_in
 from fsdpkit.runs.record import JobRecord, RunRecord, jobs_of_attempts
 from fsdpkit.runs.saved_steps import newest_saved
@@ -59,19 +60,22 @@ def accounts_of(
         goes_on = attempt is history.attempts[-1] and end_s is None
         until_s = end_s if end_s is not None else max(made_s, begin_s)
         job = jobs.get(attempt.number) or record.job
+        resources = _resources(history.run, record, job)
         since_s = before[1] if before[0] == job.job_id else job.submitted_s
-        one = account_of(attempt, job, lines, began_s=begin_s, ended_s=until_s, goes_on=goes_on)
+        one = account_of(
+            attempt,
+            job,
+            lines,
+            gpus=_gpus(record, job, resources),
+            began_s=begin_s,
+            ended_s=until_s,
+            goes_on=goes_on,
+        )
         if record.holds:  # the runs on it have accounts of their own
             one = msgspec.structs.replace(one, used_s={"idle": one.granted_s})
-        resources = _resources(history.run, record, job)
-        found.append(
-            msgspec.structs.replace(
-                one,
-                gpus=_gpus(record, job, resources),
-                asked_s=_asked_s(resources),
-                queued_s=None if since_s is None else max(0.0, begin_s - since_s),
-            )
-        )
+        queued_s = None if since_s is None else max(0.0, begin_s - since_s)
+        asked_s = _asked_s(resources)
+        found.append(msgspec.structs.replace(one, asked_s=asked_s, queued_s=queued_s))
         before = (job.job_id, until_s)
     return found
 
@@ -81,23 +85,28 @@ def account_of(
     job: JobRecord,
     lines: StepLines,
     *,
+    gpus: int,
     began_s: float,
     ended_s: float,
     goes_on: bool,
 ) -> Account:
-    """Of one attempt; `lines` of all attempts of its training."""
+    """Of one attempt; `lines` of all attempts of its training, `gpus` of each node."""
     at_once = max((len(launch.nodes) for launch in attempt.launches), default=0)
     # Agents on standby nodes write, too.
     nodes = min(NODES, max(job.nodes, at_once, len(attempt.nodes)))
-    painter = _Painter(nodes, max(0.0, began_s), max(0.0, began_s, ended_s), goes_on=goes_on)
+    samples = AttemptSamples(attempt)
+    painter = _Painter(nodes, max(0.0, began_s), max(0.0, began_s, ended_s), goes_on, samples)
     painter.attempt(attempt, lines)
+    name, measured = samples.measured(nodes, gpus, painter.end_s - painter.began_s)
     return Account(
         attempt=attempt.number,
         began_s=painter.began_s,
         ended_s=painter.end_s,
         nodes=nodes,
-        gpus=job.ranks_per_node,
+        gpus=gpus,
         used_s={use: painter.used_s[use] for use in _USES if painter.used_s[use] > 0},
+        gpu=name,
+        measured=measured,
         tflops_per_gpu=painter.mean("tflops"),
         mfu=painter.mean("mfu"),
     )
@@ -111,6 +120,7 @@ def read_or_make(
     running: Collection[str] = (),
     succeeded: Collection[str] = (),
     now_s: float | None = None,
+    history: History | None = None,
 ) -> list[Account]:
     """The accounts as the last batch shell left them, if each attempt has one; else made."""
     directory = paths.task(task)
@@ -119,7 +129,7 @@ def read_or_make(
     ]
     if kept and all(one is not None and _adds_up(one) for one in kept):
         return [one for one in kept if one is not None]
-    history = history_of(paths, record, task)
+    history = history or history_of(paths, record, task)
     return accounts_of(history, record, running=running, succeeded=succeeded, now_s=now_s)
 
 
@@ -181,8 +191,11 @@ def _asked_s(resources: Mapping[str, Any]) -> float | None:
 class _Painter:
     """Node-seconds of one attempt, painted from its beginning to its end without a gap."""
 
-    def __init__(self, nodes: int, began_s: float, end_s: float, *, goes_on: bool) -> None:
+    def __init__(
+        self, nodes: int, began_s: float, end_s: float, goes_on: bool, samples: AttemptSamples
+    ) -> None:
         self.nodes, self.began_s, self.end_s, self.goes_on = nodes, began_s, end_s, goes_on
+        self._samples = samples
         self.cursor_s = began_s
         self.used_s: dict[Use, float] = defaultdict(float)
         self._means: dict[str, tuple[float, float]] = {}
@@ -229,14 +242,17 @@ class _Painter:
         nodes = len(launch.nodes)
         inside = lines.between(launch.began_s, stop_s)
         if not inside:
-            use: Use = "lost" if failed else "startup" if self.goes_on else "unknown"
-            self._paint(stop_s, use, nodes)
+            self._without_steps(launch, stop_s, failed)
             return
         first = inside[0]
         steps = lines.steps_of_first(first, launch.began_s)
         first_s = lines.step_time_s[first] * steps
         self._paint(max(launch.began_s, lines.time_s[first] - first_s), "startup", nodes)
-        began_s, rest_s = self.cursor_s, self._steps(inside, steps, lines, nodes)
+        began_s, trained_s = self.cursor_s, self.used_s["training"]
+        rest_s = self._steps(inside, steps, lines, nodes)
+        if not any(lines.loading_s[place] >= 0 for place in inside):
+            loading_s = self._samples.loading_s(launch.nodes, launch.number, stop_s) or 0.0
+            self._from("training", "loading", min(loading_s, self.used_s["training"] - trained_s))
         painted_s, tail_s = self.cursor_s - began_s, self._until(stop_s)
         if failed:
             self.used_s["lost"] += tail_s * nodes
@@ -249,6 +265,26 @@ class _Painter:
         self.used_s["pauses"] += (rest_s - saving_s) * nodes
         self.used_s["idle"] += (painted_s + tail_s) * (self.nodes - nodes)
         self.cursor_s += tail_s
+
+    def _from(self, use: Use, other: Use, node_s: float) -> None:
+        self.used_s[use] -= node_s
+        self.used_s[other] += node_s
+
+    def _without_steps(self, launch: Launch, stop_s: float, failed: bool) -> None:
+        """A launch in which no step was logged: so far, or by such a program."""
+        began_s, before_s = self.cursor_s, self.used_s["unknown"]
+        names, samples = launch.nodes, self._samples
+        loading_s = samples.loading_s(names, launch.number, stop_s)
+        share = samples.idle_share(names, began_s, stop_s)
+        starting = self.goes_on and (share is None or share > 0.5)
+        use: Use = "lost" if failed else "startup" if starting else "unknown"
+        self._paint(stop_s, use, len(names))
+        if use == "unknown":
+            painted_s = self.used_s["unknown"] - before_s
+            loading_s = min(loading_s or 0.0, painted_s)
+            idle_s = max(0.0, (share or 0.0) * painted_s - loading_s)
+            self._from("unknown", "loading", loading_s)
+            self._from("unknown", "unused", min(idle_s, painted_s - loading_s))
 
     def _steps(self, inside: range, first: float, lines: StepLines, nodes: int) -> float:
         """Paint up to the last line, of whose lines the first stands for so many steps; what is
