@@ -59,6 +59,8 @@ class Spent:
     """How it ended: `done`, `stopped`, or why it failed; None: it runs, or nobody knows."""
     on: str | None = None
     """The hold, a run of the same user, whose nodes it was on."""
+    holds: bool = False
+    """Whether it is a hold, which is idle but for the runs on it."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,10 @@ class Row:
     """Hours by use, the most first; they add up to `hours`."""
     wasted: dict[Waste, float]
     """Hours, each counted for one cause."""
+    computing_share: float | None
+    """Of `hours`, 0 to 1: steps that count. None: no step is on record."""
     busy_share: float | None
-    """Of what was measured, 0 to 1: a kernel ran."""
+    """Of what was measured: a kernel ran."""
     active_share: float | None
     """The same, weighted by the share of multiprocessors that worked; of what has measured that."""
     measured_share: float
@@ -150,7 +154,7 @@ def tallies(spent: Iterable[Spent], bys: Sequence[Sequence[str]]) -> list[list[R
         if (key := (one.user, one.run, one.task, account.attempt)) in seen:
             continue
         seen.add(key)
-        if account.used_s.get("runs"):
+        if one.holds:
             holds.append(one)
             continue
         if one.on is not None:
@@ -198,14 +202,14 @@ class _Sums:
         self.runs.add((one.user, one.run, one.task))
         for use, seconds in account.used_s.items():
             hours = seconds * to_hours
-            own = max(0.0, hours - elsewhere_h) if use == "runs" else hours
+            own = max(0.0, hours - elsewhere_h) if use == "idle" else hours
             self.used[use] += own
             self.sums["hours"] += own
         for waste, seconds in _wasted_s(one):
-            self.wasted[waste] += seconds * to_hours
+            self.wasted[waste] += max(0.0, seconds * to_hours - elsewhere_h)
         if one.cause is not None:
             self.ends[one.cause] += 1
-        if account.measured is not None and not account.used_s.get("runs"):
+        if account.measured is not None and not elsewhere_h:
             self.sums["gpu_s"] += account.measured.gpu_s
             for name in ("busy_s", "active_s", "energy_j", "host_energy_j"):
                 if (value := getattr(account.measured, name)) is not None:
@@ -225,12 +229,14 @@ class _Sums:
         def of(name: str, whole: float) -> float | None:
             return min(1.0, sums[name] / whole) if whole > 0 else None
 
+        no_steps = not self.used["training"] and bool(self.used["unknown"] or self.used["unused"])
         return Row(
             by=by,
             unit=unit,
             hours=hours,
             used=_most_first(self.used),
             wasted=_most_first(self.wasted),
+            computing_share=None if no_steps or not hours else self.used["training"] / hours,
             busy_share=of("busy_s", sums["of busy_s"]),
             active_share=of("active_s", sums["of active_s"]),
             measured_share=of("gpu_s", hours * 3600) or 0.0,

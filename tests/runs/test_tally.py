@@ -48,7 +48,7 @@ ARRAY = [
 ]
 HELD = [
     spent("on-4", 1, 3, {"training": 3}, on="hold-3", queued_s=0, asked_s=HOUR_S, project="pas2"),
-    spent("hold-3", 0, 10, {"runs": 4.5, "idle": 5.5}, queued_s=7200, measured=SAMPLED),
+    spent("hold-3", 0, 10, {"idle": 10}, holds=True, queued_s=7200, measured=SAMPLED),
     spent("on-5", 5, 1, {"training": 1}, on="hold-3"),
 ]
 WITHOUT_GPU = spent("cpu-6", 0, 3, {"unknown": 3}, gpus=0, cause=None, user=2)
@@ -58,9 +58,8 @@ ALL = [*REQUEUED, *ARRAY, *HELD, WITHOUT_GPU]
 def test_all_hours_that_were_granted_are_counted_once() -> None:
     row, without = tally([*ALL, *REQUEUED], by=())
     assert (row.unit, row.hours) == ("GPU-hours", 4 + 8 + 1 + 2 + 20)
-    used = {"training": 19, "idle": 12, "startup": 1, "lost": 1, "repeated": 1, "runs": 1}
-    assert row.used == pytest.approx(used)  # of a run on the hold, 1 has no account
-    assert row.wasted == {"idle": 12, "after_failures": 2, "failed_at_start": 1}
+    assert row.used == {"training": 19, "idle": 13, "startup": 1, "lost": 1, "repeated": 1}
+    assert row.wasted == {"idle": 13, "after_failures": 2, "failed_at_start": 1}
     assert (row.runs, row.attempts, row.users) == (6, 7, 2)
     assert row.ends == {"done": 5, "node-failure": 1, "crash": 1}
     # The hold's samples are of the GPUs that the runs on it have sampled.
@@ -86,7 +85,7 @@ def test_rows_go_by_the_words_asked_for_and_add_up_in_any_order() -> None:
 def test_a_hold_and_the_runs_on_it_count_in_full_where_the_others_are_not_known() -> None:
     assert [row.hours for row in tally([HELD[0], HELD[2]], by=())] == [8]
     (row,) = tally([HELD[1], spent("on-4", 1, 3, {"training": 3}, on="hold-3", user=2)], by=())
-    assert (row.hours, row.used["runs"]) == (20 + 6, 9)
+    assert (row.hours, row.used["idle"]) == (20 + 6, 20)
 
 
 def test_weeks_begin_on_monday() -> None:
