@@ -46,6 +46,7 @@ PARTS = {
     "peers": 150,
     "trainer": 150,
     "saves": 90,
+    "worth": 150,
     "plans": 600,
 }
 """Seconds that each may take; `--minutes` ends all of them."""

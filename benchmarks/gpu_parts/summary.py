@@ -67,6 +67,9 @@ def figures(rows: Rows) -> list[Figure]:
     held = [bool(row["passed"]) for row in of_part(rows, "trainer")]
     if held:
         found.append(all_of("compiled", "runs of fsdp_t5.py with all blocks compiled", held))
+    worth = [bool(row["passed"]) for row in of_part(rows, "worth") if row.get("passed") is not None]
+    if worth:
+        found.append(all_of("worth", "phases whose account by samples is right", worth))
     for row in of_part(rows, "saves"):
         found += checkpoints.figures(row["samples"])
     return found
@@ -189,6 +192,38 @@ PLANNED: Columns = {
 }
 
 
+def _of(*path: str, unit: str = "s") -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        value: Any = row
+        for name in path:
+            value = value.get(name)
+        return "" if value is None else f"{digits(value)} {unit}"
+
+    return cell
+
+
+WORTH: Columns = {
+    "Account of a phase": lambda row: row["name"],
+    "Took": _of("phase_s"),
+    "Busy": _of("gpu", "busy_s"),
+    "by events": _of("by_hand", "busy_s"),
+    "Active": _of("gpu", "active_s"),
+    "Idle": _of("gpu", "idle_s"),
+    "Loading": _of("loading_s"),
+    "asked for": _of("by_hand", "loading_s"),
+    "Energy": _of("gpu", "energy_j", unit="J"),
+    "by power": _of("by_hand", "joules", unit="J"),
+    "": lambda row: {True: "agree", False: "**differ**"}.get(row["passed"], ""),
+    **CALL,
+}
+COST: Columns = {
+    "A sample, processor time": lambda row: row["name"],
+    "Without costly readings": lambda row: _ms(row["sample_s"]),
+    "With all": lambda row: _ms(row["whole_s"]),
+    **CALL,
+}
+
+
 def tables(rows: Rows) -> list[str | None]:
     step, base = of_part(rows, "step"), of_part(rows, "memory")
     return [
@@ -198,6 +233,8 @@ def tables(rows: Rows) -> list[str | None]:
         listing(with_times(rows), PLANNED),
         listing(of_part(rows, "peers"), {"Peer, Accelerate FSDP2": _case, **SPEED}),
         *(checkpoints.costs([row["samples"]]) for row in of_part(rows, "saves")),
+        listing([row for row in of_part(rows, "worth") if "by_hand" in row], WORTH),
+        listing([row for row in of_part(rows, "worth") if "whole_s" in row], COST),
     ]
 
 
@@ -229,11 +266,12 @@ def of_calls(calls: Rows) -> str:
 
 
 def missing(rows: Rows) -> str:
-    """What is not in the tables, with its reason."""
-    known = {(row["part"], row["name"]) for row in rows if row["status"] == "measured"}
-    lines = [
-        f"- {row['part']}, {row['name']}: {row['status']}, {row['why']}"
+    """What is not in the tables, with its reason in the last call that tried."""
+    known = {(row["part"], row["name"]) for row in rows if row["status"] in ("measured", "done")}
+    why = {
+        (row["part"], row["name"]): f"{row['status']}, {row['why']}"
         for row in rows
         if row["status"] in ("failed", "skipped") and (row["part"], row["name"]) not in known
-    ]
+    }
+    lines = [f"- {part}, {name}: {reason}" for (part, name), reason in why.items()]
     return "\n".join(["Not measured:", "", *lines]) if lines else "Every row was measured."

@@ -193,3 +193,17 @@ def test_the_parts_that_start_other_programs(
     assert found["large"]["samples"]["background"][0]["bytes"] > 0
     assert rows.read(file)[1]["allocated_bytes"] > 0
     assert "| fsdp_t5.py as torchrun starts it |" in table(result_of([ABOUT, *rows.read(file)]))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "wrong", [{}, {"energy_j": 9e3}, {"busy_s": 8.0}, {"idle_s": 9.0}, {"active_s": 5.0}]
+)
+def test_an_account_by_samples_is_compared_with_one_by_hand(wrong: dict[str, float]) -> None:
+    """Of a kernel that waits: busy all the time, and hardly active."""
+    from benchmarks.gpu_parts.worth import agrees
+
+    right = {"observed_s": 18.1, "energy_j": 2250.0, "busy_s": 17.7, "idle_s": 0.0, "active_s": 0.1}
+    hand = {"joules": 2230.0, "percent": 100.0, "busy_s": 18.0, "loading_s": None}
+    row = {"phase_s": 18.0, "observed_s": 18.1, "loading_s": 0.0, "by_hand": hand}
+    assert agrees("waiting", {**row, "gpu": {**right, **wrong}}) == (not wrong)
