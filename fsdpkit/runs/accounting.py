@@ -122,15 +122,23 @@ def read_or_make(
     now_s: float | None = None,
     history: History | None = None,
 ) -> list[Account]:
-    """The accounts as the last batch shell left them, if each attempt has one; else made."""
-    directory = paths.task(task)
-    kept = [
-        record_in(directory.attempt(n).account, Account, NOTE_BYTES) for n in directory.attempts()
-    ]
-    if kept and all(one is not None and _adds_up(one) for one in kept):
-        return [one for one in kept if one is not None]
+    """The accounts as the last batch shell left them, else made."""
+    if kept := kept_accounts(paths, task):
+        return kept
     history = history or history_of(paths, record, task)
     return accounts_of(history, record, running=running, succeeded=succeeded, now_s=now_s)
+
+
+def kept_accounts(paths: RunPaths, task: int | None = None) -> list[Account]:
+    """Those that the last batch shell left; none if an attempt has none that can be believed."""
+    directory = paths.task(task)
+    found = []
+    for number in directory.attempts():
+        one = record_in(directory.attempt(number).account, Account, NOTE_BYTES)
+        if one is None or one.attempt != number or not _adds_up(one):
+            return []
+        found.append(one)
+    return found
 
 
 def keep(history: History, record: RunRecord) -> list[Account]:
