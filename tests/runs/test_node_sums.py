@@ -92,7 +92,7 @@ def test_the_newest_line_of_each_node_is_its_account(run: Run) -> None:
     )
     assert Uses([found]).busy_share == pytest.approx(60 * 2 / 320)
     assert Uses([found]).kwh == pytest.approx(32_000 / 3.6e6)
-    assert ("GPU memory, at most", "11.8 GB of 85.9 GB") in figures(Uses([found]))
+    assert ("GPU memory, at most", "11.0 of 80 GiB") in figures(Uses([found]))
 
 
 def test_agents_that_were_started_twice_in_an_attempt_are_added_up(run: Run) -> None:
@@ -183,11 +183,11 @@ def steady(**changes: Any) -> Account:
 
 
 ODD: list[tuple[dict[str, Any], str]] = [
-    ({"gpu_memory_bytes": 11 * GIB}, "11 of 80 GiB"),
+    ({"gpu_memory_bytes": 11 * GIB}, "11.0 of 80 GiB"),
     ({"used_s": {"training": 5000.0, "loading": 2000.0, "startup": 200.0}}, "29%"),
     ({"used_s": {"training": 5000.0, "waiting": 2000.0, "startup": 200.0}}, "29%"),
     ({"used_s": {"unused": 6000.0, "unknown": 1200.0}}, "83%"),
-    ({"memory_bytes": 6 * GIB}, "6.4 GB of 68.7 GB"),
+    ({"memory_bytes": 6 * GIB}, "6.0 of 64 GiB"),
     ({"cpu_s": 10e3}, "9%"),
     ({"asked_s": 86400.0}, "24 h 00 min, took 60 min"),
 ]
