@@ -35,18 +35,26 @@ NEAR, NEAR_COMPILED = 0.01, 0.06
 """How far a planned peak may be from the measured one; of compiled blocks it may only be above."""
 
 
-def result_of(rows: Rows) -> dict[str, Any]:
-    """What results/gpu-<machine>.json holds; every row is in it."""
+def result_of(rows: Rows, before: Sequence[str] = ()) -> dict[str, Any]:
+    """What results/gpu-<machine>.json holds; every row is in it. Of the notes before, tables remain
+    that are of parts which this program no longer has."""
     calls = [row for row in rows if row["name"] == ABOUT]
     on_gpu = [row for row in calls if row["device"] != "CPU"] or calls
     about = on_gpu[-1]
     measured = {"date": about["date"], "cpus": os.cpu_count(), "device": about["device"]}
+    made = [*filter(None, tables(rows))]
+    headings = {_heading(table) for table in made}
+    kept = [note for note in before if note[:1] == "|" and _heading(note) not in headings]
     return {
         "measured": {**measured, **about["versions"]},
         "figures": [asdict(figure) for figure in figures(rows)],
-        "notes": [*filter(None, tables(rows)), of_calls(on_gpu), missing(rows)],
+        "notes": [*made, *kept, of_calls(on_gpu), missing(rows)],
         "rows": list(rows),
     }
+
+
+def _heading(table: str) -> str:
+    return table.split("|")[1].strip()
 
 
 def of_part(rows: Rows, part: str) -> list[Row]:
@@ -156,6 +164,8 @@ def _bytes(of_plan: str, of_row: str) -> Callable[[Row], str]:
     def cell(row: Row) -> str:
         if not row.get(of_row):
             return ""
+        if row["plan"] is None:
+            return gib(row[of_row])
         planned, measured = row["plan"][of_plan], row[of_row]
         error = 100 * (planned / measured - 1)
         return f"{gib(planned)} of {gib(measured)}, {error:+.2f} %"
@@ -216,6 +226,12 @@ WORTH: Columns = {
     "": lambda row: {True: "agree", False: "**differ**"}.get(row["passed"], ""),
     **CALL,
 }
+TRAINER: Columns = {
+    "fsdp_t5.py as torchrun starts it": lambda row: row["name"],
+    "Sequences/s": lambda row: digits(rate) if (rate := row.get("sequences_per_s")) else "",
+    "Compiled blocks": lambda row: f"{row['compiled_blocks']} of {row['blocks']}",
+    **CALL,
+}
 COST: Columns = {
     "A sample, processor time": lambda row: row["name"],
     "Without costly readings": lambda row: _ms(row["sample_s"]),
@@ -229,8 +245,9 @@ def tables(rows: Rows) -> list[str | None]:
     return [
         listing(step, {"T5 v1.1-large": _case, **SPEED}),
         phases(step),
-        listing([row for row in (*base, *step) if row["plan"] and row["peak_bytes"]], MEMORY),
+        listing([row for row in (*base, *step) if row["peak_bytes"]], MEMORY),
         listing(with_times(rows), PLANNED),
+        listing(of_part(rows, "trainer"), TRAINER),
         listing(of_part(rows, "peers"), {"Peer, Accelerate FSDP2": _case, **SPEED}),
         *(checkpoints.costs([row["samples"]]) for row in of_part(rows, "saves")),
         listing([row for row in of_part(rows, "worth") if "by_hand" in row], WORTH),

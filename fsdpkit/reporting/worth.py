@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.config.units import format_bytes, roughly
+from fsdpkit.config.units import roughly
 from fsdpkit.reporting.words import number
 from fsdpkit.runs.account import Account, Measured
 from fsdpkit.runs.uses import COUNTS, Uses
@@ -64,7 +64,8 @@ def _of_steps(uses: Uses, newest: Account, job: Mapping[str, Any]) -> Iterator[H
         loading, waiting = (uses.share(use) or 0.0 for use in ("loading", "waiting"))
         if loading >= _MUCH * steps:
             told = f"ranks waited for data in {loading / steps:.0%} of their steps' time"
-            cores = _cores(newest.measured)
+            share = _cores(newest.measured)
+            cores = "" if share is None else f", with {share:.0%} of the cores in use"
             yield Hint(measured=f"{told}{cores}", then=_more_workers(job, newest))
         if waiting >= _MUCH * steps:
             told = f"ranks waited for the slowest in {waiting / steps:.0%} of their steps' time"
@@ -74,10 +75,9 @@ def _of_steps(uses: Uses, newest: Account, job: Mapping[str, Any]) -> Iterator[H
         yield Hint(measured=told, then="fsdpkit stacks shows where the ranks of one that runs are")
 
 
-def _cores(measured: Measured) -> str:
-    if measured.cpu_s is None or not measured.core_s:
-        return ""
-    return f", with {measured.cpu_s / measured.core_s:.0%} of the cores in use"
+def _cores(one: Measured) -> float | None:
+    """The share of the cores' time that processes used, 0 to 1."""
+    return None if one.cpu_s is None or not one.core_s else min(1.0, one.cpu_s / one.core_s)
 
 
 def _more_workers(job: Mapping[str, Any], newest: Account) -> str:
@@ -85,7 +85,7 @@ def _more_workers(job: Mapping[str, Any], newest: Account) -> str:
     data = training.get("data") if isinstance(training, dict) else None
     workers = data.get("workers") if isinstance(data, dict) else None
     if isinstance(workers, int):
-        return f"raise training.data.workers, {workers} for each of a node's {newest.gpus} GPUs"
+        return f"raise training.data.workers (now {workers} for each of {newest.gpus} GPUs)"
     return "give its DataLoader more workers (num_workers), or data that is prepared"
 
 
@@ -95,7 +95,7 @@ def _of_gpus(steady: Sequence[Account]) -> Iterator[Hint]:
     used = max((one.gpu_memory_bytes or 0 for one in measured), default=0)
     total = min((one.gpu_memory_total_bytes or 0 for one in measured), default=0)
     if 0 < used <= _LITTLE * total:
-        told = f"used {used / 2**30:.0f} of {total / 2**30:.0f} GiB of a GPU's memory at most"
+        told = f"used {_of(used, total)} of a GPU's memory at most"
         several = steady[-1].nodes * steady[-1].gpus > 1
         half = ", or half the GPUs would hold it" if several else ""
         yield Hint(measured=told, then=f"the batch could grow{half}")
@@ -107,10 +107,10 @@ def _of_host(steady: Sequence[Account], resources: Mapping[str, Any]) -> Iterato
     used = max((one.memory_bytes or 0 for one in measured), default=0)
     total = min((one.memory_total_bytes or 0 for one in measured), default=0)
     if str(resources.get("memory") or "0") != "0" and 0 < used <= _LITTLE * total:
-        told = f"used {format_bytes(used)} of {format_bytes(total)} of a node's memory at most"
+        told = f"used {_of(used, total)} of a node's memory at most"
         yield Hint(measured=told, then="ask for less memory (resources.memory)")
-    share = Uses(steady).measured(lambda one: one.cpu_s, lambda one: one.core_s)
-    if resources.get("cpus_per_gpu") and share is not None and share <= _MUCH:
+    share = max((_cores(one) or 1.0 for one in measured), default=1.0)
+    if resources.get("cpus_per_gpu") and share <= _MUCH:
         told = f"its processes used {share:.0%} of the cores' time"
         yield Hint(measured=told, then="ask for fewer cores (resources.cpus_per_gpu)")
 
@@ -124,33 +124,34 @@ def _of_time(last: Account) -> Iterator[Hint]:
 
 def figures(uses: Uses) -> list[tuple[str, str]]:
     """What was measured beside the account, by name, as far as it is known."""
-    measured = [one.measured for one in uses.accounts if one.measured]
-    busy, active = uses.busy_share, uses.active_share
+    accounts, row = uses.accounts, uses.row
+    if row is None:
+        return []
+    measured = [one.measured for one in accounts if one.measured]
     fullest = max(measured, key=lambda one: one.gpu_memory_bytes or 0, default=Measured())
     host = max(measured, key=lambda one: one.memory_bytes or 0, default=Measured())
-    cores = uses.measured(lambda one: one.cpu_s, lambda one: one.core_s)
-    tflops, mfu = uses.mean(lambda one: one.tflops_per_gpu), uses.mean(lambda one: one.mfu)
-    of = next((one.gpu for one in reversed(uses.accounts) if one.gpu), None)
-    last = uses.accounts[-1]
-    took_s = last.ended_s - last.began_s
-    sampled = sum(one.nodes for one in measured), sum(one.nodes for one in uses.accounts)
+    cores = max((_cores(one) or 0.0 for one in measured), default=0.0)
+    newest = next((one for one in reversed(accounts) if one.tflops_per_gpu), accounts[-1])
+    tflops, mfu, asked_s = newest.tflops_per_gpu, newest.mfu, accounts[-1].asked_s
+    took = roughly(accounts[-1].ended_s - accounts[-1].began_s)
+    busy, active, sampled = row.busy_share, row.active_share, row.measured_share
     found = [
-        ("GPU", of),
+        ("GPU", next((one.gpu for one in reversed(accounts) if one.gpu), None)),
         ("GPUs busy", busy is not None and f"{busy:.0%} of their time, waiting for ranks included"),
         ("Multiprocessors worked", active is not None and f"{active:.0%}"),
-        ("Speed", tflops is not None and f"{number(tflops)} TFLOP/s per GPU"),
-        ("MFU", mfu is not None and f"{mfu:.1%}"),
+        ("Sampled", busy is not None and f"{sampled:.0%} of the time of all GPUs"),
+        ("Speed", tflops and f"{number(tflops)} TFLOP/s per GPU"),
+        ("MFU", mfu and f"{mfu:.1%}"),
         ("GPU memory, at most", _of(fullest.gpu_memory_bytes, fullest.gpu_memory_total_bytes)),
         ("A node's memory, at most", _of(host.memory_bytes, host.memory_total_bytes)),
-        ("Cores used", cores is not None and f"{cores:.0%} of their time"),
-        ("Energy", (kwh := uses.kwh) is not None and f"{number(kwh)} kWh"),
-        ("Time of the limit", last.asked_s and f"{roughly(took_s)} of {roughly(last.asked_s)}"),
-        ("Samples", measured and sampled[0] < sampled[1] and "of {} nodes of {}".format(*sampled)),
+        ("Cores used", cores and f"{cores:.0%} of their time"),
+        ("Energy", uses.kwh and f"{number(uses.kwh)} kWh"),
+        ("Time limit", asked_s and f"{took} of {roughly(asked_s)} used"),
     ]
     return [(name, words) for name, words in found if words]
 
 
 def _of(used: float | None, total: float | None) -> str:
-    if used is None:
-        return ""
-    return f"{format_bytes(used)} of {format_bytes(total)}" if total else format_bytes(used)
+    """As Slurm and makers of GPUs count."""
+    of = f" of {total / 2**30:.0f}" if total else ""
+    return "" if used is None else f"{used / 2**30:.1f}{of} GiB"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from fsdpkit.runs.account import USES, Account, Measured, Use
+from fsdpkit.runs.account import USES, Account, Use
+from fsdpkit.runs.tally import Row, Spent, tally
 
 _TOLD = 4
 """Uses in a sentence, the largest."""
@@ -32,20 +34,26 @@ class UsedHours:
 
 @dataclass(frozen=True)
 class Uses:
-    """Of accounts together, such as all of a run."""
+    """Of accounts together, such as all of a run, but for a hold's."""
 
     accounts: Sequence[Account]
+
+    @cached_property
+    def row(self) -> Row | None:
+        """None: without an account."""
+        spent = (Spent(one, str(place), "") for place, one in enumerate(self.accounts))
+        return next(iter(tally(spent, ())), None)
 
     @property
     def granted_h(self) -> float:
         """GPU-hours, or node-hours on a machine without."""
-        return sum(one.gpu_hours for one in self.accounts)
+        return self.row.hours if self.row else 0.0
 
     @property
     def parts(self) -> list[UsedHours]:
         """They add up to what was granted; those that are nothing are left out."""
-        hours = {use: sum(one.hours(use) for one in self.accounts) for use in USES}
-        return [UsedHours(use, h, h / self.granted_h) for use, h in hours.items() if h > 0]
+        hours = self.row.used if self.row else {}
+        return [UsedHours(u, hours[u], hours[u] / self.granted_h) for u in USES if hours.get(u)]
 
     def share(self, *uses: Use) -> float | None:
         """Of what was granted, 0 to 1; None: nothing was granted yet, or no program logged steps,
@@ -58,67 +66,26 @@ class Uses:
     @property
     def shown_unit(self) -> str:
         """Of a run that had no hour, minutes."""
-        unit = "GPU" if any(one.gpus for one in self.accounts) else "node"
-        return f"{unit}-minutes" if self._in_minutes else f"{unit}-hours"
-
-    @property
-    def _in_minutes(self) -> bool:
-        return self.granted_h < 0.5
+        unit = self.row.unit if self.row else "GPU-hours"
+        return unit.replace("hours", "minutes") if self.granted_h < 0.5 else unit
 
     def shown(self, hours: float) -> str:
         """In that unit."""
-        value = hours * 60 if self._in_minutes else hours
+        value = hours * 60 if self.granted_h < 0.5 else hours
         return f"{value:,.{0 if value >= 1000 else 1 if value >= 10 else 2}f}"
-
-    def measured(
-        self, value: Callable[[Measured], float | None], of: Callable[[Measured], float | None]
-    ) -> float | None:
-        """The share that one sum has of another, in the accounts that have both, 0 to 1."""
-        both = [(value(one.measured), of(one.measured)) for one in self.accounts if one.measured]
-        known = [(part, whole) for part, whole in both if part is not None and whole]
-        whole = sum(one for _, one in known)
-        return min(1.0, sum(part for part, _ in known) / whole) if whole else None
-
-    @property
-    def busy_share(self) -> float | None:
-        return self.measured(lambda one: one.busy_s, lambda one: one.gpu_s)
-
-    @property
-    def active_share(self) -> float | None:
-        return self.measured(lambda one: one.active_s, lambda one: one.gpu_s)
 
     @property
     def kwh(self) -> float | None:
-        """Of the GPUs, and of processors and memory where that is known, on the nodes that were
-        measured."""
-        told = [
-            value
-            for one in self.accounts
-            if one.measured
-            for value in (one.measured.energy_j, one.measured.host_energy_j)
-            if value is not None
-        ]
-        return sum(told) / 3.6e6 if told else None
-
-    def mean(self, value: Callable[[Account], float | None]) -> float | None:
-        """Of what accounts say of their steps that count, by those steps' time."""
-        known = [
-            (number, sum(one.hours(use) for use in COUNTS))
-            for one in self.accounts
-            if (number := value(one)) is not None
-        ]
-        hours = sum(weight for _, weight in known)
-        return sum(number * weight for number, weight in known) / hours if hours else None
+        """Of the GPUs, and of processors and memory where that is known."""
+        told = [one for one in (self.row.gpu_kwh, self.row.host_kwh) if one] if self.row else []
+        return sum(told) or None
 
     @property
     def words(self) -> str:
         """`used 32.0 of 48.0 GPU-hours: computing 61%, loading data 20%, …; 1.9 kWh`."""
-        asked = [one.asked_s for one in self.accounts[-1:] if one.asked_s]
-        last = self.accounts[-1]
-        of = ""
-        if len(self.accounts) == 1 and asked:
-            asked_h = max(asked[0] * last.nodes * max(1, last.gpus) / 3600, self.granted_h)
-            of = f" of {self.shown(asked_h)}"
+        one = self.accounts[0] if len(self.accounts) == 1 else None
+        asked_h = (one.asked_s or 0.0) * one.nodes * max(1, one.gpus) / 3600 if one else 0.0
+        of = f" of {self.shown(max(asked_h, self.granted_h))}" if asked_h else ""
         largest = sorted(self.parts, key=lambda part: -part.share)[:_TOLD]
         parts = ", ".join(f"{part.name} {part.share:.0%}" for part in largest if part.share > 0.005)
         energy = f"; {kwh:.2g} kWh" if (kwh := self.kwh) else ""

@@ -82,7 +82,7 @@ def page_of(
         "diagnosis_title": _diagnosis_title(found[0], trainings) if found else "",
         "spent": spent if spent.granted_h and not run.record.holds else None,
         "computed": spent.share("training"),
-        "figures": worth.figures(spent) if accounts else [],
+        "figures": worth.figures(spent),
         "hints": _hints(accounts, job, detailed),
         "held": _held(run, trainings, now_s) if run.record.holds else None,
         "predicted": _predicted(run, trainings),
