@@ -119,6 +119,8 @@ class RunningSums:
         self._at_s = self._began_s
         self._cpu_before, self._resident = self._work.sample()
         self._cpu_s, self._peak = 0.0, 0
+        self._loading_s: float | None = None
+        self._loading_before_s = 0.0
 
     def sample(self, line: Mapping[str, Any], interval_s: float, *, last: bool) -> dict[str, Any]:
         """The sums now, as `Sums`. line: the rest of this sample, which was to come `interval_s`
@@ -132,6 +134,7 @@ class RunningSums:
         self._energy.read(self._add_energy, now_s, last=last)
         self._processes.read(self._add_work, now_s, last=last)
         self._host.add()
+        self._add_loading(line.get("loading_s"))
         cgroup = line.get("cgroup", {})
         here = cgroup.get("memory_bytes", line["memory_used_bytes"])
         if self._resident is not None:  # without a cgroup: what is shared is in the node's once
@@ -145,6 +148,7 @@ class RunningSums:
             memory_peak_bytes=self._peak,
             memory_total_bytes=cgroup.get("memory_max_bytes", line["memory_total_bytes"]),
             host_energy_j=self._host.joules,
+            loading_s=self._loading_s,
             gpus=[gpu.known(reading) for gpu, reading in zip(self._gpus, readings, strict=True)],
         )
 
@@ -160,3 +164,10 @@ class RunningSums:
         before, (self._cpu_before, self._resident) = self._cpu_before, self._work.sample()
         if before is not None and self._cpu_before is not None:
             self._cpu_s += max(0.0, self._cpu_before - before)
+
+    def _add_loading(self, loading_s: float | None) -> None:
+        """Each launch begins at 0."""
+        if loading_s is not None:
+            more_s = loading_s - self._loading_before_s
+            self._loading_s = (self._loading_s or 0.0) + (loading_s if more_s < 0 else more_s)
+        self._loading_before_s = loading_s or 0.0

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -77,7 +78,7 @@ def test_what_ranks_waited_for_in_steps_that_count_is_told_from_computing(run: R
     at_s = T0 + 10
     for step in range(1, 11):
         compared = {5: [1.0, 1.5], 10: [1.0, 1.1]}.get(step)
-        own = {"rank_compute_s": compared} if compared else {}
+        own: dict[str, Any] = {"rank_compute_s": compared} if compared else {}
         at_s = trains(task, step, step, at_s, loading_s=0.2 if step > 5 else 0.0, **own)
     trains(task, 11, 11, at_s, loading_s=99.0, tflops_per_device=5.0, mfu=1e300)
     ends(task, 0, at_s + 1)
