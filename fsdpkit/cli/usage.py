@@ -16,7 +16,7 @@ from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, print_sentences, runs_option, table, write_page
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.followed import FollowedFigures
+    from fsdpkit.reporting.followed import FollowedAttempt
     from fsdpkit.reporting.spent import Gathered, OtherJobs
     from fsdpkit.runs.tally import Row, Spent
 
@@ -29,7 +29,7 @@ def _used(
     others: Sequence[OtherJobs],
     unread: Sequence[str],
     left_out: dict[str, int],
-    followed: Sequence[FollowedFigures],
+    followed: Sequence[FollowedAttempt],
     page: Path | None,
 ) -> None:
     """What runs used of what they were granted.
@@ -106,7 +106,7 @@ def command(
     now_s = time.time()
     gathered = Gathered(0.0 if run else weeks_since(weeks or 4, now_s), now_s)
     by = by or (("run",) if run else ("week", "project"))
-    figures: list[FollowedFigures] = []
+    figures: list[FollowedAttempt] = []
     spent = _spent(gathered, run, runs, group, figures if explain else None)
     rows, by_week, total = tallies(spent, [by, ["week"], []])
     asked = Round()
@@ -141,7 +141,7 @@ def _spent(
     run: tuple[str, ...],
     runs: str | None,
     group: str | None,
-    figures: list[FollowedFigures] | None,
+    figures: list[FollowedAttempt] | None,
 ) -> Iterator[Spent]:
     from fsdpkit.reporting.followed import followed
     from fsdpkit.runs.layout import RunPaths
@@ -158,7 +158,7 @@ def _spent(
         (standing,) = standings([(paths, load(paths.dir, copied=True))])
         for one in gathered.of_run(paths, standing):
             if figures is not None:
-                figures += followed(paths, one.run, one.task, one.account)
+                figures.append(followed(paths, one.run, one.task, one.account))
             yield one
 
 
@@ -167,7 +167,7 @@ def _print(
     rows: Sequence[Row],
     total: Sequence[Row],
     others: Sequence[OtherJobs],
-    figures: Sequence[FollowedFigures],
+    figures: Sequence[FollowedAttempt],
 ) -> None:
     from fsdpkit.reporting.printable import one_line
     from fsdpkit.reporting.spent_shown import HEADS, cells, figure_lines, others_in_words, sentences

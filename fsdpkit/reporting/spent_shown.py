@@ -7,12 +7,13 @@ from typing import Any
 
 from fsdpkit import __version__
 from fsdpkit.listing import first_of
-from fsdpkit.reporting.followed import FollowedFigures
+from fsdpkit.reporting.followed import FollowedAttempt
 from fsdpkit.reporting.spent import OtherJobs
 from fsdpkit.reporting.words import duration, moment, number, zone_name
 from fsdpkit.runs.account import USES
 from fsdpkit.runs.tally import Row
 
+_MOST_ROWS = 1000
 HEADS = ("RUNS", "HOURS", "OF", "COMPUTING", "BUSY", "ACTIVE", "WASTED", "KWH", "QUEUED")
 
 
@@ -94,7 +95,7 @@ def page(
     from fsdpkit.reporting.report.plots import shares
 
     def bar(place: int, row: Row) -> Any:
-        parts = [(USES[u][0], h / row.hours, f"use-{u}") for u, h in row.used.items() if h]
+        parts = [(USES[u][0], row.used[u] / row.hours, f"use-{u}") for u in USES if u in row.used]
         return shares(f"uses-{place}", f"What became of {number(row.hours)} {row.unit}", parts)
 
     weeks, rows, total = tables
@@ -104,7 +105,8 @@ def page(
         "weeks": [(row, bar(place, row)) for place, row in enumerate(weeks)],
         "uses": [(use, *words) for use, words in USES.items() if any(use in t.used for t in total)],
         "heads": [*(name.upper() for name in by), *HEADS],
-        "rows": [[*(word or "-" for word in row.by.values()), *cells(row)] for row in rows],
+        "rows": [[*(w or "-" for w in one.by.values()), *cells(one)] for one in rows[:_MOST_ROWS]],
+        "more": max(0, len(rows) - _MOST_ROWS),
         "others": [others_in_words(one) for one in others],
         "notes": notes,
         "number": number,
@@ -114,12 +116,13 @@ def page(
     return rendered("usage.html.j2", context)
 
 
-def figure_lines(one: FollowedFigures) -> Iterator[str]:
-    """Where some figures of an attempt come from."""
+def figure_lines(one: FollowedAttempt) -> Iterator[str]:
+    """Where the figures of an attempt come from."""
     task = "" if one.task is None else f", task {one.task}"
     yield f"{one.run}{task}, attempt {one.attempt}"
     for figure in one.figures:
-        yield f"  {figure.name}: {number(figure.value)} {figure.unit}: {figure.how}"
+        value = f"{number(figure.value)} {figure.unit}"
+        yield f"{figure.name}: {value}: {figure.how} ({', '.join(figure.files)})"
     for line in one.lines:
         values = ", ".join(f"{name} {value}" for name, value in line.values.items())
-        yield f"    {line.file}:{line.line}, {moment(line.time_s)}: {values}"
+        yield f"{line.file}:{line.line}, {moment(line.time_s)}: {values}"

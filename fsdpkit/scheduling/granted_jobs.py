@@ -1,4 +1,4 @@
-"""What Slurm's accounting says of the GPUs that jobs were granted, also of jobs that are nobody's run.
+"""What Slurm's accounting says of the GPUs that jobs were granted, also jobs that are no run.
 
 One line a start: a job that was queued again has several.
 """
