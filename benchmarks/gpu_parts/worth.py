@@ -47,8 +47,13 @@ class Work:
         size = 8192 if self.on_gpu else 64
         kind = torch.bfloat16 if self.on_gpu else torch.float32
         self.matrix = torch.randn(size, size, device=part.device.torch, dtype=kind)
+        self.product = torch.empty_like(self.matrix)
         self.model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 1)).to(part.device.torch)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 1e-3)
+
+    def multiply(self, times: int) -> None:
+        for _ in range(times):
+            torch.mm(self.matrix, self.matrix, out=self.product)
 
     def timed(self, queue: Callable[[], object]) -> float:
         """Seconds that the device takes for what is queued."""
@@ -69,7 +74,7 @@ class Work:
 
     def products(self, seconds: float) -> Done:
         """Big matrix products, one behind the other."""
-        return self._until(seconds, lambda: [self.matrix @ self.matrix for _ in range(100)])
+        return self._until(seconds, lambda: self.multiply(100))
 
     def waiting(self, seconds: float) -> Done:
         """A kernel that only waits, on one multiprocessor, as for other ranks."""
@@ -87,11 +92,10 @@ class Work:
     def loader(self, seconds: float) -> Done:
         """A loader that sleeps before each batch, and products for about as long."""
         batches = max(2, int(seconds / (2 * LOADING_S)))
-        one_s = self.timed(lambda: self.matrix @ self.matrix)
-        many = max(1, min(2000, int(LOADING_S / max(one_s, 1e-4))))
+        many = max(1, int(LOADING_S / max(self.timed(lambda: self.multiply(10)) / 10, 1e-4)))
         busy_s = 0.0
         for _ in torch.utils.data.DataLoader(Sleeping(batches)):
-            busy_s += self.timed(lambda: [self.matrix @ self.matrix for _ in range(many)])
+            busy_s += self.timed(lambda: self.multiply(many))
         return Done(batches, busy_s, batches * LOADING_S)
 
     def tiny_steps(self, seconds: float) -> Done:
