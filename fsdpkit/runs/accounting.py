@@ -74,7 +74,7 @@ def accounts_of(
         )
         if record.holds:  # the runs on it have accounts of their own
             one = msgspec.structs.replace(one, used_s={"idle": one.granted_s})
-        queued_s = None if since_s is None else max(0.0, begin_s - since_s)
+        queued_s = None if since_s is None or job.here else max(0.0, begin_s - since_s)
         asked_s = _asked_s(resources)
         found.append(msgspec.structs.replace(one, asked_s=asked_s, queued_s=queued_s))
         before = (job.job_id, until_s)
@@ -242,10 +242,10 @@ class _Painter:
             self._paint(self.end_s, "startup" if self.goes_on else "lost", self.nodes)
 
     def _launch(self, launch: Launch, stop_s: float, lines: StepLines, failed: bool) -> None:
-        nodes = len(launch.nodes)
+        nodes = min(len(launch.nodes), self.nodes)
         inside = lines.between(launch.began_s, stop_s)
         if not inside:
-            self._without_steps(launch, stop_s, failed)
+            self._without_steps(launch, nodes, stop_s, failed)
             return
         first = inside[0]
         steps = lines.steps_of_first(first, launch.began_s)
@@ -273,13 +273,13 @@ class _Painter:
         self.used_s[use] -= node_s
         self.used_s[other] += node_s
 
-    def _without_steps(self, launch: Launch, stop_s: float, failed: bool) -> None:
+    def _without_steps(self, launch: Launch, nodes: int, stop_s: float, failed: bool) -> None:
         """A launch in which no step was logged: so far, or by such a program."""
-        left_s = self._until(stop_s) * len(launch.nodes)
+        left_s = self._until(stop_s) * nodes
         idle_s = self._samples.idle_s(launch.nodes, self.cursor_s)
         starting = self.goes_on and (idle_s is None or idle_s > left_s / 2)
         use: Use = "lost" if failed else "startup" if starting else "unknown"
-        self._paint(stop_s, use, len(launch.nodes))
+        self._paint(stop_s, use, nodes)
         if use == "unknown":
             loading_s = min(left_s, self._samples.loading_s(launch.nodes, launch.number))
             self._from("unknown", "loading", loading_s)
