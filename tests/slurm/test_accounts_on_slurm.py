@@ -119,6 +119,16 @@ def save():
         saved.write_text(str(done))
         metrics.write(step=done, checkpoint_blocked_s=saved_s, checkpoint_written_s=saved_s)
 
+def load():
+    time.sleep(plan["loading"])
+
+if os.environ.get("SLURM_ARRAY_TASK_ID") == "1":
+    from torch.utils.data import DataLoader
+
+    slow = {"collate_fn": lambda _: time.sleep(plan["loading"])}
+    batches = iter(DataLoader(range(plan["steps"]), **slow))
+    load, logged = batches.__next__, lambda *_: None
+
 busy.unlink(missing_ok=True)
 note("starting")
 time.sleep(plan["starting"])
@@ -126,7 +136,7 @@ if plan["busy"]:
     busy.touch()
 while done < plan["steps"]:
     began_s = note("loading")
-    time.sleep(plan["loading"])
+    load()
     loaded_s = note("computing")
     time.sleep(plan["computing"])
     ended_s = note("logging")
@@ -339,10 +349,16 @@ def test_what_a_killed_rank_costs_is_lost_or_repeated(afternoon: Afternoon) -> N
     assert {"unknown", "unused", "idle"} & account.used_s.keys() == set()
 
 
-def test_tasks_of_an_array_have_an_account_each(afternoon: Afternoon) -> None:
-    for task in afternoon.tasks:
-        booked(task)
-        assert used(task.accounts)["loading"] > 1.1
+def test_loading_is_known_of_a_script_that_logs_nothing(afternoon: Afternoon) -> None:
+    """One task of the array logs its steps, one has torch's DataLoader."""
+    logs, silent = afternoon.tasks
+    booked(logs)
+    assert used(logs.accounts)["loading"] > 1.1
+    found, loading_s = used(silent.accounts), silent.diary.seconds("loading")
+    assert loading_s > 1.1
+    assert found["loading"] == pytest.approx(loading_s, abs=0.3)
+    assert found["training"] == 0
+    assert found["unknown"] > silent.diary.seconds("computing")
 
 
 def test_a_job_that_is_queued_again_has_two_accounts_which_slurm_has_too(
