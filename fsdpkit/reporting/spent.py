@@ -74,15 +74,15 @@ class Gathered:
         """Of all runs in a directory of runs. Raises StorageError if it cannot be read."""
         open_: list[tuple[RunPaths, RunRecord]] = []
         for seen in looked_at(lambda name: self._look(top / name), names_in(top)):
-            if isinstance(seen, RunRecord):
-                open_.append((RunPaths(top / seen.id), seen))
+            if isinstance(seen, tuple):
+                open_.append(seen)
             else:
                 yield from seen or ()
         for (paths, _), standing in zip(open_, standings(open_), strict=True):
             yield from self.of_run(paths, standing)
 
-    def _look(self, directory: Path) -> list[Spent] | RunRecord | None:
-        """Of a run that has ended; the record of any other, to be asked for."""
+    def _look(self, directory: Path) -> list[Spent] | tuple[RunPaths, RunRecord] | None:
+        """Of a run that has ended; any other itself, to be asked for."""
         paths = RunPaths(directory)
         try:
             record = load(directory, most=LISTED_BYTES)
@@ -97,7 +97,7 @@ class Gathered:
             self.lacking.append(f"an array of more than {LISTED_TASKS:,} tasks: name it")
             return None
         if record.resuming or any(job.ended is None for job in record.jobs):
-            return record
+            return paths, record
         ends = (state.get("end_s") for job in record.jobs for state in (job.ended or {}).values())
         known = [end_s if isinstance(end_s, int | float) else self.now_s for end_s in ends]
         if max(known, default=self.now_s) < self.since_s:

@@ -174,8 +174,14 @@ def shared(folder: Path, run: str, used_s: dict[str, float], **fields: Any) -> N
     end = {"attempt": 0, "action": "end", "cause": "done", "at_s": BEGAN_S + 900}
     record = {
         "schema": "fsdpkit.shared-run/1",
-        **{"run": run, "submitted_s": BEGAN_S, "nodes": 1, "ranks_per_node": 4, "fsdpkit": "1.0"},
-        **{"used": [], "project": "pas1", "partition": "gpu"},
+        "run": run,
+        "submitted_s": BEGAN_S,
+        "nodes": 1,
+        "ranks_per_node": 4,
+        "fsdpkit": "1.0",
+        "used": [],
+        "project": "pas1",
+        "partition": "gpu",
         "ends": [{**end, "account": {**account, "used_s": used_s}}],
     }
     (folder / f"{os.geteuid()}-{run}.json").write_text(json.dumps({**record, **fields}))
