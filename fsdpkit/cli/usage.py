@@ -56,7 +56,7 @@ def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
     "--by",
     callback=_words,
     metavar="WORDS",
-    help="Add up by week, project, name, run, user, partition, gpu, version, template; several "
+    help="Add up by week, project, name, run, user, partition, gpu, fsdpkit, template; several "
     "with commas (default: week,project; of RUN: run).",
 )
 @click.option(

@@ -30,7 +30,7 @@ from fsdpkit.runs.tally import Spent, week_of, wrong_in
 from fsdpkit.scheduling.run_states import Standing, standings
 from fsdpkit.scheduling.slurm import Round, SlurmClient
 
-WORDS = ("week", "project", "name", "run", "user", "partition", "gpu", "version", "template")
+WORDS = ("week", "project", "name", "run", "user", "partition", "gpu", "fsdpkit", "template")
 """What hours can be counted by."""
 
 
@@ -121,7 +121,7 @@ class Gathered:
             "run": record.id,
             "user": _name_of(user),
             "partition": asked.partition,
-            "version": record.version,
+            "fsdpkit": record.version,
             "template": record.template,
         }
         running = {i for i, state in states.items() if state and state.phase == "running"}
@@ -137,12 +137,8 @@ class Gathered:
                 cause = ending.cause if ending else None
                 if cause is None and account is accounts[-1] and newest and newest.over:
                     cause = "done" if newest.succeeded else newest.word.lower()
-                spent = Spent(
-                    *(account, record.id, user, task, words, cause),
-                    on=record.on,
-                    holds=record.holds,
-                )
-                yield from self._counted(spent)
+                held = (record.on, record.holds)
+                yield from self._counted(Spent(account, record.id, user, task, words, cause, *held))
 
     def shared_in(self, folder: Path) -> Iterator[Spent]:
         """Of the records in a folder that runs share theirs with. Raises StorageError."""
@@ -184,11 +180,11 @@ def _shared(owner: int, record: SharedRecord, account: Account, cause: str) -> S
         "run": record.run,
         "user": _name_of(owner),
         "partition": record.partition,
-        "version": record.fsdpkit,
+        "fsdpkit": record.fsdpkit,
         "template": template.name if template else None,
     }
-    fields = {"on": record.on, "holds": record.holds, "task": record.task}
-    return Spent(account, record.run, owner, words=words, cause=cause, **fields)
+    held = (record.on, record.holds)
+    return Spent(account, record.run, owner, record.task, words, cause, *held)
 
 
 @cache

@@ -97,9 +97,9 @@ def test_each_hour_counts_once_whoever_knows_of_it(
     others = {one["of_fsdpkit"]: (one["gpu_hours"], one["starts"]) for one in found["others"]}
     assert others == {False: (5, 2), True: (4, 1)}
     assert found["unread"] == []
-    rows = list(csv.DictReader(fsdpkit("usage", "--csv").stdout.splitlines()))
-    assert sum(float(row["hours"]) for row in rows) == pytest.approx(390 * HOURS)
-    assert sum(float(row["used_training"]) for row in rows) == pytest.approx(25 * HOURS)
+    lines = list(csv.DictReader(fsdpkit("usage", "--csv").stdout.splitlines()))
+    assert sum(float(line["hours"]) for line in lines) == pytest.approx(390 * HOURS)
+    assert sum(float(line["used_training"]) for line in lines) == pytest.approx(25 * HOURS)
 
 
 def test_what_began_before_these_weeks_does_not_count(fsdpkit: Fsdpkit, runs: Path) -> None:
