@@ -30,7 +30,6 @@ def _used(
     unread: Sequence[str],
     left_out: dict[str, int],
     followed: Sequence[FollowedAttempt],
-    page: Path | None,
 ) -> None:
     """What runs used of what they were granted.
 
@@ -57,7 +56,7 @@ def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
     "--by",
     callback=_words,
     metavar="WORDS",
-    help="Add up by week, project, name, run, user, partition, gpu, version, template; several "
+    help="Add up by week, project, name, run, user, partition, gpu, fsdpkit, template; several "
     "with commas (default: week,project; of RUN: run).",
 )
 @click.option(
@@ -94,6 +93,7 @@ def command(
     """
     from fsdpkit.errors import UsageError
     from fsdpkit.reporting.spent import Gathered
+    from fsdpkit.runs.store import runs_dir
     from fsdpkit.runs.tally import tallies, weeks_since
     from fsdpkit.scheduling.slurm import Round
 
@@ -103,12 +103,15 @@ def command(
         raise UsageError("--explain is for RUN: name one")
     if as_csv and as_json:
         raise UsageError("--csv and --json are two forms of one answer: choose one of them")
-    now_s = time.time()
+    now_s, top = time.time(), runs_dir(runs)
     gathered = Gathered(0.0 if run else weeks_since(weeks or 4, now_s), now_s)
     by = by or (("run",) if run else ("week", "project"))
     figures: list[FollowedAttempt] = []
-    spent = _spent(gathered, run, runs, group, figures if explain else None)
-    rows, by_week, total = tallies(spent, [by, ["week"], []])
+    if group:
+        spent = gathered.shared_in(Path(group))
+    else:
+        spent = _named(gathered, run, top, figures, explain) if run else gathered.below(top)
+    by_week, rows, total = tallies(spent, [["week"], by, []])
     asked = Round()
     others = [] if run or group else gathered.unknown_jobs(by, asked)
     left_out = dict(Counter(gathered.lacking).most_common())
@@ -119,45 +122,34 @@ def command(
 
         title = f"What {' and '.join(run[:3]) or group or 'runs'} used"
         text = drawn(title, now_s, by, [by_week, rows, total], others, notes)
-        written = write_page(text, page)
+        write_page(text, page)
     if as_json:
-        where = Path(page).absolute() if page else None
-        return _used(
-            *(gathered.since_s, rows, total, others, asked.unread, left_out, figures, where)
-        )
+        return _used(gathered.since_s, rows, total, others, asked.unread, left_out, figures)
     if as_csv:
         _print_csv(rows)
-    elif not page:
+    elif page != "-":
         _print(by, rows, total, others, figures)
-    elif written:
-        click.echo(written)
     for note in notes:
         click.echo(f"fsdpkit: {note}", err=True)
     return 0
 
 
-def _spent(
+def _named(
     gathered: Gathered,
-    run: tuple[str, ...],
-    runs: str | None,
-    group: str | None,
-    figures: list[FollowedAttempt] | None,
+    names: Sequence[str],
+    top: Path,
+    figures: list[FollowedAttempt],
+    explain: bool,
 ) -> Iterator[Spent]:
     from fsdpkit.reporting.followed import followed
     from fsdpkit.runs.layout import RunPaths
     from fsdpkit.runs.record import load
-    from fsdpkit.runs.store import find_run, runs_dir
+    from fsdpkit.runs.store import find_run
     from fsdpkit.scheduling.run_states import standings
 
-    if group:
-        yield from gathered.shared_in(Path(group))
-    elif not run:
-        yield from gathered.below(runs_dir(runs))
-    for name in run:
-        paths = RunPaths(find_run(name, runs_dir(runs)))
-        (standing,) = standings([(paths, load(paths.dir, copied=True))])
-        for one in gathered.of_run(paths, standing):
-            if figures is not None:
+    for paths in [RunPaths(find_run(name, top)) for name in names]:
+        for one in gathered.of_run(paths, *standings([(paths, load(paths.dir, copied=True))])):
+            if explain:
                 figures.append(followed(paths, one.run, one.task, one.account))
             yield one
 
@@ -191,17 +183,17 @@ def _print(
 
 
 def _print_csv(rows: Sequence[Row]) -> None:
-    """A column for each figure; uses and wastes have one each."""
+    """A column for each figure; words, uses, wastes and ends have one each."""
     import msgspec
 
-    flat = []
-    for row in rows:
-        found = msgspec.to_builtins(row)
-        for name in ("by", "used", "wasted", "ends"):
-            inside = found.pop(name)
-            found |= {key if name == "by" else f"{name}_{key}": v for key, v in inside.items()}
-        flat.append(found)
-    columns = dict.fromkeys(name for row in flat for name in row)
-    writer = csv.DictWriter(sys.stdout, sorted(columns), restval=0)
+    flat = [
+        {
+            f"{name}_{key}" if key else name: one
+            for name, value in msgspec.to_builtins(row).items()
+            for key, one in (value if isinstance(value, dict) else {"": value}).items()
+        }
+        for row in rows
+    ]
+    writer = csv.DictWriter(sys.stdout, dict.fromkeys(n for row in flat for n in row), restval=0)
     writer.writeheader()
     writer.writerows(flat)

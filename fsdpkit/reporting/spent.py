@@ -30,7 +30,7 @@ from fsdpkit.runs.tally import Spent, week_of, wrong_in
 from fsdpkit.scheduling.run_states import Standing, standings
 from fsdpkit.scheduling.slurm import Round, SlurmClient
 
-WORDS = ("week", "project", "name", "run", "user", "partition", "gpu", "version", "template")
+WORDS = ("week", "project", "name", "run", "user", "partition", "gpu", "fsdpkit", "template")
 """What hours can be counted by."""
 
 
@@ -74,15 +74,15 @@ class Gathered:
         """Of all runs in a directory of runs. Raises StorageError if it cannot be read."""
         open_: list[tuple[RunPaths, RunRecord]] = []
         for seen in looked_at(lambda name: self._look(top / name), names_in(top)):
-            if isinstance(seen, RunRecord):
-                open_.append((RunPaths(top / seen.id), seen))
+            if isinstance(seen, tuple):
+                open_.append(seen)
             else:
                 yield from seen or ()
         for (paths, _), standing in zip(open_, standings(open_), strict=True):
             yield from self.of_run(paths, standing)
 
-    def _look(self, directory: Path) -> list[Spent] | RunRecord | None:
-        """Of a run that has ended; the record of any other, to be asked for."""
+    def _look(self, directory: Path) -> list[Spent] | tuple[RunPaths, RunRecord] | None:
+        """Of a run that has ended; any other itself, to be asked for."""
         paths = RunPaths(directory)
         try:
             record = load(directory, most=LISTED_BYTES)
@@ -97,7 +97,7 @@ class Gathered:
             self.lacking.append(f"an array of more than {LISTED_TASKS:,} tasks: name it")
             return None
         if record.resuming or any(job.ended is None for job in record.jobs):
-            return record
+            return paths, record
         ends = (state.get("end_s") for job in record.jobs for state in (job.ended or {}).values())
         known = [end_s if isinstance(end_s, int | float) else self.now_s for end_s in ends]
         if max(known, default=self.now_s) < self.since_s:
@@ -121,7 +121,7 @@ class Gathered:
             "run": record.id,
             "user": _name_of(user),
             "partition": asked.partition,
-            "version": record.version,
+            "fsdpkit": record.version,
             "template": record.template,
         }
         running = {i for i, state in states.items() if state and state.phase == "running"}
@@ -137,12 +137,8 @@ class Gathered:
                 cause = ending.cause if ending else None
                 if cause is None and account is accounts[-1] and newest and newest.over:
                     cause = "done" if newest.succeeded else newest.word.lower()
-                spent = Spent(
-                    *(account, record.id, user, task, words, cause),
-                    on=record.on,
-                    holds=record.holds,
-                )
-                yield from self._counted(spent)
+                held = (record.on, record.holds)
+                yield from self._counted(Spent(account, record.id, user, task, words, cause, *held))
 
     def shared_in(self, folder: Path) -> Iterator[Spent]:
         """Of the records in a folder that runs share theirs with. Raises StorageError."""
@@ -184,11 +180,11 @@ def _shared(owner: int, record: SharedRecord, account: Account, cause: str) -> S
         "run": record.run,
         "user": _name_of(owner),
         "partition": record.partition,
-        "version": record.fsdpkit,
+        "fsdpkit": record.fsdpkit,
         "template": template.name if template else None,
     }
-    fields = {"on": record.on, "holds": record.holds, "task": record.task}
-    return Spent(account, record.run, owner, words=words, cause=cause, **fields)
+    held = (record.on, record.holds)
+    return Spent(account, record.run, owner, record.task, words, cause, *held)
 
 
 @cache

@@ -31,7 +31,7 @@ def cells(row: Row) -> list[str]:
 
 
 def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}".replace("%", " %")
+    return "-" if share is None else f"{share:.0%}"
 
 
 def sentences(row: Row) -> list[str]:

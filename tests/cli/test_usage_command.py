@@ -97,9 +97,9 @@ def test_each_hour_counts_once_whoever_knows_of_it(
     others = {one["of_fsdpkit"]: (one["gpu_hours"], one["starts"]) for one in found["others"]}
     assert others == {False: (5, 2), True: (4, 1)}
     assert found["unread"] == []
-    rows = list(csv.DictReader(fsdpkit("usage", "--csv").stdout.splitlines()))
-    assert sum(float(row["hours"]) for row in rows) == pytest.approx(390 * HOURS)
-    assert sum(float(row["used_training"]) for row in rows) == pytest.approx(25 * HOURS)
+    lines = list(csv.DictReader(fsdpkit("usage", "--csv").stdout.splitlines()))
+    assert sum(float(line["hours"]) for line in lines) == pytest.approx(390 * HOURS)
+    assert sum(float(line["used_training"]) for line in lines) == pytest.approx(25 * HOURS)
 
 
 def test_what_began_before_these_weeks_does_not_count(fsdpkit: Fsdpkit, runs: Path) -> None:
@@ -132,14 +132,16 @@ def test_what_cannot_be_read_or_believed_is_counted_and_said(
     (runs / "no-run").mkdir()
     (runs / "no-run.txt").touch()
     (runs / "moved-20260921-120000-dddd").symlink_to(runs / PRE)
-    kept = {"attempt": 0, "began_s": BEGAN_S, "ended_s": BEGAN_S + 9, "nodes": 2, "gpus": 2}
-    lie = {**kept, "used_s": {"training": 18.0}, "measured": {"gpu_s": 1e9}}
-    for number in (0, 1):
-        path = runs / SWEEP / f"task-{number}" / "attempt-0" / "account.json"
-        path.write_text(json.dumps({**lie, "used_s": {"training": 1e9}} if number else lie))
+    ahead = made_run(runs / "ahead-20260921-120000-eeee")
+    starts(ahead.paths.task(), 0, BEGAN_S + 10 * 86400)
+    lie = {"attempt": 0, "began_s": BEGAN_S, "ended_s": BEGAN_S + 9, "nodes": 2, "gpus": 2}
+    path = runs / SWEEP / "task-0" / "attempt-0" / "account.json"
+    path.write_text(
+        json.dumps({**lie, "used_s": {"training": 1e9}})
+    )  # made again from what lies beside it
     found = answer_of(fsdpkit("usage", "--json"))
     assert sorted(found["left_out"].values()) == [1, 2]
-    assert found["total"][0]["hours"] == pytest.approx(360 * HOURS)
+    assert found["total"][0]["hours"] == pytest.approx(390 * HOURS)
     said = fsdpkit("usage").stderr
     assert all(why in said for why in found["left_out"])
 
@@ -164,3 +166,42 @@ def test_each_figure_is_followed_to_lines_that_are_there(fsdpkit: Fsdpkit, runs:
     assert [line["values"].get("gpu_s") for line in lines][-2:] == [0, 100]
     printed = fsdpkit("usage", PRE, "--explain").stdout
     assert "metrics.jsonl:25" in printed
+
+
+def shared(folder: Path, run: str, used_s: dict[str, float], **fields: Any) -> None:
+    """A record of an attempt that had a node with four GPUs for 900 s."""
+    account = {"attempt": 0, "began_s": BEGAN_S, "ended_s": BEGAN_S + 900, "nodes": 1, "gpus": 4}
+    end = {"attempt": 0, "action": "end", "cause": "done", "at_s": BEGAN_S + 900}
+    record = {
+        "schema": "fsdpkit.shared-run/1",
+        "run": run,
+        "submitted_s": BEGAN_S,
+        "nodes": 1,
+        "ranks_per_node": 4,
+        "fsdpkit": "1.0",
+        "used": [],
+        "project": "pas1",
+        "partition": "gpu",
+        "ends": [{**end, "account": {**account, "used_s": used_s}}],
+    }
+    (folder / f"{os.geteuid()}-{run}.json").write_text(json.dumps({**record, **fields}))
+
+
+def test_a_group_sees_what_its_runs_share_and_is_told_what_does_not_count(
+    fsdpkit: Fsdpkit, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    shared(folder, "a-20260921-120000-aaaa", {"training": 900.0})
+    shared(folder, "hold-20260921-120000-bbbb", {"idle": 900.0}, holds=True)
+    shared(folder, "c-20260921-120000-cccc", {"training": 900.0}, on="hold-20260921-120000-bbbb")
+    shared(folder, "boasts-20260921-120000-dddd", {"training": 1e9})
+    (folder / "0-somebody-20260921-120000-eeee.json").write_text("{}")
+    (folder / f"{os.geteuid()}-a-20260921-120000-ffff.json").symlink_to(folder)
+    shared(folder, "=cmd-20260921-120000-aaaa", {"training": 900.0})
+    words = ["usage", "--group", str(folder), "--by", "project,name"]
+    found = answer_of(fsdpkit(*words, "--json"))
+    hours = {(row["by"]["project"], row["by"]["name"]): row["hours"] for row in found["rows"]}
+    assert hours == {("pas1", "a"): 1, ("pas1", "hold"): 0, ("pas1", "c"): 1}
+    assert sum(found["left_out"].values()) == 4
+    assert fsdpkit("usage", "--group", str(tmp_path / "none")).returncode == 74
