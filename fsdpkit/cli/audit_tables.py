@@ -14,7 +14,7 @@ from fsdpkit.runs.tally import Row
 if TYPE_CHECKING:
     from fsdpkit.publishing.audit import FailingNode, RunAudit
 
-_CAUSES = 6
+_CAUSES = 4
 _WASTED = {
     "failed_at_start": ("failed at start", "within an hour and before a step: all of the attempt"),
     "after_failures": ("repeated or lost", "steps done again, and time up to a restart or the end"),
@@ -37,9 +37,7 @@ def summary(found: RunAudit) -> list[tuple[str, str]]:
     for row in found.rows(()):
         said.append((row.unit, number(row.hours)))
         if row.unit == "GPU-hours":
-            said.append(
-                (f"of the {_share(row.measured_share)} sampled busy", _share(row.busy_share))
-            )
+            said.append((f"busy, of {_share(row.measured_share)} sampled", _share(row.busy_share)))
         said.append((f"of {row.unit} wasted", _share(_wasted_share(row))))
     return said
 
@@ -55,7 +53,7 @@ def tables(
 
 def _by(rows: Sequence[Row], by: list[str]) -> AuditTable:
     heads = [_HEADS.get(word, word.capitalize()) for word in by]
-    columns = ["Runs", "Users", "Hours", "Busy", "Wasted", "Done", "Failed", "Causes"]
+    columns = ["Runs", "Users", "Hours", "Busy", "Wasted", "Done", "Not", "Why not"]
     return AuditTable(
         f"By {', '.join('GPU' if word == 'gpu' else word for word in by)}",
         [*heads, *columns],

@@ -32,7 +32,7 @@ _LEAST_RUNS, _LEAST_USERS, _DEVIATIONS = 10, 3, 2.0
 """A cause grows if in the second half of the period it ended so many runs of so many users, and
 by so many standard deviations more than its share of the first half would have."""
 _LEAST_FAILURES = 2
-_MOST_LISTED = 50
+_MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -243,8 +243,10 @@ def _words(owner: int, record: SharedRecord, index: PublishedIndex | None) -> di
 
 def _version(used: Used, index: PublishedIndex | None) -> str:
     """With how what the run says of it compares with the centre's index as it is now."""
-    text = f"{used.name} {used.version or '-'}"
-    entry = index.entry(used.kind, used.name) if index else None
+    text = " ".join(filter(None, (used.name, used.version)))
+    if index is None:
+        return text
+    entry = index.entry(used.kind, used.name)
     version = entry.versions.get(used.version or "") if entry else None
     if version is None:
         return f"{text}, not of this centre"
