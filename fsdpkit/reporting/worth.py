@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.config.units import format_bytes, roughly
+from fsdpkit.config.units import roughly
 from fsdpkit.reporting.words import number
 from fsdpkit.runs.account import Account, Measured
 from fsdpkit.runs.uses import COUNTS, Uses
@@ -85,7 +85,7 @@ def _more_workers(job: Mapping[str, Any], newest: Account) -> str:
     data = training.get("data") if isinstance(training, dict) else None
     workers = data.get("workers") if isinstance(data, dict) else None
     if isinstance(workers, int):
-        return f"raise training.data.workers, {workers} for each of a node's {newest.gpus} GPUs"
+        return f"raise training.data.workers (now {workers} for each of {newest.gpus} GPUs)"
     return "give its DataLoader more workers (num_workers), or data that is prepared"
 
 
@@ -95,7 +95,7 @@ def _of_gpus(steady: Sequence[Account]) -> Iterator[Hint]:
     used = max((one.gpu_memory_bytes or 0 for one in measured), default=0)
     total = min((one.gpu_memory_total_bytes or 0 for one in measured), default=0)
     if 0 < used <= _LITTLE * total:
-        told = f"used {used / 2**30:.0f} of {total / 2**30:.0f} GiB of a GPU's memory at most"
+        told = f"used {_of(used, total)} of a GPU's memory at most"
         several = steady[-1].nodes * steady[-1].gpus > 1
         half = ", or half the GPUs would hold it" if several else ""
         yield Hint(measured=told, then=f"the batch could grow{half}")
@@ -107,7 +107,7 @@ def _of_host(steady: Sequence[Account], resources: Mapping[str, Any]) -> Iterato
     used = max((one.memory_bytes or 0 for one in measured), default=0)
     total = min((one.memory_total_bytes or 0 for one in measured), default=0)
     if str(resources.get("memory") or "0") != "0" and 0 < used <= _LITTLE * total:
-        told = f"used {format_bytes(used)} of {format_bytes(total)} of a node's memory at most"
+        told = f"used {_of(used, total)} of a node's memory at most"
         yield Hint(measured=told, then="ask for less memory (resources.memory)")
     share = Uses(steady).measured(lambda one: one.cpu_s, lambda one: one.core_s)
     if resources.get("cpus_per_gpu") and share is not None and share <= _MUCH:
@@ -144,13 +144,13 @@ def figures(uses: Uses) -> list[tuple[str, str]]:
         ("A node's memory, at most", _of(host.memory_bytes, host.memory_total_bytes)),
         ("Cores used", cores is not None and f"{cores:.0%} of their time"),
         ("Energy", (kwh := uses.kwh) is not None and f"{number(kwh)} kWh"),
-        ("Time of the limit", last.asked_s and f"{roughly(took_s)} of {roughly(last.asked_s)}"),
+        ("Time limit", last.asked_s and f"{roughly(took_s)} of {roughly(last.asked_s)} used"),
         ("Samples", measured and sampled[0] < sampled[1] and "of {} nodes of {}".format(*sampled)),
     ]
     return [(name, words) for name, words in found if words]
 
 
 def _of(used: float | None, total: float | None) -> str:
-    if used is None:
-        return ""
-    return f"{format_bytes(used)} of {format_bytes(total)}" if total else format_bytes(used)
+    """As Slurm and makers of GPUs count."""
+    of = f" of {total / 2**30:.0f}" if total else ""
+    return "" if used is None else f"{used / 2**30:.1f}{of} GiB"

@@ -31,6 +31,7 @@ from fsdpkit.runs.reading import record_in, table_in
 from fsdpkit.runs.record import JobRecord, RunRecord, jobs_of_attempts
 from fsdpkit.runs.saved_steps import newest_saved
 from fsdpkit.runs.step_lines import StepLines, step_lines
+from fsdpkit.runs.tally import wrong_in
 
 _USES: tuple[Use, ...] = get_args(Use)
 
@@ -135,7 +136,7 @@ def kept_accounts(paths: RunPaths, task: int | None = None) -> list[Account]:
     found = []
     for number in directory.attempts():
         one = record_in(directory.attempt(number).account, Account, NOTE_BYTES)
-        if one is None or one.attempt != number or not _adds_up(one):
+        if one is None or one.attempt != number or wrong_in(one, time.time()):
             return []
         found.append(one)
     return found
@@ -149,12 +150,6 @@ def keep(history: History, record: RunRecord) -> list[Account]:
         if record_in(path, Account, NOTE_BYTES) != one:
             write_atomically(path, msgspec.json.format(msgspec.json.encode(one)).decode() + "\n")
     return found
-
-
-def _adds_up(account: Account) -> bool:
-    """Whether what a file says can be: anybody who may write there can have written it."""
-    granted_s = account.granted_s
-    return granted_s >= 0 and abs(sum(account.used_s.values()) - granted_s) <= 1 + 1e-6 * granted_s
 
 
 def _held_until(
@@ -259,7 +254,7 @@ class _Painter:
         began_s, trained_s = self.cursor_s, self.used_s["training"]
         rest_s = self._steps(inside, steps, lines, nodes)
         if not any(lines.loading_s[place] >= 0 for place in inside):
-            loading_s = self._samples.loading_s(launch.nodes, launch.number, stop_s) or 0.0
+            loading_s = self._samples.loading_s(launch.nodes, launch.number)
             self._from("training", "loading", min(loading_s, self.used_s["training"] - trained_s))
         painted_s, tail_s = self.cursor_s - began_s, self._until(stop_s)
         if failed:
@@ -280,19 +275,16 @@ class _Painter:
 
     def _without_steps(self, launch: Launch, stop_s: float, failed: bool) -> None:
         """A launch in which no step was logged: so far, or by such a program."""
-        began_s, before_s = self.cursor_s, self.used_s["unknown"]
-        names, samples = launch.nodes, self._samples
-        loading_s = samples.loading_s(names, launch.number, stop_s)
-        share = samples.idle_share(names, began_s, stop_s)
-        starting = self.goes_on and (share is None or share > 0.5)
+        left_s = self._until(stop_s) * len(launch.nodes)
+        idle_s = self._samples.idle_s(launch.nodes, self.cursor_s)
+        starting = self.goes_on and (idle_s is None or idle_s > left_s / 2)
         use: Use = "lost" if failed else "startup" if starting else "unknown"
-        self._paint(stop_s, use, len(names))
+        self._paint(stop_s, use, len(launch.nodes))
         if use == "unknown":
-            painted_s = self.used_s["unknown"] - before_s
-            loading_s = min(loading_s or 0.0, painted_s)
-            idle_s = max(0.0, (share or 0.0) * painted_s - loading_s)
+            loading_s = min(left_s, self._samples.loading_s(launch.nodes, launch.number))
             self._from("unknown", "loading", loading_s)
-            self._from("unknown", "unused", min(idle_s, painted_s - loading_s))
+            unused_s = min(left_s, idle_s or 0.0) - loading_s
+            self._from("unknown", "unused", max(0.0, unused_s))
 
     def _steps(self, inside: range, first: float, lines: StepLines, nodes: int) -> float:
         """Paint up to the last line, of whose lines the first stands for so many steps; what is
