@@ -8,7 +8,6 @@ users say so.
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections import Counter, defaultdict
@@ -22,8 +21,8 @@ import msgspec
 from fsdpkit.config.published.centre import open_centre
 from fsdpkit.config.published.index import PublishedIndex
 from fsdpkit.errors import NotFoundError, storage_errors
-from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, read_all
-from fsdpkit.runs.tally import Row, Spent, tally, weeks_since, wrong_in
+from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, name_of, read_all
+from fsdpkit.runs.tally import Row, Spent, tallies, weeks_since, wrong_in
 
 BY = ("week", "partition", "gpu", "version", "site", "fsdpkit", "project", "user")
 WELL = ("done", "stopped")
@@ -32,7 +31,7 @@ _LEAST_RUNS, _LEAST_USERS, _DEVIATIONS = 10, 3, 2.0
 """A cause grows if in the second half of the period it ended so many runs of so many users, and
 by so many standard deviations more than its share of the first half would have."""
 _LEAST_FAILURES = 2
-_MOST_LISTED = 50
+_MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,9 @@ class RunAudit:
     left_out: Counter[str] = field(default_factory=Counter)
     """Records and accounts that do not count, by the reason."""
 
-    def rows(self, by: Sequence[str]) -> list[Row]:
-        """Added up by these of BY."""
-        return tally(self.spent, by)
+    def tables(self, bys: Sequence[Sequence[str]]) -> list[list[Row]]:
+        """Added up by words of BY, several times."""
+        return tallies(self.spent, bys)
 
     @property
     def most_of_one(self) -> float:
@@ -234,7 +233,7 @@ def _words(owner: int, record: SharedRecord, index: PublishedIndex | None) -> di
     return {
         "partition": record.partition,
         "project": record.project,
-        "user": _name_of(owner),
+        "user": name_of(owner),
         "fsdpkit": record.fsdpkit,
         "version": used.get("template"),
         "site": used.get("site"),
@@ -243,24 +242,16 @@ def _words(owner: int, record: SharedRecord, index: PublishedIndex | None) -> di
 
 def _version(used: Used, index: PublishedIndex | None) -> str:
     """With how what the run says of it compares with the centre's index as it is now."""
-    text = f"{used.name} {used.version or '-'}"
-    entry = index.entry(used.kind, used.name) if index else None
+    text = " ".join(filter(None, (used.name, used.version)))
+    if index is None:
+        return text
+    entry = index.entry(used.kind, used.name)
     version = entry.versions.get(used.version or "") if entry else None
     if version is None:
         return f"{text}, not of this centre"
     if version.sha256 != used.sha256:
         return f"{text}, not as published"
     return text if version.withdrawn is None else f"{text}, withdrawn"
-
-
-@functools.cache
-def _name_of(user: int) -> str:
-    import pwd  # only Unix has it
-
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)
 
 
 def _quantile(values: Iterable[float], share: float) -> float:

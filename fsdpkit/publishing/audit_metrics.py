@@ -32,7 +32,7 @@ def metrics_text(found: RunAudit, nodes: Sequence[FailingNode]) -> str:
 def _families(
     found: RunAudit, nodes: Sequence[FailingNode]
 ) -> Iterator[tuple[str, str, Iterable[Sample]]]:
-    rows = sorted(found.rows(("partition", "gpu")), key=lambda row: (-row.users, -row.hours))
+    rows = sorted(found.tables([["partition", "gpu"]])[0], key=lambda row: (-row.users, -row.hours))
     rows = rows[:_MOST_ROWS]
     start = "fsdpkit_audit"
     yield f"{start}_made_timestamp_seconds", "When this was counted.", [({}, found.now_s)]
