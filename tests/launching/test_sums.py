@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdpkit.launching import machine, nvml, sums
+from fsdpkit.launching import nvml, sums
 from fsdpkit.launching.machine import Roots
 from fsdpkit.runs.samples import GpuSums, Sums, newest_sample
 from tests.launching.test_preflight_gpus import Gpu, fake_pynvml
@@ -57,7 +57,6 @@ class Node:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, roots: Roots, *gpus: Known) -> None:
         self.clock, self.line = Clock(), {"memory_used_bytes": GIB, "memory_total_bytes": 8 * GIB}
         monkeypatch.setattr(sums, "time", self.clock)
-        monkeypatch.setattr(machine, "time", self.clock)
         module = with_counters(self.clock, gpus)
         monkeypatch.setitem(sys.modules, "pynvml", module)
         self.watch = nvml.GpuWatch({})
@@ -237,23 +236,16 @@ def test_peaks_remain(monkeypatch: pytest.MonkeyPatch, roots: Roots) -> None:
     assert found.cores == len(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize("version", [1, 2])
 def test_core_seconds_are_those_of_the_cgroup_that_slurm_made(
-    monkeypatch: pytest.MonkeyPatch, roots: Roots, version: int
+    monkeypatch: pytest.MonkeyPatch, roots: Roots
 ) -> None:
-    if version == 2:
-        write(roots.proc / "self" / "cgroup", f"0::/{JOB}")
-        file = roots.cgroup / "system.slice/slurmstepd.scope/job_17/cpu.stat"
-        words, unit = "user_usec 1\nusage_usec {}", 1_000_000
-    else:
-        write(roots.proc / "self" / "cgroup", "5:cpu,cpuacct:/slurm/uid_7/job_17/step_0\n0::/")
-        file = roots.cgroup / "cpuacct/slurm/uid_7/job_17/cpuacct.usage"
-        words, unit = "{}", 1_000_000_000
-    write(file, words.format(500 * unit))
+    write(roots.proc / "self" / "cgroup", f"0::/{JOB}")
+    file = roots.cgroup / "system.slice/slurmstepd.scope/job_17/cpu.stat"
+    write(file, "user_usec 1\nusage_usec 500000000")
     node = Node(monkeypatch, roots)
-    write(file, words.format(580 * unit))
+    write(file, "user_usec 1\nusage_usec 580000000")
     assert node.after(10).cpu_s == 80
-    write(file, words.format(3 * unit))
+    write(file, "user_usec 1\nusage_usec 3")
     assert node.after(10).cpu_s == 80
 
 
