@@ -12,18 +12,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import nn
 
 from benchmarks.gpu_parts.part import Part, Row
 from fsdpkit.launching.at_start import in_rank
 from fsdpkit.launching.nvml import GpuWatch
-from fsdpkit.launching.sampling import PrintedSoFar, Sampler, sampling
-from fsdpkit.runs.samples import GpuSums, Sample, newest_sample
+from fsdpkit.launching.sampling import PrintedSoFar, Sampler, loading_s, sampling
+from fsdpkit.runs.samples import GpuSums, newest_sample
 
 PHASE_S, WARM_S, INTERVAL_S = 18.0, 2.0, 2.0
 """NVML's power is a mean over a second: a phase has begun before it is measured."""
@@ -78,9 +78,11 @@ class Work:
 
     def waiting(self, seconds: float) -> Done:
         """A kernel that only waits, on one multiprocessor, as for other ranks."""
-        if self.on_gpu:
-            return self._until(seconds, lambda: torch.cuda._sleep(400_000_000))  # type: ignore[no-untyped-call]
-        return self._until(seconds, lambda: time.sleep(0.01))
+        cycles = 400_000_000
+        return self._until(
+            seconds,
+            lambda: torch.cuda._sleep(cycles) if self.on_gpu else time.sleep(0.01),  # type: ignore[no-untyped-call]
+        )
 
     def _until(self, seconds: float, queue: Callable[[], object]) -> Done:
         ends, count, busy_s = time.perf_counter() + seconds, 0, 0.0
@@ -94,7 +96,8 @@ class Work:
         batches = max(2, int(seconds / (2 * LOADING_S)))
         many = max(1, int(LOADING_S / max(self.timed(lambda: self.multiply(10)) / 10, 1e-4)))
         busy_s = 0.0
-        for _ in torch.utils.data.DataLoader(Sleeping(batches)):
+        rows = torch.arange(batches)
+        for _ in torch.utils.data.DataLoader(rows, collate_fn=lambda _: time.sleep(LOADING_S)):  # type: ignore[arg-type]
             busy_s += self.timed(lambda: self.multiply(many))
         return Done(batches, busy_s, batches * LOADING_S)
 
@@ -109,22 +112,6 @@ class Work:
             count += 1
         self.device.synchronize()
         return Done(count)
-
-
-class Sleeping(torch.utils.data.Dataset[int]):
-    """Rows that each take a while."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> int:
-        if index >= self.count:
-            raise IndexError
-        time.sleep(LOADING_S)
-        return index
 
 
 def run(part: Part) -> None:
@@ -154,44 +141,27 @@ def cost(part: Part) -> Row:
 
 def measured(part: Part, work: Work, name: str, phase: Callable[[float], Done]) -> Row:
     phase_s, warm_s = (1.0, 0.1) if part.dry else (PHASE_S, WARM_S)
-    if name != "rest":
-        phase(warm_s)
-        work.device.synchronize()
-    else:
-        time.sleep(warm_s)
+    phase(warm_s)
+    work.device.synchronize()
+    before_s = loading_s(part.scratch) or 0.0
     file = part.scratch / f"{name}.samples.jsonl"
     with by_hand() as hand, sampling(file, INTERVAL_S, PrintedSoFar()):
-        before = waited(newest_when_there(file))
         began = time.perf_counter()
         done = phase(phase_s)
         took_s = time.perf_counter() - began
-        sampler_s = processor_s("fsdpkit-sampling")
     found = newest_sample(file)
     assert found is not None
     assert found.sums is not None
-    gpu = found.sums.gpus[0] if found.sums.gpus else GpuSums()
     row = {
         "times": done.times,
         "phase_s": took_s,
         "observed_s": found.sums.observed_s,
-        "gpu": {field: getattr(gpu, field) for field in gpu.__struct_fields__},
+        "gpu": msgspec.to_builtins(found.sums.gpus[0] if found.sums.gpus else GpuSums()),
         "cpu_s": found.sums.cpu_s,
-        "loading_s": waited(found) - before,
-        "sampler_share": sampler_s and sampler_s / took_s,
+        "loading_s": (loading_s(part.scratch) or 0.0) - before_s,
         "by_hand": {**hand, "busy_s": done.busy_s, "loading_s": done.loading_s},
     }
     return {**row, "passed": agrees(name, row) if work.on_gpu else None}
-
-
-def newest_when_there(file: Path) -> Sample:
-    """The first line: from now on the sampler counts."""
-    while not (file.exists() and (found := newest_sample(file))):
-        time.sleep(0.01)
-    return found
-
-
-def waited(sample: Sample) -> float:
-    return sample.loading_s or 0.0
 
 
 @contextmanager
@@ -217,15 +187,6 @@ def by_hand() -> Iterator[dict[str, Any]]:
     yield found
     stop.set()
     thread.join()
-
-
-def processor_s(name: str) -> float | None:
-    """Of the thread of this process that has that name."""
-    with suppress(OSError, StopIteration):
-        thread = next(each for each in threading.enumerate() if each.name == name)
-        times = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()
-        return int(times[0]) / 1e9
-    return None
 
 
 def agrees(name: str, row: Row) -> bool:

@@ -63,7 +63,8 @@ class _OneGpu:
     """The sums of one GPU, as `GpuSums` has them."""
 
     def __init__(self, gpu: NvmlGpu) -> None:
-        self._gpu, self._means, self._energy_mj = gpu, gpu.means(), gpu.energy_mj
+        self._gpu, self._means = gpu, gpu.means()
+        self._energy_mj = gpu.ask("TotalEnergyConsumption")
         self.sums = _Totals({"name": gpu.name[:80]} if gpu.name else {})
         self._passed_s = 0.0
         """Since the means were read; with what is known of it by moments:"""
@@ -96,9 +97,10 @@ class _OneGpu:
         self._passed_s = self._seen_s = self._busy_s = 0.0
 
     def add_energy(self) -> None:
-        before, self._energy_mj = self._energy_mj, self._gpu.energy_mj
-        if before is not None and self._energy_mj is not None and self._energy_mj >= before:
-            self.sums.count("energy_j", (self._energy_mj - before) / 1000)
+        before, now = self._energy_mj, self._gpu.ask("TotalEnergyConsumption")
+        self._energy_mj = now
+        if before is not None and now is not None and now >= before:
+            self.sums.count("energy_j", (now - before) / 1000)
 
 
 class RunningSums:

@@ -57,7 +57,7 @@ class AttemptSamples:
         fullest = max(of_gpus, key=lambda gpu: gpu.memory_peak_bytes or 0, default=GpuSums())
         host = max(sums, key=lambda one: one.memory_peak_bytes or 0)
         return next((gpu.name for gpu in of_gpus if gpu.name), None), Measured(
-            gpu_s=sum(seen_s),
+            gpu_s=sum(seen_s, 0.0),
             busy_s=_whole(gpu.busy_s and min(gpu.busy_s, seen) for gpu, seen in pairs),
             active_s=_whole(gpu.active_s and min(gpu.active_s, seen) for gpu, seen in pairs),
             energy_j=_whole(gpu.energy_j for gpu in of_gpus),

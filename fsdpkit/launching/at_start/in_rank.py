@@ -248,21 +248,16 @@ def _time_loading(dataloader: Any) -> None:
 
 def _timed(call: Any) -> Any:
     def timed(self: Any) -> Any:
-        given = _given
-        if (
-            given is None
-            or given.steps is None
-            or given.waits
-            or given.thread != _thread.get_ident()
-            or given.process != os.getpid()
-        ):
+        given = _here()
+        steps = given.steps if given is not None and not given.waits else None
+        if given is None or steps is None or given.thread != _thread.get_ident():
             return call(self)
         given.waits, began_ns = True, time.monotonic_ns()
         try:
             return call(self)
         finally:
             given.waits = False
-            given.steps[1] += time.monotonic_ns() - began_ns
+            steps[1] += time.monotonic_ns() - began_ns
 
     return sys.modules["functools"].update_wrapper(timed, call)  # torch has imported it
 
