@@ -129,9 +129,11 @@ class ProcessWork:
     """What some processes have done since each began; less once one of them has ended."""
 
     cpu_s: float
+    """Of children that have ended and were waited for, too: compilers come and go."""
     moved_bytes: int
-    """Read and written through files and pipes, by whichever call (rchar and wchar, proc(5));
-    what went through a socket by send(2) and recv(2), as a wait for other ranks does, is not."""
+    """Read and written through files and pipes, by whichever call (rchar and wchar, proc(5)), or
+    read into mapped memory from a disk; what went through a socket by send(2) and recv(2), as a
+    wait for other ranks does, is not."""
     processes: int = 0
     """That could be inspected."""
 
@@ -144,11 +146,22 @@ def work_of(pid: int, *, itself: bool = True) -> ProcessWork:
         for process in [*([top] if itself else []), *top.children(recursive=True)]:
             with contextlib.suppress(psutil.Error, AttributeError):
                 times = process.cpu_times()
-                cpu_s += times.user + times.system
+                cpu_s += sum(times[:4])
                 moved = process.io_counters()
-                moved_bytes += moved.read_chars + moved.write_chars
+                moved_bytes += moved.read_chars + moved.write_chars + moved.read_bytes
                 processes += 1
     return ProcessWork(cpu_s, moved_bytes, processes)
+
+
+def waits_for_disk(pid: int) -> bool:
+    """Whether a thread below this process waits in the kernel, as for a disk or a file server
+    (state D, proc(5)): it may read or write, however slowly."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for process in psutil.Process(pid).children(recursive=True):
+            for thread in HERE.proc.glob(f"{process.pid}/task/*/stat"):
+                if (_text(thread) or "").rpartition(")")[2].startswith(" D"):
+                    return True
+    return False
 
 
 def temporary_space() -> dict[str, dict[str, int]]:
