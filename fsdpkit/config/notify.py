@@ -27,7 +27,7 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         list[Text],
         doc("Program and its arguments, started without a shell; it gets the event in variables."),
     ] = []
-    on: Annotated[list[Event], doc("Events: end, failure, requeue, idle.", min_length=1)] = msgspec.field(
+    on: Annotated[list[Event], doc("end, failure, requeue, idle.", min_length=1)] = msgspec.field(
         default_factory=lambda: ["end", "failure", "requeue", "idle"]
     )
     limit_s: Annotated[int, doc("Seconds after which the command is killed.", ge=1, le=600)] = 20

@@ -64,8 +64,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     on_idle_gpus: Annotated[
         Literal["warn", "stop"],
         doc(
-            "When no GPU of the run has computed for idle_gpus_s; `stop` asks it to save, then ends "
-            "it, unless its processes use a CPU or move data."
+            "When no GPU has computed for idle_gpus_s; `stop` asks the run to save, then ends it, "
+            "unless its processes use a CPU or move data."
         ),
     ] = "warn"
     idle_gpus_s: Annotated[

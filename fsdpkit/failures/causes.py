@@ -34,6 +34,7 @@ CAUSES: dict[str, Cause] = {
         scheduler.PREEMPTION,
         scheduler.TIME_LIMIT,
         scheduler.CANCELLED,
+        scheduler.IDLE,
         scheduler.NODE_FAILURE,
         scheduler.REFUSED,
         training.WRONG_WORLD,

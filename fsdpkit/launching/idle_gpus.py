@@ -1,9 +1,8 @@
-"""The head node's agent looks whether the run's GPUs compute, and what to do where they do not.
+"""Whether a run's GPUs compute, and what to do where they do not, by what every node samples.
 
-It reads what each node's agent samples anyway, in a thread of its own: a file system that does not
-answer holds up no training. What is not measured on every node that trains is not judged: no NVML,
-no new sample, another launch. Nothing is stopped whose processes have worked meanwhile, or whose
-GPUs are in use: for ranks that wait for one another there is `retry.hang_s`.
+A thread of the head node's agent looks: a file system that does not answer holds up no training.
+What is not measured on each node that trains is not judged. No run is stopped whose processes have
+worked meanwhile, or whose GPUs are in use: for ranks that wait there is `retry.hang_s`.
 """
 
 from __future__ import annotations
@@ -15,33 +14,34 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from fsdpkit.bounded import NOTE_BYTES, read_end
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.units import roughly
 from fsdpkit.launching.job_log import say
 from fsdpkit.runs.calls import KeptCalls
-from fsdpkit.runs.idle import IdleGpus, Kind, write_idle
+from fsdpkit.runs.idle import IdleGpus, write_idle
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_new
 from fsdpkit.runs.outcomes import IDLE
-from fsdpkit.runs.samples import Sample, decoded
+from fsdpkit.runs.samples import GpuSums, Sample, decoded
 
 _LONGEST_LOOK_S, _LOOKS = 30.0, 20
 _SILENT_S = 60.0
-"""A node whose newest sample is older, and late by its own pace, is not judged."""
+"""A newest sample that is older, and late by its node's own pace, says nothing."""
 _MOMENTS = 5
 """Where samples tell of a moment only, so many must agree."""
-_COMPUTES = 0.02
-"""Mean share of multiprocessors at work; a kernel of NCCL that waits keeps less than one in 100."""
+_IN_USE, _COMPUTES = 0.5, 0.02
+"""Of the time, and of its multiprocessors: a kernel of NCCL that waits needs all of the time, and
+less than one multiprocessor in 100."""
 _UNSURE = 3
-"""So many times longer must steps stand still where that is not measured."""
+"""Without that share, steps must stand still so many times longer: it may be an evaluation."""
 _SAVES_S = 300.0
-"""How long a run may take to begin saving after it was asked to."""
+"""How long a run may take to begin to save."""
 
 
 class Training(NamedTuple):
-    """The newest launch."""
+    """A launch."""
 
     launch: int
     nodes: tuple[int, ...]
@@ -50,50 +50,40 @@ class Training(NamedTuple):
 
 
 class NodeState(NamedTuple):
-    """Of a node: for how long, in seconds. None: not measured."""
+    """For how long, in seconds. None: not measured."""
 
     idle_s: float | None = None
-    """No GPU has computed."""
+    """No GPU of the node has computed."""
     rested_s: float | None = None
-    """Processes have done nothing."""
+    """Its processes have done nothing."""
     waits_s: float = 0.0
-    """GPUs in use have only waited, without a step."""
-    stands_s: float = 0.0
-    """There was no step, and what GPUs in use do is not measured."""
-    at_work: bool = False
-    """Whether it has made a step, or computed, since the last look."""
+    """Its GPUs have computed nothing, though they are in use, and it has made no step."""
+    works: bool = False
+    """Whether it has since the last look."""
 
 
-class Judgement(NamedTuple):
-    kind: Kind
-    for_s: float
-    works: bool | None = None
-
-
-def judged(nodes: Sequence[NodeState], limit_s: float) -> Judgement | None:
-    """Of all nodes that train. None: GPUs compute, or that is not known."""
+def judgement(nodes: Sequence[NodeState], limit_s: float) -> tuple[float, IdleGpus] | None:
+    """For how long that is so, of all nodes that train. None: GPUs compute, or it is not known."""
     idle = [node.idle_s for node in nodes if node.idle_s is not None]
     if not nodes or len(idle) < len(nodes):
         return None
     if (for_s := min(idle)) >= limit_s:
         rested = [node.rested_s for node in nodes if node.rested_s is not None]
         works = min(rested) < limit_s if len(rested) == len(nodes) else None
-        return Judgement("idle", for_s, works)
-    waits = min(max(node.idle_s or 0.0, node.waits_s) for node in nodes)
-    if waits >= limit_s:
-        return Judgement("waiting", waits)
-    stands = min(max(node.idle_s or 0.0, node.waits_s, node.stands_s) for node in nodes)
-    return Judgement("standing", stands) if stands >= _UNSURE * limit_s else None
+        return for_s, IdleGpus(kind="idle", since_s=time.time() - for_s, works=works)
+    for_s = min(max(node.idle_s or 0.0, node.waits_s) for node in nodes)
+    if for_s >= limit_s:
+        return for_s, IdleGpus(kind="waiting", since_s=time.time() - for_s)
+    return None
 
 
 @dataclass
 class IdleWatch:
-    """Of one attempt. notify: called once, with a sentence."""
+    """Of an attempt. notify: called at most once, with a sentence."""
 
     retry: Retry
     run: RunPaths
     attempt: AttemptPaths
-    task: TaskPaths
     training: Callable[[], Training]
     notify: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
@@ -101,11 +91,11 @@ class IdleWatch:
     """Why the ranks are to be ended; empty: they are not."""
     _found: IdleGpus | None = None
     _told: bool = False
-    _asked_s: float | None = None
-    _called_s: float = 0.0
-    """When ranks that stay last had no call to make."""
+    _asked_s: float = 0.0
+    _uncalled_s: float = 0.0
+    """When ranks that stay (launching/serving.py) last waited for a call."""
     _marks: dict[int, Sample] = field(default_factory=dict)
-    """By node, a sample since which there was no step and no GPU in use has computed."""
+    """By node, a sample since which it has not worked."""
     _newest: dict[int, tuple[float, float]] = field(default_factory=dict)
     """By node, the time of its newest sample, and when that was first seen here."""
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -129,74 +119,74 @@ class IdleWatch:
         """Judge, and act on it. Raises OSError."""
         now, training = self.clock(), self.training()
         if KeptCalls(self.run.calls).waiting.exists():
-            self._called_s = now
-        began_s = max(training.began_s, self._called_s)
+            self._uncalled_s = now
+        begun_s = now - max(training.began_s, self._uncalled_s)
         states: list[NodeState] = []
         for node in training.nodes:
-            states.append(self._state(node, training.launch, now, now - began_s))
-            if states[-1].at_work:  # then the others need not be read
-                return self._note(None)
-        self._note(judged(states, self.retry.idle_gpus_s))
+            states.append(self._state(node, training.launch, now, begun_s))
+            if states[-1].works:  # then the others need not be read
+                states = []
+                break
+        self._note(judgement(states, self.retry.idle_gpus_s), now)
 
-    def _state(self, node: int, launch: int, now: float, trains_s: float) -> NodeState:
+    def _state(self, node: int, launch: int, now: float, begun_s: float) -> NodeState:
         lines = list(decoded(read_end(self.attempt.node_samples(node), NOTE_BYTES)))[-2:]
-        if len(lines) < 2 or lines[-1].launch != launch or not (newest := lines[-1]).sums:
+        if len(lines) < 2 or (newest := lines[1]).launch != launch or newest.sums is None:
             return NodeState()
-        pace_s = newest.time_s - lines[0].time_s
+        pace_s, gpus = newest.time_s - lines[0].time_s, newest.sums.gpus
         if self._newest.get(node, (None, 0.0))[0] != newest.time_s:
-            self._newest[node] = (newest.time_s, now)
-        gpus = newest.sums.gpus
+            self._newest[node] = newest.time_s, now
         idle = [gpu.idle_s for gpu in gpus if gpu.idle_s is not None]
-        silent = now - self._newest[node][1] > max(_SILENT_S, 3 * pace_s)
-        if silent or not gpus or len(idle) < len(gpus):
-            return NodeState()
-        mean = all(gpu.active_s is not None for gpu in gpus)
-        idle_s = min(trains_s, *idle) if mean or min(idle) >= _MOMENTS * pace_s else 0.0
-        mark = self._marks.setdefault(node, newest)
-        if at_work := (_moved(mark, newest) or _computed(mark, newest)):
-            self._marks[node] = mark = newest
-        stands_s = min(trains_s, newest.time_s - mark.time_s)
-        if mean:
-            return NodeState(idle_s, newest.rested_s, waits_s=stands_s, at_work=at_work)
-        made = newest.optimizer_steps is not None
-        return NodeState(
-            idle_s, newest.rested_s, stands_s=stands_s if made else 0.0, at_work=at_work
+        answer = len(idle) == len(gpus) > 0 and all(
+            g.utilization_percent is not None for g in newest.gpus
         )
+        if not answer or now - self._newest[node][1] > max(_SILENT_S, 3 * pace_s):
+            return NodeState()
+        mark = self._marks.setdefault(node, newest)
+        stepped = (mark.launch, mark.optimizer_steps) != (launch, newest.optimizer_steps)
+        assert mark.sums is not None
+        grown = [_grown(*pair) for pair in zip(mark.sums.gpus, gpus, strict=False)]
+        if works := stepped or any((active or 0.0) > _COMPUTES for _, active in grown):
+            self._marks[node] = newest
+        sure = all(gpu.active_s is not None for gpu in gpus)
+        idle_s = min(begun_s, *idle) if sure or min(idle) >= _MOMENTS * pace_s else 0.0
+        known = sure or newest.optimizer_steps is not None
+        in_use = any(busy > _IN_USE for busy, _ in grown)
+        waits_s = min(begun_s, newest.time_s - mark.time_s) / (1 if sure else _UNSURE)
+        waits_s = waits_s if known and in_use and not works else 0.0
+        return NodeState(idle_s, newest.rested_s, waits_s, works)
 
-    def _note(self, found: Judgement | None) -> None:
-        before = self._found
+    def _note(self, found: tuple[float, IdleGpus] | None, now: float) -> None:
+        before = self._found if self._found and self._found.until_s is None else None
         if found is None:
-            if before is not None and before.until_s is None:
-                self._write(msgspec.structs.replace(before, until_s=time.time()))
+            if before is not None:
+                self._write(replace(before, until_s=time.time()))
                 say("its GPUs compute again, or that is no longer known")
             return
-        if before is None or before.until_s is not None or before.kind != found.kind:
-            before = IdleGpus(kind=found.kind, since_s=time.time() - found.for_s)
-        record = msgspec.structs.replace(before, works=found.works)
-        sentence = record.sentence(f"for {roughly(found.for_s)}")
-        if record != self._found:
+        for_s, record = found
+        if before is not None and before.kind == record.kind:
+            record = replace(before, works=record.works)
+        sentence = record.sentence(f"for {roughly(for_s)}")
+        stops = record.kind == "idle" and record.works is False
+        if record != before:
             self._write(record)
-            say(f"warning: {sentence}{self._why_not(record)}")
+            wanted = self.retry.on_idle_gpus == "stop" and not stops
+            say(f"warning: {sentence}{', so it is not stopped (retry.on_idle_gpus)' * wanted}")
         if not self._told:
             self._told = True
             self.notify(sentence)
-        if record.kind == "idle" and record.works is False and self.retry.on_idle_gpus == "stop":
-            self._stop(record, sentence)
+        if stops and self.retry.on_idle_gpus == "stop":
+            self._stop(record, sentence, now)
 
-    def _why_not(self, record: IdleGpus) -> str:
-        """Why it is not stopped, where it is to be."""
-        if self.retry.on_idle_gpus != "stop" or (record.kind == "idle" and record.works is False):
-            return ""
-        return ", so it is not stopped (retry.on_idle_gpus)"
-
-    def _stop(self, record: IdleGpus, sentence: str) -> None:
-        """Ask it to save; end it once it has had time for that and still does nothing."""
-        now = self.clock()
-        if self._asked_s is None:
+    def _stop(self, record: IdleGpus, sentence: str, now: float) -> None:
+        """Ask it to save, and end it if it still does nothing once it has had time for that."""
+        if not self._asked_s:
             self._asked_s = now
             with contextlib.suppress(FileExistsError):  # somebody else asks, who may wait longer
-                write_new(self.task.stop_requested, f"{IDLE}: {sentence}\n")
-                self._write(msgspec.structs.replace(record, asked_s=time.time()))
+                write_new(
+                    TaskPaths(self.attempt.dir.parent).stop_requested, f"{IDLE}: {sentence}\n"
+                )
+                self._write(replace(record, asked_s=time.time()))
                 say("it is asked to save and stop (retry.on_idle_gpus)")
         elif record.asked_s and now - self._asked_s >= min(_SAVES_S, self.retry.idle_gpus_s):
             self.over = sentence
@@ -207,15 +197,9 @@ class IdleWatch:
             write_idle(self.attempt, record)
 
 
-def _moved(mark: Sample, newest: Sample) -> bool:
-    return (mark.launch, mark.optimizer_steps) != (newest.launch, newest.optimizer_steps)
-
-
-def _computed(mark: Sample, newest: Sample) -> bool:
-    """Whether a GPU has, as far as that is measured."""
-    pairs = zip(mark.sums.gpus if mark.sums else (), newest.sums.gpus if newest.sums else ())
-    return any(
-        after.active_s - before.active_s > _COMPUTES * (after.observed_s - before.observed_s)
-        for before, after in pairs
-        if before.active_s is not None and after.active_s is not None
-    )
+def _grown(before: GpuSums, now: GpuSums) -> tuple[float, float | None]:
+    """In which share of the time since then a kernel ran, and the share of multiprocessors."""
+    time_s = max(now.observed_s - before.observed_s, 1e-9)
+    active_s = None if now.active_s is None else now.active_s - (before.active_s or 0.0)
+    busy_s = (now.busy_s or 0.0) - (before.busy_s or 0.0)
+    return busy_s / time_s, None if active_s is None else active_s / time_s

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,8 @@ from fsdpkit.runs.reading import read_bytes
 _UNLIMITED_BYTES = 1 << 60
 """Version 1 of cgroups calls no limit a number near 2^63."""
 _SMALL = 1 << 16
+_MOST_W = 1000
+"""Of a processor: so long a RAPL counter takes at least to its end."""
 _COUNTERS = (*("symbol_error", "link_downed", "port_rcv_errors", "local_link_integrity_errors"),)
 TEMPORARY = ("/dev/shm", "/tmp")
 
@@ -33,6 +37,7 @@ class Roots:
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
     infiniband: Path = Path("/sys/class/infiniband")
+    powercap: Path = Path("/sys/class/powercap")
 
 
 HERE = Roots()
@@ -162,6 +167,85 @@ def waits_for_disk(pid: int) -> bool:
                 if (_text(thread) or "").rpartition(")")[2].startswith(" D"):
                     return True
     return False
+
+
+class JobWork:
+    """Core-seconds and memory of the job here: by its cgroup where Slurm has made one, called
+    `job_<id>`, which costs little; otherwise of this process and its descendants, with those that
+    ended and were waited for. Other cgroups, such as a login session's, may hold more than it."""
+
+    def __init__(self, roots: Roots = HERE) -> None:
+        self._file = next(_cpu_files(roots), None)
+
+    def sample(self) -> tuple[float | None, int | None]:
+        """Core-seconds so far, less once a process has got lost; resident bytes without a cgroup,
+        shared ones counted for each process."""
+        if self._file is None:
+            return _of_descendants()
+        if self._file.name == "cpu.stat":
+            used = _counted(self._file, "usage_usec")
+            return (None if used is None else used / 1e6), None
+        used = _number(self._file)
+        return (None if used is None else used / 1e9), None
+
+
+def _cpu_files(roots: Roots) -> Iterator[Path]:
+    for line in (_text(roots.proc / "self" / "cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        job = re.match(r"/(?:[^/.][^/]*/)*?job_\d+(?=/|$)", path)
+        for top, name in (("cpuacct", "cpuacct.usage"), ("", "cpu.stat")):
+            if job and top in controllers.split(","):
+                file = roots.cgroup / top / job[0][1:] / name
+                if file.is_file():
+                    yield file
+
+
+def _of_descendants() -> tuple[float | None, int | None]:
+    cpu_s, resident = 0.0, 0
+    with contextlib.suppress(psutil.Error):
+        top = psutil.Process()
+        for process in [top, *top.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                cpu_s += sum(process.cpu_times()[:4])  # its own and its children's, user and system
+                resident += process.memory_info().rss
+        return cpu_s, resident
+    return None, None
+
+
+def cores() -> int:
+    """That this process may use; without affinity, those that Slurm has given it."""
+    here = len(os.sched_getaffinity(0))
+    given = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    return min(here, int(given)) if given.isdecimal() and int(given) else here
+
+
+class HostEnergy:
+    """Joules of processors and memory by RAPL, where the kernel lets users read it. What a counter
+    that may have wrapped more than once has counted meanwhile is left out."""
+
+    def __init__(self, roots: Roots = HERE) -> None:
+        named = [(zone, _text(zone / "name") or "") for zone in roots.powercap.glob("*-rapl:*")]
+        self._zones = [zone for zone, name in named if name == "dram" or name.startswith("package")]
+        self._before: dict[Path, int] = {}
+        self._read_s = time.monotonic()
+        self.joules: float | None = None
+        self.add()
+
+    def add(self) -> None:
+        """Read the counters, and add what they have grown by since the last time."""
+        now_s = time.monotonic()
+        for zone in self._zones:
+            count, span = _number(zone / "energy_uj"), _number(zone / "max_energy_range_uj")
+            before = self._before.pop(zone, None)
+            if count is None:
+                continue
+            self._before[zone] = count
+            once = span is not None and (now_s - self._read_s) * _MOST_W * 1e6 < span
+            if before is not None and (once or span is None) and (span or count >= before):
+                grown = count - before if span is None else (count - before) % span
+                self.joules = (self.joules or 0.0) + grown / 1e6
+        self._read_s = now_s
 
 
 def temporary_space() -> dict[str, dict[str, int]]:

@@ -1,9 +1,5 @@
-"""That the GPUs of an attempt do nothing, or only wait: since when, and what is done about it.
-
-    idle.json     in the attempt's directory
-
-The head node's agent writes it (launching/idle_gpus.py), anew whenever that changes.
-"""
+"""That an attempt's GPUs do nothing, or only wait (`idle.json`): written anew by the head node's
+agent whenever that changes (launching/idle_gpus.py)."""
 
 from __future__ import annotations
 
@@ -15,27 +11,18 @@ from fsdpkit.runs.layout import AttemptPaths, write_atomically
 from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.record import Time
 
-Kind = Literal["idle", "waiting", "standing"]
-_WORDS: dict[Kind, str] = {
-    "idle": "no GPU of the run has computed",
-    "waiting": "its ranks wait for one another: no optimizer step, and no GPU has computed,",
-    "standing": "its GPUs are in use without an optimizer step, as in a long evaluation or where "
-    "ranks wait for one another,",
-}
 _AT_WORK = {
-    True: "; its processes use a CPU or move data",
-    False: "; its processes do nothing either",
-    None: "; whether its processes work is not known",
+    True: "its processes use a CPU or move data",
+    False: "its processes do nothing either",
+    None: "whether its processes work is not known",
 }
 
 
 class IdleGpus(msgspec.Struct, frozen=True, kw_only=True):
     """The newest such time of an attempt."""
 
-    schema: Literal["fsdpkit.idle/1"] = "fsdpkit.idle/1"
-    kind: Kind
-    """idle: no kernel runs. waiting: kernels do nothing but wait, by NVML's GPM. standing: they may
-    compute, but no step follows."""
+    kind: Literal["idle", "waiting"]
+    """idle: no kernel runs. waiting: kernels run that only wait, as far as is known."""
     since_s: Time
     """Unix time by the head node's clock, as those below."""
     works: bool | None = None
@@ -47,8 +34,9 @@ class IdleGpus(msgspec.Struct, frozen=True, kw_only=True):
 
     def sentence(self, when: str) -> str:
         """when: `for 20 min`, or `since …`."""
-        at_work = _AT_WORK[self.works] if self.kind == "idle" else ""
-        return f"{_WORDS[self.kind]} {when}{at_work}"
+        if self.kind == "idle":
+            return f"no GPU of the run has computed {when}; {_AT_WORK[self.works]}"
+        return f"no optimizer step {when}, with GPUs in use: its ranks may wait for one another"
 
 
 def read_idle(attempt: AttemptPaths) -> IdleGpus | None:
