@@ -31,10 +31,10 @@ CAUSES: dict[str, Cause] = {
     cause.name: cause
     for cause in (
         memory.HOST_OUT_OF_MEMORY,
+        scheduler.IDLE,
         scheduler.PREEMPTION,
         scheduler.TIME_LIMIT,
         scheduler.CANCELLED,
-        scheduler.IDLE,
         scheduler.NODE_FAILURE,
         scheduler.REFUSED,
         training.WRONG_WORLD,

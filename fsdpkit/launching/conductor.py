@@ -36,7 +36,7 @@ from fsdpkit.runs import outcomes, stack_requests
 from fsdpkit.runs.failures import PORTS_BLOCKED, FailureRecord, Level
 from fsdpkit.runs.history import failures_in
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_new
-from fsdpkit.runs.outcomes import IDLE, WARNING, AttemptVerdict, Trouble
+from fsdpkit.runs.outcomes import WARNING, AttemptVerdict, Trouble
 from fsdpkit.runs.reading import read_text
 
 _SETTLE_S = 3.0
@@ -130,7 +130,7 @@ class Conductor:
             self._look_for_stop(now)
             self._judge(now)
             if not self.over and (why := self.idle()):
-                self._end(trouble_of(judged("", IDLE, ENDED_IN_TIME, why)), "")
+                self._end(Trouble(cause="idle", status=ENDED_IN_TIME, message=why), "")
 
     def _forgive_own_absence(self, now: float) -> None:
         """Silence while we did not listen (suspended, a stalled disk) does not count."""

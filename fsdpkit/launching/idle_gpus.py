@@ -55,7 +55,7 @@ class NodeState(NamedTuple):
     idle_s: float | None = None
     """No GPU of the node has computed."""
     rested_s: float | None = None
-    """Its processes have done nothing."""
+    """Its processes have done nothing; half the limit is enough, for they begin later."""
     waits_s: float = 0.0
     """Its GPUs have computed nothing, though they are in use, and it has made no step."""
     works: bool = False
@@ -69,7 +69,7 @@ def judgement(nodes: Sequence[NodeState], limit_s: float) -> tuple[float, IdleGp
         return None
     if (for_s := min(idle)) >= limit_s:
         rested = [node.rested_s for node in nodes if node.rested_s is not None]
-        works = min(rested) < limit_s if len(rested) == len(nodes) else None
+        works = min(rested) < limit_s / 2 if len(rested) == len(nodes) else None
         return for_s, IdleGpus(kind="idle", since_s=time.time() - for_s, works=works)
     for_s = min(max(node.idle_s or 0.0, node.waits_s) for node in nodes)
     if for_s >= limit_s:
@@ -130,7 +130,9 @@ class IdleWatch:
         self._note(judgement(states, self.retry.idle_gpus_s), now)
 
     def _state(self, node: int, launch: int, now: float, begun_s: float) -> NodeState:
-        lines = list(decoded(read_end(self.attempt.node_samples(node), NOTE_BYTES)))[-2:]
+        lines: list[Sample] = []
+        with contextlib.suppress(OSError):
+            lines = list(decoded(read_end(self.attempt.node_samples(node), NOTE_BYTES)))[-2:]
         if len(lines) < 2 or (newest := lines[1]).launch != launch or newest.sums is None:
             return NodeState()
         pace_s, gpus = newest.time_s - lines[0].time_s, newest.sums.gpus
@@ -170,7 +172,7 @@ class IdleWatch:
         stops = record.kind == "idle" and record.works is False
         if record != before:
             self._write(record)
-            wanted = self.retry.on_idle_gpus == "stop" and not stops
+            wanted = self.retry.on_idle_gpus == "stop" and not stops and not record.asked_s
             say(f"warning: {sentence}{', so it is not stopped (retry.on_idle_gpus)' * wanted}")
         if not self._told:
             self._told = True

@@ -108,7 +108,7 @@ def after_launch(
 ) -> Restart | EndAttempt:
     """In the job: restart the ranks, or end the attempt. earlier: what ended the previous launches,
     in order. most: restarts in this attempt. spares: standby nodes."""
-    if trouble.cause in ("stopped", "storage", "settings", "preflight", IDLE):
+    if trouble.cause in ("stopped", "storage", "settings", "preflight"):
         return EndAttempt("")
     if trouble.cause == "node-failure":
         if retry.on_node_failure != "restart":

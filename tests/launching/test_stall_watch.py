@@ -13,6 +13,7 @@ import pytest
 
 from fsdpkit.launching import stacks, stall_watch
 from fsdpkit.launching.heartbeats import RankHeartbeats
+from fsdpkit.launching.sampling import PrintedSoFar
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
@@ -42,7 +43,7 @@ def watched(attempt: AttemptPaths, tmp_path: Path, rank: RankProcess) -> StallWa
     (tmp_path / "hearts").mkdir()
     rank_heartbeats = RankHeartbeats(HeartbeatDir(tmp_path / "hearts"), hang_s=0)
     rank_heartbeats.started([rank])
-    node = SimpleNamespace(number=0, name="node1", attempt=attempt)
+    node = SimpleNamespace(number=0, name="node1", attempt=attempt, printed=PrintedSoFar())
     return StallWatch(rank_heartbeats, node, 0, INTERVAL_S)  # type: ignore[arg-type]
 
 
