@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import resource
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,47 +169,30 @@ def waits_for_disk(pid: int) -> bool:
 
 
 class JobWork:
-    """Core-seconds and memory of the job here: by its cgroup where Slurm has made one, called
-    `job_<id>`, which costs little; otherwise of this process and its descendants, with those that
-    ended and were waited for. Other cgroups, such as a login session's, may hold more than it."""
+    """Core-seconds and memory of the job here: by its cgroup where Slurm has made one, `job_<id>`
+    of version 2; otherwise of this process and its descendants, with those that ended and were
+    waited for. Other cgroups, such as a login session's, may hold more than it."""
 
     def __init__(self, roots: Roots = HERE) -> None:
-        self._file = next(_cpu_files(roots), None)
+        own = re.search(
+            r"^0::/((?:[^/.][^/]*/)*job_\d+)", _text(roots.proc / "self/cgroup") or "", re.M
+        )
+        self._file = roots.cgroup / own[1] / "cpu.stat" if own else None
 
     def sample(self) -> tuple[float | None, int | None]:
         """Core-seconds so far, less once a process has got lost; resident bytes without a cgroup,
         shared ones counted for each process."""
-        if self._file is None:
-            return _of_descendants()
-        if self._file.name == "cpu.stat":
-            used = _counted(self._file, "usage_usec")
-            return (None if used is None else used / 1e6), None
-        used = _number(self._file)
-        return (None if used is None else used / 1e9), None
-
-
-def _cpu_files(roots: Roots) -> Iterator[Path]:
-    for line in (_text(roots.proc / "self" / "cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        job = re.match(r"/(?:[^/.][^/]*/)*?job_\d+(?=/|$)", path)
-        for top, name in (("cpuacct", "cpuacct.usage"), ("", "cpu.stat")):
-            if job and top in controllers.split(","):
-                file = roots.cgroup / top / job[0][1:] / name
-                if file.is_file():
-                    yield file
-
-
-def _of_descendants() -> tuple[float | None, int | None]:
-    cpu_s, resident = 0.0, 0
-    with contextlib.suppress(psutil.Error):
-        top = psutil.Process()
-        for process in [top, *top.children(recursive=True)]:
-            with contextlib.suppress(psutil.Error):
-                cpu_s += sum(process.cpu_times()[:4])  # its own and its children's, user and system
-                resident += process.memory_info().rss
-        return cpu_s, resident
-    return None, None
+        if self._file and (used := _counted(self._file, "usage_usec")) is not None:
+            return used / 1e6, None
+        cpu_s, resident = 0.0, 0
+        with contextlib.suppress(psutil.Error):
+            top = psutil.Process()
+            for process in [top, *top.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    cpu_s += sum(process.cpu_times()[:4])  # its and its children's, user and system
+                    resident += process.memory_info().rss
+            return cpu_s, resident
+        return None, None
 
 
 def cores() -> int:
@@ -221,31 +203,25 @@ def cores() -> int:
 
 
 class HostEnergy:
-    """Joules of processors and memory by RAPL, where the kernel lets users read it. What a counter
-    that may have wrapped more than once has counted meanwhile is left out."""
+    """Joules of processors and memory by RAPL, where the kernel lets users read it."""
 
     def __init__(self, roots: Roots = HERE) -> None:
-        named = [(zone, _text(zone / "name") or "") for zone in roots.powercap.glob("*-rapl:*")]
-        self._zones = [zone for zone, name in named if name == "dram" or name.startswith("package")]
-        self._before: dict[Path, int] = {}
-        self._read_s = time.monotonic()
-        self.joules: float | None = None
-        self.add()
+        named = {zone: _text(zone / "name") or "" for zone in roots.powercap.glob("*-rapl:*")}
+        kinds = ("package", "dram")  # the others are parts of a package, or the whole machine
+        self._before: dict[Path, int | None] = {
+            zone: _number(zone / "energy_uj")
+            for zone, name in named.items()
+            if name.startswith(kinds)
+        }
 
-    def add(self) -> None:
-        """Read the counters, and add what they have grown by since the last time."""
-        now_s = time.monotonic()
-        for zone in self._zones:
-            count, span = _number(zone / "energy_uj"), _number(zone / "max_energy_range_uj")
-            before = self._before.pop(zone, None)
-            if count is None:
-                continue
-            self._before[zone] = count
-            once = span is not None and (now_s - self._read_s) * _MOST_W * 1e6 < span
-            if before is not None and (once or span is None) and (span or count >= before):
-                grown = count - before if span is None else (count - before) % span
-                self.joules = (self.joules or 0.0) + grown / 1e6
-        self._read_s = now_s
+    def since_last(self, passed_s: float) -> Iterator[float]:
+        """What each counter has grown by in `passed_s` seconds, where it can have wrapped only
+        once."""
+        for zone, before in self._before.items():
+            now, span = _number(zone / "energy_uj"), _number(zone / "max_energy_range_uj")
+            self._before[zone] = now
+            if before is not None and now is not None and (span or 0) > passed_s * _MOST_W * 1e6:
+                yield (now - before) % (span or 1) / 1e6
 
 
 def temporary_space() -> dict[str, dict[str, int]]:

@@ -75,12 +75,6 @@ class NvmlGpu:
             return events
         return None
 
-    @property
-    def energy_mj(self) -> int | None:
-        """Since the driver was loaded (Volta and newer); this call takes milliseconds."""
-        found: int | None = self.ask("TotalEnergyConsumption")
-        return found
-
     def means(self) -> Means | None:
         """None before Hopper, for a MIG device, and for drivers that do not allow it."""
         with contextlib.suppress(self._nvml.NVMLError, AttributeError):

@@ -94,8 +94,8 @@ def steps_made(where: str | os.PathLike[str] | None) -> int | None:
 
 def loading_s(where: str | os.PathLike[str] | None) -> float | None:
     """Seconds that the same rank has waited for data."""
-    waited_us = _counted(where, 8)
-    return None if waited_us is None else waited_us / 1e6
+    waited_ns = _counted(where, 8)
+    return None if waited_ns is None else waited_ns / 1e9
 
 
 def _counted(where: str | os.PathLike[str] | None, place: int) -> int | None:

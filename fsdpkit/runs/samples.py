@@ -110,6 +110,8 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     """The limit, or else the node's."""
     host_energy_j: _Amount | None = None
     """Of processors and memory, by RAPL: the whole node's."""
+    loading_s: _Seconds | None = None
+    """`Sample.loading_s` of all launches so far."""
     gpus: Annotated[tuple[GpuSums, ...], Meta(max_length=1024)] = ()
     """In the order of `Sample.gpus`."""
 
