@@ -24,7 +24,7 @@ from fsdpkit.runs.calls import KeptCalls
 from fsdpkit.runs.idle import IdleGpus, write_idle
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_new
 from fsdpkit.runs.outcomes import IDLE
-from fsdpkit.runs.samples import GpuSums, Sample, decoded
+from fsdpkit.runs.samples import GpuSums, Sample, Sums, decoded
 
 _LONGEST_LOOK_S, _LOOKS = 30.0, 20
 _SILENT_S = 60.0
@@ -130,33 +130,42 @@ class IdleWatch:
         self._note(judgement(states, self.retry.idle_gpus_s), now)
 
     def _state(self, node: int, launch: int, now: float, begun_s: float) -> NodeState:
-        lines: list[Sample] = []
-        with contextlib.suppress(OSError):
-            lines = list(decoded(read_end(self.attempt.node_samples(node), NOTE_BYTES)))[-2:]
-        if len(lines) < 2 or (newest := lines[1]).launch != launch or newest.sums is None:
+        if (lines := self._lines(node, launch, now)) is None:
             return NodeState()
-        pace_s, gpus = newest.time_s - lines[0].time_s, newest.sums.gpus
-        if self._newest.get(node, (None, 0.0))[0] != newest.time_s:
-            self._newest[node] = newest.time_s, now
-        idle = [gpu.idle_s for gpu in gpus if gpu.idle_s is not None]
-        answer = len(idle) == len(gpus) > 0 and all(
-            g.utilization_percent is not None for g in newest.gpus
-        )
-        if not answer or now - self._newest[node][1] > max(_SILENT_S, 3 * pace_s):
-            return NodeState()
+        newest, sums, pace_s = lines
         mark = self._marks.setdefault(node, newest)
-        stepped = (mark.launch, mark.optimizer_steps) != (launch, newest.optimizer_steps)
         assert mark.sums is not None
-        grown = [_grown(*pair) for pair in zip(mark.sums.gpus, gpus, strict=False)]
-        if works := stepped or any((active or 0.0) > _COMPUTES for _, active in grown):
+        grown = [_grown(*pair) for pair in zip(mark.sums.gpus, sums.gpus, strict=False)]
+        works = (mark.launch, mark.optimizer_steps) != (launch, newest.optimizer_steps)
+        if works := works or any((active or 0.0) > _COMPUTES for _, active in grown):
             self._marks[node] = newest
-        sure = all(gpu.active_s is not None for gpu in gpus)
-        idle_s = min(begun_s, *idle) if sure or min(idle) >= _MOMENTS * pace_s else 0.0
-        known = sure or newest.optimizer_steps is not None
-        in_use = any(busy > _IN_USE for busy, _ in grown)
-        waits_s = min(begun_s, newest.time_s - mark.time_s) / (1 if sure else _UNSURE)
-        waits_s = waits_s if known and in_use and not works else 0.0
+        sure = all(active is not None for _, active in grown)
+        idle_s = min([begun_s, *(gpu.idle_s or 0.0 for gpu in sums.gpus)])
+        if not sure and idle_s < _MOMENTS * pace_s:
+            idle_s = 0.0
+        waits_s = min(begun_s, sums.observed_s - mark.sums.observed_s) / (1 if sure else _UNSURE)
+        if works or not any(busy > _IN_USE for busy, _ in grown):
+            waits_s = 0.0
+        if not sure and newest.optimizer_steps is None:
+            waits_s = 0.0
         return NodeState(idle_s, newest.rested_s, waits_s, works)
+
+    def _lines(self, node: int, launch: int, now: float) -> tuple[Sample, Sums, float] | None:
+        """Its newest sample, and how many seconds the one before is older; None where that is not
+        of this launch, too old, or does not tell of each GPU."""
+        with contextlib.suppress(OSError, ValueError):
+            data = read_end(self.attempt.node_samples(node), NOTE_BYTES)
+            before, newest = list(decoded(data))[-2:]
+            if self._newest.get(node, (None, 0.0))[0] != newest.time_s:
+                self._newest[node] = newest.time_s, now
+            if newest.launch != launch or not (sums := newest.sums) or not before.sums:
+                return None
+            pace_s = sums.observed_s - before.sums.observed_s
+            fresh = now - self._newest[node][1] <= max(_SILENT_S, 3 * pace_s)
+            told = [*(gpu.idle_s for gpu in sums.gpus)]
+            told += [gpu.utilization_percent for gpu in newest.gpus]
+            return (newest, sums, pace_s) if fresh and told and None not in told else None
+        return None
 
     def _note(self, found: tuple[float, IdleGpus] | None, now: float) -> None:
         before = self._found if self._found and self._found.until_s is None else None

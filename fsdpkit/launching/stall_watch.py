@@ -33,6 +33,8 @@ _SOME_CORES, _SOME_BYTES_PER_S = 0.01, 4096
 _CORES_AT_WORK, _BYTES_AT_WORK_PER_S = 0.2, 64 << 10
 """Of all processes together. Whatever compiles, loads or saves uses more; a tracker, a notebook
 that nobody types in, or a look at a clock now and then uses less."""
+_DOWNLOAD_PER_S = 1 << 20
+"""Through the node's interfaces: into memory, by recv(2), the kernel counts it for no process."""
 _LATE = 3
 """A look that comes so many times too late shows that the job was suspended."""
 _END_BYTES = 16 << 10
@@ -50,6 +52,7 @@ class _Look(NamedTuple):
     beats: list[Beat | None]
     printed_bytes: list[int]
     steps: int | None
+    network_bytes: int
 
     @property
     def signs(self) -> object:
@@ -106,9 +109,8 @@ class StallWatch:
         ]
         work = machine.work_of(os.getpid(), itself=False)
         beats = [*map(read_heartbeat, hearts)]
-        return _Look(
-            time.monotonic(), work, beats, printed_bytes, steps_made(self.rank_heartbeats.dir)
-        )
+        steps, network = steps_made(self.rank_heartbeats.dir), machine.network_bytes()
+        return _Look(time.monotonic(), work, beats, printed_bytes, steps, network)
 
     def _moved(self, before: _Look, now: _Look) -> bool:
         elapsed_s, processes = now.at_s - before.at_s, now.work.processes
@@ -134,7 +136,8 @@ class StallWatch:
             or not 0
             <= now.work.moved_bytes - before.work.moved_bytes
             < _BYTES_AT_WORK_PER_S * elapsed_s
-            or machine.waits_for_disk(os.getpid())
+            or now.network_bytes - before.network_bytes > _DOWNLOAD_PER_S * elapsed_s
+            or machine.is_held(os.getpid())
         )
 
     def _record(self, since_s: float) -> None:

@@ -36,7 +36,7 @@ class IdleGpus(msgspec.Struct, frozen=True, kw_only=True):
         """when: `for 20 min`, or `since …`."""
         if self.kind == "idle":
             return f"no GPU has computed {when}; {_AT_WORK[self.works]}"
-        return f"no optimizer step was made {when}, with GPUs in use: its ranks may wait for one another"
+        return f"no step was made {when}, with GPUs in use: its ranks may wait for one another"
 
 
 def read_idle(attempt: AttemptPaths) -> IdleGpus | None:
