@@ -78,7 +78,9 @@ class Writing:
         others = [site for site in read.sites if site.id not in own]
         others.sort(key=lambda site: order.get(site.id, 0))
         jobs = sorted(read.jobs, key=lambda job: "centre" not in read.layers[("job", job[0])])
-        return self._render("index", own=read.own, others=others, jobs=jobs)
+        return self._render(
+            "index", announcements=read.announcements, own=read.own, others=others, jobs=jobs
+        )
 
     def _cluster(self, site: LoadedSite) -> str:
         told = sections(site.profile, leave_out=_SHOWN_ELSEWHERE)
@@ -299,5 +301,6 @@ def _offered(
         for one in versions.get(name, ()):
             if one.template is None or one.withdrawn or one.version == current:
                 continue
-            channel = ", ".join(one.channels) or "older"
+            marks = [*one.channels, *(["deprecated"] if one.deprecated else [])]
+            channel = ", ".join(marks) or "older"
             yield f"{name}@{one.version}", f"{name} {one.version} ({channel})", one.template
