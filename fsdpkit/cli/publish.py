@@ -237,7 +237,7 @@ def list_command(to: str | None, as_json: bool) -> int:
     if as_json:
         return _published(centre, index.serial, index.by, index.at_s, ends_s, versions, said)
     for one in said:
-        click.echo(f"announcement {one.id}, by {one.by}, from {one.since}: {one.told}")
+        click.echo(f"announcement {one.id}, by {one.by}, {one.days}: {one.told}")
     if not versions:
         click.echo("nothing is published yet")
         return 0

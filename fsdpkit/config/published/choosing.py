@@ -117,13 +117,12 @@ def why_deprecated(entry: IndexEntry, version: str) -> str | None:
     """What its users are told of its end; None: it has none."""
     if (ends := entry.versions[version].deprecated) is None:
         return None
-    what = f"{entry.kind} {entry.name} {version}"
-    instead = f"{ends.successor} ({_HOW[entry.kind].format(ends.successor)})"
-    if today() <= ends.until:
-        return f"{what} is deprecated by {ends.by}: by {ends.until}, change to {instead}"
+    when = f"by {ends.until}"
+    if today() > ends.until:
+        when = f"now, for its last day was {ends.until} and it may be withdrawn at any time"
     return (
-        f"{what} was to be used until {ends.until} and may be withdrawn at any time: change to "
-        f"{instead} now"
+        f"{entry.kind} {entry.name} {version} is deprecated: change to {ends.successor} "
+        f"({_HOW[entry.kind].format(ends.successor)}) {when}"
     )
 
 

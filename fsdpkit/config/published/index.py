@@ -119,10 +119,13 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def told(self) -> str:
-        """For whom and until when, before the line itself."""
-        where = [self.site or "", f"partition {self.partition}" if self.partition else ""]
-        about = ", ".join(filter(None, [*where, f"until {self.until}" if self.until else ""]))
-        return f"{about}: {self.text}" if about else self.text
+        """The line, behind whom it is for."""
+        whom = [self.site or "", f"partition {self.partition}" if self.partition else ""]
+        return ": ".join(filter(None, [", ".join(filter(None, whom)), self.text]))
+
+    @property
+    def days(self) -> str:
+        return f"from {self.since}" + (f" to {self.until}" if self.until else "")
 
 
 class PublishedIndex(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
