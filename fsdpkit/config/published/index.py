@@ -120,8 +120,8 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def told(self) -> str:
         """The line, behind whom it is for."""
-        whom = [self.site or "", f"partition {self.partition}" if self.partition else ""]
-        return ": ".join(filter(None, [", ".join(filter(None, whom)), self.text]))
+        whom = filter(None, (self.site, self.partition and f"partition {self.partition}"))
+        return ": ".join(filter(None, (", ".join(whom), self.text)))
 
     @property
     def days(self) -> str:

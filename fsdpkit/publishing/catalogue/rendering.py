@@ -63,6 +63,7 @@ class Writing:
             "layers": read.layers,
             "released": read.released,
             "released_as": read.released_as,
+            "announcements": read.announcements,
             "sites": read.sites,
             "templates": read.templates,
             "jobs": read.jobs,
@@ -78,9 +79,7 @@ class Writing:
         others = [site for site in read.sites if site.id not in own]
         others.sort(key=lambda site: order.get(site.id, 0))
         jobs = sorted(read.jobs, key=lambda job: "centre" not in read.layers[("job", job[0])])
-        return self._render(
-            "index", announcements=read.announcements, own=read.own, others=others, jobs=jobs
-        )
+        return self._render("index", own=read.own, others=others, jobs=jobs)
 
     def _cluster(self, site: LoadedSite) -> str:
         told = sections(site.profile, leave_out=_SHOWN_ELSEWHERE)
