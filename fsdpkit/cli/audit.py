@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from fsdpkit.cli.options import print_sentences, table, write_file, write_page
 
 if TYPE_CHECKING:
     from fsdpkit.publishing.audit import FailingNode, GrowingCause, QueueWait, RunAudit
-    from fsdpkit.reporting.spent_shown import Section
+    from fsdpkit.reporting.spent_shown import UsageSection
     from fsdpkit.runs.tally import Row
 
 _BY = "week,partition,gpu"
@@ -22,8 +23,8 @@ _BY = "week,partition,gpu"
 @answer("fsdpkit.audit/1")
 def _audited(
     centre: Path,
-    weeks: int,
     since_s: float,
+    until_s: float,
     runs: int,
     users: int,
     without_end: int,
@@ -69,6 +70,12 @@ def _words_of(ctx: click.Context, option: click.Parameter, text: str) -> list[st
     help="Number of weeks, this one included (default: 4).",
 )
 @click.option(
+    "--month",
+    type=click.DateTime(["%Y-%m"]),
+    metavar="YYYY-MM",
+    help="Of a calendar month, in place of weeks.",
+)
+@click.option(
     "--by",
     default=_BY,
     callback=_words_of,
@@ -87,6 +94,7 @@ def _words_of(ctx: click.Context, option: click.Parameter, text: str) -> list[st
 def command(
     centre: str | None,
     weeks: int,
+    month: datetime | None,
     by: list[str],
     json_lines: str | None,
     openmetrics: str | None,
@@ -99,7 +107,7 @@ def command(
     \b
       fsdpkit audit /apps/fsdpkit
       fsdpkit audit /apps/fsdpkit --weeks 12 --by week,version
-      fsdpkit audit /apps/fsdpkit --page october.html
+      fsdpkit audit /apps/fsdpkit --month 2026-10 --page october.html
       fsdpkit audit --mine
 
     CENTRE is a centre's folder. Only runs that leave a record in its folder audit/ count: where
@@ -115,7 +123,7 @@ def command(
     from fsdpkit.publishing.audit import attempts, audit
 
     where = Path(centre).absolute()
-    found = audit(where, weeks)
+    found = audit(where, weeks, month)
     nodes = found.nodes(_away())
     if json_lines is not None:
         from fsdpkit.cli.json_output import as_json as line_of
@@ -133,12 +141,12 @@ def command(
 
         beside = [*map(rows_section, tables[3:], OF_PAGE), *sections(found, nodes)]
         title = f"Runs at {where.name or where}"
-        text = drawn(title, found.now_s, by, tables[:3], [], about(found), beside)
+        text = drawn(title, found.until_s, by, tables[:3], [], about(found), beside)
         write_page(text, page)
     if as_json:
         counts = (found.runs, len(found.users), found.without_end, found.most_of_one)
         of_nodes = (found.growing, nodes, found.waits, dict(found.left_out))
-        return _audited(where, weeks, found.since_s, *counts, total, rows, *of_nodes)
+        return _audited(where, found.since_s, found.until_s, *counts, total, rows, *of_nodes)
     if not (json_lines or openmetrics or page):
         _print(found, nodes, total, rows_section(rows, by))
         for note in about(found):
@@ -173,7 +181,7 @@ def _away() -> dict[str, str]:
 
 
 def _print(
-    found: RunAudit, nodes: Sequence[FailingNode], total: Sequence[Row], first: Section
+    found: RunAudit, nodes: Sequence[FailingNode], total: Sequence[Row], first: UsageSection
 ) -> None:
     from fsdpkit.cli.audit_tables import sections
     from fsdpkit.reporting.printable import one_line

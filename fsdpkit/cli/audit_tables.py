@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fsdpkit.listing import first_of
-from fsdpkit.reporting.spent_shown import HEADS, Section, cells
+from fsdpkit.reporting.spent_shown import HEADS, UsageSection, cells
 from fsdpkit.reporting.words import duration, moment
 from fsdpkit.runs.tally import Row
 
@@ -17,21 +17,25 @@ _CAUSES = 4
 OF_PAGE = (["partition", "gpu"], ["version"], ["site"])
 
 
-def rows_section(rows: Sequence[Row], by: Sequence[str]) -> Section:
+def rows_section(rows: Sequence[Row], by: Sequence[str]) -> UsageSection:
     """A row for each of these words."""
+    if "week" not in by:
+        rows = sorted(rows, key=lambda row: (row.unit, -row.hours))
     head = [*(word.upper() for word in by), *HEADS, "USERS", "ENDS"]
     found = [
         [*(w or "-" for w in row.by.values()), *cells(row), f"{row.users:,}", _counts(row.ends)]
         for row in rows
     ]
-    return Section(f"By {', '.join('GPU' if word == 'gpu' else word for word in by)}", head, found)
+    return UsageSection(
+        f"By {', '.join('GPU' if word == 'gpu' else word for word in by)}", head, found
+    )
 
 
 def _counts(causes: dict[str, int]) -> str:
     return first_of((f"{cause} {count:,}" for cause, count in causes.items()), _CAUSES)
 
 
-def sections(found: RunAudit, nodes: Sequence[FailingNode]) -> list[Section]:
+def sections(found: RunAudit, nodes: Sequence[FailingNode]) -> list[UsageSection]:
     """Beside what was used; those with a row."""
     growing = [
         [one.cause, f"{one.before:,}", f"{one.now:,}", f"{one.users:,}"] for one in found.growing
@@ -48,19 +52,19 @@ def sections(found: RunAudit, nodes: Sequence[FailingNode]) -> list[Section]:
         for one in found.waits
     ]
     made = [
-        Section(
+        UsageSection(
             "Causes that grow",
             ["CAUSE", "RUNS BEFORE", "RUNS NOW", "USERS NOW"],
             growing,
-            "The second half of these weeks beside the first: 10 runs of 3 users or more, and more "
+            "The second half of the period beside the first: 10 runs of 3 users or more, and more "
             "by two standard deviations than in the first half, for as many attempts.",
         ),
-        Section(
+        UsageSection(
             "Nodes that failed more than once",
             ["NODE", "FAILURES", "USERS", "LAST", "CAUSES", "SLURM SAYS NOW"],
             failing,
         ),
-        Section(
+        UsageSection(
             "Time in the queue",
             ["PARTITION", "ATTEMPTS", "MEDIAN", "90 %"],
             waits,

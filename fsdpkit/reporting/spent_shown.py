@@ -17,7 +17,7 @@ _MOST_ROWS = 1000
 HEADS = ("RUNS", "HOURS", "OF", "COMPUTING", "BUSY", "ACTIVE", "WASTED", "KWH", "QUEUED")
 
 
-class Section(NamedTuple):
+class UsageSection(NamedTuple):
     """A table with a title, for a terminal or a page."""
 
     title: str
@@ -98,7 +98,7 @@ def page(
     tables: Sequence[Sequence[Row]],
     others: Sequence[OtherJobs],
     notes: Sequence[str],
-    sections: Sequence[Section] = (),
+    sections: Sequence[UsageSection] = (),
 ) -> str:
     """tables: by week, by `by`, and of all together. sections: what else is to be in it."""
     from fsdpkit.reporting.report.page import rendered
