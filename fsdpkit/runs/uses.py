@@ -82,11 +82,16 @@ class Uses:
 
     @property
     def words(self) -> str:
-        """`used 32.0 of 48.0 GPU-hours: computing 61%, loading data 20%, …; 1.9 kWh`."""
+        """`used 32.0 of 48.0 GPU-hours: computing 61%, …; GPUs busy 70%, 1.9 kWh`."""
         one = self.accounts[0] if len(self.accounts) == 1 else None
         asked_h = (one.asked_s or 0.0) * one.nodes * max(1, one.gpus) / 3600 if one else 0.0
         of = f" of {self.shown(max(asked_h, self.granted_h))}" if asked_h else ""
         largest = sorted(self.parts, key=lambda part: -part.share)[:_TOLD]
         parts = ", ".join(f"{part.name} {part.share:.0%}" for part in largest if part.share > 0.005)
-        energy = f"; {kwh:.2g} kWh" if (kwh := self.kwh) else ""
-        return f"used {self.shown(self.granted_h)}{of} {self.shown_unit}: {parts}{energy}"
+        busy = self.row.busy_share if self.row else None
+        mfu = next((one.mfu for one in reversed(self.accounts) if one.mfu), None)
+        told = [] if busy is None else [f"GPUs busy {busy:.0%}"]
+        told += [f"MFU {mfu:.0%}"] if mfu else []
+        told += [f"{self.kwh:.2g} kWh"] if self.kwh else []
+        beside = f"; {', '.join(told)}" if told else ""
+        return f"used {self.shown(self.granted_h)}{of} {self.shown_unit}: {parts}{beside}"
