@@ -125,8 +125,6 @@ def _of_time(last: Account) -> Iterator[Hint]:
 def figures(uses: Uses) -> list[tuple[str, str]]:
     """What was measured beside the account, by name, as far as it is known."""
     accounts, row = uses.accounts, uses.row
-    if row is None:
-        return []
     measured = [one.measured for one in accounts if one.measured]
     fullest = max(measured, key=lambda one: one.gpu_memory_bytes or 0, default=Measured())
     host = max(measured, key=lambda one: one.memory_bytes or 0, default=Measured())

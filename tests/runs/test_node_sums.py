@@ -89,9 +89,7 @@ def test_the_newest_line_of_each_node_is_its_account(run: Run) -> None:
         core_s=8 * 160,
         nodes=2,
     )
-    row = Uses([found]).row
-    assert row is not None
-    assert row.busy_share == pytest.approx(60 * 2 / 320)
+    assert Uses([found]).row.busy_share == pytest.approx(60 * 2 / 320)
     assert Uses([found]).kwh == pytest.approx(32_000 / 3.6e6)
     assert ("GPU memory, at most", "11.0 of 80 GiB") in figures(Uses([found]))
 
