@@ -52,7 +52,7 @@ class Uses:
         """Of what was granted, 0 to 1; None: nothing was granted yet, or no program logged steps,
         so that it is not known."""
         parts = {part.use: part.share for part in self.parts}
-        if not parts or (parts.keys() & {"unknown", "unused"} and not parts.keys() & {*COUNTS}):
+        if not parts or ("training" not in parts and parts.keys() & {"unknown", "unused"}):
             return None
         return sum(parts.get(use, 0.0) for use in uses)
 
