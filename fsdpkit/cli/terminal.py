@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fsdpkit.reporting.printable import printable
+from fsdpkit.reporting.printable import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,6 +141,14 @@ def redraw(text: str) -> None:
     out = _beneath(sys.stdout)
     out.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
     out.flush()
+
+
+def passing(text: str) -> None:
+    """On a terminal's standard error a line that the next one takes the place of; empty: none."""
+    err = _beneath(sys.stderr)
+    columns = os.get_terminal_size(err.fileno()).columns or 80
+    err.write(f"\r\x1b[K{one_line(text)[: columns - 1]}")
+    err.flush()
 
 
 def _wrapped(line: str, width: int) -> list[str]:
