@@ -51,7 +51,19 @@ def test_nothing_else_is_in_the_wheel(wheel_names: list[str]) -> None:
     parts = {part for name in wheel_names for part in name.split("/")}
     assert not parts & {"tests", "benchmarks", "golden", "__pycache__"}
     kinds = {Path(n).suffix for n in wheel_names if ".dist-info/" not in n and Path(n).suffix}
-    assert kinds <= {".py", ".toml", ".j2", ".css", ".js", ".mjs", ".md", ".json", ".typed", ".svg"}
+    assert kinds <= {
+        ".py",
+        ".toml",
+        ".j2",
+        ".css",
+        ".js",
+        ".mjs",
+        ".md",
+        ".json",
+        ".typed",
+        ".svg",
+        ".txt",
+    }
 
 
 def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[str]) -> None:
@@ -59,6 +71,7 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
     about = f"fsdpkit-{__version__}.dist-info"
     assert f"{about}/licenses/LICENSE" in wheel_names
     with zipfile.ZipFile(wheel) as archive:
+        commit = archive.read("fsdpkit/commit.txt").decode()
         metadata = Parser().parsestr(archive.read(f"{about}/METADATA").decode())
         entry_points = archive.read(f"{about}/entry_points.txt").decode()
     assert metadata["Name"] == "fsdpkit"
@@ -88,6 +101,7 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
     assert all("extra ==" in r for r in torch), "who only submits needs none"
     assert "fsdpkit = fsdpkit.cli.main:main" in entry_points
     assert "[submitit]" in entry_points
+    assert re.fullmatch("[0-9a-f]{40}\n", commit)
 
 
 # What it does.
