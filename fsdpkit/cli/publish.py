@@ -17,7 +17,9 @@ from fsdpkit.cli.json_output import Answer, answer, json_option
 from fsdpkit.cli.options import table
 
 if TYPE_CHECKING:
-    from fsdpkit.config.published.index import Channel, IndexEntry, Kind
+    from datetime import date, datetime
+
+    from fsdpkit.config.published.index import Announcement, Channel, IndexEntry, Kind
     from fsdpkit.publishing.changes import Change, PublishingStep
     from fsdpkit.publishing.drafts import VersionDraft
     from fsdpkit.publishing.signing import Signer
@@ -34,7 +36,8 @@ def _changed(
 
 @dataclass(frozen=True)
 class ListedVersion:
-    """A version that is or was published. channels: that point to it now. withdrawn: why."""
+    """A version that is or was published. channels: that point to it now. withdrawn: why.
+    deprecated: what its users are told."""
 
     kind: Kind
     name: str
@@ -44,6 +47,7 @@ class ListedVersion:
     published_s: float
     by: str
     withdrawn: str | None
+    deprecated: str | None
 
 
 @answer("fsdpkit.publish-list/1")
@@ -54,6 +58,7 @@ def _published(
     signed_s: float,
     key_ends_s: float | None,
     versions: Sequence[ListedVersion],
+    announcements: Sequence[Announcement],
 ) -> None:
     """All versions that a centre has published, as its signed index has them.
 
@@ -89,6 +94,14 @@ def _options(*which: str, prints: Answer[Any] = _changed) -> Callable[[Any], Any
     return add
 
 
+def _date(*names: str, help: str) -> Callable[[Any], Any]:
+    def day_of(context: click.Context, option: click.Parameter, at: datetime | None) -> date | None:
+        return at.date() if at else None
+
+    form = click.DateTime(["%Y-%m-%d"])
+    return click.option(*names, type=form, callback=day_of, metavar="DATE", help=help)
+
+
 @click.group("publish", cls=FirstWordOrCommand, first="DIR")
 def command() -> None:
     """Publish templates, profiles and jobs to a centre's users: signed, each version for good.
@@ -98,6 +111,7 @@ def command() -> None:
       fsdpkit publish templates/torchrun --to /apps/fsdpkit --channel testing
       fsdpkit publish rollback torchrun --to /apps/fsdpkit
       fsdpkit publish withdraw torchrun@2.1.0 --reason "asks for no GPUs" --to /apps/fsdpkit
+      fsdpkit publish announce "Tuesday: maintenance" --until 2027-03-02 --to /apps/fsdpkit
       fsdpkit publish list --to /apps/fsdpkit
 
     DIR is a template's folder, a job's or a profile's file, or a folder with templates, jobs and
@@ -159,6 +173,45 @@ def _words(option: str, text: str) -> str:
     return text.strip()
 
 
+@command.command("deprecate")
+@click.argument("version", metavar="NAME@VERSION")
+@_date("--until", "until", help="Last day on which it should be used.")
+@click.option("--successor", metavar="NAME@VERSION", help="What to use in its place.")
+@click.option("--withdraw", is_flag=True, help="It is not deprecated any more.")
+@_options("to", "key", "as", "dry")
+def deprecate_command(
+    version: str, until: date | None, successor: str | None, withdraw: bool, **about: Any
+) -> int:
+    """Tell users of NAME@VERSION until when to change, and to what; it works until withdrawn."""
+    from fsdpkit.publishing.changes import deprecate
+
+    if (until is None) is not withdraw or (successor is None) is not withdraw:
+        raise click.UsageError("Say --until and --successor, or --withdraw alone.")
+    return _change([partial(deprecate, version, until, successor or "")], **about)
+
+
+@command.command("announce")
+@click.argument("text", required=False)
+@_date("--from", "since", help="First day (default: today).")
+@_date("--until", "until", help="Last day (default: until it is withdrawn).")
+@click.option("--site", metavar="NAME", help="Only for this cluster, by its profile's name.")
+@click.option("--partition", metavar="NAME", help="Only for jobs of this partition.")
+@click.option("--withdraw", metavar="ID", help="Remove an announcement (fsdpkit publish list).")
+@_options("to", "key", "as", "dry")
+def announce_command(text: str | None, withdraw: str | None, **about: Any) -> int:
+    """Show every user TEXT, one line, once."""
+    from fsdpkit.config.published.index import today
+    from fsdpkit.publishing.changes import announce, take_back
+
+    said = {name: about.pop(name) for name in ("since", "until", "site", "partition")}
+    if (text is None) is (withdraw is None):
+        raise click.UsageError("Say TEXT, or --withdraw ID.")
+    if withdraw is not None:
+        return _change([lambda index, by, at_s: take_back(withdraw, index)], **about)
+    said |= {"text": _words("TEXT", text or ""), "since": said["since"] or today()}
+    return _change([partial(announce, said)], **about)
+
+
 @command.command("sign")
 @_options("to", "key", "as")
 def sign_command(**about: Any) -> int:
@@ -180,8 +233,11 @@ def list_command(to: str | None, as_json: bool) -> int:
     index = load(centre)
     ends_s = ends_at_s(centre)
     versions = [one for entry in index.entries for one in _versions(entry)]
+    said = index.announcements
     if as_json:
-        return _published(centre, index.serial, index.by, index.at_s, ends_s, versions)
+        return _published(centre, index.serial, index.by, index.at_s, ends_s, versions, said)
+    for one in said:
+        click.echo(f"announcement {one.id}, by {one.by}, {one.days}: {one.told}")
     if not versions:
         click.echo("nothing is published yet")
         return 0
@@ -198,7 +254,9 @@ def list_command(to: str | None, as_json: bool) -> int:
     if any(one.by != index.by for one in versions):
         columns["BY"] = [one.by for one in versions]
     columns["CHANNELS"] = [
-        f"withdrawn: {one.withdrawn}" if one.withdrawn else ", ".join(one.channels) or "-"
+        f"withdrawn: {one.withdrawn}"
+        if one.withdrawn
+        else ", ".join([*one.channels, *(["deprecated"] if one.deprecated else [])]) or "-"
         for one in versions
     ]
     table([*columns], [list(row) for row in zip(*columns.values(), strict=True)])
@@ -206,7 +264,7 @@ def list_command(to: str | None, as_json: bool) -> int:
 
 
 def _versions(entry: IndexEntry) -> list[ListedVersion]:
-    from fsdpkit.config.published.choosing import current, numbers
+    from fsdpkit.config.published.choosing import current, numbers, why_deprecated
 
     now = {"stable": current(entry, "stable"), "testing": current(entry, "testing")}
     return [
@@ -219,6 +277,7 @@ def _versions(entry: IndexEntry) -> list[ListedVersion]:
             published_s=entry.versions[version].at_s,
             by=entry.versions[version].by,
             withdrawn=gone.reason if (gone := entry.versions[version].withdrawn) else None,
+            deprecated=why_deprecated(entry, version),
         )
         for version in sorted(entry.versions, key=numbers, reverse=True)
     ]
@@ -265,9 +324,11 @@ def _change(
 
 
 def _told(step: PublishingStep) -> str:
-    what = f"{step.kind} {step.name} {step.version}"
+    what = " ".join(filter(None, (step.kind, step.name, step.version)))
     if step.what == "withdrawn":
         return f"{what} withdrawn; stable is {step.now or 'nothing: users are refused'}"
+    if step.channel is None:
+        return f"{what} {step.what}"
     where = f"{step.channel} is {step.now or 'nothing'}"
     was = f", was {step.before or 'nothing'}" if step.before != step.now else ""
     return f"{what} {step.what}, sha256 {step.sha256[:12]}; {where}{was}"

@@ -15,6 +15,7 @@ import click
 
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, hanging, runs_option
+from fsdpkit.cli.submitting import say_announcements
 from fsdpkit.cli.terminal import redraw
 from fsdpkit.config.units import roughly
 from fsdpkit.errors import FsdpkitError
@@ -115,6 +116,8 @@ def command(
         _watch(look, watch, asking, as_json)
         return 0
     click.echo(look())
+    if not as_json:
+        say_announcements(once=True)
     return FsdpkitError.exit_code if unknown else 0
 
 

@@ -32,6 +32,7 @@ from fsdpkit.cli.submitting import (
     print_script,
     rendered,
     report,
+    say_announcements,
     say_what_is_left_out,
     say_what_the_copy_lacks,
     say_where,
@@ -171,6 +172,7 @@ def command(
     agreed = consent(trust, submits=not (dry_run or check))
     plan, why = submission.plan(request, agreed)
     say_where(plan, why)
+    say_announcements(plan, once=not as_json)
     if keep_s is not None and not check:
         from fsdpkit.cli.keeping import submit_and_keep
 

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListedTemplate:
-    """A template."""
+    """A template. deprecated: what its users are told of its end."""
 
     name: str
     version: str
     found_in: list[str]
     description: str
+    deprecated: str | None
 
 
 @answer("fsdpkit.templates/1")
@@ -72,13 +73,22 @@ def command(name: str | None, check: bool, as_json: bool) -> int:
         _show(name, as_json)
         return 0
     found = [
-        ListedTemplate(known, one.manifest.version, found_in, one.manifest.description)
+        ListedTemplate(
+            known,
+            one.manifest.version,
+            found_in,
+            one.manifest.description,
+            one.release.deprecated if one.release else None,
+        )
         for known, one, found_in in listed("template", load_template)
     ]
     if as_json:
         return _templates(found)
     rows = [[one.name, one.version, ", ".join(one.found_in), one.description] for one in found]
     table(["TEMPLATE", "VERSION", "FOUND IN", "WHAT IT MAKES"], rows)
+    for one in found:
+        if one.deprecated:
+            click.echo(f"fsdpkit: {one.deprecated}", err=True)
     return 0
 
 
@@ -110,6 +120,8 @@ def _show(name: str, as_json: bool) -> None:
     click.echo(f"{template.layer}: {template.dir}\nsha256 {template.sha256}")
     if one := template.release:
         click.echo(f"published: sha256 {one.sha256}, {one.channel}, signed by {one.signer}")
+        if one.deprecated:
+            click.echo(one.deprecated)
     words = list(map(in_a_line, canaries)) or [f"canary: {unread or 'none on record'}"]
     click.echo("\n".join([*words, ""]))
     rows = [

@@ -5,11 +5,15 @@ Each leaves serial, time and signer to whoever writes the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
+from fsdpkit.config import assets
 from fsdpkit.config.published.choosing import (
     current,
     highest,
@@ -20,13 +24,17 @@ from fsdpkit.config.published.choosing import (
 )
 from fsdpkit.config.published.index import (
     KINDS,
+    MOST_ANNOUNCEMENTS,
+    Announcement,
     Channel,
+    Deprecated,
     IndexEntry,
     PublishedIndex,
     PublishedVersion,
     Withdrawn,
     manifest_bytes,
     sha256,
+    today,
 )
 from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
@@ -43,7 +51,8 @@ class PublishingStep:
     """That was published, withdrawn, or that the channel points to now."""
     sha256: str
     what: str
-    """`published`, `as before`, `restored`, `promoted`, `rolled back`, `withdrawn`."""
+    """`published`, `as before`, `restored`, `promoted`, `rolled back`, `withdrawn`, `deprecated`,
+    `not deprecated`; of an announcement, whose name is its id, `published` or `removed`."""
     channel: Channel | None
     now: str | None
     """What the channel (without one: stable) points to now; None: nothing."""
@@ -174,6 +183,65 @@ def withdraw(
         entry.kind, entry.name, version, published.sha256, "withdrawn", None, now, before
     )
     return _with(index, changed), step
+
+
+def deprecate(
+    name: str,
+    until: date | None,
+    successor: str,
+    index: PublishedIndex,
+    by: str,
+    at_s: float,
+) -> tuple[PublishedIndex, PublishingStep]:
+    """`NAME@VERSION` to be replaced by another by a day; None: not any more. Raises NotFoundError,
+    UsageError, and ConfigError where either was withdrawn."""
+    entry, version = _version(index, name)
+    made = None
+    if until is not None:
+        other, next_one = _version(index, successor)
+        for one, its in ((entry, version), (other, next_one)):
+            if one.versions[its].withdrawn is not None:
+                raise ConfigError(why_withdrawn(one, its))
+        if other.kind != entry.kind or (other, next_one) == (entry, version):
+            raise UsageError(f"{successor} cannot take the place of {entry.kind} {name}")
+        made = Deprecated(until=until, successor=f"{other.name}@{next_one}", by=by)
+    published = replace(entry.versions[version], deprecated=made)
+    now = current(entry, "stable")
+    what = "deprecated" if made else "not deprecated"
+    step = PublishingStep(entry.kind, entry.name, version, published.sha256, what, None, now, now)
+    return _with(index, replace(entry, versions={**entry.versions, version: published})), step
+
+
+def announce(
+    said: Mapping[str, Any], index: PublishedIndex, by: str, at_s: float
+) -> tuple[PublishedIndex, PublishingStep]:
+    """The index with an announcement, by its fields, and without those that are over. Raises
+    UsageError."""
+    own = sha256(msgspec.json.encode(said))[:8]
+    left = [a for a in index.announcements if a.id != own and (a.until or today()) >= today()]
+    try:
+        made = msgspec.convert({**said, "id": own, "by": by}, Announcement)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the announcement is not as users could read it: {error}") from None
+    known = {e.name for e in index.entries if e.kind == "site"} | {*assets.packaged("site")}
+    if made.site is not None and made.site not in known:
+        raise UsageError(f"there is no cluster named {made.site!r}.{nearest(made.site, known)}")
+    if len(left) >= MOST_ANNOUNCEMENTS:
+        raise UsageError(f"there are {len(left)} announcements: remove one first")
+    return replace(index, announcements=[*left, made]), _announced(own, "published")
+
+
+def take_back(own: str, index: PublishedIndex) -> tuple[PublishedIndex, PublishingStep]:
+    """The index without the announcement of this id. Raises NotFoundError."""
+    left = [a for a in index.announcements if a.id != own]
+    if len(left) == len(index.announcements):
+        known = ", ".join(a.id for a in left)
+        raise NotFoundError(f"there is no announcement {own!r}. There is {known or 'none'}")
+    return replace(index, announcements=left), _announced(own, "removed")
+
+
+def _announced(own: str, what: str) -> PublishingStep:
+    return PublishingStep("announcement", own, "", "", what, None, None, None)
 
 
 def _entry(index: PublishedIndex, name: str) -> IndexEntry:

@@ -111,7 +111,8 @@ def _version(template: Template) -> Looked:
             in_manifest(template, r"^version\b"),
             "give it one, such as 1.0.0; raise it with each change",
         )
-    return f"{version}; raise it with each change"
+    ends = template.release.deprecated if template.release else None
+    return f"{version}; {ends or 'raise it with each change'}"
 
 
 def _parameters(template: Template) -> Looked:

@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -123,7 +124,9 @@ def _believed(centre: Path, text: bytes | None, signers: bytes, *, renew: bool) 
                 f"{published_dir(centre) / 'history'}: copy it back"
             )
         own = os.urandom(16).hex() if seen is None else seen.centre
-        return PublishedIndex(centre=own, serial=seen.serial if seen else 1, at_s=0, by="nobody")
+        serial = seen.serial if seen else 1
+        schema: Literal["fsdpkit.published/1"] = "fsdpkit.published/1"
+        return PublishedIndex(schema=schema, centre=own, serial=serial, at_s=0, by="nobody")
     if not renew:
         return believed(centre, text, signers).index
     try:

@@ -124,7 +124,7 @@ class Plan:
             *self.site.layered.warnings,
             *self.template.warnings,
             *(f"skipped a profile that is broken: {why}" for why in self.site.skipped),
-            *(release.note for release in self.releases if release.note),
+            *(told for one in self.releases for told in (one.note, one.deprecated) if told),
         ]
 
 

@@ -19,7 +19,7 @@ import msgspec
 from fsdpkit.bounded import read_bytes
 from fsdpkit.config.ownership import first_unsafe, only_owner_writes
 from fsdpkit.config.published import memory
-from fsdpkit.config.published.choosing import chosen, passed_over
+from fsdpkit.config.published.choosing import chosen, passed_over, why_deprecated
 from fsdpkit.config.published.index import (
     MOST_INDEX_BYTES,
     MOST_MANIFEST_BYTES,
@@ -62,6 +62,8 @@ class Release(msgspec.Struct, frozen=True):
     centre: Path
     note: str | None = None
     """What users are told of it: why the channel no longer points to the version after it."""
+    deprecated: str | None = None
+    """What users are told of its end."""
 
     @property
     def dir(self) -> Path:
@@ -83,9 +85,8 @@ class Centre(msgspec.Struct, frozen=True):
         digest = entry.versions[version].sha256
         made_by, serial = self.index.by, self.index.serial
         note = None if channel == "pinned" else passed_over(entry, version)
-        return Release(
-            entry.kind, entry.name, version, digest, channel, made_by, serial, self.dir, note
-        )
+        about = (digest, channel, made_by, serial, self.dir, note)
+        return Release(entry.kind, entry.name, version, *about, why_deprecated(entry, version))
 
 
 _RECENT_S = 60.0

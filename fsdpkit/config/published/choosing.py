@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from fsdpkit.config.published.index import CHANNELS, Channel, IndexEntry
+from fsdpkit.config.published.index import CHANNELS, Channel, IndexEntry, Kind, today
 from fsdpkit.errors import ConfigError, UsageError
 
 _NUMBERS = re.compile(r"\d{1,9}(\.\d{1,9}){0,2}")
@@ -103,6 +103,26 @@ def why_withdrawn(entry: IndexEntry, version: str, instead: str | None = None) -
     )
     return (
         f"{entry.kind} {entry.name} {version} was withdrawn by {gone.by}: {gone.reason}; {instead}"
+    )
+
+
+_HOW: dict[Kind, str] = {
+    "template": 'template = "{}"',
+    "site": "--cluster {}",
+    "job": "fsdpkit submit {}",
+}
+
+
+def why_deprecated(entry: IndexEntry, version: str) -> str | None:
+    """What its users are told of its end; None: it has none."""
+    if (ends := entry.versions[version].deprecated) is None:
+        return None
+    when = f"by {ends.until}"
+    if today() > ends.until:
+        when = f"now, for its last day was {ends.until} and it may be withdrawn at any time"
+    return (
+        f"{entry.kind} {entry.name} {version} is deprecated: change to {ends.successor} "
+        f"({_HOW[entry.kind].format(ends.successor)}) {when}"
     )
 
 

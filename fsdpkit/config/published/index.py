@@ -11,12 +11,14 @@
                 <name>/… or <name>.toml …   the files
 
 The index is the only file that changes, by a rename. It holds the SHA-256 of each manifest, so its
-signature covers every byte of every version.
+signature covers every byte of every version. Keys that this release does not know are left out.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
+from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, TypeVar
 
@@ -28,6 +30,7 @@ MOST_INDEX_BYTES = 8 << 20
 MOST_MANIFEST_BYTES = 1 << 20
 MOST_RELEASE_BYTES = 8 << 20
 """All files of one version together; each submission reads them."""
+MOST_ANNOUNCEMENTS = 100
 _BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----\n"
 
 Kind = Literal["template", "site", "job"]
@@ -43,7 +46,7 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 Time = Annotated[float, Meta(ge=0, le=1e11)]
 
 
-class Withdrawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
     """Why a version is not to be used."""
 
     reason: Words
@@ -53,7 +56,16 @@ class Withdrawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What to use, in the administrator's words."""
 
 
-class PublishedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Deprecated(msgspec.Struct, frozen=True, kw_only=True):
+    """That a version is to be replaced; it works until it is withdrawn."""
+
+    until: date
+    """The last day on which it should be used."""
+    successor: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,80}@[0-9.]{1,29}\Z")]
+    by: Principal
+
+
+class PublishedVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One version of something."""
 
     sha256: Digest
@@ -62,9 +74,10 @@ class PublishedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Who published it; the index's signer vouches for that."""
     at_s: Time
     withdrawn: Withdrawn | None = None
+    deprecated: Deprecated | None = None
 
 
-class IndexEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
     """All versions of one template, profile or job."""
 
     kind: Kind
@@ -82,10 +95,43 @@ class IndexEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.stable if channel == "stable" else self.testing
 
 
-class PublishedIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line that users are shown. Days are those of the machine on which a command is typed."""
+
+    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]
+    text: Words
+    by: Principal
+    since: date
+    until: date | None = None
+    """The last day."""
+    site: Name | None = None
+    """For jobs of this cluster alone."""
+    partition: Name | None = None
+
+    def __post_init__(self) -> None:
+        if not self.text.isprintable():
+            raise ValueError("text: a character that is not printable")
+        if self.until is not None and self.until < self.since:
+            raise ValueError("its last day is before its first")
+
+    def holds(self) -> bool:
+        return self.since <= today() and (self.until is None or today() <= self.until)
+
+    @property
+    def told(self) -> str:
+        """The line, behind whom it is for."""
+        whom = filter(None, (self.site, self.partition and f"partition {self.partition}"))
+        return ": ".join(filter(None, (", ".join(whom), self.text)))
+
+    @property
+    def days(self) -> str:
+        return f"from {self.since}" + (f" to {self.until}" if self.until else "")
+
+
+class PublishedIndex(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that a centre publishes."""
 
-    schema: Literal["fsdpkit.published/1"] = "fsdpkit.published/1"
+    schema: Literal["fsdpkit.published/1"]
     centre: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
     """Made once, at random: another centre's index, signed by the same key, has another."""
     serial: Annotated[int, Meta(ge=1, le=10**12)]
@@ -95,6 +141,7 @@ class PublishedIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     at_s: Time
     by: Principal
     entries: list[IndexEntry] = []
+    announcements: Annotated[list[Announcement], Meta(max_length=MOST_ANNOUNCEMENTS)] = []
 
     def entry(self, kind: str, name: str) -> IndexEntry | None:
         return next((e for e in self.entries if (e.kind, e.name) == (kind, name)), None)
@@ -120,6 +167,11 @@ class VersionManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 raise ValueError(f"files: {name[:80]!r} is no path inside a folder")
         if sum(file.bytes for file in self.files.values()) > MOST_RELEASE_BYTES:
             raise ValueError(f"files: more than {MOST_RELEASE_BYTES} bytes together")
+
+
+def today() -> date:
+    """By the clock and the time zone of this machine."""
+    return date.fromtimestamp(time.time())
 
 
 def is_inside(name: str) -> bool:

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from fsdpkit.bounded import NOTE_BYTES, read_bytes
 from fsdpkit.config.ownership import only_owner_writes
@@ -30,6 +31,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the index's file."""
     verified: str = ""
     """SHA-256 of index and signers whose signature was verified, if that holds for ever."""
+    shown: list[str] = []
+    """Ids of the announcements that this user was shown."""
 
 
 def state_dir() -> Path:
@@ -69,7 +72,14 @@ def remember(
         serial=index.serial,
         index=sha256(text),
         verified=verified,
+        shown=before.shown if before else [],
     )
     if seen == before:
         return
     replace_private(memory_file(centre), msgspec.json.encode(seen))
+
+
+def remember_shown(centre: Path, shown: list[str]) -> None:
+    """Raises OSError."""
+    if (seen := recall(centre)) is not None:
+        replace_private(memory_file(centre), msgspec.json.encode(replace(seen, shown=shown)))

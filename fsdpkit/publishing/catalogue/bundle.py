@@ -22,7 +22,7 @@ from fsdpkit.publishing.catalogue.reading_files import content_of_file
 
 _ENTRY = (
     *("fsdpkit.cli.in_page", "fsdpkit.cli.main", "fsdpkit.cli.misnamed", "fsdpkit.cli.submit"),
-    "fsdpkit.config.trust",
+    *("fsdpkit.config.announced", "fsdpkit.config.trust"),
     *("fsdpkit.planning.remembered", "fsdpkit.remote.hosts"),
     *("fsdpkit.scheduling.compiled_templates", "fsdpkit.scheduling.local.client"),
     *("fsdpkit.scheduling.allowance", "fsdpkit.scheduling.slurm"),

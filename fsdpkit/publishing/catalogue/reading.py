@@ -15,13 +15,14 @@ from typing import TypeVar
 from fsdpkit.config import assets
 from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.config.layers import AssetLayer
+from fsdpkit.config.published.index import Announcement
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.spelling import nearest
 from fsdpkit.config.surroundings import Surroundings, of_this_process, stand_in
 from fsdpkit.config.template import Template, load_template
 from fsdpkit.errors import FsdpkitError, NotFoundError
 from fsdpkit.publishing.catalogue.plans import NO_PLANS, CataloguePlans
-from fsdpkit.publishing.catalogue.released import Released, released
+from fsdpkit.publishing.catalogue.released import Released, announced, released
 
 T = TypeVar("T")
 NOBODYS = ("generic", "local")
@@ -55,6 +56,8 @@ class Catalogue:
     own: Sequence[LoadedSite]
     """The centre's clusters; the others come with fsdpkit."""
     released: Sequence[Released]
+    announcements: Sequence[Announcement]
+    """Also those of days to come."""
     plans: CataloguePlans
     problems: Sequence[CatalogueProblem]
 
@@ -115,6 +118,7 @@ def read_catalogue(
         },
         own=own,
         released=published,
+        announcements=announced(centres),
         plans=plans,
         problems=list(dict.fromkeys(problems)),
     )

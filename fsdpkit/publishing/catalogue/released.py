@@ -7,6 +7,7 @@ whose files are not as signed is shown with the reason and used for nothing.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,8 @@ from pathlib import Path
 
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.published.centre import Centre, content_of, open_centre
-from fsdpkit.config.published.choosing import current, numbers
-from fsdpkit.config.published.index import IndexEntry, main_file
+from fsdpkit.config.published.choosing import current, numbers, why_deprecated
+from fsdpkit.config.published.index import Announcement, IndexEntry, main_file, today
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Parameter, Template, template_in
 from fsdpkit.errors import FsdpkitError
@@ -57,6 +58,8 @@ class Version:
     on: str
     sha256: str
     withdrawn: Withdrawal | None
+    deprecated: str
+    """What its users are told of its end."""
     damage: str = ""
     """Why its files are not what was signed."""
     template: Template | None = None
@@ -88,13 +91,7 @@ class Released:
 def released(centres: Sequence[Path], sites: Sequence[LoadedSite]) -> list[Released]:
     """Of the publishing centres. sites: for which versions of templates are compared."""
     found = []
-    for directory in centres:
-        try:
-            centre = open_centre(directory)
-        except FsdpkitError:
-            continue  # nothing of it is used, and the catalogue says so
-        if centre is None:
-            continue
+    for centre in _opened(centres):
         for entry in centre.index.entries:
             versions = [_version(centre, entry, version) for version in _newest_first(entry)]
             if entry.kind == "template":
@@ -103,7 +100,7 @@ def released(centres: Sequence[Path], sites: Sequence[LoadedSite]) -> list[Relea
                 Released(
                     entry.kind,
                     entry.name,
-                    directory,
+                    centre.dir,
                     centre.index.by,
                     day(centre.index.at_s),
                     centre.index.serial,
@@ -111,6 +108,19 @@ def released(centres: Sequence[Path], sites: Sequence[LoadedSite]) -> list[Relea
                 )
             )
     return found
+
+
+def announced(centres: Sequence[Path]) -> list[Announcement]:
+    """What centres tell their users today or later, the newest first."""
+    found = [one for centre in _opened(centres) for one in reversed(centre.index.announcements)]
+    return [one for one in found if (one.until or today()) >= today()]
+
+
+def _opened(centres: Sequence[Path]) -> Iterator[Centre]:
+    for directory in centres:
+        with contextlib.suppress(FsdpkitError):  # nothing of it is used; the catalogue says so
+            if (centre := open_centre(directory)) is not None:
+                yield centre
 
 
 def day(at_s: float) -> str:
@@ -132,6 +142,7 @@ def _version(centre: Centre, entry: IndexEntry, version: str) -> Version:
         day(published.at_s),
         published.sha256,
         Withdrawal(gone.reason, gone.by, day(gone.at_s), gone.instead or "") if gone else None,
+        why_deprecated(entry, version) or "",
     )
     try:
         content = content_of(release)

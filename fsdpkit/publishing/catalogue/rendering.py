@@ -63,6 +63,7 @@ class Writing:
             "layers": read.layers,
             "released": read.released,
             "released_as": read.released_as,
+            "announcements": read.announcements,
             "sites": read.sites,
             "templates": read.templates,
             "jobs": read.jobs,
@@ -299,5 +300,6 @@ def _offered(
         for one in versions.get(name, ()):
             if one.template is None or one.withdrawn or one.version == current:
                 continue
-            channel = ", ".join(one.channels) or "older"
+            marks = [*one.channels, *(["deprecated"] if one.deprecated else [])]
+            channel = ", ".join(marks) or "older"
             yield f"{name}@{one.version}", f"{name} {one.version} ({channel})", one.template

@@ -11,6 +11,12 @@
     time.append(` (${words.format(Math.trunc(days / length), unit)})`);
     if (-days > Number(time.dataset.oldDays)) time.classList.add("old");
   }
+  const today = new Date().toLocaleDateString("sv");  // 2027-06-30, by the reader's clock
+  for (const one of document.querySelectorAll("[data-from]")) {
+    one.hidden = today < one.dataset.from || (one.dataset.until && today > one.dataset.until);
+    const list = one.closest("section");
+    list.hidden = !list.querySelector("[data-from]:not([hidden])");
+  }
   const built = Date.parse(document.lastModified);  // now, where the server does not say it
   if (Date.now() - built > 60_000) {
     document.getElementById("built").textContent =
