@@ -8,6 +8,7 @@ made from it. A part that fails, hangs or is killed loses no row and stops no ot
     python benchmarks/gpu.py --dry-run          every part on a CPU, tiny
     python benchmarks/gpu.py --only step        some parts
     python benchmarks/gpu.py --only plans       needs no GPU: plans of what was measured
+    python benchmarks/gpu.py --machine h100 --add FILE.jsonl    rows of a call made elsewhere
 
 Ends with 1 if a part or a row failed, with 0 if not.
 """
@@ -46,6 +47,7 @@ PARTS = {
     "peers": 150,
     "trainer": 150,
     "saves": 90,
+    "worth": 150,
     "plans": 600,
 }
 """Seconds that each may take; `--minutes` ends all of them."""
@@ -174,6 +176,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, help="directory of the results")
     add("--machine", help="name in the results' file names")
     add("--card", default="h100-80", help="the GPU's name for fsdpkit plan")
+    add("--add", type=Path, metavar="FILE", help="measure nothing: add another machine's rows")
     add("--dry-run", action="store_true", help="every part on the CPU, tiny sizes")
     return parser.parse_args(words)
 
@@ -191,19 +194,25 @@ def main(words: Sequence[str] | None = None) -> int:
         for row in json.loads(result.read_text("utf-8"))["rows"]:
             append(file, row)
     number = 1 + max((row["call"] for row in read(file)), default=0)
-    append(file, {"call": number, "part": "all", "name": ABOUT, "status": "measured", **machine})
-    ends = time.time() + 60 * arguments.minutes * (DRY_FACTOR if dry else 1)
-    call = Call(number, file, ends, dry, arguments.card)
-    for part in PARTS:
-        if part in (arguments.only or PARTS):
-            call.run(part)
+    if arguments.add:
+        for row in read(arguments.add):
+            append(file, {**row, "call": number + row["call"] - 1})
+    else:
+        head = {"call": number, "part": "all", "name": ABOUT, "status": "measured"}
+        append(file, {**head, **machine})
+        ends = time.time() + 60 * arguments.minutes * (DRY_FACTOR if dry else 1)
+        call = Call(number, file, ends, dry, arguments.card)
+        for part in PARTS:
+            if part in (arguments.only or PARTS):
+                call.run(part)
     known = read(file)
-    found = result_of(known)
+    before = json.loads(result.read_text("utf-8"))["notes"] if result.exists() else []
+    found = result_of(known, before)
     result.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
     print(table(found), f"\n{result}", sep="\n")
     if not dry and arguments.out is None:
         README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
-    return int(any(row["call"] == number and row["status"] == "failed" for row in known))
+    return int(any(row["call"] >= number and row["status"] == "failed" for row in known))
 
 
 if __name__ == "__main__":

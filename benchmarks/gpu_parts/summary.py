@@ -35,18 +35,26 @@ NEAR, NEAR_COMPILED = 0.01, 0.06
 """How far a planned peak may be from the measured one; of compiled blocks it may only be above."""
 
 
-def result_of(rows: Rows) -> dict[str, Any]:
-    """What results/gpu-<machine>.json holds; every row is in it."""
+def result_of(rows: Rows, before: Sequence[str] = ()) -> dict[str, Any]:
+    """What results/gpu-<machine>.json holds; every row is in it. Of the notes before, tables remain
+    that are of parts which this program no longer has."""
     calls = [row for row in rows if row["name"] == ABOUT]
     on_gpu = [row for row in calls if row["device"] != "CPU"] or calls
     about = on_gpu[-1]
     measured = {"date": about["date"], "cpus": os.cpu_count(), "device": about["device"]}
+    made = [*filter(None, tables(rows))]
+    headings = {_heading(table) for table in made}
+    kept = [note for note in before if note[:1] == "|" and _heading(note) not in headings]
     return {
         "measured": {**measured, **about["versions"]},
         "figures": [asdict(figure) for figure in figures(rows)],
-        "notes": [*filter(None, tables(rows)), of_calls(on_gpu), missing(rows)],
+        "notes": [*made, *kept, of_calls(on_gpu), missing(rows)],
         "rows": list(rows),
     }
+
+
+def _heading(table: str) -> str:
+    return table.split("|")[1].strip()
 
 
 def of_part(rows: Rows, part: str) -> list[Row]:
@@ -67,6 +75,9 @@ def figures(rows: Rows) -> list[Figure]:
     held = [bool(row["passed"]) for row in of_part(rows, "trainer")]
     if held:
         found.append(all_of("compiled", "runs of fsdp_t5.py with all blocks compiled", held))
+    worth = [bool(row["passed"]) for row in of_part(rows, "worth") if row.get("passed") is not None]
+    if worth:
+        found.append(all_of("worth", "phases whose account by samples is right", worth))
     for row in of_part(rows, "saves"):
         found += checkpoints.figures(row["samples"])
     return found
@@ -153,6 +164,8 @@ def _bytes(of_plan: str, of_row: str) -> Callable[[Row], str]:
     def cell(row: Row) -> str:
         if not row.get(of_row):
             return ""
+        if row["plan"] is None:
+            return gib(row[of_row])
         planned, measured = row["plan"][of_plan], row[of_row]
         error = 100 * (planned / measured - 1)
         return f"{gib(planned)} of {gib(measured)}, {error:+.2f} %"
@@ -189,15 +202,56 @@ PLANNED: Columns = {
 }
 
 
+def _of(*path: str, unit: str = "s") -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        value: Any = row
+        for name in path:
+            value = value.get(name)
+        return "" if value is None else f"{digits(value)} {unit}"
+
+    return cell
+
+
+WORTH: Columns = {
+    "Account of a phase": lambda row: row["name"],
+    "Took": _of("phase_s"),
+    "Busy": _of("gpu", "busy_s"),
+    "by events": _of("by_hand", "busy_s"),
+    "Active": _of("gpu", "active_s"),
+    "Idle": _of("gpu", "idle_s"),
+    "Loading": _of("loading_s"),
+    "asked for": _of("by_hand", "loading_s"),
+    "Energy": _of("gpu", "energy_j", unit="J"),
+    "by power": _of("by_hand", "joules", unit="J"),
+    "": lambda row: {True: "agree", False: "**differ**"}.get(row["passed"], ""),
+    **CALL,
+}
+TRAINER: Columns = {
+    "fsdp_t5.py as torchrun starts it": lambda row: row["name"],
+    "Sequences/s": lambda row: digits(rate) if (rate := row.get("sequences_per_s")) else "",
+    "Compiled blocks": lambda row: f"{row['compiled_blocks']} of {row['blocks']}",
+    **CALL,
+}
+COST: Columns = {
+    "A sample, processor time": lambda row: row["name"],
+    "Without costly readings": lambda row: _ms(row["sample_s"]),
+    "With all": lambda row: _ms(row["whole_s"]),
+    **CALL,
+}
+
+
 def tables(rows: Rows) -> list[str | None]:
     step, base = of_part(rows, "step"), of_part(rows, "memory")
     return [
         listing(step, {"T5 v1.1-large": _case, **SPEED}),
         phases(step),
-        listing([row for row in (*base, *step) if row["plan"] and row["peak_bytes"]], MEMORY),
+        listing([row for row in (*base, *step) if row["peak_bytes"]], MEMORY),
         listing(with_times(rows), PLANNED),
+        listing(of_part(rows, "trainer"), TRAINER),
         listing(of_part(rows, "peers"), {"Peer, Accelerate FSDP2": _case, **SPEED}),
         *(checkpoints.costs([row["samples"]]) for row in of_part(rows, "saves")),
+        listing([row for row in of_part(rows, "worth") if "by_hand" in row], WORTH),
+        listing([row for row in of_part(rows, "worth") if "whole_s" in row], COST),
     ]
 
 
@@ -229,11 +283,12 @@ def of_calls(calls: Rows) -> str:
 
 
 def missing(rows: Rows) -> str:
-    """What is not in the tables, with its reason."""
-    known = {(row["part"], row["name"]) for row in rows if row["status"] == "measured"}
-    lines = [
-        f"- {row['part']}, {row['name']}: {row['status']}, {row['why']}"
+    """What is not in the tables, with its reason in the last call that tried."""
+    known = {(row["part"], row["name"]) for row in rows if row["status"] in ("measured", "done")}
+    why = {
+        (row["part"], row["name"]): f"{row['status']}, {row['why']}"
         for row in rows
         if row["status"] in ("failed", "skipped") and (row["part"], row["name"]) not in known
-    ]
+    }
+    lines = [f"- {part}, {name}: {reason}" for (part, name), reason in why.items()]
     return "\n".join(["Not measured:", "", *lines]) if lines else "Every row was measured."

@@ -212,7 +212,9 @@ def train_step(parts: Parts, batches: Iterator[Batch], number: int) -> Step:
     """Train on the next batch; `number` steps are done before it."""
     settings, ranks, model, optimizer = parts.settings, parts.ranks, parts.model, parts.optimizer
     seed_step(settings.seed, number, ranks.rank)
-    batch = next(batches).to(ranks.device)
+    with parts.metrics.loading():
+        batch = next(batches)
+    batch = batch.to(ranks.device)
     targets = (batch.labels != IGNORE).sum()
     count = parts.votes.begin(targets, targets + batch.source_mask.sum())
     # A token weighs the same wherever it is: sums, divided once by the tokens of all ranks. These

@@ -107,7 +107,8 @@ class RankHeartbeats:
         self._moved: dict[RankProcess, _Moved] = {}
         self._looked_s = time.monotonic()
         self._asked = False
-        directory.dump.unlink(missing_ok=True)
+        for left in (directory.dump, directory.steps):  # by ranks of the launch before
+            left.unlink(missing_ok=True)
         for kind in ("rank-*", "stacks-*", "flight-*", "world-*", "steps-*", "unheard-*", "looks"):
             for file in directory.dir.glob(kind):
                 file.unlink()

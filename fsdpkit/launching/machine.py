@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from fsdpkit.runs.reading import read_bytes
 _UNLIMITED_BYTES = 1 << 60
 """Version 1 of cgroups calls no limit a number near 2^63."""
 _SMALL = 1 << 16
+_MOST_W = 1000
+"""Of a processor: so long a RAPL counter takes at least to its end."""
 _COUNTERS = (*("symbol_error", "link_downed", "port_rcv_errors", "local_link_integrity_errors"),)
 TEMPORARY = ("/dev/shm", "/tmp")
 
@@ -33,6 +36,7 @@ class Roots:
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
     infiniband: Path = Path("/sys/class/infiniband")
+    powercap: Path = Path("/sys/class/powercap")
 
 
 HERE = Roots()
@@ -149,6 +153,62 @@ def work_of(pid: int, *, itself: bool = True) -> ProcessWork:
                 moved_bytes += moved.read_chars + moved.write_chars
                 processes += 1
     return ProcessWork(cpu_s, moved_bytes, processes)
+
+
+class JobWork:
+    """Core-seconds and memory of the job here: by its cgroup where Slurm has made one, `job_<id>`
+    of version 2; otherwise of this process and its descendants, with those that ended and were
+    waited for. Other cgroups, such as a login session's, may hold more than it."""
+
+    def __init__(self, roots: Roots = HERE) -> None:
+        own = re.search(
+            r"^0::/((?:[^/.][^/]*/)*job_\d+)", _text(roots.proc / "self/cgroup") or "", re.M
+        )
+        self._file = roots.cgroup / own[1] / "cpu.stat" if own else None
+
+    def sample(self) -> tuple[float | None, int | None]:
+        """Core-seconds so far, less once a process has got lost; resident bytes without a cgroup,
+        shared ones counted for each process."""
+        if self._file and (used := _counted(self._file, "usage_usec")) is not None:
+            return used / 1e6, None
+        cpu_s, resident = 0.0, 0
+        with contextlib.suppress(psutil.Error):
+            top = psutil.Process()
+            for process in [top, *top.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    cpu_s += sum(process.cpu_times()[:4])  # its and its children's, user and system
+                    resident += process.memory_info().rss
+            return cpu_s, resident
+        return None, None
+
+
+def cores() -> int:
+    """That this process may use; without affinity, those that Slurm has given it."""
+    here = len(os.sched_getaffinity(0))
+    given = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    return min(here, int(given)) if given.isdecimal() and int(given) else here
+
+
+class HostEnergy:
+    """Joules of processors and memory by RAPL, where the kernel lets users read it."""
+
+    def __init__(self, roots: Roots = HERE) -> None:
+        named = {zone: _text(zone / "name") or "" for zone in roots.powercap.glob("*-rapl:*")}
+        kinds = ("package", "dram")  # the others are parts of a package, or the whole machine
+        self._before: dict[Path, int | None] = {
+            zone: _number(zone / "energy_uj")
+            for zone, name in named.items()
+            if name.startswith(kinds)
+        }
+
+    def since_last(self, passed_s: float) -> Iterator[float]:
+        """What each counter has grown by in `passed_s` seconds, where it can have wrapped only
+        once."""
+        for zone, before in self._before.items():
+            now, span = _number(zone / "energy_uj"), _number(zone / "max_energy_range_uj")
+            self._before[zone] = now
+            if before is not None and now is not None and (span or 0) > passed_s * _MOST_W * 1e6:
+                yield (now - before) % (span or 1) / 1e6
 
 
 def temporary_space() -> dict[str, dict[str, int]]:

@@ -16,9 +16,11 @@ from fsdpkit.runs.node_report import GpuState
 _MIB = 2**20
 _MOST_XIDS = 64
 """At once: a GPU that reports without end has been heard by then."""
+_MOST_PERCENT = 101
+"""Slightly more than 100 is rounding; anything else is no measurement, and neither is NaN."""
 
 
-class _Gpu:
+class NvmlGpu:
     """A GPU of this job, and NVML to ask about it."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -73,6 +75,13 @@ class _Gpu:
             return events
         return None
 
+    def means(self) -> Means | None:
+        """None before Hopper, for a MIG device, and for drivers that do not allow it."""
+        with contextlib.suppress(self._nvml.NVMLError, AttributeError):
+            if self._nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
+                return Means(self._nvml, self._handle)
+        return None
+
     def pending(self, events: Any) -> list[int]:
         """XIDs that have come; does not wait."""
         found: list[int] = []
@@ -86,7 +95,38 @@ class _Gpu:
             self._nvml.nvmlEventSetFree(events)
 
 
-def _gpus(environ: Mapping[str, str]) -> list[_Gpu]:
+class Means:
+    """A GPU's mean utilization between two readings, by NVML's GPU performance monitoring (GPM)."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._before, self._now = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+        nvml.nvmlGpmSampleGet(handle, self._before)
+        self._begun = True
+
+    def read(self) -> tuple[float, float] | None:
+        """Since the reading before: the share of the time in which a kernel ran, and the mean share
+        of multiprocessors that worked. None: unknown, and the next one begins here."""
+        nvml, begun, self._begun = self._nvml, self._begun, False
+        with contextlib.suppress(nvml.NVMLError, AttributeError):
+            nvml.nvmlGpmSampleGet(self._handle, self._now)
+            asked = nvml.c_nvmlGpmMetricsGet_t()
+            asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
+            asked.sample1, asked.sample2 = self._before, self._now
+            asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_GRAPHICS_UTIL
+            asked.metrics[1].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+            self._before, self._now, self._begun = self._now, self._before, True
+            if not begun:
+                return None
+            nvml.nvmlGpmMetricsGet(asked)
+            found = [asked.metrics[place] for place in range(2)]
+            if all(not one.nvmlReturn and 0 <= one.value <= _MOST_PERCENT for one in found):
+                busy, active = (min(1.0, one.value / 100) for one in found)
+                return busy, active
+        return None
+
+
+def _gpus(environ: Mapping[str, str]) -> list[NvmlGpu]:
     """Those in CUDA_VISIBLE_DEVICES, all where it is not set; [] without the package, a driver or a
     GPU. Numbers are taken as NVML's own: Slurm counts in the same order, that of the PCI bus."""
     try:
@@ -99,7 +139,7 @@ def _gpus(environ: Mapping[str, str]) -> list[_Gpu]:
         else:
             words = [word.strip() for word in visible.split(",")]
         found = [word for word in words if word not in ("", "NoDevFiles")]
-        return [_Gpu(pynvml, _handle(pynvml, word)) for word in found]
+        return [NvmlGpu(pynvml, _handle(pynvml, word)) for word in found]
     except Exception:  # ImportError, NVMLError, or whatever a broken driver raises
         return []
 
@@ -121,7 +161,7 @@ def capabilities(environ: Mapping[str, str]) -> list[tuple[str | None, tuple[int
     return [(name, (int(found[0]), int(found[1]))) for name, found in known if found]
 
 
-def _state(index: int, gpu: _Gpu) -> GpuState:
+def _state(index: int, gpu: NvmlGpu) -> GpuState:
     memory, rows = gpu.memory, gpu.ask("RemappedRows")
     return GpuState(
         index=index,
@@ -168,6 +208,7 @@ class GpuWatch:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._watched = [(gpu, gpu.events()) for gpu in _gpus(environ)]
+        self.gpus = [gpu for gpu, _ in self._watched]
 
     def sample(self) -> list[dict[str, Any]]:
         """One entry a GPU, in the order of CUDA_VISIBLE_DEVICES, without what it does not answer.
@@ -178,7 +219,7 @@ class GpuWatch:
         ]
 
 
-def _readings(gpu: _Gpu, events: Any) -> dict[str, Any]:
+def _readings(gpu: NvmlGpu, events: Any) -> dict[str, Any]:
     rates, memory, power_mw = (
         gpu.ask("UtilizationRates"),
         gpu.ask("MemoryInfo"),

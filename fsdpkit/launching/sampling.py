@@ -17,6 +17,7 @@ import psutil
 
 from fsdpkit.launching import machine, nvml
 from fsdpkit.launching.stacks import RankProcess
+from fsdpkit.launching.sums import RunningSums
 from fsdpkit.runs.events import JsonLines
 
 _SAMPLES_AN_AGE = 360  # every 10 s in the first hour, every 100 s after ten
@@ -49,20 +50,18 @@ def sampling(path: Path, interval_s: float, printed: PrintedSoFar) -> Iterator[N
     stop = threading.Event()
     started = time.monotonic()
 
-    def sample(sampler: Sampler, lines: JsonLines) -> None:
-        with contextlib.suppress(psutil.Error, OSError):
-            lines.write(**sampler.sample(), **printed.sample())
-
     def watch() -> None:
         with contextlib.suppress(OSError):
             sampler, lines = Sampler(), JsonLines(path)
-            over = False
-            while not over:
-                sample(sampler, lines)
+            over, next_s = False, interval_s
+            while True:
+                with contextlib.suppress(psutil.Error, OSError):
+                    lines.write(**sampler.sample(next_s, last=over), **printed.sample())
+                if over:
+                    break
                 # A week of samples should take little more space than a few hours do.
-                elapsed_s = time.monotonic() - started
-                over = stop.wait(max(interval_s, elapsed_s / _SAMPLES_AN_AGE))
-            sample(sampler, lines)
+                next_s = max(interval_s, (time.monotonic() - started) / _SAMPLES_AN_AGE)
+                over = stop.wait(next_s)
             lines.close()
 
     thread = threading.Thread(target=watch, name="fsdpkit-sampling", daemon=True)
@@ -76,9 +75,20 @@ def sampling(path: Path, interval_s: float, printed: PrintedSoFar) -> Iterator[N
 
 def steps_made(where: str | os.PathLike[str] | None) -> int | None:
     """By local rank 0's optimizer in this launch, from its heartbeats; see at_start/in_rank.py."""
+    return _counted(where, 0) or None
+
+
+def loading_s(where: str | os.PathLike[str] | None) -> float | None:
+    """Seconds that the same rank has waited for data."""
+    waited_ns = _counted(where, 8)
+    return None if waited_ns is None else waited_ns / 1e9
+
+
+def _counted(where: str | os.PathLike[str] | None, place: int) -> int | None:
     with contextlib.suppress(OSError):
         if where is not None:
-            return int.from_bytes(Path(where, "steps-0").read_bytes()[:8], sys.byteorder) or None
+            found = Path(where, "steps-0").read_bytes()[place : place + 8]
+            return int.from_bytes(found, sys.byteorder) if found else None
     return None
 
 
@@ -89,11 +99,12 @@ class Sampler:
         self._roots = roots
         self._gpus = nvml.GpuWatch(os.environ)
         self._cgroup = machine.Cgroup(roots)
+        self._sums = RunningSums(self._gpus.gpus, roots)
         psutil.cpu_percent()  # the first call only sets the mark that the next one measures from
 
-    def sample(self) -> dict[str, Any]:
+    def sample(self, interval_s: float = 10.0, *, last: bool = False) -> dict[str, Any]:
         """CPU in percent of all cores, memory and network in bytes, GPUs and ports one entry each.
-        What this machine does not have, or does not tell, is absent."""
+        What this machine does not have, or does not tell, is absent. See sums.py for the rest."""
         memory = psutil.virtual_memory()
         network = psutil.net_io_counters()
         sample: dict[str, Any] = {
@@ -111,4 +122,7 @@ class Sampler:
             "temporary": machine.temporary_space(),
             "optimizer_steps": steps_made(os.environ.get("FSDPKIT_HEARTBEAT_DIR")),
         }
-        return sample | {name: part for name, part in parts.items() if part}
+        sample |= {name: part for name, part in parts.items() if part}
+        if (waited_s := loading_s(os.environ.get("FSDPKIT_HEARTBEAT_DIR"))) is not None:
+            sample["loading_s"] = round(waited_s, 3)
+        return sample | {"sums": self._sums.sample(sample, interval_s, last=last)}

@@ -66,6 +66,7 @@ class HeartbeatDir:
     stop = Named("stop")
     looks = Named("looks")
     dump = Named("dump")
+    steps = Named("steps-0")
 
     @classmethod
     def of_this_node(cls) -> HeartbeatDir | None:

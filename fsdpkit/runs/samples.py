@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.bounded import read_end
+from fsdpkit.bounded import NOTE_BYTES, read_end
 
 _FULL = 0.995
 _MIB = 1 << 20
@@ -24,6 +24,8 @@ _ERRORS_BEFORE_THEY_COUNT = 10
 
 
 _Bytes = Annotated[int, Meta(ge=0)]
+_Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+_Amount = Annotated[float, Meta(ge=0, le=1e18)]
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,48 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int
 
 
+class GpuSums(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU has done since the sums began. None: it does not say."""
+
+    name: Annotated[str, Meta(max_length=80)] | None = None
+    observed_s: _Seconds = 0.0
+    """Of which the next two are known: less than has passed where samples were missing."""
+    busy_s: _Seconds | None = None
+    """In which a kernel ran, one that only waits for other ranks included."""
+    active_s: _Seconds | None = None
+    """Weighted by the share of multiprocessors that worked."""
+    energy_j: _Amount | None = None
+    """Read about once a minute, and last."""
+    memory_peak_bytes: _Amount | None = None
+    """Of what samples showed, other users' processes on the GPU included."""
+    memory_total_bytes: _Amount | None = None
+    idle_s: _Seconds | None = None
+    """Since a sample last showed it busy, or since the first one."""
+
+
+class Sums(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a node, since its sampler began: two lines' difference is what was used between them. An
+    agent that starts anew in the same attempt begins anew (`since_s`)."""
+
+    since_s: _Seconds
+    """Unix time."""
+    observed_s: _Seconds
+    cpu_s: _Seconds | None = None
+    """Core-seconds of the job's processes here."""
+    cores: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    """That the job has here."""
+    memory_peak_bytes: _Amount | None = None
+    """Of the job's cgroup with what the kernel keeps for it; without one, of its processes."""
+    memory_total_bytes: _Amount | None = None
+    """The limit, or else the node's."""
+    host_energy_j: _Amount | None = None
+    """Of processors and memory, by RAPL: the whole node's."""
+    loading_s: _Seconds | None = None
+    """`Sample.loading_s` of all launches so far."""
+    gpus: Annotated[tuple[GpuSums, ...], Meta(max_length=1024)] = ()
+    """In the order of `Sample.gpus`."""
+
+
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One line."""
 
@@ -89,10 +133,13 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     temporary: dict[str, Space] = {}
     optimizer_steps: Annotated[int, Meta(ge=0)] | None = None
     """That its first rank has made since its launch began."""
+    loading_s: _Seconds | None = None
+    """That this rank's main thread has waited for torch's DataLoaders in its launch."""
     launch: int | None = None
     """The newest."""
     printed: dict[int, tuple[_Bytes, _Bytes]] = {}
     """By global rank, the bytes of its standard output and error in that launch."""
+    sums: Sums | None = None
 
 
 def read_samples(path: Path) -> list[Sample]:
@@ -102,6 +149,16 @@ def read_samples(path: Path) -> list[Sample]:
     except FileNotFoundError:
         return []
     return list(decoded(data))
+
+
+def newest_sample(path: Path) -> Sample | None:
+    """The last well-formed line among the file's last; None without one, or without the file.
+    Raises OSError for a file that cannot be read."""
+    try:
+        lines = read_end(path, NOTE_BYTES).splitlines()
+    except FileNotFoundError:
+        return None
+    return next((found for line in reversed(lines) if (found := sample_in(line))), None)
 
 
 def decoded(data: bytes) -> Iterator[Sample]:

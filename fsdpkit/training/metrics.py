@@ -10,6 +10,7 @@ Fields of a line, where "mean" is over the steps since the last line:
 - `grad_norm`: the last step's, before clipping
 - `lr`: the schedule's, before a group's own factor
 - `step_time_s`: mean seconds
+- `loading_s`: seconds since the last line in which rank 0 waited for data, if the loop says when
 - `tokens_per_s`: source and target tokens of all ranks per second, padding left out
 - `tokens`: target tokens trained on since the run began
 - `planned_steps`: steps after which the run is done, if the loop says it
@@ -109,6 +110,7 @@ class Metrics:
         zero = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         self._loss, self._target_tokens, self._all_tokens = zero, zero.clone(), zero.clone()
         self._flops, self._steps = 0.0, 0
+        self._loading_s: float | None = None
         if self._stopwatch:
             self._stopwatch.running = self._comparing
         self._since = time.perf_counter()
@@ -182,6 +184,7 @@ class Metrics:
             "grad_norm": norm,
             "lr": lr,
             "step_time_s": elapsed_s / max(1, self._steps),
+            **({} if self._loading_s is None else {"loading_s": self._loading_s}),
             "tokens_per_s": all_tokens / elapsed_s,
             "tokens": self.tokens,
             "skipped": self.skipped,
@@ -242,6 +245,19 @@ class Metrics:
             yield
         finally:
             self._since += time.perf_counter() - began
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Count the seconds inside as waiting for data.
+
+        Yields:
+            Nothing: use it with `with` where the loop takes its next batch.
+        """
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._loading_s = (self._loading_s or 0.0) + time.perf_counter() - began
 
     def record(self, **fields: Any) -> None:
         """Write a line of any other numbers, for instance an evaluation's; rank 0 does.

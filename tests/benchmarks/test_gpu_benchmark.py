@@ -193,3 +193,35 @@ def test_the_parts_that_start_other_programs(
     assert found["large"]["samples"]["background"][0]["bytes"] > 0
     assert rows.read(file)[1]["allocated_bytes"] > 0
     assert "| fsdp_t5.py as torchrun starts it |" in table(result_of([ABOUT, *rows.read(file)]))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "wrong", [{}, {"energy_j": 9e3}, {"busy_s": 8.0}, {"idle_s": 9.0}, {"active_s": 5.0}]
+)
+def test_an_account_by_samples_is_compared_with_one_by_hand(wrong: dict[str, float]) -> None:
+    """Of a kernel that waits: busy all the time, and hardly active."""
+    from benchmarks.gpu_parts.worth import agrees
+
+    right = {"observed_s": 18.1, "energy_j": 2250.0, "busy_s": 17.7, "idle_s": 0.0, "active_s": 0.1}
+    hand = {"joules": 2230.0, "percent": 100.0, "busy_s": 18.0, "loading_s": None}
+    row = {"phase_s": 18.0, "observed_s": 18.1, "loading_s": 0.0, "by_hand": hand}
+    assert agrees("waiting", {**row, "gpu": {**right, **wrong}}) == (not wrong)
+
+
+def test_rows_of_a_call_made_elsewhere_become_the_next_one(tmp_path: Path) -> None:
+    """And a table stays that is of a part which there is no more."""
+    result, elsewhere = tmp_path / "gpu-x.json", tmp_path / "elsewhere.jsonl"
+    gone = "| Of old | Call |\n| ------ | ---- |\n| a | 1 |"
+    made = result_of([ABOUT, {**row("step", "a"), **speed("a", 1.0)}])
+    result.write_text(json.dumps({**made, "notes": [gone, *made["notes"]]}))
+    for one in ({**ABOUT, "call": 1}, {**row("step", "b"), **speed("b", 2.0)}):
+        rows.append(elsewhere, one)
+    gpu.main(["--machine", "x", "--out", str(tmp_path), "--add", str(elsewhere)])
+    after = json.loads(result.read_text())
+    assert [(r["call"], r["name"]) for r in after["rows"]] == [
+        (1, "about"), (1, "a"), (2, "about"), (2, "b"),
+    ]  # fmt: skip
+    text = table(after)
+    assert gone in text
+    assert text.count("| T5 v1.1-large |") == 1

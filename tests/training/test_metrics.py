@@ -39,6 +39,7 @@ def test_a_line_over_two_steps_on_two_ranks_has_the_numbers_that_a_person_comput
     assert line["grad_norm"] == 1.25
     assert line["lr"] == 0.5
     assert line["step_time_s"] == 1.5, "the pause does not count"
+    assert line["loading_s"] == 1.0
     assert line["tokens_per_s"] == 60 / 3
     assert line["tokens"] == 1000 + 20
     assert line["tflops_per_device"] == 2 * 3 / 3
@@ -62,6 +63,7 @@ def test_skipped_steps_are_counted_and_add_neither_loss_nor_tokens():
     found = loop_parts()
     line = found["only skipped"]
     assert (line["skipped"], line["tokens"], line["step_time_s"]) == (3, 1020, 1.0)
+    assert "loading_s" not in line, "it did not say"
     assert "loss" not in line
     assert found["settled"] == 1020
 

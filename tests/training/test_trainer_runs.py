@@ -105,9 +105,15 @@ def test_a_metrics_line_has_its_fields_and_tokens_add_up(whole):
     paths, _ = whole
     lines = [x for x in read_json_lines(paths.metrics) if "loss" in x]
     for line in lines:
-        assert {"time_s", "grad_norm", "lr", "step_time_s", "tokens_per_s", "memory_bytes"} <= set(
-            line
-        )
+        assert {
+            "time_s",
+            "grad_norm",
+            "lr",
+            "step_time_s",
+            "loading_s",
+            "tokens_per_s",
+            "memory_bytes",
+        } <= set(line)
         assert line["memory_bytes"] > 10_000_000
     # An epoch holds every training sample's target once: its bytes and one end of text each.
     targets = [" ".join(map(str, range(i % 7 + 1))) for i in range(1, 45) if i % 20]

@@ -32,6 +32,8 @@ _AS_ASKED = (0, 75)
 """Statuses of a rank that is done, or has stopped because it was asked to (errors.py)."""
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3")
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
 
 class _Rank:
     """The process whose exceptions are recorded. Its forked children are other processes."""
@@ -211,7 +213,7 @@ def _calls(trace: Any) -> tuple[list[Any], Any]:
     while trace is not None:
         code = trace.tb_frame.f_code
         call = [code.co_filename, trace.tb_lineno or 0, code.co_name]
-        if call[0][:1] != "<" and not any(part in call[0] for part in _LIBRARIES):
+        if call[0][:1] != "<" and not any(part in call[0] for part in (*_LIBRARIES, _HERE)):
             own = call
         found.append(call)
         trace = trace.tb_next

@@ -1,6 +1,6 @@
 """What a rank does as its script imports argparse and torch: take LOCAL_RANK for an option
-`--local_rank`, look at the process group that the script makes, or trains without, and count its
-steps.
+`--local_rank`, look at the process group that the script makes, or trains without, count its steps,
+and time its waits for data.
 
 A job whose ranks train in other worlds than their own (each by itself, half of them together) ends
 well and trains something else. So size, rank and address of the default process group are compared
@@ -14,8 +14,10 @@ little of it before the script does (sitecustomize.py).
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class _Given:
         self.any_world = os.environ.get("FSDPKIT_WORLD") == "any"
         self.one_machine = bool(os.environ.get("FSDPKIT_ALLOW_LOOPBACK"))
         self.steps = _counter(self.local_rank) if self.local_rank == "0" else None
+        self.thread, self.waits = _thread.get_ident(), False
 
     def note(self, text: str) -> None:
         try:
@@ -52,15 +55,16 @@ class _Given:
 
 
 def _counter(local_rank: str) -> memoryview | None:
-    """A number in a file of the node's memory, which the agent reads (sampling.py)."""
+    """Two numbers in a file of the node's memory, which the agent reads (sampling.py): steps, and
+    nanoseconds of waiting for data."""
     import mmap
 
     path = os.path.join(os.environ["FSDPKIT_HEARTBEAT_DIR"], f"steps-{local_rank}")
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(handle, 8)
-            return memoryview(mmap.mmap(handle, 8)).cast("Q")
+            os.ftruncate(handle, 16)
+            return memoryview(mmap.mmap(handle, 16)).cast("Q")
         finally:
             os.close(handle)
     except (OSError, ValueError):
@@ -231,6 +235,33 @@ def _after_step(optimizer: Any, *_: object) -> None:
         given.steps[0] += 1
 
 
+def _time_loading(dataloader: Any) -> None:
+    """Count how long this process's main thread waits for a DataLoader to begin, and for each of
+    its batches: not what a thread of the script's loads ahead, not a loader within a loader twice,
+    and nothing in a loader's workers."""
+    dataloader._fsdpkit = True
+    for kind, name in (("_BaseDataLoaderIter", "__next__"), ("DataLoader", "__iter__")):
+        owner = getattr(dataloader, kind, None)
+        if name in getattr(owner, "__dict__", {}):
+            setattr(owner, name, _timed(owner.__dict__[name]))
+
+
+def _timed(call: Any) -> Any:
+    def timed(self: Any) -> Any:
+        given = _here()
+        steps = given.steps if given is not None and not given.waits else None
+        if given is None or steps is None or given.thread != _thread.get_ident():
+            return call(self)
+        given.waits, began_ns = True, time.monotonic_ns()
+        try:
+            return call(self)
+        finally:
+            given.waits = False
+            steps[1] += time.monotonic_ns() - began_ns
+
+    return sys.modules["functools"].update_wrapper(timed, call)  # torch has imported it
+
+
 def _look_at_no_step() -> None:
     global _first_step
     if _first_step is not None:
@@ -352,5 +383,6 @@ ACTIONS: dict[str, Callable[[Any], None]] = {
     "argparse": _give_local_rank,
     "torch.distributed.distributed_c10d": _look_at_groups,
     "torch.optim.optimizer": _look_at_steps,
+    "torch.utils.data.dataloader": _time_loading,
 }
 """What is done with a module as soon as it is loaded, by its name."""

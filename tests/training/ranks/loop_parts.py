@@ -62,8 +62,10 @@ with process_group(240, startup_timeout_s=120) as ranks:
         peak_tflops=4.0,
     )
     for loss in (6.0, 2.0):
+        with recorder.loading():
+            clock.now += 0.5
         recorder.step(torch.tensor(loss), torch.tensor(10), torch.tensor(30), flops=3e12)
-        clock.now += 1.5
+        clock.now += 1.0
     with recorder.pause():
         clock.now += 50.0
     found["line"] = recorder.log(2, lr=0.5, grad_norm=torch.tensor(1.25))
