@@ -278,6 +278,7 @@ def _columns(rows: list[list[str]]) -> list[str]:
 def _described(status: Status) -> list[str]:
     from fsdpkit.reporting.predictions import in_a_line
     from fsdpkit.reporting.status.job_words import shape
+    from fsdpkit.runs.uses import Uses
 
     lines = [status.run, *_labelled("state", status.state)]
     lines += _labelled("job", f"{status.job_id or 'not confirmed'} on {status.cluster}")
@@ -303,6 +304,10 @@ def _described(status: Status) -> list[str]:
         lines += _labelled("granted", f"{found.what} {found.granted}, asked for {found.asked}")
     lines += _progress_lines(status)
     lines += _labelled("planned", in_a_line(status.predictions))
+    if status.used:
+        lines += _labelled("used", Uses(status.used).words.removeprefix("used "))
+    for hint in status.hints:
+        lines += _labelled("hint", hint.sentence)
     for remark in status.remarks:
         lines += hanging(remark, "  note       ", " " * 13)
     if status.attempts:

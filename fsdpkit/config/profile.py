@@ -16,7 +16,7 @@ from fsdpkit.config.partition import MaxTime, NodeType, Partition, release
 from fsdpkit.config.spelling import nearest
 
 __all__ = [
-    "Account",
+    "AccountRules",
     "GpuRequest",
     "Identify",
     "Login",
@@ -123,7 +123,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 )
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AccountRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rules of the cluster's account strings."""
 
     required: Annotated[bool, doc("Jobs without one are refused.")] = False
@@ -326,7 +326,7 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             pattern=r"^#!/([!-~]{0,80}/)?(env )?bash( [!-~]{1,20})?$",
         ),
     ] = "#!/bin/bash -p"
-    account: Annotated[Account, doc("Its accounts.")] = Account()
+    account: Annotated[AccountRules, doc("Its accounts.")] = AccountRules()
     node_types: Annotated[dict[str, NodeType], doc("Its kinds of nodes.")] = {}
     partitions: Annotated[
         dict[str, Partition], doc("Ways to ask for them, the first choice first.")

@@ -27,6 +27,7 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, NodeLostError, StorageError
 from fsdpkit.launching.held import end_of_hold
 from fsdpkit.launching.job_log import say
+from fsdpkit.launching.keeping_account import keep_account
 from fsdpkit.launching.leaving_out import Exclusions, exclusions
 from fsdpkit.launching.policy import AttemptFacts, JobFacts, after_attempt, cause_of, trouble_of
 from fsdpkit.runs import avoided_nodes, outcomes
@@ -87,6 +88,7 @@ def _answer(status: int) -> int:
         why = f"{ending.why}; and {attempt.dir} cannot be written: {error.strerror}"
         status = ending.status if ending.action == "end" else StorageError.exit_code
         ending = msgspec.structs.replace(ending, action="end", status=status, why=why)
+    keep_account(run, _task_of(run, attempt), attempt.number, ending=facts.job.ending)
     _tell_centre(ending, attempt, run)
     if ending.action == "requeue":
         without = f" without {', '.join(ending.left_out)}" if ending.left_out else ""
@@ -408,10 +410,15 @@ def _record(ending: Ending, attempt: AttemptPaths, run: RunPaths, retry: Retry) 
             )
 
 
+def _task_of(run: RunPaths, attempt: AttemptPaths) -> int | None:
+    """The number of the array's task."""
+    _, _, task = attempt.dir.parent.name.partition("task-")
+    return int(task) if task.isdecimal() and attempt.dir.parent != run.dir else None
+
+
 def _tell_centre(ending: Ending, attempt: AttemptPaths, run: RunPaths) -> None:
     """How the attempt ended, of a run that its owner shares."""
-    _, _, task = attempt.dir.parent.name.partition("task-")
-    number = int(task) if task.isdecimal() and attempt.dir.parent != run.dir else None
+    number = _task_of(run, attempt)
     add_end(run, number, AttemptEnd(action=ending.action, cause=ending.cause, at_s=time.time()))
 
 

@@ -23,10 +23,12 @@ from fsdpkit.config.notify import Event, Notify
 from fsdpkit.errors import StorageError
 from fsdpkit.launching.ending import this_job
 from fsdpkit.launching.job_log import say
+from fsdpkit.runs.account import Account
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.outcomes import Ending
 from fsdpkit.runs.reading import read_text, record_in
+from fsdpkit.runs.uses import Uses
 
 _LONGEST_VARIABLE = 4096
 """Characters of a variable's value; the JSON has the whole text."""
@@ -51,6 +53,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     step: int | None
     """Of the newest whole checkpoint."""
+    used: str | None = None
+    """A sentence: of the attempt's grant, and for what; None: it has no account."""
 
 
 def main() -> int:
@@ -72,6 +76,7 @@ def facts(what: str, status: int, run: RunPaths, attempt: AttemptPaths, job_name
     """What happened, from what the batch shell did and wrote down before. `requeued`, but also
     `end` where Slurm had queued the job again itself, is a requeue."""
     ending = record_in(attempt.ending, Ending)
+    account = record_in(attempt.account, Account)
     job_id = this_job()
     why, cause = (ending.why, ending.cause) if ending else ("", "unknown")
     event: Event = "requeue" if what == "requeued" else "failure" if status else "end"
@@ -90,6 +95,7 @@ def facts(what: str, status: int, run: RunPaths, attempt: AttemptPaths, job_name
         cause=cause,
         why=why,
         step=ending.step if ending else None,
+        used=Uses([account]).words if account else None,
     )
 
 

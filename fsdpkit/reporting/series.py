@@ -8,8 +8,7 @@ no lines. A number that is absent or not finite is NaN here; one too large to co
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -23,12 +22,12 @@ from numpy.typing import NDArray
 from fsdpkit.bounded import METRICS_BYTES, TAIL_BYTES, lines_in, open_regular, read_end
 from fsdpkit.runs.reading import LARGEST, number_in, parsed
 from fsdpkit.runs.samples import Sample
+from fsdpkit.runs.step_lines import Line, Step, typed_lines
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Columns = dict[str, Floats]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
-Step = Annotated[float, Meta(ge=0, le=2**53)]
 _LONGEST_STEP_S = 1e9
 
 
@@ -117,7 +116,7 @@ def read_metrics(path: Path) -> MetricsTable:
     checkpoints: list[_MetricsLine] = []
     compared: list[tuple[float, float, NDArray[np.float32]]] = []
     before: float | None = None
-    for line in _lines(path, _MetricsLine):
+    for line in typed_lines(path, _MetricsLine, METRICS_BYTES):
         if line.eval_loss is not UNSET:
             evaluations.append(line)
         elif line.checkpoint_written_s is not None or line.checkpoint_bytes is not None:
@@ -249,36 +248,18 @@ def _rate(time_s: Floats, total: Floats) -> Floats:
     return np.concatenate([[np.nan], rate])
 
 
-Line = TypeVar("Line", bound=msgspec.Struct)
 Item = TypeVar("Item")
-_MAY_HOLD_NO_NUMBER = re.compile(rb"\bNaN\b|\bInfinity\b|[eE]\+?\d{3}")
-"""Words that Python's json writes and JSON does not know, and numbers that no float holds."""
-
-
-def _lines(path: Path, kind: type[Line], newest: int | None = None) -> Iterator[Line]:
-    decode = msgspec.json.Decoder(kind).decode
-    try:
-        with open_regular(path) as file:
-            for line in lines_in(file, newest or METRICS_BYTES):
-                try:
-                    yield decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    if _MAY_HOLD_NO_NUMBER.search(line):
-                        with contextlib.suppress(ValueError):  # msgspec's errors are ValueErrors
-                            yield msgspec.convert(parsed(line), kind)
-    except OSError:
-        return
 
 
 def _every_line(path: Path, kind: type[Line], most: int | None) -> list[Line]:
-    """As `_lines`, faster for a file of some megabytes whose lines are all whole."""
+    """As `typed_lines`, faster for a file of some megabytes whose lines are all whole."""
     try:
         data = read_end(path)
         if most is not None and (every := -(-data.count(b"\n") // most)) > 1:
             data = b"\n".join(data.splitlines()[::every])
         return msgspec.json.Decoder(kind).decode_lines(data)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return list(_lines(path, kind, TAIL_BYTES))
+        return list(typed_lines(path, kind, TAIL_BYTES))
 
 
 def _columns(lines: Sequence[msgspec.Struct], names: Iterable[str]) -> Columns:

@@ -15,7 +15,10 @@ import numpy as np
 
 from fsdpkit.reporting.series import Floats, MetricsTable, read_metrics
 from fsdpkit.reporting.status.progress import steps_to_do
-from fsdpkit.reporting.timeline import Bounds, bounds_of
+from fsdpkit.reporting.timeline import bounds_of
+from fsdpkit.runs.account import Account
+from fsdpkit.runs.accounting import read_or_make
+from fsdpkit.runs.bounds import Bounds
 from fsdpkit.runs.history import History, history_of
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.reading import table_in
@@ -50,6 +53,19 @@ class Training:
     def bounds(self) -> list[Bounds]:
         """When each attempt had its nodes."""
         return bounds_of(self.history, self.states, self.metrics)
+
+    def accounts(self, now_s: float) -> list[Account]:
+        """Of its attempts; what still runs is counted up to Unix time `now_s`."""
+        known = {job_id: state for job_id, state in self.states.items() if state is not None}
+        return read_or_make(
+            self.run.paths,
+            self.run.record,
+            self.task,
+            running={job_id for job_id, state in known.items() if state.phase == "running"},
+            succeeded={job_id for job_id, state in known.items() if state.succeeded},
+            now_s=now_s,
+            history=self.history,
+        )
 
     @property
     def planned_steps(self) -> float | None:

@@ -30,9 +30,47 @@ Use = Literal[
     "unused",
     "unknown",
 ]
-"""training: steps that count; loading: ranks wait for data; waiting: ranks wait for the slowest;
-open: since the newest logged step; idle: standby and lost nodes; unused: a program without logged
-steps whose GPUs did nothing; unknown: the rest of such a program."""
+
+USES: dict[Use, tuple[str, str]] = {
+    "training": (
+        "computing",
+        "time per step × steps that count: done once, or the last time they were done; without "
+        "what ranks waited in them, where that was measured",
+    ),
+    "loading": (
+        "loading data",
+        "in those steps, the seconds for which the first rank waited for its data loader",
+    ),
+    "waiting": (
+        "waiting for the slowest rank",
+        "in those steps, its computing less the ranks' mean, where ranks were compared",
+    ),
+    "open": ("in progress", "since the newest logged step; not known yet"),
+    "startup": (
+        "start-up",
+        "from the allocation, or from a restart, to the first step: checks, imports, loading",
+    ),
+    "staging": (
+        "copying to the nodes' disks",
+        "before the ranks start, until every node has what [stage] names",
+    ),
+    "repeated": ("repeated steps", "time per step × steps that were repeated later"),
+    "checkpoints": ("checkpoints", "seconds for which training paused to save"),
+    "pauses": ("evaluation and end", "evaluations, the last writes, export and shutdown"),
+    "lost": (
+        "lost after failures",
+        "after the last logged step up to the restart or the end, launches that reached no step, "
+        "and steps that no known checkpoint holds",
+    ),
+    "idle": (
+        "idle nodes",
+        "standby nodes, and lost nodes, beside those that trained; of a hold all: runs on it have "
+        "accounts of their own",
+    ),
+    "unused": ("unused GPUs", "a program that logs no steps, while no kernel ran on its GPUs"),
+    "unknown": ("unaccounted", "the rest of a program that logs no steps"),
+}
+"""For each use its name and its formula in words, in the order of telling."""
 
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
@@ -101,3 +139,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     def gpu_hours(self) -> float:
         """That were granted; of a run without a GPU, node-hours."""
         return self.granted_s * max(1, self.gpus) / 3600
+
+    def hours(self, use: Use) -> float:
+        """GPU-hours of one use; of a run without a GPU, node-hours."""
+        return self.used_s.get(use, 0.0) * max(1, self.gpus) / 3600

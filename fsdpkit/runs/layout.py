@@ -38,6 +38,7 @@
             flight.json             what the flight recorders say of a launch that hung
                                     (flight.restart-<k>.json; runs/flight_record.py)
             ending.json             what the batch shell then did: end, or queue the job again
+            account.json            what the attempt used of its grant (runs/account.py)
             result-<r>.pkl          what a rank of fsdpkit.run returned; raised-<r>.json: why not
             check.json              what the job `check` measured (runs/node_report.py)
         metrics.jsonl               one line a logged step, written by rank 0
@@ -133,6 +134,7 @@ class AttemptPaths:
     orders = Named("orders.jsonl")
     verdict = Named("verdict.json")
     ending = Named("ending.json")
+    account = Named("account.json")
 
     @property
     def number(self) -> int:

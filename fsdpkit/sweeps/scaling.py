@@ -82,7 +82,7 @@ def work_per_s(mode: Mode, nodes: int, speed: RunSpeed, *, by_tokens: bool) -> f
     return (nodes if mode == "weak" else 1) / speed.step_time_s
 
 
-class Measured(NamedTuple):
+class MeasuredSize(NamedTuple):
     """One number of nodes, and its run."""
 
     nodes: int
@@ -94,7 +94,7 @@ class Measured(NamedTuple):
     """Tokens per second."""
 
 
-def compared(mode: Mode, sizes: Sequence[Measured]) -> list[Size]:
+def compared(mode: Mode, sizes: Sequence[MeasuredSize]) -> list[Size]:
     """Sizes of one mode, smallest first: by tokens where that counted them, else by steps."""
     by_tokens = bool(sizes) and sizes[0].speed.tokens_per_s is not None
     work = [work_per_s(mode, one.nodes, one.speed, by_tokens=by_tokens) for one in sizes]

@@ -25,7 +25,7 @@ from fsdpkit.runs.store import all_runs, runs_dir
 from fsdpkit.scheduling.job_checks import prediction_of, training_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
-from fsdpkit.sweeps.scaling import MODES, Measured, Mode, RunSpeed, Size, compared, speed_of
+from fsdpkit.sweeps.scaling import MODES, MeasuredSize, Mode, RunSpeed, Size, compared, speed_of
 
 Plans = Mapping[tuple[Mode, int], Plan]
 """By mode and number of nodes."""
@@ -178,19 +178,19 @@ def submit(study: CheckedStudy, consent: Consent) -> Iterator[tuple[str, str]]:
 
 def planned(study: CheckedStudy) -> dict[Mode, list[Size]]:
     """The sizes of a study that is not submitted, with what `fsdpkit plan` said of them."""
-    found: dict[Mode, list[Measured]] = {}
+    found: dict[Mode, list[MeasuredSize]] = {}
     for (mode, nodes), decided in study.plans.items():
         rate = prediction_of(decided, training_of(decided.job, decided.work_dir))
         tokens = None if rate is None or rate.tokens_per_s is None else rate.tokens_per_s.middle
         ranks = nodes * decided.job.spec.ranks_per_node
-        one = Measured(nodes, ranks, None, "not submitted", RunSpeed(), tokens)
+        one = MeasuredSize(nodes, ranks, None, "not submitted", RunSpeed(), tokens)
         found.setdefault(mode, []).append(one)
     return {mode: compared(mode, sizes) for mode, sizes in found.items()}
 
 
 def measured(name: str, runs: Path) -> dict[Mode, list[Size]]:
     """All sizes of a study as of now, the smallest first. Raises NotFoundError."""
-    found: dict[Mode, list[Measured]] = {}
+    found: dict[Mode, list[MeasuredSize]] = {}
     for (mode, nodes), run in sorted(_runs_of(name, runs).items()):
         found.setdefault(mode, []).append(_measure(run, nodes))
     if not found:
@@ -201,7 +201,7 @@ def measured(name: str, runs: Path) -> dict[Mode, list[Size]]:
     return {mode: compared(mode, found[mode]) for mode in MODES if mode in found}
 
 
-def _measure(where: Path, nodes: int) -> Measured:
+def _measure(where: Path, nodes: int) -> MeasuredSize:
     with contextlib.suppress(FsdpkitError):
         run = Run.open(where)
         plan_of, state = predicted_of(run.paths), run.state()
@@ -210,7 +210,7 @@ def _measure(where: Path, nodes: int) -> Measured:
         # Of a run that failed or goes on, the second half of what it logged is no measure.
         if state is not None and state.succeeded:
             speed = speed_of(read_metrics(run.paths.task().metrics))
-        return Measured(
+        return MeasuredSize(
             nodes,
             nodes * run.record.ranks_per_node,
             where.name,
@@ -218,7 +218,7 @@ def _measure(where: Path, nodes: int) -> Measured:
             speed,
             None if tokens is None else tokens.middle,
         )
-    return Measured(nodes, nodes, where.name, "UNKNOWN", RunSpeed(), None)
+    return MeasuredSize(nodes, nodes, where.name, "UNKNOWN", RunSpeed(), None)
 
 
 def _runs_of(name: str, runs: Path) -> dict[tuple[Mode, int], Path]:

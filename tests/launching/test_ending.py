@@ -222,6 +222,7 @@ def test_what_waits_for_a_job_that_would_end_the_same_again_is_named(shell: Shel
     assert shell.ask(1) == "end 1 8,9"
     assert "chained behind it, and cancelled, for it would end the same: 8 and 9" in shell.said
     assert shell.written["for_good"] is True
+    assert (shell.attempt / "account.json").exists()
 
 
 def test_what_cannot_be_the_id_of_a_job_reaches_no_shell(shell: Shell) -> None:

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
 from fsdpkit.launching import notifying
+from fsdpkit.runs.account import Account
 from fsdpkit.runs.job_file import DIGEST
+from fsdpkit.runs.uses import Uses
 
 ENDING = {"action": "end", "status": 1, "cause": "crash", "why": "rank 1 on node2: x", "step": 40}
 KEEP = "import json, os, sys; keep = {k: v for k, v in os.environ.items() if 'FSDPKIT' in k}; "
@@ -68,8 +71,18 @@ def test_a_command_that_was_not_submitted_is_not_called(
 def test_the_command_is_told_the_same_in_variables_and_as_json(
     notified: Notified, tmp_path: Path
 ) -> None:
+    account = Account(
+        attempt=2,
+        began_s=0,
+        ended_s=3600,
+        nodes=2,
+        gpus=4,
+        used_s={"training": 7200.0},
+    )
+    (tmp_path / "a run" / "attempt-2" / "account.json").write_bytes(msgspec.json.encode(account))
     assert notified() == ""
     variables, as_json = told(tmp_path)
+    assert as_json.pop("used") == variables["FSDPKIT_USED"] == Uses([account]).words
     assert as_json == {
         "event": "failure",
         "run_id": "a run",

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.reporting.series import read_metrics
-from fsdpkit.reporting.timeline import Bounds, TimelineSpan, bounds_of, timeline_of
+from fsdpkit.reporting.timeline import TimelineSpan, bounds_of, timeline_of
+from fsdpkit.runs.bounds import Bounds
 from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState

@@ -21,7 +21,7 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import Predicted, Span, save_predicted
 from fsdpkit.scheduling.job_checks import training_of
 from fsdpkit.sweeps import scaling_study
-from fsdpkit.sweeps.scaling import Measured, Mode, RunSpeed, Size, compared, knee, speed_of
+from fsdpkit.sweeps.scaling import MeasuredSize, Mode, RunSpeed, Size, compared, knee, speed_of
 from fsdpkit.sweeps.scaling_study import CheckedStudy, StudyRequest, prepare
 from fsdpkit.sweeps.scaling_tables import as_csv, as_latex, rows
 from tests.conftest import Completed, answer_of
@@ -37,7 +37,7 @@ def sizes(mode: Mode, rates: dict[int, float | None], *, steps: bool = False) ->
                 RunSpeed(samples=5, step_time_s=1 / rate) if steps else RunSpeed(tokens_per_s=rate)
             )
         state = "COMPLETED" if rate else "FAILED"
-        found.append(Measured(nodes, 4 * nodes, "r", state, speed, None))
+        found.append(MeasuredSize(nodes, 4 * nodes, "r", state, speed, None))
     return compared(mode, found)
 
 
@@ -94,8 +94,8 @@ def test_the_first_half_of_a_run_is_warm_up_and_steps_done_again_count_once(tmp_
 
 def test_a_prediction_stands_beside_the_speed_of_its_own_size() -> None:
     speed = RunSpeed(tokens_per_s=1000.0)
-    one = Measured(1, 4, "a", "COMPLETED", speed, None)
-    two = Measured(2, 8, "b", "COMPLETED", speed, 1900.0)
+    one = MeasuredSize(1, 4, "a", "COMPLETED", speed, None)
+    two = MeasuredSize(2, 8, "b", "COMPLETED", speed, 1900.0)
     found = compared("weak", [one, two])
     assert [one.predicted_tokens_per_s for one in found] == [None, 1900.0]
     assert as_csv(found).splitlines()[2].split(",")[8] == "1900.0"

@@ -17,11 +17,11 @@ import numpy as np
 from fsdpkit.errors import UsageError
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.report import about
-from fsdpkit.reporting.report.efficiency import efficiency_of
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.series import Floats, MetricsTable
 from fsdpkit.reporting.training import Training, trainings_of
 from fsdpkit.runs.provenance import Provenance, in_words
+from fsdpkit.runs.uses import COUNTS, Uses
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import standings
 
@@ -56,9 +56,9 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     predictions: list[Prediction]
     """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured."""
     granted_h: float | None
-    """GPU-hours, or process-hours on a machine without."""
+    """GPU-hours, or node-hours on a machine without."""
     trained_share: float | None
-    """Of those, 0 to 1."""
+    """Of those, 0 to 1: spent in steps that count."""
     code: str | None
     commit: str | None
 
@@ -154,7 +154,7 @@ def curves(sides: Sequence[Side], name: str) -> list[Curve]:
 def _row(side: Side, now_s: float) -> Compared:
     one, made_from = side.training, side.made_from
     run, metrics, losses = one.run, one.metrics, one.eval_losses
-    spent = efficiency_of(run, [one], now_s)
+    spent = Uses(one.accounts(now_s))
     step, planned, memory = metrics.last("step"), one.planned_steps, metrics.counted("memory_bytes")
     return Compared(
         label=side.label,
@@ -173,7 +173,7 @@ def _row(side: Side, now_s: float) -> Compared:
         memory_bytes=float(memory.max()) if len(memory) else None,
         predictions=comparisons(one),
         granted_h=spent.granted_h or None,
-        trained_share=spent.trained_share,
+        trained_share=spent.share(*COUNTS),
         code=in_words(made_from) if made_from else None,
         commit=made_from.repository.commit if made_from and made_from.repository else None,
     )

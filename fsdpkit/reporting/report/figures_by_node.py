@@ -16,8 +16,8 @@ from fsdpkit.reporting.report.figures import DrawnFigure, thinned
 from fsdpkit.reporting.report.plots import TONES, Band, Chart, PlotLine, draw
 from fsdpkit.reporting.scales import Axis, clock, linear
 from fsdpkit.reporting.series import Columns, Floats, on_grid, read_samples
-from fsdpkit.reporting.timeline import Bounds, shift_s
 from fsdpkit.reporting.words import number
+from fsdpkit.runs.bounds import Bounds, shift_s
 from fsdpkit.runs.history import Attempt, History
 
 FEW_NODES = 4

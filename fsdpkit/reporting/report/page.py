@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from fsdpkit import __version__
+from fsdpkit.reporting import worth
 from fsdpkit.reporting.predictions import Prediction, cells
 from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by_rank
-from fsdpkit.reporting.report.efficiency import Efficiency, efficiency_of
 from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.scales import clock
@@ -31,9 +31,11 @@ from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import TimelineSpan, timeline_of
 from fsdpkit.reporting.training import Training, trainings_of
 from fsdpkit.reporting.words import duration, moment, number, zone_name
+from fsdpkit.runs.account import Account
 from fsdpkit.runs.history import History
 from fsdpkit.runs.provenance import in_words
 from fsdpkit.runs.reading import table_in
+from fsdpkit.runs.uses import Uses
 from fsdpkit.scheduling.asking import Asking
 from fsdpkit.scheduling.run import Run
 
@@ -66,7 +68,8 @@ def page_of(
     ranks = run.record.nodes * run.record.ranks_per_node
     printed = printed_by(detailed.history, job, ranks) if detailed else None
     found = _diagnosis(run, array_task, trainings)
-    spent = efficiency_of(run, trainings, now_s)
+    accounts = [account for one in trainings for account in one.accounts(now_s)]
+    spent = Uses(accounts)
     context: dict[str, Any] = {
         "run": run,
         "record": run.record,
@@ -77,7 +80,10 @@ def page_of(
         "facts": about.facts(run, detailed, job, states, printed),
         "diagnosis": found,
         "diagnosis_title": _diagnosis_title(found[0], trainings) if found else "",
-        "spent": spent if spent.granted_h else None,
+        "spent": spent if spent.granted_h and not run.record.holds else None,
+        "computed": spent.share("training"),
+        "figures": worth.figures(spent),
+        "hints": _hints(accounts, job, detailed),
         "held": _held(run, trainings, now_s) if run.record.holds else None,
         "predicted": _predicted(run, trainings),
         "settings": about.settings(job, made_from),
@@ -100,6 +106,15 @@ _NO_DETAILS: dict[str, Any] = {
     "machines": [],
     "stragglers": [],
 }
+
+
+def _hints(
+    accounts: Sequence[Account], job: Mapping[str, Any], one: Training | None
+) -> Sequence[worth.Hint]:
+    """Of one training; an array's tasks may differ."""
+    if one is None or not accounts:
+        return ()
+    return worth.hints(accounts, job, done=one.state is not None and one.state.succeeded)
 
 
 def _held(run: Run, trainings: Sequence[Training], now_s: float) -> HoldUse:
@@ -241,7 +256,7 @@ def _timeline(spans: Sequence[TimelineSpan], now_s: float) -> Timeline:
     return Timeline(drawing, shown, len(events) - len(shown), duration(queued_s))
 
 
-def _bar(spent: Efficiency) -> Markup:
+def _bar(spent: Uses) -> Markup:
     parts = [(part.name, part.share, f"use-{part.use}") for part in spent.parts]
     return shares("efficiency", f"What became of the {spent.shown_unit}", parts)
 

@@ -29,6 +29,8 @@ from fsdpkit.reporting.status.job_words import (
     state_in_words,
 )
 from fsdpkit.reporting.status.status_record import FirstFailure, Status, Task, Waiting
+from fsdpkit.reporting.worth import hints
+from fsdpkit.runs.account import Account
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import read_provenance
@@ -39,6 +41,9 @@ from fsdpkit.scheduling.asking import Asking
 from fsdpkit.scheduling.left_out import LeftOut, left_out
 from fsdpkit.scheduling.run_states import Standing, States, decisive
 from fsdpkit.scheduling.states import JobState, id_in
+
+_SOON_BYTES = 16 << 20
+"""Of metrics, read in a moment."""
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.pending import PendingReason
@@ -133,6 +138,11 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
         held = use_of_hold(paths, record, status.elapsed_s or 0.0, asking)
         remarks_ = [*held.sentences, *status.remarks]
         status = msgspec.structs.replace(status, printed=None, remarks=remarks_, held=held)
+    elif record.array is None and status.attempts:
+        used = _used(paths, standing)
+        done = status.phase == "succeeded"
+        told = hints(used, table_in(paths.job), done=done) if used else []
+        status = msgspec.structs.replace(status, used=used, hints=told)
     try:
         provenance = read_provenance(paths)
     except StorageError as error:
@@ -146,6 +156,26 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
         predictions=_predictions(paths, record),
         provenance=provenance,
         unread=[*status.unread, *unread, *_unreadable(paths, tasks)],
+    )
+
+
+def _used(paths: RunPaths, standing: Standing) -> list[Account]:
+    """As kept by the batch shell; what would take long to make is the report's."""
+    from fsdpkit.runs.accounting import kept_accounts, read_or_make
+
+    if kept := kept_accounts(paths):
+        return kept
+    try:
+        if paths.task().metrics.stat().st_size > _SOON_BYTES:
+            return []
+    except OSError:
+        pass
+    known = {job_id: state for job_id, state in standing.states.items() if state is not None}
+    return read_or_make(
+        paths,
+        standing.record,
+        running={job_id for job_id, state in known.items() if state.phase == "running"},
+        succeeded={job_id for job_id, state in known.items() if state.succeeded},
     )
 
 

@@ -15,6 +15,8 @@ from fsdpkit.reporting.staged import StageProgress
 from fsdpkit.reporting.status.granted import GrantedDifference
 from fsdpkit.reporting.status.held_runs import HoldUse
 from fsdpkit.reporting.words import number, second
+from fsdpkit.reporting.worth import Hint
+from fsdpkit.runs.account import Account
 from fsdpkit.runs.provenance import Provenance
 from fsdpkit.scheduling.left_out import LeftOut
 
@@ -182,6 +184,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     predictions: list[Prediction] = []
     """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured; of an array
     `report` says it. Read only for a single run."""
+    used: list[Account] = []
+    """Of its attempts, what they used of their grants. Read only for a single run that is no array;
+    absent while it takes long to make."""
+    hints: list[Hint] = []
+    """What to do about that, where it is sure."""
     task_steps: list[int] | None = None
     """Of an array that runs, the fewest and the most steps that a running task has done, and how
     many there are to do (0: not known)."""

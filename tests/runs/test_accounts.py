@@ -1,4 +1,4 @@
-"""What became of the GPU-hours: every second counted once, under the right name."""
+"""Accounts kept by hand: every second of a grant counted once, under the right name."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.reporting.report.efficiency import FORMULAS, Efficiency, efficiency_of
-from fsdpkit.reporting.training import trainings_of
+from fsdpkit.runs.account import Account
+from fsdpkit.runs.accounting import accounts_of, keep, read_or_make
+from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_run import (
     JOB,
     T0,
@@ -28,25 +29,24 @@ from tests.reporting.made_run import (
     write_lines,
 )
 
-RUNNING = {JOB: JobState("RUNNING", "squeue")}
-GPUS = 4
-
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return made_run(tmp_path / "made-20260101-000000-0000")
 
 
-def efficiency(
-    run: Run, states: dict[str, JobState | None] | None = None, now_s: float = T0
-) -> Efficiency:
-    return efficiency_of(run, trainings_of(run, [None], states or {}), now_s)
+def accounts(run: Run, running: bool = False, now_s: float = T0) -> list[Account]:
+    jobs = (JOB,) if running else ()
+    return accounts_of(history_of(run.paths, run.record), run.record, running=jobs, now_s=now_s)
 
 
-def seconds(found: Efficiency, gpus: int = GPUS) -> dict[str, float]:
+def seconds(found: list[Account], nodes: int = 2) -> dict[str, float]:
     """By use, of the whole allocation."""
-    told = {part.use: round(part.hours * 3600 / gpus, 6) for part in found.parts}
-    return {"granted": round(found.granted_h * 3600 / gpus, 6), **told}
+    used: dict[str, float] = {"granted": sum(one.granted_s for one in found)}
+    for one in found:
+        for use, node_s in one.used_s.items():
+            used[use] = used.get(use, 0.0) + node_s
+    return {use: round(node_s / nodes, 6) for use, node_s in used.items()}
 
 
 def test_a_run_without_trouble(run: Run) -> None:
@@ -56,16 +56,55 @@ def test_a_run_without_trouble(run: Run) -> None:
     at_s = saves(task, 5, trains(task, 1, 5, T0 + 40), 3)
     at_s = trains(task, 6, 10, at_s + 2)  # two seconds of evaluation
     ends(task, 0, at_s + 7)
-    found = efficiency(run)
-    assert seconds(found) == {
+    assert seconds(accounts(run)) == {
         "granted": 62,
         "training": 10,
         "startup": 40,
         "checkpoints": 3,
         "pauses": 9,
     }
-    assert found.trained_share == pytest.approx(10 / 62)
-    assert found.unit == "GPU-hours"
+    (found,) = accounts(run)
+    assert found.gpu_hours == pytest.approx(62 * 4 / 3600)
+    assert found.hours("training") == pytest.approx(10 * 4 / 3600)
+    assert (found.nodes, found.gpus, found.queued_s) == (2, 2, 0)
+
+
+def test_what_ranks_waited_for_in_steps_that_count_is_told_from_computing(run: Run) -> None:
+    """Ten steps of a second; of five rank 0 waited 0.2 s for data. The ranks were compared in steps
+    5 and 10, for the five steps before each: the slower one took 0.5 s and 0.1 s longer."""
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    at_s = T0 + 10
+    for step in range(1, 11):
+        compared = {5: [1.0, 1.5], 10: [1.0, 1.1]}.get(step)
+        own: dict[str, Any] = {"rank_compute_s": compared} if compared else {}
+        at_s = trains(task, step, step, at_s, loading_s=0.2 if step > 5 else 0.0, **own)
+    trains(task, 11, 11, at_s, loading_s=99.0, tflops_per_device=5.0, mfu=1e300)
+    ends(task, 0, at_s + 1)
+    (found,) = accounts(run)
+    assert found.used_s["loading"] / 2 == pytest.approx(5 * 0.2 + 1)
+    assert found.used_s["waiting"] / 2 == pytest.approx(5 * 0.25 + 5 * 0.05)
+    assert found.used_s["training"] / 2 == pytest.approx(11 - 2 - 1.5)
+    assert (found.tflops_per_gpu, found.mfu) == (5.0, None)
+
+
+@pytest.mark.parametrize("number", ["-1e9", "1e999", "NaN", '"x"', "-0.5", "1e300", "null"])
+def test_numbers_that_no_step_has_change_no_other_part(run: Run, number: str) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    at_s = trains(task, 1, 5, T0 + 10)
+    names = ("step_time_s", "loading_s", "tflops_per_device", "checkpoint_blocked_s")
+    for name in names:
+        write_lines(task.metrics, f'{{"time_s": {at_s}, "step": 5, "{name}": {number}}}\n')
+    compared = f'"rank_compute_s": [1, {number}], "time_s": {at_s}'
+    write_lines(task.metrics, f'{{{compared}, "step": 5}}\n')
+    ends(task, 0, at_s)
+    (found,) = accounts(run)
+    assert sum(found.used_s.values()) == pytest.approx(found.granted_s)
+    assert found.used_s["startup"] == 20
+    assert all(0 < node_s <= 10 for use, node_s in found.used_s.items() if use != "startup")
 
 
 def test_what_a_crash_costs(run: Run) -> None:
@@ -78,7 +117,7 @@ def test_what_a_crash_costs(run: Run) -> None:
     launches(task, 0, at_s + 9, 1)
     at_s = trains(task, 6, 10, at_s + 29)
     ends(task, 0, at_s)
-    assert seconds(efficiency(run)) == {
+    assert seconds(accounts(run)) == {
         "granted": 62,
         "training": 10,
         "startup": 40,
@@ -98,8 +137,8 @@ def test_steps_that_no_checkpoint_holds_are_lost_when_the_run_stands_still(
     at_s = trains(task, 6, 7, saves(task, 5, trains(task, 1, 5, T0 + 10), 0, on_disk=on_disk))
     breaks(task, 0, at_s + 3, 7)
     ends(task, 0, at_s + 3, "crash")
-    assert seconds(efficiency(run, {JOB: JobState("FAILED", "sacct", 1)}))["lost"] == lost
-    assert seconds(efficiency(run, {JOB: JobState("FAILED", "sacct", 1)}))["training"] == 5
+    assert seconds(accounts(run))["lost"] == lost
+    assert seconds(accounts(run))["training"] == 5
 
 
 def test_without_any_checkpoint_all_steps_of_a_failed_run_are_lost(run: Run) -> None:
@@ -108,7 +147,7 @@ def test_without_any_checkpoint_all_steps_of_a_failed_run_are_lost(run: Run) -> 
     launches(task, 0, T0 + 10)
     trains(task, 1, 7, T0 + 10)
     ends(task, 0, T0 + 20, "crash")
-    assert "training" not in seconds(efficiency(run))
+    assert "training" not in seconds(accounts(run))
 
 
 def test_nodes_that_wait_are_idle(run: Run) -> None:
@@ -116,7 +155,7 @@ def test_nodes_that_wait_are_idle(run: Run) -> None:
     starts(task, 0, T0, nodes=("node1", "node2", "node3"))
     launches(task, 0, T0 + 10, nodes=("node1", "node2"))
     ends(task, 0, trains(task, 1, 10, T0 + 10))
-    found = seconds(efficiency(run), gpus=6)
+    found = seconds(accounts(run), nodes=3)
     assert found["granted"] == 20
     assert found["training"] == pytest.approx(10 * 2 / 3)
     assert found["idle"] == pytest.approx(10 / 3)
@@ -127,7 +166,7 @@ def test_what_runs_is_counted_up_to_now_and_its_last_seconds_are_open(run: Run) 
     starts(task, 0, T0)
     launches(task, 0, T0 + 10)
     trains(task, 1, 10, T0 + 10)
-    found = seconds(efficiency(run, RUNNING, T0 + 26))
+    found = seconds(accounts(run, True, T0 + 26))
     assert found == {"granted": 26, "training": 10, "open": 6, "startup": 10}
 
 
@@ -135,9 +174,9 @@ def test_an_attempt_that_never_trained_is_lost_and_one_that_is_about_to_is_start
     run: Run,
 ) -> None:
     starts(run.paths.task(), 0, T0)
-    assert seconds(efficiency(run, RUNNING, T0 + 20)) == {"granted": 20, "startup": 20}
+    assert seconds(accounts(run, True, T0 + 20)) == {"granted": 20, "startup": 20}
     ends(run.paths.task(), 0, T0 + 30, "preflight")
-    assert seconds(efficiency(run)) == {"granted": 30, "lost": 30}
+    assert seconds(accounts(run)) == {"granted": 30, "lost": 30}
 
 
 def stages(run: Run, number: int, began_s: float, ended_s: float | None) -> None:
@@ -150,23 +189,23 @@ def stages(run: Run, number: int, began_s: float, ended_s: float | None) -> None
 def test_copying_to_the_nodes_disks_is_a_use_of_its_own(run: Run) -> None:
     starts(run.paths.task(), 0, T0, ready_s=50)
     stages(run, 0, T0 + 5, None)
-    found = seconds(efficiency(run, RUNNING, T0 + 20))
+    found = seconds(accounts(run, True, T0 + 20))
     assert found == {"granted": 20, "startup": 5, "staging": 15}
     stages(run, 0, T0 + 5, T0 + 35)
     launches(run.paths.task(), 0, T0 + 60)
     trains(run.paths.task(), 1, 10, T0 + 60)
     ends(run.paths.task(), 0, T0 + 70)
-    found = seconds(efficiency(run))
+    found = seconds(accounts(run))
     assert found == {"granted": 70, "training": 10, "startup": 30, "staging": 30}
     stages(run, 0, T0 + 5, T0 + 65)  # by another clock: the ranks had started by then
-    assert seconds(efficiency(run))["staging"] == 55
+    assert seconds(accounts(run))["staging"] == 55
 
 
 def test_a_copy_that_came_to_no_launch_is_lost_as_far_as_it_is_on_record(run: Run) -> None:
     run.paths.task().attempt(0).failures.mkdir(parents=True)
     os.utime(run.paths.task().attempt(0).failures, (T0, T0))
     stages(run, 0, T0 + 5, None)
-    assert seconds(efficiency(run)) == {"granted": 17, "lost": 17}
+    assert seconds(accounts(run)) == {"granted": 17, "lost": 17}
 
 
 def test_a_program_that_logs_no_steps_is_not_said_to_have_lost_them(run: Run) -> None:
@@ -174,11 +213,39 @@ def test_a_program_that_logs_no_steps_is_not_said_to_have_lost_them(run: Run) ->
     starts(task, 0, T0)
     launches(task, 0, T0 + 10)
     ends(task, 0, T0 + 100)
-    assert seconds(efficiency(run)) == {"granted": 100, "startup": 10, "unknown": 90}
+    assert seconds(accounts(run)) == {"granted": 100, "startup": 10, "unknown": 90}
 
 
-def test_the_local_cluster_grants_processes(tmp_path: Path) -> None:
-    assert efficiency(made_run(tmp_path / "l", kind="local")).unit == "process-hours"
+def test_the_local_cluster_grants_nodes(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "l", kind="local")
+    starts(run.paths.task(), 0, T0)
+    ends(run.paths.task(), 0, T0 + 1800)
+    (found,) = accounts(run)
+    assert (found.gpus, found.gpu_hours) == (0, 1.0)
+
+
+def test_an_account_is_kept_with_what_only_a_later_attempt_shows_of_the_earlier(run: Run) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    at_s = trains(task, 6, 7, saves(task, 5, trains(task, 1, 5, T0 + 10), 0))
+    ends(task, 0, at_s, "crash")
+    keep(history_of(run.paths, run.record), run.record)
+    (first,) = read_or_make(run.paths, run.record)
+    assert first.used_s["lost"] == 4
+    starts(task, 1, at_s)
+    launches(task, 1, at_s + 10)
+    ends(task, 1, trains(task, 6, 8, at_s + 10))
+    again, _ = made = read_or_make(run.paths, run.record)  # the second has none of its own
+    assert (again.used_s["repeated"], again.used_s.get("lost")) == (4, None)
+    assert [one.queued_s for one in made] == [0, 0]
+    keep(history_of(run.paths, run.record), run.record)
+    task.metrics.unlink()
+    assert read_or_make(run.paths, run.record) == made
+    told = json.loads(task.attempt(1).account.read_text())
+    for hostile in ({"used_s": {"training": 1e9}}, {"used_s": {"training": -1}}, {"nodes": 0}):
+        task.attempt(1).account.write_text(json.dumps(told | hostile))
+        assert read_or_make(run.paths, run.record) == accounts(run)
 
 
 def test_the_steps_of_an_earlier_run_are_no_training_of_this_one(run: Run) -> None:
@@ -190,7 +257,7 @@ def test_the_steps_of_an_earlier_run_are_no_training_of_this_one(run: Run) -> No
         at_s = T0 + 100 + 5 * (step - 5005) / 5
         write_lines(task.metrics, {"time_s": at_s, "step": step, "step_time_s": 1.0})
     ends(task, 0, T0 + 110)
-    assert seconds(efficiency(run)) == {"granted": 110, "training": 15, "startup": 95}
+    assert seconds(accounts(run)) == {"granted": 110, "training": 15, "startup": 95}
 
 
 @st.composite
@@ -236,13 +303,11 @@ def test_the_parts_add_up_to_what_was_granted_whatever_happened(
                 trains(task, step + 1, step + 1, at_s + 1e5)
             else:
                 ends(task, number, at_s)
-        found = efficiency(run, RUNNING if running else {}, at_s + 5)
-        total = sum(part.hours for part in found.parts)
-        assert total == pytest.approx(found.granted_h, abs=1e-9)
-        assert all(part.hours > 0 for part in found.parts)
-        assert [part.use for part in found.parts] == [
-            use for use in FORMULAS if found.hours(use) > 0
-        ]
+        found = accounts(run, running, at_s + 5)
+        assert len(found) == number + 1
+        for one in found:
+            assert sum(one.used_s.values()) == pytest.approx(one.granted_s, abs=1e-6)
+            assert all(0 < node_s < float("inf") for node_s in one.used_s.values())
 
 
 def stops(run: Run, number: int, at_s: float, step: int) -> None:
@@ -254,15 +319,12 @@ def stops(run: Run, number: int, at_s: float, step: int) -> None:
     os.utime(path, (at_s, at_s))
 
 
-STOPPED: dict[str, JobState | None] = {JOB: JobState("FAILED", "sacct", 75, outcome="stopped")}
-
-
 def test_what_a_script_saved_by_itself_before_it_stopped_has_trained(run: Run) -> None:
     task = run.paths.task()
     starts(task, 0, T0)
     launches(task, 0, T0 + 10)
     stops(run, 0, trains(task, 1, 7, T0 + 10), 7)
-    assert seconds(efficiency(run, STOPPED)) == {"granted": 17, "training": 7, "startup": 10}
+    assert seconds(accounts(run)) == {"granted": 17, "training": 7, "startup": 10}
 
 
 def test_steps_from_which_a_later_launch_went_on_are_not_lost(run: Run) -> None:
@@ -278,7 +340,7 @@ def test_steps_from_which_a_later_launch_went_on_are_not_lost(run: Run) -> None:
     at_s = trains(task, 6, 9, at_s + 10)  # it saved step 5
     breaks(task, 1, at_s, 9)
     ends(task, 1, at_s, "crash")
-    found = seconds(efficiency(run, {JOB: JobState("FAILED", "sacct", 1)}))
+    found = seconds(accounts(run))
     assert (found["training"], found["repeated"], found["lost"]) == (5, 2, 4)
 
 
@@ -292,4 +354,16 @@ def test_a_stop_of_earlier_does_not_save_what_began_anew(run: Run) -> None:
     launches(task, 1, at_s + 10)
     trains(task, 1, 3, at_s + 10)
     ends(task, 1, at_s + 13, "crash")
-    assert "training" not in seconds(efficiency(run, {JOB: JobState("FAILED", "sacct", 1)}))
+    assert "training" not in seconds(accounts(run))
+
+
+def test_a_hold_has_nothing_but_idle_nodes_for_its_runs_have_accounts_of_their_own(
+    tmp_path: Path,
+) -> None:
+    job = {"name": "made", "resources": {"gpus": 8, "time": "2:00:00", "nodes": 2}}
+    run = made_run(tmp_path / "h", holds=True, ranks_per_node=1, job=job)
+    starts(run.paths.task(), 0, T0 + 60)
+    ends(run.paths.task(), 0, T0 + 60 + 3600)
+    (found,) = accounts(run)
+    assert found.used_s == {"idle": 7200}
+    assert (found.gpu_hours, found.asked_s, found.queued_s) == (16, 7200, 60)
