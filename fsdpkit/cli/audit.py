@@ -4,66 +4,178 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fsdpkit.cli.json_output import answer, json_option
-from fsdpkit.cli.options import table
+from fsdpkit.cli.options import table, write_file, write_page
 
 if TYPE_CHECKING:
-    from fsdpkit.publishing.audit import UsedVersion
+    from fsdpkit.publishing.audit import FailingNode, GrowingCause, QueueWait, RunAudit
+    from fsdpkit.runs.tally import Row
+
+_BY = "week,partition,gpu"
 
 
 @answer("fsdpkit.audit/1")
 def _audited(
-    centre: Path, weeks: int, lines: Sequence[UsedVersion], left_out: dict[str, int]
+    centre: Path,
+    weeks: int,
+    since_s: float,
+    runs: int,
+    users: int,
+    without_end: int,
+    most_of_one: float,
+    total: Sequence[Row],
+    rows: Sequence[Row],
+    growing: Sequence[GrowingCause],
+    nodes: Sequence[FailingNode],
+    waits: Sequence[QueueWait],
+    left_out: dict[str, int],
 ) -> None:
-    """What shared runs used, and why some failed, by week.
+    """What runs used and how they ended, as their owners' jobs recorded it.
 
-    left_out: records that do not count, by the reason.
+    without_end: runs that wait or run, or whose owners have not looked since Slurm ended them.
+    most_of_one: the share of all hours that one user's records claim, 0 to 1.
+    total: one row for GPU-hours, one for node-hours of jobs without a GPU.
+    growing: causes that ended more runs in the second half of the period than chance would make of
+    the first half.
+    left_out: records and accounts that do not count, by the reason.
     """
 
 
+@answer("fsdpkit.audit-mine/1")
+def _said_of_me(records: dict[str, Any]) -> None:
+    """`--mine`: by file, the records of your runs that are there, as they were written."""
+
+
+def _words_of(ctx: click.Context, option: click.Parameter, text: str) -> list[str]:
+    from fsdpkit.publishing.audit import BY
+
+    words = [word.strip() for word in text.split(",")]
+    if wrong := [word for word in words if word not in BY]:
+        raise click.BadParameter(f"{wrong[0]!r} is none of {', '.join(BY)}")
+    return words
+
+
 @click.command("audit")
-@click.argument("centre", type=click.Path())
+@click.argument("centre", type=click.Path(), required=False)
 @click.option(
     "--weeks",
     type=click.IntRange(1, 520),
     default=4,
     help="Number of weeks, this one included (default: 4).",
 )
-@json_option(_audited)
-def command(centre: str, weeks: int, as_json: bool) -> int:
-    """Count what shared runs used in the last weeks, and why some failed.
+@click.option(
+    "--by",
+    default=_BY,
+    callback=_words_of,
+    metavar="WORD,…",
+    help=f"A row for each (default: {_BY}); also version, site, fsdpkit, project, user.",
+)
+@click.option("--json-lines", metavar="FILE", help="Write each attempt as a line of JSON.")
+@click.option(
+    "--openmetrics",
+    metavar="FILE.prom",
+    help="Write figures for the textfile collector of Prometheus' node exporter.",
+)
+@click.option("--page", metavar="FILE", help="Write an HTML page, as for a monthly meeting.")
+@click.option("--mine", is_flag=True, help="Print what records say of your own runs.")
+@json_option(_audited, _said_of_me)
+def command(
+    centre: str | None,
+    weeks: int,
+    by: list[str],
+    json_lines: str | None,
+    openmetrics: str | None,
+    page: str | None,
+    mine: bool,
+    as_json: bool,
+) -> int:
+    """Count what a centre's runs used in the last weeks, how they ended, and why some failed.
 
     \b
       fsdpkit audit /apps/fsdpkit
-      fsdpkit audit /apps/fsdpkit --weeks 12 --json
+      fsdpkit audit /apps/fsdpkit --weeks 12 --by week,version
+      fsdpkit audit /apps/fsdpkit --page october.html
+      fsdpkit audit --mine
 
-    CENTRE is a centre's folder. Only runs that their owners share count: with `[audit] share =
-    true` in the job, or `files.group = true`, which opens the run to its group.
+    CENTRE is a centre's folder. Only runs that leave a record in its folder audit/ count: where
+    the site's profile has `[audit] share = true`, or their owners share them.
     """
-    from fsdpkit.publishing.audit import audit
+    if mine:
+        return _mine(as_json)
+    if centre is None:
+        raise click.UsageError("Name the centre's folder, or say --mine.")
+    if openmetrics is not None and not openmetrics.endswith(".prom"):
+        raise click.UsageError("--openmetrics: the node exporter reads only files called *.prom.")
+    from fsdpkit.publishing.audit import attempts, audit
 
     where = Path(centre).absolute()
     found = audit(where, weeks)
+    nodes = found.nodes(_away())
+    if json_lines is not None:
+        from fsdpkit.cli.json_output import as_json as line_of
+
+        text = "".join(f"{line_of(one)}\n" for one in attempts(found))
+        write_file(text, Path(json_lines), by_umask=True)
+    if openmetrics is not None:
+        from fsdpkit.publishing.audit_metrics import metrics_text
+
+        write_file(metrics_text(found, nodes), Path(openmetrics), by_umask=True)
+    if page is not None:
+        from fsdpkit.cli.audit_tables import page_text
+
+        write_page(page_text(where, found, nodes, weeks), page)
     if as_json:
-        return _audited(where, weeks, found.lines, found.left_out)
-    heads = ["WEEK", "OF", "VERSION", "RUNS", "USERS", "DONE", "FAILED", "NO END"]
-    rows = [
-        [
-            *(one.week, f"{one.kind} {one.name}"),
-            (one.version or "-") + ("" if one.standing == "published" else f", {one.standing}"),
-            *map(str, (one.runs, one.users, one.done, one.failed, one.unknown)),
-            ", ".join(f"{cause} {count}" for cause, count in one.causes.items()),
-        ]
-        for one in found.lines
-    ]
-    if rows:
-        table([*heads, "CAUSES"], rows)
-    else:
-        click.echo(f"no shared run in {weeks} weeks")
+        rows = found.rows(by)
+        total = found.rows(())
+        about = (found.runs, len(found.users), found.without_end, found.most_of_one)
+        of_nodes = (found.growing, nodes, found.waits, dict(found.left_out))
+        return _audited(where, weeks, found.since_s, *about, total, rows, *of_nodes)
+    if not (json_lines or openmetrics or page):
+        _print(found, nodes, by, weeks)
     for why, count in found.left_out.items():
-        click.echo(f"fsdpkit: left out {count} records: {why}", err=True)
+        click.echo(f"fsdpkit: left out {count}: {why}", err=True)
     return 0
+
+
+def _mine(as_json: bool) -> int:
+    from fsdpkit.scheduling.sharing import records_of_mine
+
+    found = records_of_mine()
+    if as_json:
+        import msgspec
+
+        return _said_of_me({str(path): msgspec.Raw(text) for path, text in found.items()})
+    for path, text in found.items():
+        click.echo(f"{path}\n{text.decode(errors='replace')}")
+    if not found:
+        click.echo("no record of a run of yours is there")
+    return 0
+
+
+def _away() -> dict[str, str]:
+    """Nodes that Slurm has drained or down, where there is a Slurm that says so."""
+    from fsdpkit.errors import SchedulerError
+    from fsdpkit.scheduling.slurm_answers import answers_of
+
+    try:
+        return answers_of(None).away()
+    except SchedulerError:
+        return {}
+
+
+def _print(found: RunAudit, nodes: Sequence[FailingNode], by: list[str], weeks: int) -> None:
+    from fsdpkit.cli.audit_tables import summary, tables
+
+    if not found.runs:
+        click.echo(f"no run left a record in {weeks} weeks")
+        return
+    click.echo(", ".join(f"{value} {name}" for name, value in summary(found)))
+    for one in tables(found, nodes, [by]):
+        click.echo(f"\n{one.title}")
+        table([head.upper() for head in one.head], one.rows)
+        if one.note:
+            click.echo(one.note)

@@ -38,6 +38,7 @@ COMMANDS = {
     "logs": "Print or follow the ranks' output, or only the errors.",
     "diagnose": "Say why a run failed, or why it does not start.",
     "report": "Write a run's report as one HTML file.",
+    "usage": "Show what runs used of their GPU-hours, and what was wasted.",
     "compare": "Compare runs: settings, results, curves.",
     "watch": "Watch a run live.",
     "shell": "Open a shell inside a running job, or run a command there.",

@@ -73,12 +73,13 @@ def print_script(script: str, as_json: bool) -> None:
 def say_where(plan: Plan, why: str = "as asked") -> None:
     """What a person should know of the plan before it is submitted, on standard error."""
     from fsdpkit.scheduling.cluster import cluster_of
+    from fsdpkit.scheduling.sharing import new_notes
 
     profile = plan.site.profile
     if notice := cluster_of(profile.kind, profile.slurm_clusters).notice:
         reason = "" if why == "as asked" else f"{why}: "
         click.echo(f"fsdpkit: {reason}{notice}", err=True)
-    for warning in plan.warnings:
+    for warning in (*plan.warnings, *new_notes(plan)):
         click.echo(f"fsdpkit: {warning}", err=True)
     if plan.job.spec.staged.environment:
         import logging

@@ -195,15 +195,22 @@ class WorkTreeSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a run tells the centre that publishes its template or profile."""
+    """Who gets a record of the run: what it was made of and used, and how it ended."""
 
     share: Annotated[
-        bool,
+        bool | UnsetType,
         doc(
-            "Let the centre count the run: the versions it used and how it ended; no "
-            "name, path or text. Unset: only if files.group opens the run."
+            "Let the centre have one: no name, path or text of the run. Unset: if files.group "
+            "opens the run, or the site's profile asks for it (audit.share there)."
         ),
-    ]
+    ] = UNSET
+    folder: Annotated[
+        Annotated[str, Meta(pattern=r"^/[^\x00-\x1f]*$")] | UnsetType,
+        doc(
+            "A project's own folder that gets one, for `fsdpkit usage --group`; with the account "
+            "that is charged."
+        ),
+    ] = UNSET
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -304,9 +311,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="What is copied to the nodes' own disks; unset: nothing."),
         RENDERED_ONCE,
     ] = UNSET
-    audit: Annotated[
-        Audit | UnsetType, Meta(description="Whether the centre may count the run."), _OF_THE_RUN
-    ] = UNSET
+    audit: Annotated[Audit | UnsetType, Meta(description="Who may count the run."), _OF_THE_RUN] = (
+        UNSET
+    )
     trainer: Annotated[
         Name | UnsetType,
         doc(

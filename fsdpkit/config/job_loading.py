@@ -23,6 +23,7 @@ from fsdpkit.config.job import JOB_SCHEMA, Audit, Environment, Files, JobSpec, W
 from fsdpkit.config.key_changes import other_release
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import FileTables, Layered, build, overrides, read_place, read_toml
+from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
 from fsdpkit.config.secrets import form_of, found_secret, refuse_secrets, why_secret
 from fsdpkit.config.steps import OwnSteps, command_of
@@ -82,10 +83,22 @@ class LoadedJob:
         return self.on_disk.group
 
     @property
-    def is_shared(self) -> bool:
-        """Whether the centre is told of the run; see runs/shared_record.py."""
-        audit = self.spec.audit
-        return audit.share if isinstance(audit, Audit) else self.opens_to_group
+    def record_folder(self) -> str | None:
+        """A project's folder that gets the run's record; see runs/shared_record.py."""
+        folder = self._audit.folder
+        return folder if isinstance(folder, str) else None
+
+    def shared_by(self, profile: SiteProfile) -> str | None:
+        """What gives the centre the run's record, by its key; None: it gets none."""
+        if isinstance(own := self._audit.share, bool):
+            return "job: audit.share" if own else None
+        if self.opens_to_group:
+            return "job: files.group"
+        return "site: audit.share" if profile.audit.share else None
+
+    @property
+    def _audit(self) -> Audit:
+        return self.spec.audit if isinstance(self.spec.audit, Audit) else Audit()
 
     @property
     def source(self) -> WorkTreeSource:
@@ -254,7 +267,7 @@ def _lay_command_line(
     layered.say(command_line, "command line")
 
 
-_ITS_OWNERS = (("audit", "share"), ("files", "group"))
+_ITS_OWNERS = (("audit", "share"), ("audit", "folder"), ("files", "group"))
 """Keys that let others see a run: its owner alone says so, whoever wrote the job."""
 
 
@@ -277,7 +290,7 @@ def _lay_of(layer: AssetLayer, layered: Layered, tables: FileTables, origin: str
             del layered.values[table]
         layered.warnings.append(
             f"{dotted} of {origin} is not read: who sees your runs is yours to say, by --set "
-            f"{dotted}={'true' if said is True else 'false'}"
+            f"{dotted}={str(said).lower() if isinstance(said, bool) else said}"
         )
 
 

@@ -289,6 +289,24 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
 
 
+class SiteAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether runs leave a record in the centre's folder audit/, which `fsdpkit audit` counts."""
+
+    share: Annotated[
+        bool, doc("Every run does, unless its owner says audit.share = false in the job.")
+    ] = False
+    readers: Annotated[
+        Text | None, doc("Who reads the records, as users are told: such as the support team.")
+    ] = None
+    projects: Annotated[
+        bool, doc("Records name the account (project) that Slurm charges, too.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.share and self.readers is None:
+            raise ValueError("readers: users are told who reads the records; say it")
+
+
 class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one cluster is. An absent fact is unknown and is never rendered."""
 
@@ -339,6 +357,7 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     storage: Annotated[Storage, doc("Its file systems.")] = Storage()
     billing: Annotated[Billing, doc("What it charges.")] = Billing()
     policy: Annotated[Policy, doc("Its rules.")] = Policy()
+    audit: Annotated[SiteAudit, doc("What runs tell the centre.")] = SiteAudit()
     parameters: Annotated[dict[str, Scalar], doc("Template parameters, by name.")] = {}
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ from fsdpkit.launching.keeping_account import keep_account
 from fsdpkit.launching.leaving_out import Exclusions, exclusions
 from fsdpkit.launching.policy import AttemptFacts, JobFacts, after_attempt, cause_of, trouble_of
 from fsdpkit.runs import avoided_nodes, outcomes
+from fsdpkit.runs.accounting import kept_accounts
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.exclusions import nodes_of
 from fsdpkit.runs.failures import CHECK, HEAD_SILENT, REFUSED, FailureRecord, Level, bounded
@@ -418,8 +419,15 @@ def _task_of(run: RunPaths, attempt: AttemptPaths) -> int | None:
 
 def _tell_centre(ending: Ending, attempt: AttemptPaths, run: RunPaths) -> None:
     """How the attempt ended, of a run that its owner shares."""
-    number = _task_of(run, attempt)
-    add_end(run, number, AttemptEnd(action=ending.action, cause=ending.cause, at_s=time.time()))
+    end = AttemptEnd(
+        attempt=attempt.number,
+        action=ending.action,
+        cause=ending.cause,
+        at_s=time.time(),
+        nodes=[*ending.avoid],
+    )
+    task = _task_of(run, attempt)
+    add_end(run, task, end, kept_accounts(run, task))
 
 
 def _retry(run: RunPaths) -> Retry:

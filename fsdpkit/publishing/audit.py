@@ -1,67 +1,172 @@
-"""What shared runs used, and how they ended, by week: from the records that their owners' jobs left
-in a centre's folder. Nothing is known, or said, of any other run.
+"""What runs used and how they ended, as their owners' jobs recorded it in a centre's folder.
+Nothing is known, or said, of any other run.
 
-A record is its owner's word. So what it says of versions is held against the signed index, and it
-counts once, for the line that it names.
+A record is its owner's word. So what it says of versions is held against the signed index, an
+account that does not add up is left out, and what is said of causes and nodes comes with how many
+users say so.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
+
+import msgspec
 
 from fsdpkit.config.published.centre import open_centre
 from fsdpkit.config.published.index import PublishedIndex
 from fsdpkit.errors import NotFoundError, storage_errors
 from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, read_all
+from fsdpkit.runs.tally import Row, Spent, tally, weeks_since, wrong_in
 
-WEEK_S = 7 * 86400
+BY = ("week", "partition", "gpu", "version", "site", "fsdpkit", "project", "user")
+WELL = ("done", "stopped")
 _AHEAD_S = 86400
-Standing = Literal["published", "withdrawn", "not as published", "not of this centre"]
-_Line = tuple[str, str, str, str | None, Standing]
-"""Week, kind, name, version, standing."""
+_LEAST_RUNS, _LEAST_USERS, _DEVIATIONS = 10, 3, 2.0
+"""A cause grows if in the second half of the period it ended so many runs of so many users, and
+by so many standard deviations more than its share of the first half would have."""
+_LEAST_FAILURES = 2
+_MOST_LISTED = 50
 
 
 @dataclass(frozen=True)
-class UsedVersion:
-    """One version of a template or profile, in one week."""
+class QueueWait:
+    """How long attempts waited, with the time that their owners held them."""
 
-    week: str
-    """By ISO 8601, such as 2026-W48."""
-    kind: str
-    name: str
-    version: str | None
-    standing: Standing
-    """How what the run says of it compares with the centre's index as it is now."""
-    runs: int
-    """Array tasks that started count each."""
+    partition: str | None
+    attempts: int
+    median_s: float
+    most_s: float
+    """90 % waited no longer."""
+
+
+@dataclass(frozen=True)
+class GrowingCause:
+    """Runs that it ended, once or more, in each half of the period."""
+
+    cause: str
+    before: int
+    now: int
     users: int
-    done: int
-    failed: int
-    unknown: int
-    """Without an end on record: they wait or run, or were ended from outside."""
+    """In the second half."""
+
+
+@dataclass(frozen=True)
+class FailingNode:
+    """A node that ended attempts, as their owners' records have it."""
+
+    node: str
+    failures: int
+    users: int
     causes: dict[str, int]
-    """Of all attempts that were not done, those that were queued again, too; the most first."""
+    last_s: float
+    away: str | None = None
+    """Slurm's state and reason, where it is drained or down now."""
+
+
+class Failed(NamedTuple):
+    """How an attempt ended, and whose."""
+
+    run: tuple[int, str, int | None]
+    cause: str
+    at_s: float
+    nodes: tuple[str, ...]
+
+    @property
+    def user(self) -> int:
+        return self.run[0]
 
 
 @dataclass
-class _Counted:
+class RunAudit:
+    """Of the weeks since `since_s`, Unix time."""
+
+    since_s: float
+    now_s: float
+    spent: list[Spent] = field(default_factory=list)
+    """An attempt each, that began in these weeks."""
+    failures: list[Failed] = field(default_factory=list)
+    """How attempts ended in these weeks that were not done."""
+    ended: list[float] = field(default_factory=list)
+    """When attempts ended, those that were done, too."""
+    runs: int = 0
+    """Submitted or begun in these weeks; array tasks that started count each."""
     users: set[int] = field(default_factory=set)
-    ends: Counter[str] = field(default_factory=Counter)
-    causes: Counter[str] = field(default_factory=Counter)
+    without_end: int = 0
+    """Of `runs`: they wait or run, or their owners have not looked since Slurm ended them."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Records and accounts that do not count, by the reason."""
+
+    def rows(self, by: Sequence[str]) -> list[Row]:
+        """Added up by these of BY."""
+        return tally(self.spent, by)
+
+    @property
+    def most_of_one(self) -> float:
+        """The share of all hours that one user's records claim, 0 to 1."""
+        hours: Counter[int | str] = Counter()
+        for one in self.spent:
+            hours[one.user] += math.ceil(one.account.gpu_hours)
+        return max(hours.values(), default=0) / (hours.total() or 1)
+
+    @property
+    def waits(self) -> list[QueueWait]:
+        found: dict[str | None, list[float]] = defaultdict(list)
+        for one in self.spent:
+            if one.account.queued_s is not None and one.on is None:
+                found[one.words["partition"]].append(one.account.queued_s)
+        return [
+            QueueWait(name, len(each), _quantile(each, 0.5), _quantile(each, 0.9))
+            for name, each in sorted(found.items(), key=lambda item: -len(item[1]))[:_MOST_LISTED]
+        ]
+
+    @property
+    def growing(self) -> list[GrowingCause]:
+        """The most first."""
+        middle_s = (self.since_s + self.now_s) / 2
+        ended = Counter(at_s > middle_s for at_s in self.ended)
+        runs: dict[tuple[str, bool], set[tuple[int, str, int | None]]] = defaultdict(set)
+        for one in self.failures:
+            runs[one.cause, one.at_s > middle_s].add(one.run)
+        found = []
+        for cause in {cause for cause, _ in runs}:
+            before, now = len(runs[cause, False]), len(runs[cause, True])
+            users = len({user for user, *_ in runs[cause, True]})
+            expected = before * ended[True] / (ended[False] or 1)
+            grown = now - expected > _DEVIATIONS * math.sqrt(now + expected)
+            if ended[False] and grown and now >= _LEAST_RUNS and users >= _LEAST_USERS:
+                found.append(GrowingCause(cause, before, now, users))
+        return sorted(found, key=lambda one: (-one.now, one.cause))
+
+    def nodes(self, away: Mapping[str, str]) -> list[FailingNode]:
+        """Those that failed more than once, the ones that most users met first. away: what Slurm
+        says of nodes that are drained or down."""
+        found: dict[str, list[Failed]] = defaultdict(list)
+        for one in self.failures:
+            for node in dict.fromkeys(one.nodes):
+                found[node].append(one)
+        nodes = [
+            FailingNode(
+                node,
+                failures=len(each),
+                users=len({one.user for one in each}),
+                causes=dict(Counter(one.cause for one in each).most_common()),
+                last_s=max(one.at_s for one in each),
+                away=away.get(node) or away.get(node.partition(".")[0]),
+            )
+            for node, each in found.items()
+            if len(each) >= _LEAST_FAILURES
+        ]
+        return sorted(nodes, key=lambda one: (-one.users, -one.failures, one.node))[:_MOST_LISTED]
 
 
-@dataclass(frozen=True)
-class AuditReport:
-    lines: list[UsedVersion]
-    left_out: dict[str, int]
-    """Records that do not count, by the reason."""
-
-
-def audit(centre: Path, weeks: int, now_s: float | None = None) -> AuditReport:
+def audit(centre: Path, weeks: int, now_s: float | None = None) -> RunAudit:
     """Of the last weeks, with this one. Raises NotFoundError, StorageError, ConfigError."""
     now_s = time.time() if now_s is None else now_s
     folder = centre / FOLDER
@@ -70,82 +175,123 @@ def audit(centre: Path, weeks: int, now_s: float | None = None) -> AuditReport:
             f"{folder} is not there, so no run can tell of itself: mkdir -m 1733 {folder}"
         )
     published = open_centre(centre)
-    records, left_out = _records(folder)
-    counts: dict[_Line, _Counted] = {}
-    oldest = _week_begins(now_s) - (weeks - 1) * WEEK_S
-    for owner, record in records:
-        if record.submitted_s > now_s + _AHEAD_S:
-            left_out["submitted in the future"] += 1
-        elif record.submitted_s >= oldest:
-            for used in record.used:
-                standing = _standing(used, published.index if published else None)
-                line = (_week(record.submitted_s), used.kind, used.name, used.version, standing)
-                _count(counts.setdefault(line, _Counted()), owner, record)
-    ordered = sorted(counts.items(), key=lambda item: [word or "" for word in item[0]])
-    return AuditReport([_line(*item) for item in ordered], dict(left_out))
-
-
-def _line(line: _Line, counted: _Counted) -> UsedVersion:
-    return UsedVersion(
-        *line,
-        runs=counted.ends.total(),
-        users=len(counted.users),
-        done=counted.ends["done"],
-        failed=counted.ends["failed"],
-        unknown=counted.ends["unknown"],
-        causes=dict(counted.causes.most_common()),
-    )
-
-
-def _records(folder: Path) -> tuple[list[tuple[int, SharedRecord]], Counter[str]]:
-    found: dict[tuple[int, str], list[SharedRecord]] = {}
-    left_out: Counter[str] = Counter()
+    index = published.index if published else None
+    found = RunAudit(weeks_since(weeks, now_s), now_s)
+    waiting: dict[tuple[int, str], SharedRecord] = {}
+    tasks: set[tuple[int, str]] = set()
     with storage_errors(folder, "read"):
-        for owner, record in read_all(folder):
+        for owner, record in read_all(folder, found.since_s):
             if isinstance(record, str):
-                left_out[record] += 1
+                found.left_out[record] += 1
+            elif record.submitted_s > now_s + _AHEAD_S:
+                found.left_out["submitted in the future"] += 1
+            elif record.tasks is not None:  # an array, of which perhaps no task has ended yet
+                waiting[owner, record.run] = record
             else:
-                found.setdefault((owner, record.run), []).append(record)
-    records = []
-    for (owner, _), ones in found.items():
-        tasks = [record for record in ones if record.task is not None]
-        # The record of an array is there before any of its tasks has started.
-        records += [(owner, record) for record in tasks or ones]
-    return records, left_out
+                tasks.add((owner, record.run))
+                _add(found, owner, record, index)
+    for (owner, run), record in waiting.items():
+        if (owner, run) not in tasks:
+            _add(found, owner, record, index)
+    return found
 
 
-def _count(counted: _Counted, owner: int, record: SharedRecord) -> None:
-    counted.users.add(owner)
-    last = record.ends[-1] if record.ends else None
-    if last is None or last.action == "requeue":
-        counted.ends["unknown"] += 1
-    else:
-        counted.ends["done" if last.cause in ("done", "stopped") else "failed"] += 1
-    counted.causes.update(end.cause for end in record.ends if end.cause not in ("done", "stopped"))
+def _add(found: RunAudit, owner: int, record: SharedRecord, index: PublishedIndex | None) -> None:
+    ends = [end for end in record.ends if found.since_s <= end.at_s <= found.now_s + _AHEAD_S]
+    if not ends and record.submitted_s < found.since_s:
+        return
+    found.runs += 1
+    found.users.add(owner)
+    found.without_end += not record.ends or record.ends[-1].action == "requeue"
+    found.ended += [end.at_s for end in ends]
+    run = (owner, record.run, record.task)
+    found.failures += [
+        Failed(run, end.cause, end.at_s, (*end.nodes,)) for end in ends if end.cause not in WELL
+    ]
+    words = _words(owner, record, index)
+    for end in ends:
+        if (account := end.account) is None:
+            continue
+        if (why := wrong_in(account, found.now_s)) is not None:
+            found.left_out[f"account {why}"] += 1
+        elif account.began_s >= found.since_s:
+            gpu = account.gpu and "".join(c if c.isprintable() else "?" for c in account.gpu)
+            one = Spent(
+                account=msgspec.structs.replace(account, gpu=gpu, attempt=end.attempt),
+                run=record.run,
+                user=owner,
+                task=record.task,
+                words=words,
+                cause=end.cause,
+                on=record.on,
+                holds=record.holds,
+            )
+            found.spent.append(one)
 
 
-def _standing(used: Used, index: PublishedIndex | None) -> Standing:
+def _words(owner: int, record: SharedRecord, index: PublishedIndex | None) -> dict[str, str | None]:
+    used = {one.kind: _version(one, index) for one in record.used}
+    return {
+        "partition": record.partition,
+        "project": record.project,
+        "user": _name_of(owner),
+        "fsdpkit": record.fsdpkit,
+        "version": used.get("template"),
+        "site": used.get("site"),
+    }
+
+
+def _version(used: Used, index: PublishedIndex | None) -> str:
+    """With how what the run says of it compares with the centre's index as it is now."""
+    text = f"{used.name} {used.version or '-'}"
     entry = index.entry(used.kind, used.name) if index else None
     version = entry.versions.get(used.version or "") if entry else None
-    if used.sha256 is None or version is None:
-        return "not of this centre" if version is None else "not as published"
+    if version is None:
+        return f"{text}, not of this centre"
     if version.sha256 != used.sha256:
-        return "not as published"
-    return "published" if version.withdrawn is None else "withdrawn"
+        return f"{text}, not as published"
+    return text if version.withdrawn is None else f"{text}, withdrawn"
 
 
-def _week(at_s: float) -> str:
-    year, week, _ = _date(at_s)
-    return f"{year}-W{week:02}"
+@functools.cache
+def _name_of(user: int) -> str:
+    import pwd  # only Unix has it
+
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
 
 
-def _date(at_s: float) -> tuple[int, int, int]:
-    import datetime
+def _quantile(values: Iterable[float], share: float) -> float:
+    """The smallest that is not exceeded by that share of the values."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
-    return datetime.datetime.fromtimestamp(at_s).isocalendar()[:3]
 
-
-def _week_begins(now_s: float) -> float:
-    """Monday's midnight."""
-    now = time.localtime(now_s)
-    return time.mktime((now.tm_year, now.tm_mon, now.tm_mday - now.tm_wday, 0, 0, 0, 0, 0, -1))
+def attempts(found: RunAudit) -> Iterator[dict[str, object]]:
+    """Each attempt as one flat table of plain values, for other programs. Left out: what is not
+    known, for it is not nothing."""
+    for one in found.spent:
+        account, measured = one.account, one.account.measured
+        line: dict[str, object | None] = {
+            "comment": f"fsdpkit:{one.run}",
+            "run": one.run,
+            "task": one.task,
+            "attempt": account.attempt,
+            "uid": one.user,
+            **one.words,
+            "gpu": account.gpu,
+            "cause": one.cause,
+            "began_s": account.began_s,
+            "ended_s": account.ended_s,
+            "queued_s": account.queued_s,
+            "asked_s": account.asked_s,
+            "nodes": account.nodes,
+            "gpus_per_node": account.gpus,
+            **{f"used_{use}_s": seconds for use, seconds in account.used_s.items()},
+            "tflops_per_gpu": account.tflops_per_gpu,
+            "mfu": account.mfu,
+            **({} if measured is None else msgspec.structs.asdict(measured)),
+        }
+        yield {name: value for name, value in line.items() if value is not None}

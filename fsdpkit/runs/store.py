@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -26,13 +26,13 @@ def runs_dir(given: str | os.PathLike[str] | None = None) -> Path:
 def all_runs(top: Path) -> list[Path]:
     """Run directories below `top`, newest first by name's time stamp, then name. Raises
     StorageError if `top` cannot be read."""
-    return [top / name for name in _names(top) if os.path.exists(f"{top}/{name}/run.json")]
+    return [top / name for name in names_in(top) if os.path.exists(f"{top}/{name}/run.json")]
 
 
 def newest_run(top: Path) -> Path | None:
     """The first of `all_runs` that is this user's: in a shared directory others may date theirs as
     they like. Raises StorageError."""
-    found = (top / n for n in _names(top) if os.path.exists(f"{top}/{n}/run.json"))
+    found = (top / n for n in names_in(top) if os.path.exists(f"{top}/{n}/run.json"))
     return next((run for run in found if is_mine(run)), None)
 
 
@@ -44,7 +44,7 @@ def is_mine(run: Path) -> bool:
         return False
 
 
-def _names(top: Path) -> list[str]:
+def names_in(top: Path) -> list[str]:
     """What may be runs, newest first."""
     try:
         names = os.listdir(top)
@@ -81,7 +81,7 @@ def runs_by_end(top: Path, over: set[str] | None = None) -> list[tuple[str, bool
     Made for ten thousand runs: one file is read of each, and little of it decoded. A run whose
     record cannot be read or understood counts as not ended. Raises StorageError for `top`.
     """
-    names, decoder = _names(top), msgspec.json.Decoder(EndedJobs)
+    names, decoder = names_in(top), msgspec.json.Decoder(EndedJobs)
     over = set() if over is None else over
 
     def look(name: str) -> bool | None:
@@ -94,7 +94,7 @@ def runs_by_end(top: Path, over: set[str] | None = None) -> list[tuple[str, bool
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
 
-    answers = zip(names, _map(look, names), strict=True)
+    answers = zip(names, looked_at(look, names), strict=True)
     found = [(name, ended) for name, ended in answers if ended is not None]
     over |= {name for name, ended in found if ended}
     return found
@@ -105,9 +105,10 @@ _SEARCHED = 1_000
 _PART = 4
 """Characters of an id that name a run: a shorter word ends many an id by chance."""
 _SAMPLE, _SLOW_S, _THREADS = 64, 0.0003, 16
+Seen = TypeVar("Seen")
 
 
-def _map(look: Callable[[str], bool | None], names: Sequence[str]) -> Iterator[bool | None]:
+def looked_at(look: Callable[[str], Seen], names: Sequence[str]) -> Iterator[Seen]:
     """For each name, in order; many at once, as on slow file systems nearly all time is waiting."""
     took_s = []
     for name in names[:_SAMPLE]:
@@ -143,7 +144,7 @@ def runs_of_job(job_id: str, top: Path) -> list[Path]:
     from fsdpkit.runs.record import load
 
     found = []
-    for name in _names(top)[:_SEARCHED]:
+    for name in names_in(top)[:_SEARCHED]:
         with contextlib.suppress(NotFoundError, StorageError):
             record = load(run := top / name)
             if job_id in (record.job_id, *(job.job_id for job in record.earlier)) and is_mine(run):

@@ -2,7 +2,7 @@
 
 Each attempt counts once, however often its run was queued again or resumed, and each task of an
 array by its own accounts. The nodes of a hold are granted once: a run on it counts its own hours,
-and the hold those that no such run had. So rows add up to what the scheduler granted.
+and the hold those of no run that is known. So rows add up to what the scheduler granted.
 
 An account may be anybody's word: one that does not add up is left out (`wrong_in`), and what is
 right in itself is believed, for nothing but its own user's lines.
@@ -20,13 +20,11 @@ from typing import Literal, TypeVar
 
 from fsdpkit.runs.account import Account, Measured, Use
 
-WEEK_S = 7 * 86400
 START_S = 3600.0
 """An attempt that failed within so long of its beginning, without a step, failed at its start."""
 _AHEAD_S = 86400.0
-_SLACK = 1.02
-_SLACK_S = 5.0
-"""Sums of many intervals, by clocks of many nodes."""
+_SLACK, _SLACK_S = 1.02, 5.0
+"""Of sums over many intervals, by clocks of many nodes."""
 _STEPS: tuple[Use, ...] = ("training", "repeated", "open", "checkpoints")
 Waste = Literal["failed_at_start", "after_failures", "idle"]
 """failed_at_start: all that such an attempt was granted; of others, after_failures: steps repeated
@@ -35,10 +33,9 @@ _WASTES: Mapping[Waste, tuple[Use, ...]] = {
     "after_failures": ("repeated", "lost"),
     "idle": ("idle", "unused"),
 }
-
-
 Unit = Literal["GPU-hours", "node-hours"]
-Key = TypeVar("Key", bound=str)
+_Key = tuple[tuple[str | None, ...], Unit]
+Word = TypeVar("Word", bound=str)
 Amount = TypeVar("Amount", int, float)
 
 
@@ -59,12 +56,12 @@ class Spent:
     on: str | None = None
     """The hold, a run of the same user, whose nodes it was on."""
     holds: bool = False
-    """Whether it is a hold."""
+    """Whether it is a hold, which is idle but for the runs on it."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Many attempts. None: not measured, or not known."""
+    """Many attempts. None: not measured, or not known. Shares are from 0 to 1."""
 
     by: dict[str, str | None]
     """Their words, in the order that was asked for."""
@@ -76,19 +73,21 @@ class Row:
     """Hours by use, the most first; they add up to `hours`."""
     wasted: dict[Waste, float]
     """Hours, each counted for one cause."""
+    computing_share: float | None
+    """Of `hours`: steps that count. None: no step is on record."""
     busy_share: float | None
-    """Of what was measured, 0 to 1: a kernel ran."""
+    """Of what was sampled: a kernel ran."""
     active_share: float | None
-    """The same, weighted by the share of multiprocessors that worked; of what has measured that."""
+    """The same, weighted by the share of multiprocessors that worked."""
     measured_share: float
-    """Of `hours`, 0 to 1."""
+    """Of `hours`: what was sampled."""
     gpu_kwh: float | None
-    """Of the GPUs that counted it, which may not be all."""
+    """Of those GPUs that count it."""
     host_kwh: float | None
     asked_hours: float
-    """By the time limits of those attempts that are over and had one."""
+    """By the time limits of those attempts that are over and had one; they were granted the next
+    until they ended."""
     asked_used_hours: float
-    """What those were granted until they ended."""
     attempts: int
     runs: int
     """Each task of an array is one."""
@@ -96,7 +95,7 @@ class Row:
     ends: dict[str, int]
     """Attempts by how they ended, as far as that is known; the most first."""
     queued_median_s: float | None
-    """How long attempts waited in the queue; those on a hold do not."""
+    """How long attempts waited in the queue, as the next; those on a hold do not."""
     queued_most_s: float | None
 
 
@@ -132,49 +131,43 @@ def tally(spent: Iterable[Spent], by: Sequence[str]) -> list[Row]:
 
     Attempts that come twice count once, as they came first. Holds need not come first.
     """
-    sums: defaultdict[tuple[tuple[str | None, ...], Unit], _Sums] = defaultdict(_Sums)
+    return tallies(spent, [by])[0]
+
+
+def tallies(spent: Iterable[Spent], bys: Sequence[Sequence[str]]) -> list[list[Row]]:
+    """The same several times, by other words each, of what may be too much to be kept."""
+    tables: list[defaultdict[_Key, _Sums]] = [defaultdict(_Sums) for _ in bys]
+
+    def add(one: Spent, elsewhere_h: float = 0.0) -> None:
+        unit: Unit = "GPU-hours" if one.account.gpus else "node-hours"
+        words = {**one.words, "gpu": one.account.gpu, "week": week_of(one.account.began_s)}
+        for by, rows in zip(bys, tables, strict=True):
+            rows[tuple(map(words.get, by)), unit].add(one, elsewhere_h)
+
     seen: set[tuple[int | str, str, int | None, int]] = set()
-    holds: defaultdict[tuple[int | str, str], list[Spent]] = defaultdict(list)
-    guests: defaultdict[tuple[int | str, str], list[tuple[float, float]]] = defaultdict(list)
+    holds: list[Spent] = []
+    guests: defaultdict[tuple[int | str, str], list[Account]] = defaultdict(list)
     for one in spent:
-        account = one.account
-        key = (one.user, one.run, one.task, account.attempt)
-        if key in seen:
+        if (key := (one.user, one.run, one.task, one.account.attempt)) in seen:
             continue
         seen.add(key)
         if one.holds:
-            holds[one.user, one.run].append(one)
+            holds.append(one)
             continue
         if one.on is not None:
-            guests[one.user, one.on].append((account.began_s, account.gpu_hours))
-        sums[_place(one, by)].add(one, account.gpu_hours)
-    for name, attempts in holds.items():
-        for one, taken in _taken(attempts, guests.get(name, ())):
-            hours = max(0.0, one.account.gpu_hours - taken)
-            sums[_place(one, by)].add(one, hours, shared=taken > 0)
-    ordered = sorted(sums.items(), key=lambda item: ([w or "" for w in item[0][0]], item[0][1]))
-    return [one.row(dict(zip(by, words, strict=True)), unit) for (words, unit), one in ordered]
+            guests[one.user, one.on].append(one.account)
+        add(one)
+    for one in holds:
+        held, on_it = one.account, guests[one.user, one.run]
+        add(one, sum(a.gpu_hours for a in on_it if held.began_s <= a.began_s < held.ended_s))
+    return [
+        [one.row(dict(zip(by, words, strict=True)), unit) for (words, unit), one in _sorted(rows)]
+        for by, rows in zip(bys, tables, strict=True)
+    ]
 
 
-def _place(one: Spent, by: Sequence[str]) -> tuple[tuple[str | None, ...], Unit]:
-    """The row that it belongs to."""
-    account = one.account
-    words = {**one.words, "gpu": account.gpu}
-    if "week" in by:
-        words["week"] = week_of(account.began_s)
-    return tuple(map(words.get, by)), "GPU-hours" if account.gpus else "node-hours"
-
-
-def _taken(
-    attempts: list[Spent], guests: Iterable[tuple[float, float]]
-) -> Iterable[tuple[Spent, float]]:
-    """For each attempt of a hold the hours of the runs on it: of those that began in it."""
-    attempts.sort(key=lambda one: one.account.began_s)
-    hours = [0.0] * len(attempts)
-    for began_s, taken in guests:
-        place = sum(one.account.began_s <= began_s for one in attempts)
-        hours[max(0, place - 1)] += taken
-    return zip(attempts, hours, strict=True)
+def _sorted(rows: Mapping[_Key, _Sums]) -> list[tuple[_Key, _Sums]]:
+    return sorted(rows.items(), key=lambda item: ([word or "" for word in item[0][0]], item[0][1]))
 
 
 class _Sums:
@@ -186,57 +179,53 @@ class _Sums:
         self.used: defaultdict[Use, float] = defaultdict(float)
         self.wasted: defaultdict[Waste, float] = defaultdict(float)
         self.ends: Counter[str] = Counter()
-        self.runs: set[tuple[int | str, str, int | None]] = set()
-        self.attempts = 0
+        self.runs: Counter[tuple[int | str, str, int | None]] = Counter()
         self.queued_s: list[float] = []
 
-    def add(self, one: Spent, hours: float, shared: bool = False) -> None:
-        """An attempt with the hours that are its own. shared: runs on it have measured it."""
+    def add(self, one: Spent, elsewhere_h: float) -> None:
+        """An attempt, without the hours of a hold that are counted with the runs on it."""
         account = one.account
-        whole_s = sum(account.used_s.values()) or 1.0
-        self.attempts += 1
-        self.runs.add((one.user, one.run, one.task))
-        self.sums["hours"] += hours
+        to_hours = account.gpu_hours / (sum(account.used_s.values()) or 1.0)
+        self.runs[one.user, one.run, one.task] += 1
+        self.ends.update([one.cause] if one.cause else ())
         for use, seconds in account.used_s.items():
-            self.used[use] += hours * seconds / whole_s
+            self.used[use] += max(0.0, seconds * to_hours - elsewhere_h * (use == "idle"))
         for waste, seconds in _wasted_s(one):
-            self.wasted[waste] += hours * seconds / whole_s
-        if one.cause is not None:
-            self.ends[one.cause] += 1
-        if account.measured is not None and not shared:
-            self.sums["gpu_s"] += account.measured.gpu_s
-            for name in ("busy_s", "active_s", "energy_j", "host_energy_j"):
+            self.wasted[waste] += max(0.0, seconds * to_hours - elsewhere_h)
+        if account.measured is not None and not elsewhere_h:
+            for name in ("gpu_s", "busy_s", "active_s", "energy_j", "host_energy_j"):
                 if (value := getattr(account.measured, name)) is not None:
                     self.sums[name] += value
                     self.sums[f"of {name}"] += account.measured.gpu_s
         if one.on is not None:
             return  # the hold asked, and waited, for it
-        if account.queued_s is not None:
-            self.queued_s.append(account.queued_s)
+        self.queued_s += [] if account.queued_s is None else [account.queued_s]
         if one.cause is not None and account.asked_s is not None:
             self.sums["asked"] += account.asked_s * account.nodes * max(1, account.gpus) / 3600
             self.sums["asked_used"] += account.gpu_hours
 
     def row(self, by: dict[str, str | None], unit: Unit) -> Row:
-        sums, hours = self.sums, self.sums["hours"]
+        sums, used, hours = self.sums, self.used, sum(self.used.values())
+        unlogged = not used["training"] and used["unknown"] + used["unused"] > 0
 
-        def of(name: str, whole: float) -> float | None:
-            return min(1.0, sums[name] / whole) if whole > 0 else None
+        def of(part: float, whole: float) -> float | None:
+            return min(1.0, part / whole) if whole > 0 else None
 
         return Row(
             by=by,
             unit=unit,
             hours=hours,
-            used=_most_first(self.used),
+            used=_most_first(used),
             wasted=_most_first(self.wasted),
-            busy_share=of("busy_s", sums["of busy_s"]),
-            active_share=of("active_s", sums["of active_s"]),
-            measured_share=of("gpu_s", hours * 3600) or 0.0,
+            computing_share=None if unlogged else of(used["training"], hours),
+            busy_share=of(sums["busy_s"], sums["of busy_s"]),
+            active_share=of(sums["active_s"], sums["of active_s"]),
+            measured_share=of(sums["gpu_s"], hours * 3600) or 0.0,
             gpu_kwh=sums["energy_j"] / 3.6e6 if "energy_j" in sums else None,
             host_kwh=sums["host_energy_j"] / 3.6e6 if "host_energy_j" in sums else None,
             asked_hours=sums["asked"],
             asked_used_hours=sums["asked_used"],
-            attempts=self.attempts,
+            attempts=self.runs.total(),
             runs=len(self.runs),
             users=len({user for user, _, _ in self.runs}),
             ends=_most_first(self.ends),
@@ -245,8 +234,9 @@ class _Sums:
         )
 
 
-def _most_first(amounts: Mapping[Key, Amount]) -> dict[Key, Amount]:
-    return dict(sorted(amounts.items(), key=lambda item: -item[1]))
+def _most_first(amounts: Mapping[Word, Amount]) -> dict[Word, Amount]:
+    there = (item for item in amounts.items() if item[1])
+    return dict(sorted(there, key=lambda item: -item[1]))
 
 
 def _wasted_s(one: Spent) -> Iterable[tuple[Waste, float]]:

@@ -1,25 +1,20 @@
 """A job handed to the scheduler: what forbids it, its file in the run directory, the call that
-queues it, and that a centre is told of a shared one."""
+queues it."""
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-import fsdpkit
-from fsdpkit.config import assets
 from fsdpkit.config.private_files import set_mode
 from fsdpkit.config.trust import Consent, items_of, vouch
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import SchedulerError, StorageError, SubmissionInterrupted, storage_errors
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, write_atomically
-from fsdpkit.runs.record import now_s
-from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, share
 from fsdpkit.scheduling.allowance import refuse_what_never_starts
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
 from fsdpkit.scheduling.fitting import refuse_from_here
@@ -148,39 +143,3 @@ def _call(plan: Plan, cluster: Cluster, paths: RunPaths, script: str) -> tuple[s
     if submitted is None:
         raise SchedulerError("submitit returned without a submission")
     return submitted.job_id, submitted.cluster
-
-
-def tell_centre(plan: Plan, paths: RunPaths) -> None:
-    """Nothing unless the job is shared and a centre has the folder for it."""
-    if not plan.job.is_shared:
-        return
-    folders = [layer.dir / FOLDER for layer in assets.centre_layers()]
-    if found := [folder for folder in folders if os.path.isdir(folder)]:
-        share(paths, _record(plan, paths.dir), found)
-
-
-def _record(plan: Plan, directory: Path) -> SharedRecord:
-    resources, manifest = plan.job.spec.resources, plan.template.manifest
-    site = next(reversed(plan.site.layered.releases), None)
-    template = plan.template.release
-    return SharedRecord(
-        run=directory.name,
-        submitted_s=now_s(),
-        nodes=resources.nodes,
-        ranks_per_node=plan.job.spec.ranks_per_node,
-        fsdpkit=fsdpkit.__version__,
-        used=[
-            Used(
-                kind="template",
-                name=manifest.name,
-                version=manifest.version,
-                sha256=template.sha256 if template else None,
-            ),
-            Used(
-                kind="site",
-                name=plan.site.id,
-                version=site.version if site else None,
-                sha256=site.sha256 if site else None,
-            ),
-        ],
-    )

@@ -87,7 +87,7 @@ def _vouched_for(paths: RunPaths, record: RunRecord, job_id: str, state: JobStat
 def _with_signal(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:
     """sacct prints 9 of a script that ended with 137, and of one that ended with 9 (22.05): the
     run's own record tells them apart."""
-    attempt = _attempt_seen(paths, record, job_id)
+    attempt = newest_seen(paths, record, job_id)
     ending = None if attempt is None else outcomes.read(attempt.ending, Ending)
     if ending is None or ending.status != 128 + (state.exit_code or 0):
         return state
@@ -95,7 +95,7 @@ def _with_signal(paths: RunPaths, record: RunRecord, job_id: str, state: JobStat
 
 
 def _stopped(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:
-    if (attempt := _attempt_seen(paths, record, job_id)) is None:
+    if (attempt := newest_seen(paths, record, job_id)) is None:
         return state
     verdict = outcomes.read(attempt.verdict, AttemptVerdict)
     ending = outcomes.read(attempt.ending, Ending)
@@ -109,7 +109,7 @@ def _stopped(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -
 def left_by(paths: RunPaths, record: RunRecord, job_id: str) -> JobState | None:
     """How a job ended that the scheduler has forgotten: as its batch shell wrote at its end, else
     as somebody saw it stand before. None: neither is there."""
-    attempt = _attempt_seen(paths, record, job_id)
+    attempt = newest_seen(paths, record, job_id)
     ending = outcomes.read(attempt.ending, Ending) if attempt else None
     if attempt is None or ending is None:
         return _seen(record, job_id, None if attempt is None else written_s(attempt))
@@ -151,7 +151,7 @@ def written_s(attempt: AttemptPaths) -> float | None:
 
 def began(paths: RunPaths, record: RunRecord, job_id: str) -> bool:
     """Whether an attempt of the job is on record."""
-    return _attempt_seen(paths, record, job_id) is not None
+    return newest_seen(paths, record, job_id) is not None
 
 
 def still_written(paths: RunPaths, record: RunRecord, job_id: str) -> bool:
@@ -167,7 +167,7 @@ def still_written(paths: RunPaths, record: RunRecord, job_id: str) -> bool:
     return last_s is not None and now_s - last_s < max(_SILENT_S, (last_s - began_s) / 100)
 
 
-def _attempt_seen(paths: RunPaths, record: RunRecord, job_id: str) -> AttemptPaths | None:
+def newest_seen(paths: RunPaths, record: RunRecord, job_id: str) -> AttemptPaths | None:
     """The newest of this job; None also where nobody may look."""
     with contextlib.suppress(OSError):
         return _newest_attempt(paths, record, job_id)

@@ -39,7 +39,6 @@ from fsdpkit.scheduling.fitting import fit
 from fsdpkit.scheduling.handing_over import (
     call_scheduler,
     refuse_before_queueing,
-    tell_centre,
     write_job,
 )
 from fsdpkit.scheduling.here.request import again_in_allocation
@@ -49,6 +48,7 @@ from fsdpkit.scheduling.outcome import RETURNS_WITHIN_S, began, still_written
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.run_dir import refuse_if_open
 from fsdpkit.scheduling.run_states import Standing, States, decisive
+from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_answers import wants_expediting
 from fsdpkit.scheduling.wanted import Wanted

@@ -20,6 +20,7 @@ from fsdpkit.runs.record import JobRecord, RunRecord, changing, save
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
 from fsdpkit.scheduling.job_mark import MarkedJob, comment, marked_jobs
 from fsdpkit.scheduling.outcome import judged, left_by, may_be_unseen, recorded
+from fsdpkit.scheduling.sharing import tell_ends
 from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
@@ -192,7 +193,9 @@ def _put_on_record(
     # Somebody else's run, a full disk, or a run that is being resumed: asked for again next time.
     with contextlib.suppress(StorageError, NotFoundError), changing(paths, patience_s=0) as now:
         jobs = [settled(job, known, whole=whole) for job in now.jobs]
-        save(paths, now.with_jobs(jobs, resuming=now.resuming))
+        after = now.with_jobs(jobs, resuming=now.resuming)
+        save(paths, after)
+        tell_ends(paths, now, after)
 
 
 def decisive(record: RunRecord, states: Mapping[str, JobState | None]) -> States:

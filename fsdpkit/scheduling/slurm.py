@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.job_ids import ONE, job_of
 from fsdpkit.scheduling.answers import call, checked_id, parents_of
+from fsdpkit.scheduling.granted_jobs import GRANTED_FORMAT, GrantedJob, parse_granted
 from fsdpkit.scheduling.job_mark import (
     SACCT_TRAITS,
     TRAITS_FORMAT,
@@ -284,6 +285,13 @@ class SlurmClient:
             for row in rows
             if len(row) == 3
         ]
+
+    def granted(self, since_s: float, asked: Round) -> list[GrantedJob]:
+        """The GPUs of this user's jobs that began since then; `asked` says if nobody answered."""
+        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since_s))
+        flags = ["-n", "-P", "-X", "-D", "-u", str(os.getuid()), "-S", since, "-o", GRANTED_FORMAT]
+        answer = self._ask(["sacct", *self._cluster_flag(), *flags], asked) or ""
+        return [job for job in parse_granted(answer) if job.began_s >= since_s]
 
     def exclude(self, job: MarkedJob, nodes: Sequence[str]) -> None:
         """Let a queued job exclude these nodes and no others. Raises SchedulerError, as `confirm`.

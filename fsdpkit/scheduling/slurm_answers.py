@@ -90,6 +90,12 @@ class SlurmAnswers:
         """All that Slurm lists."""
         return self._once("node", self._show("node"), lambda s: (*parse_nodes(s),))
 
+    def away(self) -> dict[str, str]:
+        """Nodes that somebody drained or set down, by name: the state, and the reason given."""
+        argv = ["sinfo", *self._which, "-h", "-R", "-N", "-o", "%N|%T|%E"]
+        rows = (line.split("|", 2) for line in self._once("away", argv, list))
+        return {row[0].strip(): f"{row[1].strip()}: {row[2].strip()}" for row in rows if row[2:]}
+
     def qos(self) -> dict[str, LiveQos]:
         """By name."""
         argv = ["sacctmgr", "-nP", "show", "qos", f"format={QOS_FORMAT}"]

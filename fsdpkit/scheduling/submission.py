@@ -37,7 +37,6 @@ from fsdpkit.scheduling.fitting import fit
 from fsdpkit.scheduling.handing_over import (
     call_scheduler,
     refuse_before_queueing,
-    tell_centre,
     write_job,
 )
 from fsdpkit.scheduling.job_checks import (
@@ -48,6 +47,7 @@ from fsdpkit.scheduling.job_checks import (
     training_of,
 )
 from fsdpkit.scheduling.run_dir import make_run_dir, name_run_dir
+from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.wanted import Wanted
 
 # What talks to a scheduler is imported where it is used: a dry run does not.

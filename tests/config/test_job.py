@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from fsdpkit.config.job_loading import LoadedJob, load_job, reload_job
+from fsdpkit.config.site import load_site
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import ConfigError, UsageError
 
@@ -111,7 +112,7 @@ def test_what_is_no_array_is_refused(text: str) -> None:
         parse_array(text)
 
 
-OPENS = "[audit]\nshare = true\n[files]\ngroup = true\n"
+OPENS = "[audit]\nshare = true\nfolder = '/p'\n[files]\ngroup = true\n"
 CENTRES_JOB = (
     'schema = "fsdpkit.job/1"\nname = "theirs"\nentry = "train.py"\n'
     '[resources]\nnodes = 2\ngpus = 4\ntime = "01:00:00"\n'
@@ -141,15 +142,18 @@ def test_who_sees_a_run_is_not_a_centres_to_say(
         monkeypatch.setenv("FSDPKIT_SITE_PATH", str(tmp_path / "centre-link"))
         job = str(tmp_path / "mine.toml")
     loaded = load_job(job)
-    assert not loaded.is_shared
+    profile = load_site("local").profile
+    assert loaded.shared_by(profile) is None
+    assert loaded.record_folder is None
     assert not loaded.opens_to_group
     assert loaded.on_disk.room_gb == (None if where == "defaults" else 5)
     assert [text.partition(" ")[0] for text in loaded.layered.warnings] == [
         "audit.share",
+        "audit.folder",
         "files.group",
     ]
     asked = load_job(job, sets=["audit.share=true", "files.group=true"])
-    assert asked.is_shared
+    assert asked.shared_by(profile) == "job: audit.share"
     assert asked.opens_to_group
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,7 +13,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ class Place:
 
     root: Path
     users: dict[str, User]
+    site_end: str = ""
 
     def run(self, who: str, *words: str | Path, **env: str) -> Completed:
         unshare = ("unshare", "--mount", "--propagation", "slave", "/bin/sh")
@@ -59,7 +61,7 @@ class Place:
 
     def publish(self, title: str = "One") -> Completed:
         source = self.users["ada"].home / "cluster.toml"
-        source.write_text(SITE.format(title=title))
+        source.write_text(SITE.format(title=title) + self.site_end)
         self.own("ada", source, 0o644)
         done = self.fsdpkit("ada", "publish", source, "--to", self.centre, "--key", self.key)
         assert done.returncode == 0, done.stderr
@@ -166,7 +168,7 @@ def test_a_home_that_cannot_be_written_is_no_reason_to_refuse(place: Place) -> N
 # ---- Audit
 
 
-def _shared_run(place: Place, who: str, text: str = "[audit]\nshare = true\n") -> None:
+def _shared_run(place: Place, who: str, text: str = "[audit]\nshare = true\n") -> Completed:
     home = place.users[who].home
     for name, content in (("own.toml", JOB.format(template="torchrun") + text), ("train.py", "")):
         (home / name).write_text(content)
@@ -178,16 +180,14 @@ def _shared_run(place: Place, who: str, text: str = "[audit]\nshare = true\n") -
     path = f"{bin_dir}:{Path(sys.executable).parent}:/usr/bin:/bin"
     done = place.fsdpkit(who, "submit", "own.toml", "--cluster", "cluster", PATH=path)
     assert done.returncode == 0, done.stderr
+    return done
 
 
-def _audit(place: Place) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
+def _audit(place: Place) -> tuple[tuple[int, int], dict[str, int]]:
     done = place.fsdpkit("ada", "audit", place.centre, "--json")
     assert done.returncode == 0, done.stderr
     answer = checked(done.stdout)
-    rows = [
-        (x["name"], x["version"], x["standing"], x["runs"], x["users"]) for x in answer["lines"]
-    ]
-    return rows, answer["left_out"]
+    return (answer["runs"], answer["users"]), answer["left_out"]
 
 
 def test_the_audit_counts_who_shares_and_knows_nothing_of_anybody_else(place: Place) -> None:
@@ -199,19 +199,35 @@ def test_the_audit_counts_who_shares_and_knows_nothing_of_anybody_else(place: Pl
     _shared_run(place, "sam", "[files]\ngroup = true\n")
     _shared_run(place, "sam", "[files]\ngroup = true\n[audit]\nshare = false\n")
     _shared_run(place, "kim", "")
-    rows, left_out = _audit(place)
-    version = rows[1][1]
-    assert rows == [
-        ("cluster", "1", "published", 2, 1),
-        ("torchrun", version, "not of this centre", 2, 1),
-    ]
-    assert left_out == {}
+    assert _audit(place) == ((2, 1), {})
     # Nobody but the centre sees who shares.
     assert place.run("eve", "ls", drop).returncode != 0
     names = [path.name for path in drop.iterdir()]
     assert all(name.startswith(f"{place.users['sam'].id}-mine-") for name in names)
     for path in drop.iterdir():
         assert str(place.users["sam"].home) not in path.read_text()
+    # She herself sees all of it, also once her run is gone.
+    shutil.rmtree(place.users["sam"].home / "runs")
+    told = checked(place.fsdpkit("sam", "audit", "--mine", "--json").stdout)["records"]
+    assert {name: json.dumps(one) for name, one in told.items()} == {
+        str(path): json.dumps(json.loads(path.read_text())) for path in drop.iterdir()
+    }
+    assert checked(place.fsdpkit("eve", "audit", "--mine", "--json").stdout)["records"] == {}
+
+
+def test_a_centres_profile_switches_records_on_and_each_user_may_switch_them_off(
+    place: Place,
+) -> None:
+    place.site_end = '[audit]\nshare = true\nreaders = "the support team"\n'
+    place.publish()
+    drop = place.centre / "audit"
+    drop.mkdir()
+    place.own("ada", drop, 0o1733)
+    told = [_shared_run(place, "sam", text) for text in ("", "", "[audit]\nshare = false\n")]
+    assert ["support team" in done.stderr for done in told] == [True, False, False]
+    assert _audit(place) == ((2, 1), {})
+    script = next(place.users["sam"].home.glob("runs/*/job.sbatch")).read_text()
+    assert "support team can read a record" in script
 
 
 def test_what_others_put_beside_the_records_counts_for_no_more_than_their_own_line(
@@ -224,6 +240,13 @@ def test_what_others_put_beside_the_records_counts_for_no_more_than_their_own_li
     _shared_run(place, "sam")
     before, _ = _audit(place)
     sam, eve = place.users["sam"].id, place.users["eve"].id
+    used_s = {"training": 60.0}
+    account = {"attempt": 0, "began_s": time.time() - 60, "ended_s": time.time(), "nodes": 1}
+    account |= {"gpus": 8, "gpu": "\x1b[2JH100", "used_s": used_s}
+    ends = [
+        {"attempt": n, "action": "requeue", "cause": "crash", "at_s": time.time(), "account": one}
+        for n, one in enumerate([account, {**account, "used_s": {"training": 1e9}}])
+    ]
     lie = {
         "schema": "fsdpkit.shared-run/1",
         "run": "r-1",
@@ -232,7 +255,7 @@ def test_what_others_put_beside_the_records_counts_for_no_more_than_their_own_li
         "ranks_per_node": 1,
         "fsdpkit": "1",
         "used": [{"kind": "site", "name": "cluster", "version": "1", "sha256": "0" * 64}],
-        "ends": [{"action": "end", "cause": "crash", "at_s": 1.0}] * 20,
+        "ends": ends,
     }
     nasty = {**lie, "run": "r-2", "used": [{"kind": "site", "name": "\x1b[2Jx"}]}
     later = {**lie, "run": "r-3", "submitted_s": time.time() + 1e7}
@@ -242,6 +265,8 @@ def test_what_others_put_beside_the_records_counts_for_no_more_than_their_own_li
         f"{eve}-r-2.json": json.dumps(nasty),
         f"{eve}-r-3.json": json.dumps(later),
         f"{eve}-deep.json": "[" * 15_000,
+        f"{eve}-nan.json": json.dumps({**lie, "run": "nan", "submitted_s": math.nan}),
+        f"{eve}-vast.json": json.dumps({**lie, "run": "vast"}).replace("60.0", "1e999"),
         f"{eve}-none.json": "",
         f"{eve}-text.json": "\xff\x00",
         "a\x1b[2Jb\n.json": "{}",
@@ -261,15 +286,15 @@ def test_what_others_put_beside_the_records_counts_for_no_more_than_their_own_li
     ]
     for words in made:
         place.run("eve", *words)
-    rows, left_out = _audit(place)
-    # Her one believable record is a line of its own: its checksum is none that was published.
-    lied = [("cluster", "1", "not as published", 1, 1)]
-    assert sorted(rows) == sorted(before + lied)
-    assert sum(left_out.values()) >= 11
-    done = place.fsdpkit("ada", "audit", place.centre)
+    (runs, users), left_out = _audit(place)
+    # Her one believable record counts as one run of one user, and its hours are nobody's.
+    assert (runs, users) == (before[0] + 1, before[1] + 1)
+    assert left_out["account uses are not what was granted"] == 1
+    assert sum(left_out.values()) >= 12
+    done = place.fsdpkit("ada", "audit", place.centre, "--by", "gpu,site")
     assert done.returncode == 0
     assert "\x1b" not in done.stdout + done.stderr
-    assert "crash 20" in done.stdout
+    assert "cluster 1, not as published" in done.stdout
 
 
 def test_a_flood_of_one_user_does_not_crowd_others_out(place: Place) -> None:
@@ -287,8 +312,8 @@ def test_a_flood_of_one_user_does_not_crowd_others_out(place: Place) -> None:
         "    os.close(os.open(f'{sys.argv[1]}/{n}.json', os.O_CREAT | os.O_WRONLY, 0o644))\n"
     )
     assert place.run("eve", sys.executable, "-c", program, drop).returncode == 0
-    rows, left_out = _audit(place)
-    assert rows == before
+    counts, left_out = _audit(place)
+    assert counts == before
     assert left_out == {
         "no record": MOST_OF_ONE,
         f"one of more than {MOST_OF_ONE} of one user": 500,

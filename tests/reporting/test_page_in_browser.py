@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 
 from benchmarks.operate_parts.report import synthetic
+from fsdpkit.reporting import spent_shown
 from fsdpkit.reporting.report.page import page
+from fsdpkit.reporting.spent import Gathered, OtherJobs
+from fsdpkit.runs.tally import tallies
 from fsdpkit.scheduling.run import Run
 from tests.reporting.made_run import (
     T0,
@@ -61,6 +64,12 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }.items():
         written[name] = work / f"{name}.html"
         written[name].write_text(page(run), encoding="utf-8")
+    written["usage"] = work / "usage.html"
+    gathered = Gathered(now_s=T0 + 1e6)
+    tables = tallies([*gathered.below(work)], [["week"], ["run", "gpu"], []])
+    others = [OtherJobs({"week": "2026-W38"}, 12.0, 3, False)]
+    text = spent_shown.page("Used", T0, ["run", "gpu"], tables, others, ["a note"])
+    written["usage"].write_text(text, encoding="utf-8")
     return written
 
 
@@ -112,7 +121,7 @@ def show(browser: Any, reports: dict[str, Path]) -> Iterator[Any]:
         context.close()
 
 
-PAGES = pytest.mark.parametrize("name", ["long", "failed", "array", "exploded"])
+PAGES = pytest.mark.parametrize("name", ["long", "failed", "array", "exploded", "usage"])
 
 
 def test_the_words_of_a_table_stay_words_on_a_phone(show: Any) -> None:

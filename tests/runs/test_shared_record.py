@@ -1,45 +1,78 @@
-"""What a run that is shared tells its centre, from submission to its last end."""
+"""What a run that is shared tells its centre and its project, from submission to its last end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fsdpkit.publishing.audit import audit
+from fsdpkit.runs.account import Account
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.record import now_s
-from fsdpkit.runs.shared_record import AttemptEnd, SharedRecord, Used, add_end, share
+from fsdpkit.runs.record import RunRecord, now_s
+from fsdpkit.runs.shared_record import AttemptEnd, Folder, SharedRecord, Used, add_end, share
+from fsdpkit.scheduling.sharing import tell_ends
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunPaths:
-    (tmp_path / "centre" / "audit").mkdir(parents=True)
     paths = RunPaths(tmp_path / "run-1")
     paths.dir.mkdir()
     used = [Used(kind="template", name="small", version="1.0.0")]
     record = SharedRecord(
-        run="run-1", submitted_s=now_s(), nodes=1, ranks_per_node=1, fsdpkit="1", used=used
+        run="run-1",
+        submitted_s=now_s(),
+        nodes=1,
+        ranks_per_node=1,
+        project="pas1",
+        fsdpkit="1",
+        used=used,
     )
-    share(paths, record, [tmp_path / "centre" / "audit"])
+    folders = [tmp_path / "centre" / "audit", tmp_path / "project"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    share(paths, record, [Folder(path=str(one), project=one.name == "project") for one in folders])
     return paths
 
 
-def end(cause: str, action: str = "end") -> AttemptEnd:
-    return AttemptEnd(action="requeue" if action == "requeue" else "end", cause=cause, at_s=now_s())
+def end(cause: str, attempt: int = 0, action: str = "end") -> AttemptEnd:
+    kind = "requeue" if action == "requeue" else "end"
+    return AttemptEnd(attempt=attempt, action=kind, cause=cause, at_s=now_s())
 
 
-def counts(run: RunPaths) -> tuple[int, int, int, int, dict[str, int]]:
-    (line,) = audit(run.dir.parent / "centre", weeks=1).lines
-    return line.runs, line.done, line.failed, line.unknown, dict(line.causes)
+def account(attempt: int = 0, seconds: float = 3600.0) -> Account:
+    began_s = now_s() - seconds
+    used_s = {"training": seconds}
+    return Account(  # type: ignore[misc]
+        attempt=attempt, began_s=began_s, ended_s=began_s + seconds, nodes=1, gpus=2, used_s=used_s
+    )
 
 
-def test_a_run_is_counted_once_with_the_causes_of_all_its_ends(run: RunPaths) -> None:
-    assert counts(run) == (1, 0, 0, 1, {})
-    add_end(run, None, end("node-failure", "requeue"))
-    assert counts(run) == (1, 0, 0, 1, {"node-failure": 1})
+def records(run: RunPaths, folder: str = "centre/audit") -> list[SharedRecord]:
+    files = sorted((run.dir.parent / folder).iterdir())
+    return [msgspec.json.decode(file.read_bytes(), type=SharedRecord) for file in files]
+
+
+def ends(run: RunPaths) -> list[tuple[int, str, str, bool]]:
+    (record,) = records(run)
+    return [(one.attempt, one.action, one.cause, one.account is not None) for one in record.ends]
+
+
+def test_a_run_is_counted_once_with_what_each_attempt_used(run: RunPaths) -> None:
+    add_end(run, None, end("node-failure", 0, "requeue"), [account(0)])
+    add_end(run, None, end("done", 1), [account(0), account(1)])
+    found = audit(run.dir.parent / "centre", weeks=2)
+    assert (found.runs, found.without_end, len(found.users)) == (1, 0, 1)
+    (row,) = found.rows(())
+    assert (row.runs, row.attempts, round(row.hours, 6)) == (1, 2, 4.0)
+    assert row.ends == {"node-failure": 1, "done": 1}
+
+
+def test_what_is_charged_is_said_only_in_the_projects_own_folder(run: RunPaths) -> None:
     add_end(run, None, end("done"))
-    assert counts(run) == (1, 1, 0, 0, {"node-failure": 1})
+    assert [one.project for one in records(run)] == [None]
+    assert [one.project for one in records(run, "project")] == ["pas1"]
 
 
 def test_an_end_never_fails_for_what_cannot_be_told(run: RunPaths, tmp_path: Path) -> None:
@@ -48,4 +81,98 @@ def test_an_end_never_fails_for_what_cannot_be_told(run: RunPaths, tmp_path: Pat
         add_end(run, None, end("crash"))
     run.shared_record.unlink()
     add_end(run, None, end("crash"))
-    assert counts(run) == (1, 0, 0, 1, {})
+    assert ends(run) == []
+
+
+def test_who_no_longer_shares_tells_nothing_more(run: RunPaths) -> None:
+    (record,) = records(run)
+    share(run, record, [])
+    add_end(run, None, end("crash"))
+    assert ends(run) == []
+
+
+def test_a_record_stays_small_however_often_a_job_is_queued_again(run: RunPaths) -> None:
+    nodes = [f"node{n}" for n in range(99)]
+    for attempt in range(99):
+        one = msgspec.structs.replace(end("node-failure", attempt, "requeue"), nodes=nodes)
+        add_end(run, None, one, [account(attempt)])
+    assert [one[0] for one in ends(run)] == [*range(59, 99)]
+    assert audit(run.dir.parent / "centre", weeks=2).left_out == {}
+
+
+# ---- Ends that nobody was left to write
+
+
+def record_of(run: RunPaths, ended: dict[str, str] | None) -> RunRecord:
+    states = {
+        job_id: {"state": state, "source": "sacct", "exit_code": 0, "end_s": now_s()}
+        for job_id, state in (ended or {}).items()
+    }
+    return RunRecord(
+        id="run-1",
+        state="submitted",
+        created_s=now_s() - 60,
+        name="run",
+        site="local",
+        kind="slurm",
+        job_id="7",
+        nodes=1,
+        ranks_per_node=1,
+        array=[0, 1] if ended and "7_0" in ended else None,
+        submitted_s=now_s() - 60,
+        ended=states or None,
+        work_dir="/",
+        version="1",
+        template="small 1.0.0",
+        digests={},
+    )
+
+
+def look(run: RunPaths, ended: dict[str, str]) -> None:
+    now = record_of(run, ended)
+    tell_ends(run, msgspec.structs.replace(now, ended=None), now)
+
+
+def attempt_of(run: RunPaths, number: int, task: int | None = None) -> None:
+    run.task(task).attempt(number).dir.mkdir(parents=True)
+
+
+def test_the_owners_next_look_writes_the_end_that_slurm_left(run: RunPaths) -> None:
+    attempt_of(run, 0)
+    look(run, {"7": "TIMEOUT"})
+    look(run, {"7": "TIMEOUT"})
+    assert [one[:3] for one in ends(run)] == [(0, "end", "time-limit")]
+
+
+def test_it_leaves_an_end_that_the_job_wrote(run: RunPaths) -> None:
+    attempt_of(run, 0)
+    add_end(run, None, end("crash"), [account()])
+    look(run, {"7": "FAILED"})
+    assert ends(run) == [(0, "end", "crash", True)]
+
+
+def test_a_job_cancelled_after_it_was_queued_again_has_ended(run: RunPaths) -> None:
+    attempt_of(run, 0)
+    add_end(run, None, end("preemption", 0, "requeue"), [account()])
+    look(run, {"7": "CANCELLED"})
+    assert ends(run) == [(0, "requeue", "preemption", True), (1, "end", "cancelled", False)]
+    assert audit(run.dir.parent / "centre", weeks=2).without_end == 0
+
+
+def test_attempts_that_slurm_queued_again_by_itself_are_filled_in(run: RunPaths) -> None:
+    for number in range(3):
+        attempt_of(run, number)
+    look(run, {"7": "NODE_FAIL"})
+    assert [(n, action, cause) for n, action, cause, _ in ends(run)] == [
+        (0, "requeue", "killed"),
+        (1, "requeue", "killed"),
+        (2, "end", "node-failure"),
+    ]
+
+
+def test_each_task_of_an_array_gets_its_own(run: RunPaths) -> None:
+    attempt_of(run, 0, task=0)
+    attempt_of(run, 0, task=1)
+    look(run, {"7_0": "CANCELLED", "7_1": "OUT_OF_MEMORY"})
+    told = {one.task: [e.cause for e in one.ends] for one in records(run)}
+    assert told == {None: [], 0: ["cancelled"], 1: ["out-of-memory"]}

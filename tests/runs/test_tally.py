@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fsdpkit.runs.account import Account, Measured
-from fsdpkit.runs.tally import WEEK_S, Spent, tally, week_of, weeks_since, wrong_in
+from fsdpkit.runs.tally import Spent, tally, week_of, weeks_since, wrong_in
 
 NOON_S, HOUR_S = 1_795_651_200.0, 3600.0
 SAMPLED = Measured(gpu_s=8 * HOUR_S, busy_s=6 * HOUR_S, active_s=4 * HOUR_S, energy_j=7.2e6)
@@ -82,16 +82,16 @@ def test_rows_go_by_the_words_asked_for_and_add_up_in_any_order() -> None:
     assert row.by == {"gpu": None, "name": None}
 
 
-def test_a_run_on_a_hold_that_is_not_known_counts_by_itself() -> None:
+def test_a_hold_and_the_runs_on_it_count_in_full_where_the_others_are_not_known() -> None:
     assert [row.hours for row in tally([HELD[0], HELD[2]], by=())] == [8]
-    (row,) = tally([HELD[1]], by=())
-    assert (row.hours, row.busy_share) == (20, 0.75)
+    (row,) = tally([HELD[1], spent("on-4", 1, 3, {"training": 3}, on="hold-3", user=2)], by=())
+    assert (row.hours, row.used["idle"]) == (20 + 6, 20)
 
 
 def test_weeks_begin_on_monday() -> None:
     assert week_of(NOON_S) == week_of(weeks_since(1, NOON_S)) == "2026-W48"
     assert week_of(weeks_since(1, NOON_S) - 1) == week_of(weeks_since(2, NOON_S)) == "2026-W47"
-    assert weeks_since(1, NOON_S) > NOON_S - WEEK_S
+    assert weeks_since(1, NOON_S) > NOON_S - 7 * 86400
 
 
 @pytest.mark.parametrize(

@@ -240,12 +240,10 @@ def a_job_that_fails_is_counted_and_who_does_not_share_is_not(hour: Hour) -> Non
 
 
 def the_audit_counts_who_shares_and_nobody_else(hour: Hour) -> None:
-    told = checked(hour.good("audit", hour.centre, "--json").out)
+    told = checked(hour.good("audit", hour.centre, "--by", "version,site", "--json").out)
     assert told["left_out"] == {}
-    lines = {(one["kind"], one["name"], one["version"]): one for one in told["lines"]}
-    counts = ("runs", "users", "done", "failed", "unknown", "standing")
-    assert {key: tuple(one[name] for name in counts) for key, one in lines.items()} == {
-        ("template", "ours", "1.0.0"): (2, 1, 1, 1, 0, "published"),
-        ("site", "testbed", "1"): (2, 1, 1, 1, 0, "published"),
-    }
-    assert lines["template", "ours", "1.0.0"]["causes"] == {"crash": 1}
+    assert (told["runs"], told["users"], told["without_end"]) == (2, 1, 0)
+    (row,) = told["rows"]
+    assert (row["by"]["version"], row["by"]["site"]) == ("ours 1.0.0", "testbed 1")
+    assert (row["attempts"], row["ends"]) == (2, {"done": 1, "crash": 1})
+    assert sum(row["used"].values()) == pytest.approx(row["hours"])

@@ -1,0 +1,98 @@
+"""What an audit counted as a file for the textfile collector of Prometheus' node exporter.
+
+Valid as OpenMetrics and as Prometheus' older text format, which that collector reads: gauges only,
+for they are of a period that moves on, without timestamps of their own. What is not known has no
+sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from fsdpkit.publishing.audit import FailingNode, RunAudit
+from fsdpkit.runs.tally import Row
+
+_MOST_ROWS = 200
+"""Of a family, those with the most users first: no single user can crowd others out."""
+Sample = tuple[Mapping[str, str | None], float | None]
+"""Labels and value."""
+
+
+def metrics_text(found: RunAudit, nodes: Sequence[FailingNode]) -> str:
+    """The whole file. Labels are partition, gpu, and where it says so one more."""
+    lines = []
+    for name, help_, samples in _families(found, nodes):
+        known = [(labels, value) for labels, value in samples if value is not None]
+        if known:
+            lines += [f"# HELP {name} {help_}", f"# TYPE {name} gauge"]
+            lines += [f"{name}{_labels(labels)} {value!r}" for labels, value in known]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _families(
+    found: RunAudit, nodes: Sequence[FailingNode]
+) -> Iterator[tuple[str, str, Iterable[Sample]]]:
+    rows = sorted(found.rows(("partition", "gpu")), key=lambda row: (-row.users, -row.hours))
+    rows = rows[:_MOST_ROWS]
+    start = "fsdpkit_audit"
+    yield f"{start}_made_timestamp_seconds", "When this was counted.", [({}, found.now_s)]
+    yield f"{start}_since_timestamp_seconds", "Since when.", [({}, found.since_s)]
+    yield f"{start}_runs", "Runs that left a record.", [({}, found.runs)]
+    yield f"{start}_runs_without_end", "Of them, those without an end.", [({}, found.without_end)]
+    yield f"{start}_users", "Users with such runs.", [({}, len(found.users))]
+    for unit in ("gpu", "node"):
+        of_unit = [row for row in rows if row.unit == f"{'GPU' if unit == 'gpu' else unit}-hours"]
+        what = "GPU-seconds" if unit == "gpu" else "node-seconds of runs without a GPU"
+        yield f"{start}_{unit}_seconds", f"Granted {what}, by use.", _split(of_unit, "used", "use")
+        yield (
+            f"{start}_wasted_{unit}_seconds",
+            f"Of the granted {what} those lost, by cause.",
+            _split(of_unit, "wasted", "cause"),
+        )
+    for name, help_, value in (
+        ("gpu_busy_ratio", "Share of the sampled GPU time in which a kernel ran.", "busy_share"),
+        ("gpu_active_ratio", "The same by multiprocessors that worked.", "active_share"),
+        ("gpu_measured_ratio", "Share of the granted time that was sampled.", "measured_share"),
+    ):
+        shares = [(_of(row), getattr(row, value)) for row in rows if row.unit == "GPU-hours"]
+        yield f"{start}_{name}", help_, shares
+    energy = [(_of(row), row.gpu_kwh and row.gpu_kwh * 3.6e6) for row in rows]
+    yield f"{start}_gpu_energy_joules", "By the GPUs' own counters.", energy
+    ended = [
+        ({**_of(row), "unit": row.unit, "cause": cause}, float(count))
+        for row in rows
+        for cause, count in [*row.ends.items()][:_MOST_ROWS]
+    ]
+    yield f"{start}_attempts_ended", "Attempts by how they ended.", ended
+    waits: list[Sample] = []
+    for wait in found.waits:
+        at = {"partition": wait.partition}
+        waits += [({**at, "quantile": "0.5"}, wait.median_s)]
+        waits += [({**at, "quantile": "0.9"}, wait.most_s)]
+    yield f"{start}_queue_wait_seconds", "How long attempts waited, holds included.", waits
+    failed: list[Sample] = [({"node": one.node}, one.failures) for one in nodes]
+    yield f"{start}_node_failures", "Attempts that the node ended.", failed
+    left_out: list[Sample] = [({"reason": why}, n) for why, n in found.left_out.items()]
+    yield f"{start}_left_out", "Records and accounts that do not count.", left_out
+
+
+def _split(rows: Sequence[Row], field: str, label: str) -> list[Sample]:
+    return [
+        ({**_of(row), label: name}, hours * 3600)
+        for row in rows
+        for name, hours in getattr(row, field).items()
+    ]
+
+
+def _of(row: Row) -> dict[str, str | None]:
+    return {"partition": row.by["partition"], "gpu": row.by["gpu"]}
+
+
+def _labels(labels: Mapping[str, str | None]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(text or "")}"' for name, text in labels.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,128 @@
+"""What runs used, in words for a terminal, and as one self-contained HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fsdpkit import __version__
+from fsdpkit.listing import first_of
+from fsdpkit.reporting.followed import FollowedAttempt
+from fsdpkit.reporting.spent import OtherJobs
+from fsdpkit.reporting.words import duration, moment, number, zone_name
+from fsdpkit.runs.account import USES
+from fsdpkit.runs.tally import Row
+
+_MOST_ROWS = 1000
+HEADS = ("RUNS", "HOURS", "OF", "COMPUTING", "BUSY", "ACTIVE", "WASTED", "KWH", "QUEUED")
+
+
+def cells(row: Row) -> list[str]:
+    """Below HEADS."""
+    kwh = [one for one in (row.gpu_kwh, row.host_kwh) if one is not None]
+    queued_s = row.queued_median_s
+    return [
+        *(f"{row.runs:,}", number(row.hours), row.unit, _share(row.computing_share)),
+        *(_share(row.busy_share), _share(row.active_share)),
+        _share(sum(row.wasted.values()) / row.hours if row.hours else None),
+        number(sum(kwh)) if kwh else "-",
+        "-" if queued_s is None else duration(queued_s),
+    ]
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def sentences(row: Row) -> list[str]:
+    """All that is known of many attempts, most of all of how to waste less."""
+    said = [f"{number(row.hours)} {row.unit} granted to {_count(row.runs, 'run')}"]
+    said[0] += f" of {row.users} users" if row.users > 1 else ""
+    said[0] += f" in {_count(row.attempts, 'attempt')}" if row.attempts > row.runs else ""
+    parts = [(USES[use][0], hours) for use, hours in row.used.items()]
+    said.append(", ".join(f"{name} {_share(hours / row.hours)}" for name, hours in parts))
+    if row.busy_share is not None:
+        active = f", their multiprocessors {_share(row.active_share)}" if row.active_share else ""
+        sampled = f"in the {_share(row.measured_share)} of these hours that were sampled"
+        said.append(f"GPUs busy {_share(row.busy_share)}{active}, {sampled}")
+    elif row.unit == "GPU-hours":
+        said.append("no sample says how busy the GPUs were")
+    if row.wasted:
+        wasted = (f"{number(hours)} {WASTES[waste]}" for waste, hours in row.wasted.items())
+        said.append(f"wasted, in {row.unit}: {', '.join(wasted)}")
+    if row.ends:
+        said.append(f"attempts ended: {first_of((f'{c} {n:,}' for c, n in row.ends.items()), 8)}")
+    if row.asked_used_hours:
+        asked = row.asked_hours / row.asked_used_hours
+        said.append(f"time limits were {number(asked, 2)} times what was used of them")
+    for name, kwh in (("GPUs", row.gpu_kwh), ("processors and memory", row.host_kwh)):
+        if kwh is not None:
+            said.append(f"{number(kwh)} kWh, by counters of {name}")
+    if row.queued_median_s is not None and row.queued_most_s is not None:
+        median, most = duration(row.queued_median_s), duration(row.queued_most_s)
+        said.append(f"waited in the queue: half of them {median} or less, at most {most}")
+    return [one for one in said if one]
+
+
+WASTES = {
+    "failed_at_start": "failed within an hour, without a step",
+    "after_failures": "lost, or repeated, after failures",
+    "idle": "idle",
+}
+
+
+def _count(many: int, what: str) -> str:
+    return f"{many:,} {what}{'s' * (many != 1)}"
+
+
+def others_in_words(one: OtherJobs) -> str:
+    what = "of fsdpkit, whose run is not here" if one.of_fsdpkit else "that are no run of fsdpkit"
+    under = ", ".join(f"{name} {word}" for name, word in one.by.items() if word is not None)
+    hours = f"{number(one.gpu_hours)} GPU-hours of {_count(one.starts, 'job')}"
+    return f"{under + ': ' if under else ''}{hours} {what}"
+
+
+def page(
+    title: str,
+    now_s: float,
+    by: Sequence[str],
+    tables: Sequence[Sequence[Row]],
+    others: Sequence[OtherJobs],
+    notes: Sequence[str],
+) -> str:
+    """tables: by week, by `by`, and of all together."""
+    from fsdpkit.reporting.report.page import rendered
+    from fsdpkit.reporting.report.plots import shares
+
+    def bar(place: int, row: Row) -> Any:
+        parts = [(USES[u][0], row.used[u] / row.hours, f"use-{u}") for u in USES if u in row.used]
+        return shares(f"uses-{place}", f"What became of {number(row.hours)} {row.unit}", parts)
+
+    weeks, rows, total = tables
+    context: Mapping[str, Any] = {
+        "title": title,
+        "total": [(row, sentences(row)) for row in total],
+        "weeks": [(row, bar(place, row)) for place, row in enumerate(weeks)],
+        "uses": [(use, *words) for use, words in USES.items() if any(use in t.used for t in total)],
+        "heads": [*(name.upper() for name in by), *HEADS],
+        "rows": [[*(w or "-" for w in one.by.values()), *cells(one)] for one in rows[:_MOST_ROWS]],
+        "more": max(0, len(rows) - _MOST_ROWS),
+        "others": [others_in_words(one) for one in others],
+        "notes": notes,
+        "number": number,
+        "now": f"{moment(now_s)} {zone_name(now_s)}",
+        "version": __version__,
+    }
+    return rendered("usage.html.j2", context)
+
+
+def figure_lines(one: FollowedAttempt) -> Iterator[str]:
+    """Where the figures of an attempt come from."""
+    task = "" if one.task is None else f", task {one.task}"
+    yield f"{one.run}{task}, attempt {one.attempt}"
+    for figure in one.figures:
+        value = f"{number(figure.value)} {figure.unit}"
+        yield f"{figure.name}: {value}: {figure.how} ({', '.join(figure.files)})"
+    for line in one.lines:
+        values = ", ".join(f"{name} {value}" for name, value in line.values.items())
+        yield f"{line.file}:{line.line}, {moment(line.time_s)}: {values}"

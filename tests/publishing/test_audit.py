@@ -1,0 +1,168 @@
+"""What an administrator reads of many runs: counted, compared and exported."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fsdpkit.publishing.audit import Failed, RunAudit, attempts, audit
+from fsdpkit.runs.account import Account, Measured
+from fsdpkit.runs.record import now_s
+from fsdpkit.runs.shared_record import AttemptEnd, SharedRecord, Used
+from fsdpkit.runs.tally import weeks_since
+from tests.conftest import Completed
+
+Fsdpkit = Callable[..., Completed]
+NOW = now_s()
+DAY = 86400.0
+
+
+def record_of(number: int, cause: str = "done", days: float = 1, **about: object) -> SharedRecord:
+    """A run of one GPU-hour on one node, that long ago."""
+    ended_s = NOW - days * DAY
+    account = Account(
+        attempt=0,
+        began_s=ended_s - 3600,
+        ended_s=ended_s,
+        nodes=1,
+        gpus=1,
+        used_s={"training": 3000, "startup": 600},
+        gpu="NVIDIA H100",
+        measured=Measured(gpu_s=3600, busy_s=1800, energy_j=1e6, nodes=1),
+        asked_s=7200,
+        queued_s=60.0 * number,
+    )
+    end = AttemptEnd(
+        attempt=0, action="end", cause=cause, at_s=ended_s, account=account, nodes=["node7"]
+    )
+    if cause == "done":
+        end = msgspec.structs.replace(end, nodes=[])
+    record = SharedRecord(
+        run=f"run-{number}",
+        submitted_s=ended_s - 7200,
+        nodes=1,
+        ranks_per_node=1,
+        partition="gpu",
+        fsdpkit="0.2",
+        used=[Used(kind="template", name="torchrun", version="1.0.0")],
+        ends=[end],
+    )
+    return msgspec.structs.replace(record, **about)
+
+
+def put(folder: Path, record: SharedRecord) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{os.geteuid()}-{record.run}.json"
+    path.write_bytes(msgspec.json.encode(record))
+    return path
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Path:
+    for number in range(9):
+        put(tmp_path / "centre" / "audit", record_of(number, "hang" if number < 3 else "done"))
+    put(tmp_path / "centre" / "audit", record_of(20, ends=[], submitted_s=NOW - 60))
+    return tmp_path / "centre"
+
+
+def test_the_table_the_page_and_json_say_the_same(
+    centre: Path, fsdpkit: Fsdpkit, tmp_path: Path
+) -> None:
+    told = json.loads(fsdpkit("audit", str(centre), "--weeks", "2", "--json").stdout)
+    (total,) = told["total"]
+    assert (told["runs"], told["without_end"]) == (10, 1)
+    assert (total["hours"], total["busy_share"], total["ends"]) == (9, 0.5, {"done": 6, "hang": 3})
+    (wait,) = told["waits"]
+    assert (wait["partition"], wait["median_s"], wait["most_s"]) == ("gpu", 240, 480)
+    (node,) = told["nodes"]
+    assert (node["node"], node["failures"], node["users"]) == ("node7", 3, 1)
+    shown = fsdpkit("audit", str(centre), "--weeks", "2").stdout
+    page = tmp_path / "page.html"
+    fsdpkit("audit", str(centre), "--weeks", "2", "--page", str(page))
+    for word in ("hang 3", "node7", "NVIDIA H100", "9.00 GPU"):
+        assert word in shown
+        assert word in page.read_text()
+
+
+def test_metrics_are_what_a_node_exporter_reads_whatever_a_record_says(
+    centre: Path, fsdpkit: Fsdpkit, tmp_path: Path
+) -> None:
+    gpu = 'a"b\\c\n\x1b[2J'
+    one = record_of(30)
+    (end,) = one.ends
+    assert end.account is not None
+    account = msgspec.structs.replace(end.account, gpu=gpu, measured=None)
+    odd = msgspec.structs.replace(one, ends=[msgspec.structs.replace(end, account=account)])
+    put(centre / "audit", odd)
+    assert fsdpkit("audit", str(centre), "--openmetrics", "x.txt").returncode != 0
+    file = tmp_path / "fsdpkit.prom"
+    fsdpkit("audit", str(centre), "--openmetrics", str(file))
+    text = file.read_text()
+    assert r'gpu="a\"b\\c??[2J"' in text
+    assert text.endswith("# EOF\n")
+    # What was not measured is absent: nothing is no value.
+    assert [line for line in text.splitlines() if "busy_ratio{" in line] == [
+        'fsdpkit_audit_gpu_busy_ratio{partition="gpu",gpu="NVIDIA H100"} 0.5'
+    ]
+
+
+def test_each_attempt_is_a_line_of_plain_values(centre: Path) -> None:
+    lines = [*attempts(audit(centre, weeks=2))]
+    assert len(lines) == 9
+    assert all(isinstance(value, str | int | float) for line in lines for value in line.values())
+    one = next(line for line in lines if line["run"] == "run-4")
+    assert (one["comment"], one["partition"], one["busy_s"]) == ("fsdpkit:run-4", "gpu", 1800)
+    assert "project" not in one
+
+
+def found_with(before: int, now: int, *, users: int = 5, ended: int = 200) -> RunAudit:
+    since_s = weeks_since(4, NOW)
+    middle_s = (since_s + NOW) / 2
+    early, late = middle_s - DAY, middle_s + DAY
+    failures = [Failed((n % users, f"a{n}", None), "hang", early, ()) for n in range(before)]
+    failures += [Failed((n % users, f"b{n}", None), "hang", late, ()) for n in range(now)]
+    return RunAudit(since_s, NOW, failures=failures, ended=[early, late] * (ended // 2))
+
+
+@pytest.mark.parametrize(
+    ("found", "grows"),
+    [
+        (found_with(3, 20), True),
+        (found_with(15, 20), False),
+        (found_with(0, 9), False),
+        (found_with(3, 20, users=2), False),
+    ],
+)
+def test_a_cause_grows_if_many_runs_of_many_users_say_so(found: RunAudit, grows: bool) -> None:
+    assert bool(found.growing) == grows
+
+
+def test_a_run_that_fails_again_and_again_counts_once_for_its_cause() -> None:
+    found = found_with(3, 20)
+    again = [one for one in found.failures if one.run[1] == "b0"] * 99
+    few = [one for one in found.failures if one.run[1] in ("b0", "b1", "b2")]
+    assert not replace(found, failures=few + again).growing
+
+
+def test_records_older_than_the_period_are_not_even_opened(centre: Path) -> None:
+    old = put(centre / "audit", record_of(40))
+    old.write_text("no record")
+    os.utime(old, (NOW - 60 * DAY, NOW - 60 * DAY))
+    assert audit(centre, weeks=2).left_out == {}
+
+
+def test_an_array_counts_by_its_tasks_and_before_they_end_as_one(centre: Path) -> None:
+    drop = centre / "audit"
+    put(drop, record_of(50, ends=[], tasks="0-2"))
+    assert audit(centre, weeks=2).runs == 11
+    for task in range(2):
+        one = record_of(50, task=task)
+        path = drop / f"{os.geteuid()}-run-50.{task}.json"
+        path.write_bytes(msgspec.json.encode(one))
+    assert audit(centre, weeks=2).runs == 12
