@@ -11,11 +11,12 @@ from msgspec import Meta
 
 from fsdpkit.config.fields import Text, doc
 
-Event = Literal["end", "failure", "requeue"]
+Event = Literal["end", "failure", "requeue", "idle"]
 
 
 class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`end`: the goal is reached. `failure`: over short of it. `requeue`: in the queue again."""
+    """`end`: the goal is reached. `failure`: over short of it. `requeue`: in the queue again.
+    `idle`: no GPU computes, once an attempt; the command alone hears of it."""
 
     mail: Annotated[
         # MailProg takes it as a word of its command line.
@@ -26,7 +27,7 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         list[Text],
         doc("Program and its arguments, started without a shell; it gets the event in variables."),
     ] = []
-    on: Annotated[list[Event], doc("Events: end, failure, requeue.", min_length=1)] = msgspec.field(
-        default_factory=lambda: ["end", "failure", "requeue"]
+    on: Annotated[list[Event], doc("end, failure, requeue, idle.", min_length=1)] = msgspec.field(
+        default_factory=lambda: ["end", "failure", "requeue", "idle"]
     )
     limit_s: Annotated[int, doc("Seconds after which the command is killed.", ge=1, le=600)] = 20

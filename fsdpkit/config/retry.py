@@ -61,6 +61,17 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             le=86400,
         ),
     ] = 600
+    on_idle_gpus: Annotated[
+        Literal["warn", "stop"],
+        doc(
+            "When no GPU has computed for idle_gpus_s; `stop` asks the run to save, then ends it, "
+            "unless its processes use a CPU or move data."
+        ),
+    ] = "warn"
+    idle_gpus_s: Annotated[
+        int,
+        doc("Seconds without work on any GPU that are reported; 0 never.", ge=0, le=86400),
+    ] = 1200
     lost_s: Annotated[
         int, doc("Seconds of silence after which a node counts as lost.", ge=5, le=3600)
     ] = 30

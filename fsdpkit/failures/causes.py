@@ -31,6 +31,7 @@ CAUSES: dict[str, Cause] = {
     cause.name: cause
     for cause in (
         memory.HOST_OUT_OF_MEMORY,
+        scheduler.IDLE,
         scheduler.PREEMPTION,
         scheduler.TIME_LIMIT,
         scheduler.CANCELLED,

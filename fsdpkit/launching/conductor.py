@@ -17,6 +17,7 @@ import msgspec
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeError, NodeLostError
+from fsdpkit.launching.idle_gpus import Training
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import pace_s, patience_s
 from fsdpkit.launching.message_log import MessageLog, Order, Said
@@ -71,6 +72,8 @@ class Conductor:
     """Whether this node's interface has a carrier."""
     ways: Ways | None = None
     """Of the ways between the nodes; None where there is only one node."""
+    idle: Callable[[], str] = str
+    """Why ranks are to be ended whose GPUs do nothing; empty: they are not."""
 
     over: bool = False
     _launch: int = -1
@@ -104,6 +107,11 @@ class Conductor:
         self._lost_s = patience_s(self.retry.lost_s, len(self.nodes))
 
     @property
+    def newest(self) -> Training:
+        """The newest launch; of no node, before the first."""
+        return Training(self._launch, self._training, self._began_s)
+
+    @property
     def others(self) -> int:
         """How many agents there are beside this one."""
         return len([n for n, count in enumerate(self._counts) if count and n not in self._gone]) - 1
@@ -121,6 +129,8 @@ class Conductor:
         else:
             self._look_for_stop(now)
             self._judge(now)
+            if not self.over and (why := self.idle()):
+                self._end(Trouble(cause="idle", status=ENDED_IN_TIME, message=why), "")
 
     def _forgive_own_absence(self, now: float) -> None:
         """Silence while we did not listen (suspended, a stalled disk) does not count."""

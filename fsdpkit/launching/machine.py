@@ -133,9 +133,11 @@ class ProcessWork:
     """What some processes have done since each began; less once one of them has ended."""
 
     cpu_s: float
+    """Of children that have ended and were waited for, too: compilers come and go."""
     moved_bytes: int
-    """Read and written through files and pipes, by whichever call (rchar and wchar, proc(5));
-    what went through a socket by send(2) and recv(2), as a wait for other ranks does, is not."""
+    """Read and written through files and pipes, by whichever call (rchar and wchar, proc(5)), and
+    from and to disks, also by mapped memory; what went through a socket by send(2) and recv(2), as
+    a wait for other ranks does, is not."""
     processes: int = 0
     """That could be inspected."""
 
@@ -148,11 +150,28 @@ def work_of(pid: int, *, itself: bool = True) -> ProcessWork:
         for process in [*([top] if itself else []), *top.children(recursive=True)]:
             with contextlib.suppress(psutil.Error, AttributeError):
                 times = process.cpu_times()
-                cpu_s += times.user + times.system
+                cpu_s += sum(times[:4])
                 moved = process.io_counters()
-                moved_bytes += moved.read_chars + moved.write_chars
+                moved_bytes += sum(moved[2:6])
                 processes += 1
     return ProcessWork(cpu_s, moved_bytes, processes)
+
+
+def is_held(pid: int) -> bool:
+    """Whether a thread below this process waits for a disk or a file server, however slow, or is in
+    a debugger's hands or stopped (states D, t and T, proc(5))."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for process in psutil.Process(pid).children(recursive=True):
+            for thread in HERE.proc.glob(f"{process.pid}/task/*/stat"):
+                if (_text(thread) or "").rpartition(")")[2].startswith((" D", " t", " T")):
+                    return True
+    return False
+
+
+def network_bytes() -> int:
+    """That went through this node's network interfaces, whoever's they were."""
+    counters = psutil.net_io_counters(pernic=True).items()
+    return sum(c.bytes_sent + c.bytes_recv for name, c in counters if name != "lo")
 
 
 class JobWork:

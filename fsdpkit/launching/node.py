@@ -31,12 +31,14 @@ from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.connection import LocalConnection, PeerConnection
 from fsdpkit.launching.head_port import HeadPort
 from fsdpkit.launching.heartbeats import RankHeartbeats, heartbeats
+from fsdpkit.launching.idle_gpus import IdleWatch
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import HeadLostError, Link, pace_s, patience_s
 from fsdpkit.launching.message_log import MessageLog, Order
 from fsdpkit.launching.no_collector import no_collector
 from fsdpkit.launching.node_failure import TrainingEnded, keep_room, own_failure, record_failure
 from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
+from fsdpkit.launching.notifying import tell_idle
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.reach import Interfaces, Ways, try_doors
 from fsdpkit.launching.sampling import PrintedSoFar, sampling
@@ -48,7 +50,7 @@ from fsdpkit.launching.waiting import why_superseded
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.failures import CHECK, HEAD_SILENT
 from fsdpkit.runs.job_file import table_of_job, unknown_keys
-from fsdpkit.runs.layout import AttemptPaths, TaskPaths
+from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 
 if TYPE_CHECKING:
     from fsdpkit.launching.ranks import Torchrun
@@ -200,6 +202,7 @@ def _linked_as_head(
             link.ticks.append(_strangers(head_port, record))
             ways = Ways(Interfaces.of(os.environ, torchrun.address))
             at_end.callback(ways.close)
+        run = RunPaths(Path(os.environ["FSDPKIT_RUN_DIR"]))
         conductor = Conductor(
             message_log,
             names,
@@ -213,6 +216,15 @@ def _linked_as_head(
             connected=connected,
             ways=ways,
         )
+        idle = IdleWatch(
+            retry,
+            run,
+            node.attempt,
+            lambda: conductor.newest,
+            lambda why: tell_idle(run, node.attempt, why),
+        )
+        conductor.idle = lambda: idle.over
+        at_end.enter_context(idle.watched())
         link.ticks.append(conductor.tick)
         at_end.callback(lambda: link.broken or message_log.linger(others=conductor.others))
         at_end.callback(link.close)

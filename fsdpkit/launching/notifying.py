@@ -26,7 +26,7 @@ from fsdpkit.launching.job_log import say
 from fsdpkit.runs.account import Account
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
-from fsdpkit.runs.outcomes import Ending
+from fsdpkit.runs.outcomes import IDLE, Ending
 from fsdpkit.runs.reading import read_text, record_in
 from fsdpkit.runs.uses import Uses
 
@@ -70,6 +70,15 @@ def main() -> int:
     if notify.command and told.event in notify.on:
         call(notify, told)
     return 0
+
+
+def tell_idle(run: RunPaths, attempt: AttemptPaths, why: str) -> None:
+    """Call the command while the attempt runs: its GPUs do nothing, or only wait."""
+    with contextlib.suppress(OSError, ValueError, StorageError):
+        notify = table_of_job(run.dir, "notify", Notify)
+        told = facts("idle", 0, run, attempt, table_of_job(run.dir, "name", str))
+        if notify.command and "idle" in notify.on:
+            call(notify, msgspec.structs.replace(told, event="idle", cause=IDLE, why=why))
 
 
 def facts(what: str, status: int, run: RunPaths, attempt: AttemptPaths, job_name: str) -> Told:

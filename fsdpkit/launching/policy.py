@@ -27,7 +27,7 @@ from fsdpkit.errors import (
 )
 from fsdpkit.launching.lost_nodes import Losses
 from fsdpkit.runs.failures import HUNG, FailureRecord, Level
-from fsdpkit.runs.outcomes import WARNING, Cause, Ending, Trouble
+from fsdpkit.runs.outcomes import IDLE, WARNING, Cause, Ending, Trouble
 
 _IN_THE_PROGRAM = ("crash", "hang", "out-of-memory")
 _LONGEST_BACKOFF_S = 300.0
@@ -232,6 +232,9 @@ def _judge(attempt: AttemptFacts, retry: Retry) -> tuple[str, bool, str]:
     told = trouble.message if trouble else f"srun ended with status {attempt.status}"
     if attempt.why:
         told = f"{told}; {attempt.why}"
+    asked, _, because = (attempt.request or "").partition(": ")
+    if asked == IDLE:
+        return IDLE, False, because
     if attempt.request is not None and attempt.request != WARNING:
         return "cancelled", False, "asked to stop and not to come back"
     if attempt.hold_gone:
@@ -267,7 +270,7 @@ def _judge(attempt: AttemptFacts, retry: Retry) -> tuple[str, bool, str]:
 def _is_for_good(cause: str, attempt: AttemptFacts, retry: Retry) -> bool:
     if cause in _IN_THE_PROGRAM:
         return attempt.came_back or _action_on(cause, retry) == "stop"
-    return cause in ("settings", "storage", "preflight")
+    return cause in ("settings", "storage", "preflight", IDLE)
 
 
 def _action_on(cause: str, retry: Retry) -> str:

@@ -24,22 +24,36 @@ _SAMPLES_AN_AGE = 360  # every 10 s in the first hour, every 100 s after ten
 
 
 class PrintedSoFar:
-    """How much the ranks of this node have printed in the newest launch."""
+    """How much the ranks of this node have printed in the newest launch, and for how long their
+    processes have rested (launching/stall_watch.py looks)."""
 
     def __init__(self) -> None:
         self._followed: tuple[int, Sequence[RankProcess], dict[int, list[int]]] = (0, (), {})
+        self._rest_s: tuple[float, float] | None = None
 
     def follow(self, launch: int, ranks: Sequence[RankProcess]) -> None:
         """The launch has begun."""
-        self._followed = (launch, ranks, {})
+        self._followed, self._rest_s = (launch, ranks, {}), None
+
+    def looked(self, *, works: bool) -> None:
+        """Whether they have worked since the look before. A rest lasts from look to look: what
+        nobody sees is none."""
+        now = time.monotonic()
+        began_s = now if works or self._rest_s is None else self._rest_s[0]
+        self._rest_s = (began_s, now)
 
     def sample(self) -> dict[str, Any]:
-        """Bytes of standard output and error by global rank, as far as they ever were known."""
+        """Bytes of standard output and error by global rank, as far as they ever were known, and
+        the rest."""
         launch, ranks, known = self._followed
+        rest_s = self._rest_s
         for rank in ranks:
             with contextlib.suppress(OSError, ValueError):
                 known[rank.rank] = rank.printed_bytes()
-        return {"launch": launch, "printed": dict(known)} if known else {}
+        if not known:
+            return {}
+        rest = {"rested_s": round(rest_s[1] - rest_s[0], 1)} if rest_s else {}
+        return {"launch": launch, "printed": dict(known), **rest}
 
 
 @contextlib.contextmanager

@@ -30,6 +30,11 @@ _PATIENCE = 6
 """Looks in a row at which nothing must have moved."""
 _SOME_CORES, _SOME_BYTES_PER_S = 0.01, 4096
 """Of each process: threads that only wake to look at a clock use less."""
+_CORES_AT_WORK, _BYTES_AT_WORK_PER_S = 0.2, 64 << 10
+"""Of all processes together. Whatever compiles, loads or saves uses more; a tracker, a notebook
+that nobody types in, or a look at a clock now and then uses less."""
+_DOWNLOAD_PER_S = 1 << 20
+"""Through the node's interfaces: into memory, by recv(2), the kernel counts it for no process."""
 _LATE = 3
 """A look that comes so many times too late shows that the job was suspended."""
 _END_BYTES = 16 << 10
@@ -47,6 +52,7 @@ class _Look(NamedTuple):
     beats: list[Beat | None]
     printed_bytes: list[int]
     steps: int | None
+    network_bytes: int
 
     @property
     def signs(self) -> object:
@@ -80,6 +86,7 @@ class StallWatch:
         before = self._look()
         while not self._over.wait(self.interval_s):
             now = self._look()
+            self.node.printed.looked(works=self._works(before, now))
             if self._moved(before, now):
                 since_s = time.time()
                 if still:  # it waits now and then, and gets over it
@@ -102,9 +109,8 @@ class StallWatch:
         ]
         work = machine.work_of(os.getpid(), itself=False)
         beats = [*map(read_heartbeat, hearts)]
-        return _Look(
-            time.monotonic(), work, beats, printed_bytes, steps_made(self.rank_heartbeats.dir)
-        )
+        steps, network = steps_made(self.rank_heartbeats.dir), machine.network_bytes()
+        return _Look(time.monotonic(), work, beats, printed_bytes, steps, network)
 
     def _moved(self, before: _Look, now: _Look) -> bool:
         elapsed_s, processes = now.at_s - before.at_s, now.work.processes
@@ -116,6 +122,22 @@ class StallWatch:
             or before.signs != now.signs
             or not 0 <= cpu_s < _SOME_CORES * elapsed_s * processes  # less: a process has ended
             or not 0 <= moved < _SOME_BYTES_PER_S * elapsed_s * processes
+        )
+
+    def _works(self, before: _Look, now: _Look) -> bool:
+        """Whether something was computed, read or written, or that is not known."""
+        elapsed_s = now.at_s - before.at_s
+        return (
+            not self.rank_heartbeats.ranks
+            or not now.work.processes
+            or elapsed_s > _LATE * self.interval_s
+            or (before.beats, before.steps) != (now.beats, now.steps)
+            or not 0 <= now.work.cpu_s - before.work.cpu_s < _CORES_AT_WORK * elapsed_s
+            or not 0
+            <= now.work.moved_bytes - before.work.moved_bytes
+            < _BYTES_AT_WORK_PER_S * elapsed_s
+            or now.network_bytes - before.network_bytes > _DOWNLOAD_PER_S * elapsed_s
+            or machine.is_held(os.getpid())
         )
 
     def _record(self, since_s: float) -> None:

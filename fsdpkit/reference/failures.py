@@ -24,6 +24,8 @@ _KEY: Mapping[str, str] = {
     "node-failure": "on_node_failure",
 }
 _ENDS: Mapping[str, str] = {
+    "idle": 'With `retry.on_idle_gpus = "stop"` the job is asked to save, ends and is not queued '
+    "again, nor does what is chained behind it start; by default it is only reported.",
     "storage": "The job ends; checkpoints that are whole stay.",
     "settings": "The job ends: another start would meet the same settings.",
 }

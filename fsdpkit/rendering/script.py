@@ -351,7 +351,8 @@ def _mail(notify: Notify) -> list[Directive]:
     """What Slurm sends by mail, and where; nothing without an address."""
     if notify.mail is None:
         return []
-    types = ",".join(_MAIL_TYPES[event] for event in dict.fromkeys(notify.on))
+    known = [_MAIL_TYPES[event] for event in dict.fromkeys(notify.on) if event in _MAIL_TYPES]
+    types = ",".join(known) or "NONE"
     return [Directive("mail-user", notify.mail), Directive("mail-type", types)]
 
 

@@ -119,6 +119,9 @@ def _of_attempt(
         for failure in attempt.failures[:1]:
             at_s = failure.time_s
             yield TimelineSpan("fault", at_s, at_s, failure.message, number, task)
+    if (idle := attempt.idle) is not None:
+        told = idle.sentence("since then")
+        yield TimelineSpan("fault", idle.since_s, idle.since_s, told, number, task)
     if attempt.stop_requested_s is not None:
         asked_s = attempt.stop_requested_s
         unheeded = ", but its script never checked" if attempt.stop_ignored else ""

@@ -20,6 +20,7 @@ from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.failures import FailureRecord, read_record
+from fsdpkit.runs.idle import IdleGpus, read_idle
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, Trouble
@@ -95,6 +96,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Those first that came first."""
     lost_nodes: tuple[str, ...] = ()
     stop_requested_s: float | None = None
+    idle: IdleGpus | None = None
+    """The newest time in which its GPUs did nothing, or only waited."""
     stage: StageRecord | None = None
     """What was copied to the nodes' own disks before the first launch."""
     verdict: AttemptVerdict | None = None
@@ -236,6 +239,7 @@ def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
         failures=tuple(failures_in(paths)),
         lost_nodes=tuple(order.node for order in orders if order.event == "node-lost"),
         stop_requested_s=next((o.time_s for o in orders if o.event == "stop-requested"), None),
+        idle=read_idle(paths),
         stage=read_stage(paths),
         verdict=outcomes.read(paths.verdict, AttemptVerdict),
         ending=ending,

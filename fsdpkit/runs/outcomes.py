@@ -25,11 +25,16 @@ Cause = Literal[
     "storage",
     "settings",
     "preflight",
+    "idle",
 ]
 """As far as `[retry]` tells them apart."""
 
 WARNING = "warning"
 """What agents and the batch shell write into `stop-requested` when the scheduler warned them."""
+
+
+IDLE = "idle"
+"""What the head node's agent writes there, before a sentence, when no GPU has computed for long."""
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):

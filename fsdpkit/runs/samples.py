@@ -139,6 +139,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """The newest."""
     printed: dict[int, tuple[_Bytes, _Bytes]] = {}
     """By global rank, the bytes of its standard output and error in that launch."""
+    rested_s: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    """For how long the processes of the ranks have neither used a CPU nor moved data."""
     sums: Sums | None = None
 
 

@@ -266,6 +266,15 @@ def test_who_asked_to_stop_gets_a_job_that_stays_away(request_: str) -> None:
     assert (ending.action, ending.cause, ending.status) == ("end", "cancelled", 75)
 
 
+def test_who_was_asked_to_stop_because_no_gpu_computes_is_told_so_and_stays_away() -> None:
+    for told in (STOPPED, trouble("idle", status=143), trouble("crash")):
+        ending = after_attempt(attempt(told, request="idle: no GPU computed"), Retry())
+        assert (ending.action, ending.cause, ending.why) == ("end", "idle", "no GPU computed")
+        assert ending.status == told.status
+    done = after_attempt(attempt(status=0, request="idle: no GPU computed"), Retry())
+    assert (done.cause, done.status) == ("done", 0)
+
+
 def test_scancel_is_the_last_word() -> None:
     for told in (STOPPED, trouble(), None):
         facts = attempt(
@@ -312,6 +321,7 @@ NO_NODE = trouble("node-failure")
         (attempt(NO_NODE, fruitless=9), {}, False),
         (attempt(STOPPED), {"on_time_limit": "stop"}, False),
         (attempt(STOPPED, request="cancel"), {}, False),
+        (attempt(STOPPED, request="idle: no GPU computed"), {}, True),
         (attempt(trouble(), came_back=True, job=JobFacts(ending=True)), {}, False),
         (attempt(trouble(), came_back=True), {"on_crash": "requeue"}, False),
         (attempt(status=0), {}, False),

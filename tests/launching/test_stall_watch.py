@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fsdpkit.launching import stacks, stall_watch
+from fsdpkit.launching import machine, stacks, stall_watch
 from fsdpkit.launching.heartbeats import RankHeartbeats
+from fsdpkit.launching.sampling import PrintedSoFar
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
@@ -42,7 +47,7 @@ def watched(attempt: AttemptPaths, tmp_path: Path, rank: RankProcess) -> StallWa
     (tmp_path / "hearts").mkdir()
     rank_heartbeats = RankHeartbeats(HeartbeatDir(tmp_path / "hearts"), hang_s=0)
     rank_heartbeats.started([rank])
-    node = SimpleNamespace(number=0, name="node1", attempt=attempt)
+    node = SimpleNamespace(number=0, name="node1", attempt=attempt, printed=PrintedSoFar())
     return StallWatch(rank_heartbeats, node, 0, INTERVAL_S)  # type: ignore[arg-type]
 
 
@@ -94,6 +99,35 @@ def test_a_sign_of_life_now_and_then_is_enough(
                 (tmp_path / "hearts" / "steps-0").write_bytes((step + 1).to_bytes(8, "little"))
             time.sleep(5 * INTERVAL_S)
             assert read_stall(attempt, 0) is None
+
+
+def test_a_rest_ends_when_something_computes_downloads_or_is_in_a_debugger(
+    attempt: AttemptPaths, tmp_path: Path, idle: RankProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downloaded = itertools.repeat(0)
+    monkeypatch.setattr(machine, "network_bytes", lambda: next(downloaded))
+    monkeypatch.setattr(stall_watch, "_LATE", 100)
+    monkeypatch.setattr(stacks, "_spy", lambda: None)
+    looking = watched(attempt, tmp_path, idle)
+    looking.node.printed.follow(0, [idle])
+
+    def rested_s() -> float:
+        return float(looking.node.printed.sample().get("rested_s", 0))
+
+    with looking.watched():
+        until(lambda: rested_s() > 3 * INTERVAL_S)
+        print("a line is no work", file=idle.output[0], flush=True)
+        until(lambda: rested_s() > 8 * INTERVAL_S)
+        with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as busy:
+            until(lambda: rested_s() == 0)
+            busy.kill()
+        until(lambda: rested_s() > 3 * INTERVAL_S)
+        downloaded = itertools.count(0, 10 << 20)
+        until(lambda: rested_s() == 0)
+        downloaded = itertools.repeat(0)
+        until(lambda: rested_s() > 3 * INTERVAL_S)
+        os.kill(idle.pid, signal.SIGSTOP)
+        until(lambda: rested_s() == 0)
 
 
 STANDS = """

@@ -45,7 +45,7 @@ def table() -> tuple[Advice, ...]:
 _GO_ON = frozenset(
     {
         *("bad-gpu", "hang", "host-out-of-memory", "rendezvous-timeout", "connection-reset"),
-        *("preemption", "time-limit", "cancelled", "node-failure", "disk-full", "storage"),
+        *("preemption", "time-limit", "cancelled", "idle", "node-failure", "disk-full", "storage"),
         *("nan-loss", "no-internet"),
     }
 )

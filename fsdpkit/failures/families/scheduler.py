@@ -64,6 +64,15 @@ CANCELLED = Cause(
     ),
 )
 
+IDLE = Cause(
+    "idle",
+    "The job was stopped, for its GPUs did nothing: {words}.",
+    endings=frozenset({"idle"}),
+    retry="idle",
+    of_job=True,
+    again="no, unless what it waited for is there",
+)
+
 NODE_FAILURE = Cause(
     "node-failure",
     "A node failed: {who}: {words}",

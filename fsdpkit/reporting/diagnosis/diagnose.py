@@ -32,7 +32,9 @@ from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
 from fsdpkit.reporting.diagnosis.last_lines import what_it_got_over, where_all_stood
 from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.stalled import stalled_ranks
+from fsdpkit.reporting.scales import moment
 from fsdpkit.runs.failures import Level
+from fsdpkit.runs.idle import IdleGpus
 from fsdpkit.runs.outcomes import WARNING
 
 _MOST_FOLLOW_ON = 20
@@ -172,7 +174,7 @@ def _standing_still(
     """Of a run that is well but for its ranks, which all do nothing."""
     told = stalled_ranks(newest[0] if newest else None)
     if told is None:
-        return found
+        return _without_work(found, newest[0].idle, evidence) if newest else found
     scope: Scope = "all" if len(newest[0].still) > 1 else "only-node"
     return msgspec.structs.replace(
         found,
@@ -183,6 +185,15 @@ def _standing_still(
         evidence=tuple(Quote(None, None, words) for words in told.others),
         action=advise(Facts(cause="running", run=evidence.run, said=told.sentence, scope=scope)),
     )
+
+
+def _without_work(found: Diagnosis, idle: IdleGpus | None, evidence: Evidence) -> Diagnosis:
+    """Of a run that is well but for its GPUs, which do nothing, or only wait."""
+    if idle is None:
+        return found
+    said = f"The job is running, but {idle.sentence(f'since {moment(idle.since_s)}')}."
+    action = advise(Facts(cause="running", run=evidence.run, said=said))
+    return msgspec.structs.replace(found, cause="idle", sentence=said, action=action)
 
 
 def _pending(task: TaskEvidence, evidence: Evidence) -> Diagnosis:

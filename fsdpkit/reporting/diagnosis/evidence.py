@@ -24,6 +24,7 @@ from fsdpkit.runs import history, samples
 from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.failures import HOLD_GONE
 from fsdpkit.runs.flight_record import FlightRecord, read_flight_record
+from fsdpkit.runs.idle import IdleGpus
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending
@@ -109,6 +110,8 @@ class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the flight recorders of the last launch say."""
     still: tuple[Stall, ...] = ()
     """Nodes of the last launch whose ranks do nothing, of an attempt that goes on."""
+    idle: IdleGpus | None = None
+    """That its GPUs do nothing, or only wait, of an attempt that goes on."""
     staging: StageProgress | None = None
     """What it was still copying to the nodes' own disks."""
     hold: Evidence | None = None
@@ -349,6 +352,7 @@ def _attempt(
         machines={name: _machine(read[-_OF_LATE:]) for name, read in sampled.items()},
         flight=_flight(past),
         still=tuple(_still(past)) if last and past.ending is None else (),
+        idle=past.idle if last and past.idle and past.idle.until_s is None else None,
     )
 
 

@@ -15,6 +15,7 @@ from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
     from fsdpkit.runs.history import Attempt, History
+    from fsdpkit.runs.idle import IdleGpus
 
 
 def phase_of(states: Sequence[JobState | None]) -> Phase:
@@ -95,11 +96,19 @@ def remarks(history: History, job: Mapping[str, Any], *, running: bool) -> list[
 
     newest = history.attempts[-1] if history.attempts else None
     now = newest if running and newest and newest.ending is None else None
+    idle = now.idle if now and now.idle and now.idle.until_s is None else None
     found = [
-        unheeded(now) if now and now.stop_ignored else None,
+        without_work(idle) if idle else None,
+        unheeded(now) if now and now.stop_ignored and not (idle and idle.asked_s) else None,
         apart(now) if now and not now.launches else None,
     ]
     return list(filter(None, [*found, began_again(history, job), without_a_group(history)]))
+
+
+def without_work(idle: IdleGpus) -> str:
+    """That its GPUs do nothing, or only wait, and what follows."""
+    asked = f"; asked to save and stop at {moment(idle.asked_s)}" if idle.asked_s else ""
+    return f"{idle.sentence(f'since {moment(idle.since_s)}')}{asked}"
 
 
 def unheeded(attempt: Attempt) -> str:
