@@ -14,20 +14,14 @@ pair: a good node is misjudged only if all four partners are bad, and a bad one 
 The time does not grow with the number of nodes.
 
 A figure is the best of several repetitions, as other load on the node can only lower it.
-
-With --until-tried each node listens on one additional port, on the interface of the ranks' own
-connections, until `fsdpkit check` has tried to reach it from elsewhere.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +33,6 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from fsdpkit.config.gpu import has_bfloat16
 from fsdpkit.launching import nvml
 from fsdpkit.runs.node_report import NodeReport, Pair, RankSpeed, ReportedNode, save
-from fsdpkit.runs.rank_ports import RankPort, are_tried, close_ports, save_ports
 from fsdpkit.training.device_code import capability_of
 from fsdpkit.training.distributed import Ranks, gather, process_group
 
@@ -50,7 +43,6 @@ PINGS = 8
 MESSAGE_MIB = {"cuda": 256, "cpu": 8}
 MATRIX = {"cuda": 8192, "cpu": 512}
 MULTIPLY_S = {"cuda": 3.0, "cpu": 0.6}
-TRIED_S, LOOK_S = 60, 0.2
 TIMEOUT_S = 300
 """Of one collective; a path between nodes that carries nothing ends the job after it."""
 
@@ -58,10 +50,8 @@ TIMEOUT_S = 300
 @record
 def main() -> None:
     started = time.monotonic()
-    with process_group(TIMEOUT_S) as ranks, contextlib.ExitStack() as at_end:
+    with process_group(TIMEOUT_S) as ranks:
         attempt = Path(os.environ.get("FSDPKIT_ATTEMPT_DIR", "."))
-        if "--until-tried" in sys.argv[1:]:
-            at_end.enter_context(listening(ranks, attempt))
         nodes, network = measure(ranks)
         report = NodeReport(
             created_s=round(time.time(), 3),
@@ -75,46 +65,6 @@ def main() -> None:
         if ranks.is_first:
             path = save(report, attempt)
             print(f"{len(nodes)} nodes measured in {report.seconds} s: {path}", flush=True)
-
-
-@contextlib.contextmanager
-def listening(ranks: Ranks, attempt: Path) -> Iterator[None]:
-    """A port on each node, meanwhile and until it was tried. A collective."""
-    if ranks.local_rank == 0:
-        server = socket.create_server((own_address(), 0))
-        word = os.urandom(16).hex()
-        threading.Thread(target=answer, args=(server, word), daemon=True).start()
-        host, number = server.getsockname()[:2]
-        own = RankPort(node=node_name(), host=host, port=number, word=word)
-    else:
-        own = None
-    ports = [port for port in gather(own) if port]
-    if ranks.is_first:
-        save_ports(ports, attempt)
-    yield
-    if ranks.is_first:
-        deadline = time.monotonic() + TRIED_S
-        while not are_tried(attempt) and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
-        close_ports(attempt)
-    dist.barrier()  # the others go on listening
-
-
-def own_address() -> str:
-    """Where this node's ranks listen: at the interface that gloo was told, or the one that leads
-    to the first rank."""
-    named = psutil.net_if_addrs().get(os.environ.get("GLOO_SOCKET_IFNAME", ""), [])
-    if found := [each.address for each in named if each.family == socket.AF_INET]:
-        return str(found[0])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
-        towards.connect((os.environ["MASTER_ADDR"], 9))  # nothing is sent
-        return str(towards.getsockname()[0])
-
-
-def answer(server: socket.socket, word: str) -> None:
-    while True:
-        with contextlib.suppress(OSError), server.accept()[0] as connection:
-            connection.sendall(word.encode())
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
     from fsdpkit.runs.node_report import NodeReport, NodeVerdict, ReportedNode
     from fsdpkit.scheduling.checks import CheckResult
-    from fsdpkit.scheduling.reachability import Reach
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.submission import SubmitRequest
 
@@ -49,7 +47,6 @@ def _measured(
     dir: Path,
     nodes: Sequence[NodeVerdict],
     remarks: Sequence[str],
-    reachability: Sequence[Reach],
     measured: NodeReport | None,
 ) -> None:
     """`check --nodes`: what a job measured on the nodes."""
@@ -78,9 +75,6 @@ def command(
       fsdpkit check --account PAS2136
       fsdpkit check --nodes 2 --gpus 4
       fsdpkit check --nodes 12 --gpus 4 --avoid
-
-    With --nodes it also tests whether the ranks' ports can be reached from this login node, and
-    from a node outside the job; for that it asks Slurm for one more node for a few seconds.
 
     Exit status 0, or 78 if a check failed or a node is broken.
     """
@@ -121,14 +115,11 @@ def _check_nodes(
 ) -> int:
     from fsdpkit.runs import node_report
     from fsdpkit.scheduling import submission
-    from fsdpkit.scheduling.reachability import Watch
 
     agreed = consent(trust)
-    plan, _ = submission.plan(replace(request, args=("--until-tried",)), agreed)
+    plan, _ = submission.plan(request, agreed)
     run = submission.submit_plan(plan, runs, agreed)
-    watch = Watch(run, plan)
     state = _wait(run, plan)
-    reached = watch.findings()
     refused = _failed_before(run)
     try:
         report = node_report.load(run.newest_attempt().dir)
@@ -136,12 +127,12 @@ def _check_nodes(
         click.echo(f"fsdpkit: {run.id}: {state}, nothing was measured", err=True)
         for line in failure_lines(run):
             click.echo(f"fsdpkit: {line}", err=True)
-        _tell(run, None, refused, [], [], avoid, as_json)
+        _tell(run, None, refused, [], avoid, as_json)
         return FAILED
     expected_gb_s = plan.site.profile.network.all_reduce_gb_s
     verdicts = [*refused, *node_report.judge(report, expected_gb_s)]
     remarks = node_report.remarks(report, expected_gb_s)
-    _tell(run, report, verdicts, remarks, reached, avoid, as_json)
+    _tell(run, report, verdicts, remarks, avoid, as_json)
     return FAILED if any(v.state == "broken" for v in verdicts) else 0
 
 
@@ -185,7 +176,6 @@ def _tell(
     report: NodeReport | None,
     verdicts: Sequence[NodeVerdict],
     remarks: Sequence[str],
-    reached: Sequence[Reach],
     avoid: bool,
     as_json: bool,
 ) -> None:
@@ -194,7 +184,7 @@ def _tell(
     if avoid:
         _avoid(run, bad)
     if as_json:
-        _measured(run.id, run.dir, verdicts, remarks, reached, report)
+        _measured(run.id, run.dir, verdicts, remarks, report)
         return
     if report is not None:
         states = {verdict.node: verdict.state for verdict in verdicts}
@@ -208,21 +198,11 @@ def _tell(
             click.echo(f"{verdict.node}: {text}")
     for text in remarks:
         click.echo(text)
-    _tell_reach(reached)
     if bad:
         names = ",".join(verdict.node for verdict in bad)
         click.echo(
             f"leave {'it' if len(bad) == 1 else 'them'} out: --set resources.exclude={names}"
         )
-
-
-def _tell_reach(reached: Iterable[Reach]) -> None:
-    from fsdpkit.scheduling.reachability import MEANING
-
-    for reach in reached:
-        click.echo(str(reach))
-    if any(reach.answer == "reachable" for reach in reached):
-        click.echo(MEANING)
 
 
 COLUMNS = [

@@ -40,7 +40,7 @@ def _diagnosis(found: Diagnosis) -> None:
 @click.option("--page", is_flag=True, help="Also print the page on the cause.")
 @json_option(_diagnosis)
 def command(run: Run, attempt: int | None, task: int | None, page: bool, as_json: bool) -> int:
-    """Say why RUN (its id or its end, path, job number; default: your newest) ended as it did,
+    """Say why RUN (its id or a part of it, path, job number; default: your newest) ended as it did,
     and what to do.
 
     \b

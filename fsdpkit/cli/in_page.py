@@ -13,18 +13,15 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fsdpkit.config.surroundings import Surroundings, stand_in
 
 if TYPE_CHECKING:
-    from fsdpkit.config.training import TrainingSettings
-    from fsdpkit.rendering.script import Plan
-    from fsdpkit.runs.predicted import Predicted
+    pass
 
 _MOST_WORDS, _LONGEST_WORD = 1000, 100_000
 
@@ -81,10 +78,6 @@ class CatalogueFiles:
         for place in (asked.surroundings.work_dir, *asked.centres):
             self._directory(Path(place))
 
-    def folder(self, name: str) -> Mapping[str, bytes]:
-        """One that is laid nowhere, such as `plans`; empty where the catalogue has none."""
-        return self._folders.get(name, {})
-
     def take_away(self, wanted: Mapping[Path, bytes] | None = None) -> None:
         """All but what is wanted, and directories that are empty then. Raises OSError."""
         for path, laid in list(self._laid.items()):
@@ -130,132 +123,6 @@ def answer(message: str, files: CatalogueFiles) -> str:
         what = f"{type(error).__name__}: {error}"
         answered = Answered(70, "", f"a defect of fsdpkit in this page: {what}; please report it\n")
     return msgspec.json.encode(answered).decode()
-
-
-class Known(msgspec.Struct, frozen=True):
-    """What is known of a request's memory and speed before it runs; empty: nothing."""
-
-    least: str = ""
-    """What no run can do without."""
-    plan: str = ""
-    """What `fsdpkit plan` said of this very request, where the catalogue has its answer."""
-    fit: str = ""
-    """As in `planning.remembered.Remembered`."""
-    would_fit: str = ""
-    command: str = ""
-    """Which would plan it."""
-
-
-def known(message: str, files: CatalogueFiles) -> str:
-    """JSON of a `PageRequest` that `answer` had a script for to JSON of a `Known`; never raises."""
-    found = Known()
-    try:
-        asked = msgspec.json.decode(message, type=PageRequest)
-        _check(asked)
-        files.lay(asked)
-        with stand_in(asked.surroundings, verified=True):
-            found = _known(asked.words, files)
-    except Exception:  # less is known then, and the script stands without it
-        pass
-    return msgspec.json.encode(found).decode()
-
-
-def _known(words: list[str], files: CatalogueFiles) -> Known:
-    """Raises FsdpkitError."""
-    from fsdpkit.cli.submit import command
-    from fsdpkit.config.trainers import OWN
-    from fsdpkit.scheduling import submission
-    from fsdpkit.scheduling.job_checks import training_of
-
-    with command.make_context("submit", list(words)) as read:
-        names = {one.name for one in fields(submission.SubmitRequest)}
-        said = {name: read.params[name] for name in read.params.keys() & names}
-        plan, _ = submission.plan(submission.SubmitRequest(args=read.obj, **said))
-    training = training_of(plan.job, plan.work_dir)
-    own = plan.job.spec.trainer_name == OWN
-    if training is None or not own or training.model.pretrained or training.model.config:
-        return Known()
-    node = plan.placement.node_type
-    return msgspec.structs.replace(
-        _planned(plan, training, files),
-        least=_least(plan, training, node.gpu_memory_gb),
-        command=_plan_command(said) if node.gpu_memory_gb else "",
-    )
-
-
-def _least(plan: Plan, training: TrainingSettings, gpu_gb: float | None) -> str:
-    from fsdpkit.config.training.footprint import least_gpu_bytes, parameter_count
-
-    resources = plan.job.spec.resources
-    parameters = parameter_count(training.model.dimensions())
-    least = least_gpu_bytes(training, parameters, resources.ranks, resources.gpus)
-    of = f" of each GPU's {gpu_gb:g} GB" if gpu_gb else " of each GPU"
-    return (
-        f"{parameters / 1e6:,.0f} million parameters: weights, gradients and optimizer state take "
-        f"{least / 1e9:.1f} GB{of}; activations come on top."
-    )
-
-
-def _planned(plan: Plan, training: TrainingSettings, files: CatalogueFiles) -> Known:
-    """What the catalogue carries of it. Raises ConfigError."""
-    node, resources = plan.placement.node_type, plan.job.spec.resources
-    plans = files.folder("plans")
-    if not plans or node.gpu_memory_gb is None:
-        return Known()
-    import time
-
-    from fsdpkit.planning.cards import card_of
-    from fsdpkit.planning.remembered import Remembered, name_of
-
-    name = name_of(
-        training,
-        resources.nodes,
-        resources.gpus,
-        card_of(node, ""),
-        plan.job.entry.path,
-        torch=plans["torch"].decode(),
-    )
-    if name not in plans:
-        return Known()
-    found = msgspec.json.decode(plans[name], type=Remembered)
-    day = time.strftime("%Y-%m-%d", time.gmtime(found.made_s))
-    sizes = f"{found.total / _GIB:.1f} of {found.usable / _GIB:.1f} GiB on {found.card}"
-    would = " ".join(f"--set {each}" for each in found.would_fit)
-    return Known(
-        plan=f"{sizes}{_speed(found.predicted)}. Computed on {day} by fsdpkit plan, not measured.",
-        fit=found.fit,
-        would_fit=would,
-    )
-
-
-def _speed(found: Predicted | None) -> str:
-    if found is None or found.tokens_per_s is None:
-        return ""
-    rate, mfu = found.tokens_per_s, found.mfu
-    of_peak = f", {mfu.middle:.0%} of the GPUs' peak" if mfu else ""
-    low, middle, high = (
-        f"{float(f'{each:.2g}'):,.0f}" for each in (rate.low, rate.middle, rate.high)
-    )
-    return (
-        f"; about {middle} tokens/s (80% interval {low} to {high}{of_peak}), from "
-        f"{found.rests_on or 'a formula'}"
-    )
-
-
-_GIB = 2**30
-
-
-def _plan_command(said: Mapping[str, Any]) -> str:
-    """That plans the same request."""
-    import shlex
-
-    words = ["fsdpkit", "plan", *([said["job"]] if said["job"] else [])]
-    for name in ("cluster", "nodes", "gpus", "time", "partition", "account"):
-        if said[name] is not None:
-            words += [f"--{name}", str(said[name])]
-    for each in said["sets"]:
-        words += ["--set", each]
-    return shlex.join(words)
 
 
 def _check(asked: PageRequest) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from fsdpkit.cli import hold
 from fsdpkit.cli.options import fsdpkit_as_typed, going_on
-from fsdpkit.cli.submitting import ending, outcome, print_output, print_script, report
+from fsdpkit.cli.submitting import ending, outcome, print_script, report
 from fsdpkit.errors import FsdpkitError, UsageError
 
 if TYPE_CHECKING:
@@ -92,9 +92,7 @@ def _tries(
             run = submission.submit_plan(plan, request.runs, agreed)
             report(run, as_json)
             with ending(run):
-                if follow:
-                    print_output(run)
-                status = outcome(run)
+                status = outcome(run, follow=follow)
         except KeyboardInterrupt:
             status = 130
         except FsdpkitError as error:  # such as a script that does not compile any more

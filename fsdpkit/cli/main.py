@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import re
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -120,10 +123,37 @@ class _Commands(Verbs):
         return super().invoke(ctx)
 
 
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"fsdpkit, version {__version__}{_commit()}")
+        ctx.exit()
+
+
+def _commit() -> str:
+    """` (commit …)`: of a checkout the newest, else as it was built (hatch_build.py)."""
+    here = Path(__file__).resolve().parents[1]
+    git = here.parent / ".git"
+    with contextlib.suppress(OSError):
+        head = (git / "HEAD").read_text("ascii").strip() if git.is_dir() else ""
+        name = head.removeprefix("ref: ")
+        commit = here / "commit.txt" if not head else git / name
+        told = head if head and name == head else commit.read_text("ascii").strip()
+        if re.fullmatch("[0-9a-f]{40}", told):
+            return f" (commit {told[:12]})"
+    return ""
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--host", metavar="LOGIN", help="Run the command on this login node, over ssh.")
 @click.option("--no-host", is_flag=True, help="Run it here, ignoring the default host.")
-@click.version_option(__version__, prog_name="fsdpkit")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and its commit, then exit.",
+)
 def fsdpkit(host: str | None, no_host: bool) -> None:
     """Multi-node PyTorch FSDP runs on Slurm.
 

@@ -85,13 +85,6 @@ _question = partial(grouped, "Questions")
     help="What --tune optimises.",
 )
 @_question(
-    "--speed",
-    "speed_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Calibration file for speed, instead of your own runs.",
-)
-@_question(
     "--no-calibration",
     "published",
     is_flag=True,
@@ -101,16 +94,6 @@ _question = partial(grouped, "Questions")
     "--calibration",
     is_flag=True,
     help="Show which runs and node checks the predicted speed is based on; no plan.",
-)
-@_question(
-    "--forget", multiple=True, metavar="RUN|all", help="With --calibration: drop a run from it."
-)
-@_question(
-    "--save",
-    "save_to",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="With --calibration: write it to a file, for --speed.",
 )
 @trust_option
 @wanted("runs", runs="Directory of runs to learn speed from (default: $FSDPKIT_RUNS, else ./runs).")
@@ -135,11 +118,8 @@ def command(
     compiled: bool,
     tune: bool,
     aim: Any,
-    speed_file: Path | None,
     published: bool,
     calibration: bool,
-    forget: tuple[str, ...],
-    save_to: Path | None,
     trust: tuple[str, ...],
     runs: str | None,
     picture: Path | None,
@@ -173,10 +153,10 @@ def command(
         )
     said = Wanted(nodes=nodes[0] if len(nodes) == 1 else None, **options)
     question = PlanQuestion(job, cluster, model, gpu, said, args, compiled, consent(trust))
-    by = By(speed_file, not published, runs_dir(runs), *question.site_and_network())
+    by = By(not published, runs_dir(runs), *question.site_and_network())
     context.with_resource(one_child())
     if calibration:
-        return show(question.step().card, by, forget, save_to, as_json)
+        return show(question.step().card, by, as_json)
     if tune:
         where, refused = question.places(nodes)
         return search(question.step(), where, refused, aim, by, as_json)
@@ -200,17 +180,11 @@ def _refuse_what_does_not_fit(given: Mapping[str, Any]) -> None:
         raise UsageError("--soonest is about one plan: leave out --try, --most and --tune")
     if given["picture"] and several_plans:
         raise UsageError("--picture draws one plan: leave out --try, --most and --tune")
-    if given["compiled"] and (given["tune"] or given["speed_file"] or given["published"]):
+    if given["compiled"] and (given["tune"] or given["published"]):
         raise UsageError("--compiled plans memory alone: leave out --tune and options of speed")
-    if (given["forget"] or given["save_to"]) and not given["calibration"]:
-        raise UsageError("--forget and --save go with --calibration")
-    for_a_plan = several_plans or any(
-        given[one] for one in ("picture", "compiled", "speed_file", "published")
-    )
+    for_a_plan = several_plans or any(given[one] for one in ("picture", "compiled", "published"))
     if given["calibration"] and for_a_plan:
         raise UsageError("--calibration shows what speeds are based on: ask for a plan separately")
-    if given["speed_file"] and given["published"]:
-        raise UsageError("--speed names a calibration, --no-calibration wants none: choose one")
     if len(given["nodes"]) > 1 and not given["tune"]:
         raise UsageError("--nodes: several numbers are for --tune")
 

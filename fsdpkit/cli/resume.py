@@ -22,7 +22,6 @@ from fsdpkit.cli.options import (
 from fsdpkit.cli.submitting import (
     ending,
     outcome,
-    print_output,
     print_script,
     rendered,
     report,
@@ -93,9 +92,7 @@ def command(
         report(run, as_json)
         if wait or follow or at_once:
             with ending(run) if at_once else going_on(run.id):
-                if follow:
-                    print_output(run, first_attempt)
-                return outcome(run)
+                return outcome(run, follow=follow, first_attempt=first_attempt)
         return 0
 
     say_what_is_not_read()

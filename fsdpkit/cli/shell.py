@@ -15,18 +15,29 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
 
 
-@click.command("shell")
+class _WithCommand(click.Command):
+    """What stands after -- is the command, also where no run is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        left = super().parse_args(ctx, args[:at])
+        ctx.params["words"] += tuple(args[at + 1 :])
+        return left
+
+
+@click.command("shell", cls=_WithCommand)
 @on_run(copied=False)
 @click.argument("words", metavar="[-- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--node", help="A node of the job, by name or number (default: the first).")
 @click.option("--task", type=click.IntRange(0), help="Array task, where several run.")
 def command(run: Run, words: tuple[str, ...], node: str | None, task: int | None) -> int:
-    """Open a shell on a node of RUN while it runs (its id or its end, path, job number;
+    """Open a shell on a node of RUN while it runs (its id or a part of it, path, job number;
     default: your newest), or run a command there.
 
     \b
       fsdpkit shell fsdp-t5-20261121-101500-3f2a
       fsdpkit shell 3f2a --node 1 -- nvidia-smi
+      fsdpkit shell -- hostname
 
     The modules, environment and variables of the job's script are active. The shell reads no
     start-up files, which might replace them; it takes nothing from the ranks, and ends with the

@@ -171,12 +171,6 @@ def diff(name: str, as_json: bool) -> int:
     metavar="NAME",
     help="A cluster of the centre's, shown first; several: repeat it (default: its folder's).",
 )
-@click.option(
-    "--plans",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Show these answers of `fsdpkit plan` in the form, such as ~/.cache/fsdpkit/plans.",
-)
 def build(
     centres: tuple[Path, ...],
     output: Path,
@@ -184,7 +178,6 @@ def build(
     runtime: Path | None,
     installed: str | None,
     clusters: tuple[str, ...],
-    plans: Path | None,
 ) -> int:
     """Build the pages of a centre: its clusters, templates and jobs, and a form that writes the
     very script of `fsdpkit submit`.
@@ -199,15 +192,13 @@ def build(
     """
     from fsdpkit.publishing.catalogue.build import catalogue_files
     from fsdpkit.publishing.catalogue.engine import engine_of
-    from fsdpkit.publishing.catalogue.plans import NO_PLANS, read_plans
     from fsdpkit.publishing.catalogue.reading import read_catalogue
     from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch
     from fsdpkit.publishing.replacing import CATALOGUE, write
 
     folders = [centre.absolute() for centre in centres]
     folders = folders or [layer.dir for layer in reversed(assets.centre_layers())]
-    carried = NO_PLANS if plans is None else read_plans(plans)
-    catalogue = read_catalogue(folders, installed, clusters, carried)
+    catalogue = read_catalogue(folders, installed, clusters)
     shown = name or (folders[0].name if folders else "fsdpkit")
     engine = engine_of(fetch(cache_dir()) if runtime is None else runtime)
     pages = catalogue_files(catalogue, shown, engine.files)
@@ -216,7 +207,6 @@ def build(
         counted(catalogue.sites, "cluster"),
         counted(catalogue.templates, "template"),
         counted(catalogue.jobs, "job"),
-        *([] if plans is None else [counted(carried.files, "plan")]),
     ]
     click.echo(f"{output}: {', '.join(made)}")
     if engine.note:

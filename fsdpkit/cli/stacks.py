@@ -52,7 +52,7 @@ def _stacks(
 @click.option("--full", is_flag=True, help="Print all threads of each rank.")
 @json_option(_stacks)
 def command(run: Run, task: int | None, full: bool, as_json: bool) -> int:
-    """Show the current stack of each rank of RUN (its id or its end, path, job number; default:
+    """Show the current stack of each rank of RUN (its id or a part, path, job number; default:
     your newest).
 
     \b

@@ -75,7 +75,7 @@ def _statuses(runs: Sequence[Status]) -> None:
 def command(
     run: str | None, runs: str | None, everything: bool, watch: float | None, as_json: bool
 ) -> int:
-    """Show all runs in the runs directory, or RUN (its id or its end, path, job number).
+    """Show all runs in the runs directory, or RUN (its id or a part of it, path, job number).
 
     \b
       fsdpkit status

@@ -29,7 +29,6 @@ from fsdpkit.cli.options import (
 from fsdpkit.cli.submitting import (
     ending,
     outcome,
-    print_output,
     print_script,
     rendered,
     report,
@@ -196,9 +195,7 @@ def command(
     say_what_the_copy_lacks(run)
     if wait or follow or at_once:
         with ending(run) if at_once else going_on(run.id):
-            if follow:
-                print_output(run)
-            return outcome(run)
+            return outcome(run, follow=follow)
     return 0
 
 

@@ -145,19 +145,12 @@ def report(run: Run, as_json: bool) -> None:
     click.echo(f"  {typed} logs {where} --follow\n  {typed} status {where}")
 
 
-def print_output(run: Run, first_attempt: int = 0) -> None:
-    """Rank 0's output until the run ends, of an array that of the first task."""
-    from fsdpkit.cli.logs import print_lines
-    from fsdpkit.reporting.logs.following import follow
-    from fsdpkit.reporting.logs.lines import LineFilter
+def outcome(run: Run, *, follow: bool = False, first_attempt: int = 0) -> int:
+    """Wait for the end and say how it was; the exit status. follow: print rank 0's output
+    meanwhile, of an array that of the first task."""
+    from fsdpkit.cli.telling import tell_until_over
 
-    task = run.record.array[0] if run.record.array else None
-    choice = LineFilter(first_attempt=first_attempt, streams=frozenset({"out"}), array_task=task)
-    print_lines(follow(run, choice), lambda source: "", live=True)
-
-
-def outcome(run: Run) -> int:
-    """Wait for the end and say how it was; the exit status."""
+    tell_until_over(run, first_attempt if follow else None)
     told: set[str] = set()
 
     def tell(state: JobState) -> None:

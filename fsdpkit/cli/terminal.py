@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fsdpkit.reporting.printable import printable
+from fsdpkit.reporting.printable import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,17 +43,24 @@ class _Guarded(io.TextIOBase):
     def write(self, data: str | bytes) -> int:
         """Bytes, too: click writes completions so."""
         text = data if isinstance(data, str) else data.decode(self.encoding, "replace")
-        try:
+        with self._told_once():
             self.beneath.write(printable(text))
-        except BrokenPipeError:
-            raise ReaderGoneError from None
         return len(data)
 
     def flush(self) -> None:
-        try:
+        with self._told_once():
             self.beneath.flush()
+
+    @contextlib.contextmanager
+    def _told_once(self) -> Iterator[None]:
+        """What cannot be written (a full disk) is an error once, and not again while it is told."""
+        try:
+            yield
         except BrokenPipeError:
             raise ReaderGoneError from None
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.beneath.fileno())
+            raise
 
     def fileno(self) -> int:
         return self.beneath.fileno()
@@ -67,9 +74,12 @@ class _Guarded(io.TextIOBase):
 
 def guard() -> None:
     """Put the guard in front of this process's standard streams."""
-    if sys.stdout is not None and not isinstance(sys.stdout, _Guarded):
+    for name in ("stdout", "stderr"):  # closed by whoever called
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.StringIO())
+    if not isinstance(sys.stdout, _Guarded):
         sys.stdout = _Guarded(_whole(sys.stdout))
-    if sys.stderr is not None and not isinstance(sys.stderr, _Guarded):
+    if not isinstance(sys.stderr, _Guarded):
         sys.stderr = _Guarded(sys.stderr)
 
 
@@ -141,6 +151,14 @@ def redraw(text: str) -> None:
     out = _beneath(sys.stdout)
     out.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
     out.flush()
+
+
+def passing(text: str) -> None:
+    """On a terminal's standard error a line that the next one takes the place of; empty: none."""
+    err = _beneath(sys.stderr)
+    columns = os.get_terminal_size(err.fileno()).columns or 80
+    err.write(f"\r\x1b[K{one_line(text)[: columns - 1]}")
+    err.flush()
 
 
 def _wrapped(line: str, width: int) -> list[str]:

@@ -43,7 +43,7 @@ def _usage(
 )
 @json_option(_usage, help="Print JSON once.")
 def command(run: Run, task: int | None, once: bool, every: float, as_json: bool) -> int:
-    """Show what each node of RUN uses: GPU, memory, CPU, network (its id or its end, path, job
+    """Show what each node of RUN uses: GPU, memory, CPU, network (its id or a part of it, path, job
     number; default: your newest).
 
     \b

@@ -60,7 +60,7 @@ def _ended(run: str, job_id: str | None, state: str, exit_status: int, why: str)
 )
 @json_option(_change, _ended, help="Print JSON: one object per change, the end last.")
 def command(run: Run, task: int | None, every: float, as_json: bool) -> int:
-    """Watch RUN (its id or its end, path, job number; default: your newest) until it ends, then
+    """Watch RUN (its id or a part, path, job number; default: your newest) until it ends, then
     say why.
 
     \b

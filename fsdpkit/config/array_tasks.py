@@ -43,7 +43,7 @@ def why_shared(key: str) -> str | None:
         if below is None:
             struct = struct_in(here)
             if why is not None and struct is not None:
-                return no_such_key(part, ".".join(parts[:depth]), fields_of(struct))
+                return no_such_key(part, ".".join(parts[:depth]), fields_of(struct), job_type())
             break
         here = below
         sentence = description_of(here) or sentence

@@ -7,7 +7,7 @@ with the partition's own name, what is allowed, and the nearest spelling.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -77,7 +77,7 @@ def explain(kind: Any, message: str, values: Mapping[str, Any]) -> tuple[str, st
     known = fields_of(struct) if struct else {}
     if unknown := re.search(r"unknown field `(?P<name>.*?)`", text, re.DOTALL):
         name = unknown["name"]
-        return place.below(name, Any, None).dotted, no_such_key(name, place.dotted, known)
+        return place.below(name, Any, None).dotted, no_such_key(name, place.dotted, known, kind)
     if missing := re.search(r"missing required field `(?P<name>.*?)`", text):
         sentence = _aside(description_of(known.get(missing["name"])))
         return place.below(missing["name"], Any, None).dotted, f"is missing{sentence}"
@@ -87,9 +87,22 @@ def explain(kind: Any, message: str, values: Mapping[str, Any]) -> tuple[str, st
     return place.dotted or "the file", why(text, place.annotation, place.value)
 
 
-def no_such_key(name: str, table: str, known: Mapping[str, Any]) -> str:
-    """There is no such key, and which there are."""
+def _keys(kind: Any, above: str = "") -> Iterator[str]:
+    """The dotted keys of a file that are no table."""
+    struct = struct_in(kind)
+    for name, annotation in (fields_of(struct) if struct else {}).items():
+        if struct_in(annotation) is None:
+            yield f"{above}{name}"
+        else:
+            yield from _keys(annotation, f"{above}{name}.")
+
+
+def no_such_key(name: str, table: str, known: Mapping[str, Any], whole: Any) -> str:
+    """There is no such key, and which there are: of that name elsewhere in the whole file, else
+    in the table."""
     within = f" in [{table}]" if table else ""
+    if others := [key for key in _keys(whole) if key.rpartition(".")[2] == name]:
+        return f"there is no key {name!r}{within}. Did you mean {' or '.join(others[:3])}?"
     return f"there is no key {name!r}{within}.{nearest(name, known)} Known: {', '.join(known)}."
 
 

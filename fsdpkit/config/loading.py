@@ -320,7 +320,7 @@ def _annotation_at(kind: Any, parts: list[str], key: str) -> Any:
         if struct is not None:
             known = fields_of(struct)
             if part not in known:
-                raise ConfigError(f"--set {key}: {no_such_key(part, table, known)}")
+                raise ConfigError(f"--set {key}: {no_such_key(part, table, known, kind)}")
             here = known[part]
         elif here is not Any:
             free = next((t for t in alternatives(here) if (get_origin(t) or t) is dict), None)

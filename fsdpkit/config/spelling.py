@@ -9,5 +9,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?`, or nothing if no known word is close."""
     import difflib  # only to explain a mistake
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    folded = {_folded(one): one for one in known}
+    close = difflib.get_close_matches(_folded(word), folded, n=1, cutoff=0.6)
+    return f" Did you mean {folded[close[0]]!r}?" if close else ""
+
+
+def _folded(word: str) -> str:
+    return word.casefold().replace("-", "_")

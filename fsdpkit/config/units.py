@@ -16,6 +16,7 @@ _TIME_FORMS = (
     re.compile(r"(?P<m>\d+)"),
 )
 TIME_FORMS_TEXT = "MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
+_WITH_UNITS = re.compile(r"(?i)(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m(?:in)?)?", re.ASCII)
 LONGEST_S = 365 * 86400
 
 _MEMORY = re.compile(r"(?P<n>\d+)(?P<unit>[KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -31,8 +32,12 @@ def parse_time_s(text: str) -> int:
     if match is None or not text.isascii():
         hint = " (a job without a limit is not scheduled before a maintenance window)"
         unlimited = text.strip().upper() in ("UNLIMITED", "INFINITE", "-1")
+        unit = _WITH_UNITS.fullmatch(text)
+        days, hours, minutes = (int(part or 0) for part in unit.groups()) if unit else (0, 0, 0)
+        meant_s = 60 * (minutes + 60 * (hours + 24 * days))
         raise ValueError(
-            f"{text!r} is not a time limit{hint if unlimited else ''}; write {TIME_FORMS_TEXT}"
+            f"{text!r} is not a time limit{hint if unlimited else ''}; write "
+            f"{format_time(meant_s) if 0 < meant_s <= LONGEST_S else TIME_FORMS_TEXT}"
         )
     parts = {unit: int(value) for unit, value in match.groupdict().items()}
     seconds = (

@@ -25,7 +25,6 @@ from fsdpkit.planning.speed_learned import (
     keep_work,
     kept_work,
     name_of_step,
-    of_file,
     step_of,
 )
 from fsdpkit.planning.speed_measured import T5_TRAINER, MeasuredSpeed, learn
@@ -41,9 +40,8 @@ TRAINER = Path("examples") / "T5-fsdp" / T5_TRAINER
 
 @dataclass(frozen=True)
 class By:
-    """What a speed rests on: a `file`, else runs, unless `learned` is False, else data sheets."""
+    """What a speed rests on: runs, unless `learned` is False, else data sheets."""
 
-    file: Path | None = None
     learned: bool = True
     runs: Path | None = None
     """The directory of runs to learn from."""
@@ -55,10 +53,8 @@ class By:
         return learn(self.runs) if self.learned and self.runs is not None else ()
 
     def basis(self, card: Card) -> Basis:
-        """Raises FsdpkitError for a GPU of which nothing is known, or a file that is not for it."""
+        """Raises FsdpkitError for a GPU of which nothing is known."""
         machine = self.machine(card)
-        if self.file is not None:
-            return of_file(self.file, machine)
         basis = basis_of(self.records(), machine, lambda run: work_of_run(run, card))
         calibration = basis.calibration
         if calibration.machine.values["peak_flops"].source == UNPUBLISHED and not basis.used:
@@ -132,14 +128,11 @@ def keep_planned(asked: AskedStep, plan: str, work: StepWork) -> None:
 
 
 def forecast(asked: AskedStep, by: By, tape: Tape) -> Forecast:
-    """Raises FsdpkitError for a calibration file that cannot be used."""
     try:
         basis = by.basis(asked.card)
         work = work_on_tape(asked, tape)
         speed = predict(work, basis.calibration)
     except FsdpkitError as error:
-        if by.file is not None:
-            raise
         return Forecast(None, why=str(error))
     calibration = basis.calibration
     return Forecast(

@@ -12,17 +12,15 @@ import hashlib
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 import fsdpkit
 from fsdpkit.config.training import TrainingSettings
-from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError
+from fsdpkit.errors import FsdpkitError
 from fsdpkit.launching.torch_release import release_of
 from fsdpkit.planning.efficiency import (
     GB,
-    NAMES,
     MachineRates,
     UncertainValue,
     family_of,
@@ -32,8 +30,6 @@ from fsdpkit.planning.speed import MeasuredStep, SpeedCalibration, agreeing
 from fsdpkit.planning.speed_measured import MeasuredSpeed
 from fsdpkit.planning.work import StepWork
 from fsdpkit.runs.caches import cache, cached
-from fsdpkit.runs.layout import write_atomically
-from fsdpkit.runs.reading import read_bytes
 
 PUBLISHED = "published figures only"
 MOST_JOBS = 3
@@ -41,7 +37,6 @@ MOST_JOBS = 3
 _FEWER_TOKENS, _MORE_TOKENS = 0.5, 1.05
 """Of the tokens that the settings say a step has: padding is left out of what a run counts."""
 _MOST_BYTES = 32 << 20
-_LAYOUT = "fsdpkit.speed/3"
 
 WorkOf = Callable[[MeasuredSpeed], StepWork]
 """The step that a run did. Raises FsdpkitError where it cannot be recorded."""
@@ -68,22 +63,6 @@ class Basis:
     """IDs of runs."""
     left_out: tuple[str, ...] = ()
     """A sentence each."""
-
-
-def of_file(path: Path, machine: MeasuredMachine) -> Basis:
-    """A calibration that somebody wrote down. Raises FsdpkitError for one that is of other GPUs, or
-    of another torch: who names a file is not to get what others say."""
-    calibration, made_with = load(path)
-    theirs = calibration.machine.gpu
-    if family_of(theirs) != family_of(machine.gpu):
-        raise ConfigError(f"{path} is a calibration of {theirs}, and this is {machine.gpu}")
-    if made_with and machine.torch and release_of(made_with) != release_of(machine.torch):
-        raise ConfigError(
-            f"{path} is a calibration of torch {made_with}, and this is {machine.torch}: calibrate "
-            "anew, or leave out --speed"
-        )
-    words = f"{path.name}, of {_counted(len(calibration.samples), 'run')}"
-    return Basis(calibration, words[:300])
 
 
 def basis_of(records: Sequence[MeasuredSpeed], machine: MeasuredMachine, work_of: WorkOf) -> Basis:
@@ -119,8 +98,6 @@ def _fitting(
     """Those of such a machine; of the others how many there are and what of."""
     fitting, others = [], dict[str, int]()
     for one in records:
-        if one.forgotten:
-            continue
         if why := _unfit(one, machine):
             others[why] = others.get(why, 0) + 1
         else:
@@ -215,46 +192,6 @@ def kept_work(name: str) -> StepWork | None:
 def keep_work(name: str, work: StepWork) -> None:
     """Keep it, if there is a place for it."""
     cache(f"speed/steps/{name}.json", work)
-
-
-# Files of --save and --speed
-
-
-class _File(msgspec.Struct, frozen=True, kw_only=True):
-    schema: str
-    calibration: SpeedCalibration
-    torch: str | None = None
-    """With which what is in it was measured; None: not said."""
-
-
-def save(calibration: SpeedCalibration, path: Path, torch: str | None = None) -> None:
-    """Write it, complete or not at all. Raises OSError."""
-    whole = _File(schema=_LAYOUT, calibration=calibration, torch=torch)
-    write_atomically(path, msgspec.json.encode(whole))
-
-
-def load(path: Path) -> tuple[SpeedCalibration, str | None]:
-    """A calibration, and the torch it is of. Raises NotFoundError, ConfigError for no such file."""
-    try:
-        whole = msgspec.json.decode(read_bytes(path, _MOST_BYTES), type=_File)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"there is no calibration file {path}") from error
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not a speed calibration: {error}") from error
-    if problem := _problem(whole):
-        raise ConfigError(f"{path} cannot be used as a calibration: {problem}; write it again")
-    return whole.calibration, whole.torch
-
-
-def _problem(whole: _File) -> str | None:
-    values = whole.calibration.machine.values
-    if whole.schema != _LAYOUT or set(values) != set(NAMES):
-        return "it is of another release"
-    if any(not (0 < value.value < 1e18 and 1 <= value.factor < 1e6) for value in values.values()):
-        return "a rate is not a positive number"
-    if any(not 0 < sample.step_s < 1e9 for sample in whole.calibration.samples):
-        return "a measured step took no time"
-    return None
 
 
 def _counted(count: int, noun: str) -> str:

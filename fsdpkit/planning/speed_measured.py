@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from fsdpkit.config.key_changes import with_new_names, without_unknown
 from fsdpkit.config.training import TrainingSettings
-from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs import node_report
 from fsdpkit.runs.caches import cache, cache_directory, cached
 from fsdpkit.runs.history import Attempt, history_of
@@ -70,8 +70,6 @@ class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """When its metrics had last been written to, Unix time: a run that went on is read again."""
     problem: Line = ""
     """Why nothing can be learned from it."""
-    forgotten: bool = False
-    """Whether somebody said that it shall not count."""
 
     @property
     def is_check(self) -> bool:
@@ -120,8 +118,6 @@ def learn(runs: Path) -> list[MeasuredSpeed]:
         if before is not None and _written_s(path) <= before.seen_s:
             continue
         if (found := measured_by(path)) is not None:
-            if before is not None and before.forgotten:
-                found = msgspec.structs.replace(found, forgotten=True)
             known[found.run] = found
             keep(found)
     return sorted(known.values(), key=lambda one: -one.made_s)
@@ -132,29 +128,6 @@ def _written_s(run: Path) -> float:
         return os.lstat(RunPaths(run).task().metrics).st_mtime
     except OSError:
         return 0.0
-
-
-def named(records: Sequence[MeasuredSpeed], wanted: str) -> list[MeasuredSpeed]:
-    """Of those that are not forgotten the one whose run's ID, or the end of it, is `wanted`; all
-    for "all". Raises UsageError where several runs end like this."""
-    known = [one for one in records if not one.forgotten]
-    if wanted == "all":
-        return known
-    if exact := [one for one in known if one.run == wanted]:
-        return exact
-    found = [one for one in known if wanted and one.run.endswith(wanted)]
-    if len(found) > 1:
-        runs = ", ".join(one.run for one in found[:3]) + (", …" if len(found) > 3 else "")
-        raise UsageError(f"{wanted[:80]} matches {len(found)} runs: {runs}; give more of the name")
-    return found
-
-
-def forget(records: Sequence[MeasuredSpeed], wanted: str) -> list[MeasuredSpeed]:
-    """Let those that are `named` so no longer count."""
-    found = named(records, wanted)
-    for one in found:
-        keep(msgspec.structs.replace(one, forgotten=True))
-    return found
 
 
 def measured_by(run: Path) -> MeasuredSpeed | None:

@@ -102,6 +102,8 @@ def runs_by_end(top: Path, over: set[str] | None = None) -> list[tuple[str, bool
 
 _SEARCHED = 1_000
 """How many runs are read to find a job's."""
+_PART = 4
+"""Characters of an id that name a run: a shorter word ends many an id by chance."""
 _SAMPLE, _SLOW_S, _THREADS = 64, 0.0003, 16
 Seen = TypeVar("Seen")
 
@@ -151,8 +153,9 @@ def runs_of_job(job_id: str, top: Path) -> list[Path]:
 
 
 def find_run(run: str | os.PathLike[str], top: Path) -> Path:
-    """The directory of a run given by its path, its id, the unique beginning or end of one, or the
-    number of a job of it. Raises NotFoundError with the nearest id and where it looked."""
+    """The directory of a run given by its path, its id, the name of its job or another part that
+    only its id has (`_PART` characters or more), or the number of a job of it. Raises NotFoundError
+    with the nearest id and where it looked."""
     direct = Path(os.path.expanduser(run))
     if _is_there(RunPaths(direct).record):
         return direct.absolute()
@@ -161,8 +164,12 @@ def find_run(run: str | os.PathLike[str], top: Path) -> Path:
     matches = [n for n in names if n == text]
     if text and not matches:
         of_job = {run.name for run in runs_of_job(text, top)} if text.isdigit() else ()
-        parts = (n for n in names if n.startswith(text) or n.endswith(text) or n in of_job)
-        matches = [*parts]
+        known = len(text) >= _PART
+        matches = [
+            name
+            for name in names
+            if name.startswith(f"{text}-") or (known and text in name) or name in of_job
+        ]
     if len(matches) == 1:
         return names[matches[0]]
     if matches:

@@ -52,6 +52,7 @@ def check_entry(job: TrustedJob, site: LoadedSite) -> None:
     """Raises ConfigError for a program that would fail at its first line, saying which."""
     if job.origin("entry").startswith("packaged ") or not job.spec.launch.check:
         return
+    _check_environment(job)
     entry, python = job.entry, python_of(job, site)
     variables = {**site.profile.environment.variables, **job.spec.environment.variables}
     environment = msgspec.structs.replace(job.spec.environment, variables=variables)
@@ -67,6 +68,21 @@ def check_entry(job: TrustedJob, site: LoadedSite) -> None:
     answer = _ask(python or Path(sys.executable), entry, places)
     if answer is not None and (wrong := _wrong(job, answer, python)):
         raise ConfigError(f"job {job.spec.name}: {wrong}")
+
+
+def _check_environment(job: LoadedJob) -> None:
+    """Raises ConfigError where the environment is a directory that is not there."""
+    wanted = job.spec.environment
+    prefix = environment_prefix(wanted, Path.cwd())
+    if prefix is None or wanted.container is not None or stood_in() is not None:
+        return
+    key = "venv" if wanted.venv is not None else "conda"
+    if not os.path.lexists(prefix / "bin" / "python"):
+        there = "has no bin/python" if prefix.is_dir() else "is not there"
+        raise ConfigError(
+            f"job {job.spec.name}: environment.{key}: {prefix} {there}, so the job could not start "
+            f"in it; name one that is, or, if only the nodes see it, {_SKIP}"
+        )
 
 
 def python_of(job: LoadedJob, site: LoadedSite) -> Path | None:

@@ -60,7 +60,7 @@ class OpenRun:
         record completed if it is there.
 
         Args:
-            run: Its directory, its id, or a unique beginning or end of the id.
+            run: Its directory, its id, or four or more characters that only its id has.
             runs: Directory of runs; None: `$FSDPKIT_RUNS`, else `./runs`.
             copied: Whether its directory may have another name than its id, as a copy that is
                 only looked at has.

@@ -14,7 +14,7 @@ import warnings
 import torch
 
 from fsdpkit.config.training import OptimizerSettings
-from fsdpkit.config.training.torch_schedules import ARGUMENTS, schedule_problems
+from fsdpkit.config.training.torch_schedules import TORCHS, schedule_problems
 from fsdpkit.errors import ConfigError
 
 
@@ -61,7 +61,7 @@ def learning_rate(settings: OptimizerSettings, step: int, steps: int) -> float:
     The first step after the warm-up has a torch scheduler's first rate, to which the warm-up rises.
     Raises ConfigError for arguments that torch refuses, or that lead to no finite rate.
     """
-    if settings.schedule not in ARGUMENTS:
+    if settings.schedule not in TORCHS:
         return settings.lr * learning_rate_share(settings, step, steps)
     warmup = warmup_steps(settings, steps)
     arguments = json.dumps(settings.schedule_arguments, sort_keys=True)
@@ -70,7 +70,7 @@ def learning_rate(settings: OptimizerSettings, step: int, steps: int) -> float:
         return scheduler.rate(0) * (step + 1) / warmup
     try:
         rate = scheduler.rate((step - warmup) // settings.schedule_every)
-    except ArithmeticError as error:
+    except (ArithmeticError, TypeError, ValueError) as error:
         rate, why = math.nan, str(error)
     else:
         why = f"the rate is {rate}"
@@ -87,8 +87,8 @@ def check_schedule(settings: OptimizerSettings) -> None:
     arguments, every = settings.schedule_arguments, settings.schedule_every
     if found := list(schedule_problems(settings.schedule, arguments, every=every)):
         raise ConfigError("\n".join(found))
-    if settings.schedule in ARGUMENTS:
-        learning_rate(settings, 0, 1)
+    if settings.schedule in TORCHS:  # which may look at its arguments only when it is stepped
+        learning_rate(settings, (settings.warmup_steps or 0) + every, 1)
 
 
 class _TorchSchedule:
@@ -113,7 +113,7 @@ _torch_schedule = functools.lru_cache(maxsize=4)(_TorchSchedule)
 def _scheduler(name: str, arguments: str, lr: float) -> torch.optim.lr_scheduler.LRScheduler:
     optimizer = torch.optim.SGD([torch.zeros(())], lr=lr)
     given = json.loads(arguments)
-    if name in ("CyclicLR", "OneCycleLR"):
+    if name == "CyclicLR":
         given["cycle_momentum"] = False  # a rate is all that is asked of it
     try:
         with warnings.catch_warnings():
@@ -156,4 +156,4 @@ def warmup_steps(settings: OptimizerSettings, steps: int) -> int:
     """
     if settings.warmup_steps is not None:
         return settings.warmup_steps
-    return 0 if settings.schedule in ARGUMENTS else min(1000, steps // 10)
+    return 0 if settings.schedule in TORCHS else min(1000, steps // 10)

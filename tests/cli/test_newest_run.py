@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fsdpkit.errors import NotFoundError
+from fsdpkit.runs.store import find_run
 from tests.conftest import Completed
 from tests.reporting.made_run import T0, ends, launches, made_run, starts, trains
 
@@ -63,3 +65,22 @@ def test_a_run_of_somebody_else_is_never_the_newest(runs: Path, fsdpkit: Fsdpkit
     for name in (OLD, NEW):
         os.chown(runs / name, 12002, 12002)
     assert f"there is no run in {runs} that is yours" in fsdpkit("logs").stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [("260101-0", OLD), ("ffff", OLD), ("zzz", OLD), ("made", NEW), ("fff", None), ("0", None)],
+)
+def test_a_run_is_named_by_a_part_of_its_id_too_long_to_be_there_by_chance(
+    word: str, found: str | None, runs: Path
+) -> None:
+    if found is None:
+        with pytest.raises(NotFoundError, match="there is no run"):
+            find_run(word, runs)
+    else:
+        assert find_run(word, runs).name == found
+
+
+def test_what_stands_after_two_dashes_is_no_run(runs: Path, fsdpkit: Fsdpkit) -> None:
+    for words in (("shell", "--", "made"), ("shell", "--node", "1", "--", OLD)):
+        assert f"{NEW}, the newest run\n" in fsdpkit(*words).stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shlex
 import subprocess
 import sys
 import unicodedata
@@ -189,3 +190,22 @@ def test_a_reader_who_leaves_ends_the_command_with_141() -> None:
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["status", "--json"], ["status"]])
+def test_output_that_cannot_be_written_is_one_sentence_and_74(
+    words: list[str], tmp_path: Path
+) -> None:
+    line = shlex.join([sys.executable, "-m", "fsdpkit", *words])
+    done = subprocess.run(
+        ["sh", "-c", f"{line} > /dev/full"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (74, "fsdpkit: No space left on device\n")
+    closed = subprocess.run(
+        ["sh", "-c", f"{line} >&-"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (closed.returncode, closed.stderr) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import yaml  # type: ignore[import-untyped]
 
 from fsdpkit import __version__
 from tests.packaging.installation import ROOT
-from tests.packaging.release import refusals, version_of
+from tests.packaging.release import digests, provenance, refusals, sums, version_of
 from tests.packaging.test_documentation import command_lines, wrong_words
 
 FORM = ROOT / ".github" / "ISSUE_TEMPLATE" / "run.yml"
@@ -80,3 +81,19 @@ def test_an_issue_brings_the_diagnosis_and_no_secret() -> None:
     assert "fsdpkit diagnose RUN --json" in fields["diagnosis"]["attributes"]["label"]
     assert [w for words in command_lines(text) for w in wrong_words(words)] == []
     assert re.search(r"No secrets.*tokens.*passwords", text, re.DOTALL)
+
+
+def test_what_is_released_can_be_checked(tree: Path) -> None:
+    (tree / "locked.txt").write_text("click==8\n")
+    (tree / "a.whl").write_bytes(b"wheel")
+    commit(tree)
+    built = digests(tree, ["a.whl"])
+    (tree / "SHA256SUMS").write_text(sums(built))
+    checked = subprocess.run(["sha256sum", "--strict", "-c", "SHA256SUMS"], cwd=tree, check=False)
+    assert checked.returncode == 0
+    moment = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    told = provenance(tree, built, moment, moment)
+    assert told["subject"] == [{"name": "a.whl", "digest": {"sha256": built["a.whl"]}}]
+    made_of = told["predicate"]["buildDefinition"]["resolvedDependencies"]
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, capture_output=True, check=True)
+    assert made_of[0]["digest"]["gitCommit"] == head.stdout.decode().strip()

@@ -30,11 +30,12 @@ def empty(tmp_path: Path) -> Path:
 
 
 def test_every_module_and_asset_of_the_checkout_is_in_the_wheel(wheel_names: list[str]) -> None:
-    wanted = {p.relative_to(ROOT).as_posix() for p in ROOT.glob("fsdpkit/**/*.py")}
+    ours = (p.relative_to(ROOT) for p in ROOT.glob("fsdpkit/**/*") if p.is_file())
+    wanted = {name.as_posix() for name in ours if "__pycache__" not in name.parts}
     for top in ASSETS:
         for path in (ROOT / top).rglob("*"):
             name = path.relative_to(ROOT)
-            left_out = {"golden", "__pycache__"} & set(name.parts) or path.suffix == ".svg"
+            left_out = {"golden", "__pycache__"} & set(name.parts) or path.name == "demo-loss.svg"
             if path.is_file() and not left_out:
                 wanted.add(f"fsdpkit/_shared/{name.as_posix()}")
     assert wanted - set(wheel_names) == set()
@@ -50,7 +51,19 @@ def test_nothing_else_is_in_the_wheel(wheel_names: list[str]) -> None:
     parts = {part for name in wheel_names for part in name.split("/")}
     assert not parts & {"tests", "benchmarks", "golden", "__pycache__"}
     kinds = {Path(n).suffix for n in wheel_names if ".dist-info/" not in n and Path(n).suffix}
-    assert kinds <= {".py", ".toml", ".j2", ".css", ".js", ".mjs", ".md", ".json", ".typed"}
+    assert kinds <= {
+        ".py",
+        ".toml",
+        ".j2",
+        ".css",
+        ".js",
+        ".mjs",
+        ".md",
+        ".json",
+        ".typed",
+        ".svg",
+        ".txt",
+    }
 
 
 def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[str]) -> None:
@@ -58,6 +71,7 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
     about = f"fsdpkit-{__version__}.dist-info"
     assert f"{about}/licenses/LICENSE" in wheel_names
     with zipfile.ZipFile(wheel) as archive:
+        commit = archive.read("fsdpkit/commit.txt").decode()
         metadata = Parser().parsestr(archive.read(f"{about}/METADATA").decode())
         entry_points = archive.read(f"{about}/entry_points.txt").decode()
     assert metadata["Name"] == "fsdpkit"
@@ -87,6 +101,7 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
     assert all("extra ==" in r for r in torch), "who only submits needs none"
     assert "fsdpkit = fsdpkit.cli.main:main" in entry_points
     assert "[submitit]" in entry_points
+    assert re.fullmatch("[0-9a-f]{40}\n", commit)
 
 
 # What it does.

@@ -1,9 +1,8 @@
-"""`fsdpkit plan --calibration` as it is typed: what counts, what is forgotten, what is written."""
+"""`fsdpkit plan --calibration` as it is typed: what counts, and why not."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,10 +10,9 @@ from click.testing import CliRunner
 
 from fsdpkit.cli.plan import command
 from fsdpkit.config.training import load_settings
-from fsdpkit.errors import NotFoundError, UsageError
+from fsdpkit.errors import UsageError
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.efficiency import machine_for
-from fsdpkit.planning.forecast import By
 from fsdpkit.planning.speed_learned import keep_work, name_of_step
 from fsdpkit.planning.speed_measured import MeasuredSpeed, keep
 from fsdpkit.planning.speed_schedule import simulate
@@ -101,55 +99,9 @@ def test_the_answer_as_json_says_the_same():
     assert (shown["run"], shown["used"], shown["step_s"]) == ("t5-ab12", True, one.step_s)
 
 
-@pytest.mark.parametrize("name", ["t5-ab12", "ab12"])
-def test_a_run_is_forgotten_by_its_name_or_the_end_of_it_and_stays_so(name):
-    run("t5-ab12")
-    run("t5-cd34", batch=16)
-    text = said("--forget", name)
-    assert "forgotten: t5-ab12\n" in text
-    assert rows(text) == rows(said()) == {"t5-cd34": "yes"}
-
-
-def test_all_are_forgotten_and_a_run_that_comes_later_counts():
-    run("t5-ab12")
-    run("t5-cd34", batch=16)
-    assert "published figures only" in said("--forget", "all")
-    assert "published figures only" in said("--forget", "all")  # none is no error
-    run("t5-ef56")
-    assert used(said()) == {"t5-ef56"}
-
-
-@pytest.mark.parametrize("name", ["", "t5", "xab12", "../t5-ab12", "-x", "$(id)", "a" * 10_000])
-def test_nothing_is_forgotten_for_a_name_that_no_run_has(name):
-    run("t5-ab12")
-    with pytest.raises(NotFoundError, match="nothing of that run is on record"):
-        said("--forget", "t5-ab12", f"--forget={name}")
-    assert used(said()) == {"t5-ab12"}
-
-
-def test_the_end_of_several_names_forgets_none():
-    run("t5-ab12")
-    run("t6-ab12", batch=16)
-    with pytest.raises(UsageError, match=r"ab12 matches 2 runs: .*t5-ab12"):
-        said("--forget", "ab12")
-    assert len(used(said())) == 2
-
-
-def test_what_is_written_down_is_what_others_plan_by(tmp_path):
-    run("t5-ab12")
-    run("t5-cd34", batch=16)
-    text = said("--save", "ours.json")
-    assert "written: ours.json; others use it by --speed ours.json" in text
-    theirs = By(file=tmp_path / "ours.json", site="another").basis(CARD)
-    assert {one.source for one in theirs.calibration.samples} == {"t5-ab12", "t5-cd34"}
-    assert theirs.words == "ours.json, of 2 runs"
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        ("--forget", "all"),
-        ("--save", "ours.json"),
         ("--calibration", "--no-calibration"),
         ("--calibration", "--tune"),
         ("--calibration", "--picture", "x.svg"),
@@ -162,5 +114,4 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_done(words):
         CliRunner().invoke(
             command, ["--gpu", "h100-80", *words], standalone_mode=False, catch_exceptions=False
         )
-    assert not Path("ours.json").exists()
     assert used(said()) == {"t5-ab12"}

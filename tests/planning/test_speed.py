@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import msgspec
 import pytest
 
-from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.planning.efficiency import UncertainValue, machine_for
 from fsdpkit.planning.forecast import Forecast, unknown_network
 from fsdpkit.planning.speed import (
@@ -18,7 +15,6 @@ from fsdpkit.planning.speed import (
     predict,
     scaling,
 )
-from fsdpkit.planning.speed_learned import load, save
 from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.speed_words import lines
 from tests.planning.made_work import made_work
@@ -137,37 +133,6 @@ def test_scaling_is_told_against_the_fewest_nodes():
 )
 def test_a_gpu_is_known_by_its_driver_name_and_by_its_own(name, same_as):
     assert machine_for(name).values == machine_for(same_as).values
-
-
-# The file of a calibration
-
-
-def test_a_calibration_is_read_back_as_it_was_written(tmp_path):
-    before = with_run(made_work())
-    save(before, tmp_path / "speed.json")
-    assert load(tmp_path / "speed.json") == (before, None)
-    with pytest.raises(NotFoundError):
-        load(tmp_path / "another.json")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "\xff", '{"schema": "other"}'])
-def test_a_file_that_is_none_is_refused(tmp_path, text):
-    (tmp_path / "speed.json").write_text(text, "latin-1")
-    with pytest.raises(ConfigError, match="speed calibration"):
-        load(tmp_path / "speed.json")
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("value", -1.0), ("value", 0.0), ("factor", 0.5), ("value", 1e30)]
-)
-def test_a_rate_that_cannot_be_is_refused(tmp_path, key, value):
-    path = tmp_path / "speed.json"
-    save(H100, path)
-    whole = json.loads(path.read_text())
-    whole["calibration"]["machine"]["values"]["memory_bytes"][key] = value
-    path.write_text(json.dumps(whole))
-    with pytest.raises(ConfigError, match="not a positive number"):
-        load(path)
 
 
 # In words

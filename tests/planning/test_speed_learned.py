@@ -24,7 +24,6 @@ from fsdpkit.planning.speed_learned import (
     keep_work,
     kept_work,
     name_of_step,
-    save,
     step_of,
 )
 from fsdpkit.planning.speed_learned import basis_of as basis_from
@@ -451,21 +450,3 @@ def test_runs_behind_links_or_of_others_are_not_read(tmp_path, monkeypatch):
     assert learn(tmp_path / "runs") == []
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert measured_by(run.dir) is None
-
-
-# A calibration that somebody wrote down
-
-
-def test_a_file_of_other_gpus_or_another_torch_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("fsdpkit.planning.forecast.installed_torch", lambda: TORCH)
-    found = basis_of(three(), HERE)
-    path = tmp_path / "delta.json"
-    save(found.calibration, path, TORCH)
-    by = By(file=path, site="delta")
-    assert by.basis(CARD).calibration == found.calibration
-    assert by.basis(CARD).words == "delta.json, of 3 runs"
-    with pytest.raises(ConfigError, match="a calibration of H100-80, and this is A100-80"):
-        by.basis(card_named("a100-80"))
-    save(found.calibration, path, "2.12.0")
-    with pytest.raises(ConfigError, match=r"of torch 2\.12\.0, and this is 2\.13"):
-        by.basis(CARD)

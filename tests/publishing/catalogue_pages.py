@@ -17,22 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from fsdpkit.config.job_loading import load_job
-from fsdpkit.config.site import load_site
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.planning.cards import card_of
-from fsdpkit.planning.remembered import Remembered, name_of
 from fsdpkit.publishing.catalogue.build import catalogue_files
 from fsdpkit.publishing.catalogue.engine import engine_of
-from fsdpkit.publishing.catalogue.plans import CataloguePlans
 from fsdpkit.publishing.catalogue.reading import Catalogue, read_catalogue
 from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch
 from fsdpkit.publishing.replacing import CATALOGUE, write
-from fsdpkit.runs.predicted import Predicted, Span
-from fsdpkit.scheduling.job_checks import training_of
 from tests.publishing.made_centre import HOSTILE, make_centre
 from tests.publishing.shown_centre import shown_centre
 
@@ -41,8 +33,6 @@ READY_MS = 300_000
 SETTLED = "#state.good, #state.bad, #state.missing"
 LANE = pytest.mark.xdist_group("catalogue")
 """One worker has the browser, the pages and their Python."""
-TORCH = "9.9.9"
-"""Of which the plans are: no torch of this machine."""
 
 
 @pytest.fixture(scope="session")
@@ -73,47 +63,14 @@ def centres_of(place: Path) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def catalogue(place: Path) -> Catalogue:
-    """What the pages are made of, with a plan of one job."""
+    """What the pages are made of."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(place / "ann"))
         patch.setenv("FSDPKIT_STATE_DIR", str(place / "state"))
         patch.setenv("FSDPKIT_SITE_PATH", ":".join(map(str, centres_of(place))))
-        plans = CataloguePlans(plan_of_pretrain(), TORCH)
-        read = read_catalogue(centres_of(place), clusters=("hrc-heron", "zoo-hostile"), plans=plans)
+        read = read_catalogue(centres_of(place), clusters=("hrc-heron", "zoo-hostile"))
     assert read.problems == []
     return read
-
-
-def plan_of_pretrain() -> dict[str, bytes]:
-    """As `fsdpkit plan pretrain --cluster hrc-heron` keeps it."""
-    job, site = load_job("pretrain"), load_site("hrc-heron")
-    training = training_of(job, Path("/"))
-    assert training is not None
-    card = card_of(site.profile.node_types["h100"], "")
-    name = name_of(training, 4, 4, card, job.entry.path, torch=TORCH)
-    made_s = 1_793_000_000.0
-    predicted = Predicted(
-        name=name,
-        made_s=made_s,
-        nodes=4,
-        gpus=4,
-        card=card.name,
-        allocated_bytes=20 << 30,
-        reserved_bytes=22 << 30,
-        tokens_per_s=Span(700_000.0, 800_000.0, 900_000.0),
-        mfu=Span(0.3, 0.4, 0.5),
-        source="tape",
-        rests_on="published figures only",
-    )
-    plan = Remembered(
-        fit="fits",
-        total=23 << 30,
-        usable=75 << 30,
-        card=card.name,
-        made_s=made_s,
-        predicted=predicted,
-    )
-    return {name: msgspec.json.encode(plan)}
 
 
 @pytest.fixture(scope="session")

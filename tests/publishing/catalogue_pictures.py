@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import http.server
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -21,7 +19,6 @@ from urllib.parse import urlencode
 
 from fsdpkit.publishing.catalogue.build import catalogue_files
 from fsdpkit.publishing.catalogue.engine import engine_of
-from fsdpkit.publishing.catalogue.plans import CataloguePlans, read_plans
 from fsdpkit.publishing.catalogue.reading import read_catalogue
 from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch
 from fsdpkit.publishing.replacing import CATALOGUE, write
@@ -60,26 +57,13 @@ def served_centre() -> Iterator[str]:
         engine = engine_of(fetch(cache_dir())).files
         centre = shown_centre(top)
         os.environ["FSDPKIT_SITE_PATH"] = str(centre)
-        catalogue = read_catalogue([centre], plans=planned(top))
+        catalogue = read_catalogue([centre])
         write(CATALOGUE, catalogue_files(catalogue, NAME, engine), top / "pages")
         handler = functools.partial(Quiet, directory=str(top / "pages"))
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             yield f"http://127.0.0.1:{server.server_address[1]}"
             server.shutdown()
-
-
-def planned(top: Path) -> CataloguePlans:
-    """What `fsdpkit plan` computes of the job in the pictures."""
-    words = ["plan", "t5", "--cluster", "hrc-heron", "--account", "hrc0042"]
-    words += [word for each in SETS for word in ("--set", each)]
-    subprocess.run(
-        [sys.executable, "-m", "fsdpkit", *words, "--no-calibration"],
-        env={**os.environ, "XDG_CACHE_HOME": f"{top}/cache"},
-        cwd=top,
-        check=True,
-    )
-    return read_plans(top / "cache" / "fsdpkit" / "plans")
 
 
 def take(page: Any, address: str, view: str, path: Path) -> None:
@@ -89,7 +73,6 @@ def take(page: Any, address: str, view: str, path: Path) -> None:
     page.goto(f"{address}/{place}", timeout=300_000)
     if place.startswith("generator"):
         page.wait_for_selector(SETTLED, timeout=300_000)
-        page.wait_for_timeout(1500)  # what is known of memory and speed comes after the script
         page.evaluate("() => { document.getElementById('speed').textContent = ''; }")
     if view == "template":
         page.locator("details.changes").first.evaluate("(fold) => { fold.open = true; }")

@@ -1,21 +1,14 @@
-"""What a signed centre's pages say of versions and signatures, and what a catalogue carries of
-plans."""
+"""What a signed centre's pages say of versions and signatures."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 from markupsafe import escape
 
-from fsdpkit.cli import in_page
-from fsdpkit.config.surroundings import of_this_process
-from fsdpkit.errors import NotFoundError, UsageError
-from fsdpkit.publishing.catalogue import plans
-from fsdpkit.publishing.catalogue.build import _folders
-from fsdpkit.publishing.catalogue.plans import read_plans
+from fsdpkit.errors import NotFoundError
 from fsdpkit.publishing.catalogue.reading import Catalogue, read_catalogue
 from fsdpkit.publishing.catalogue.rendering import Writing
 from tests.publishing.catalogue_pages import LANE
@@ -117,69 +110,3 @@ def test_the_centres_clusters_come_first_and_the_others_are_one_click_away() -> 
     assert "OSC Ascend" in own
     assert "OLCF Frontier" in others
     assert "OLCF Frontier" not in own
-
-
-# ---- Plans
-
-
-def known(catalogue: Catalogue, place: Path, *words: str) -> in_page.Known:
-    folders: dict[str, dict[str, bytes]] = {}
-    for name, content in _folders(catalogue).items():
-        top, _, below = name.partition("/")
-        folders.setdefault(top, {})[below] = content
-    here = of_this_process()
-    top = place / "laid"
-    here.variables["FSDPKIT_SITE_PATH"] = f"{top}/0:{top}/1"
-    folders.pop("root", None)
-    asked = in_page.PageRequest(
-        words=["pretrain", "--cluster", "hrc-heron", "--account", "hrc0042", *words],
-        surroundings=here,
-        centres=[f"{top}/0", f"{top}/1"],
-    )
-    files = in_page.CatalogueFiles({k: v for k, v in folders.items() if k != "packaged"})
-    found = msgspec.json.decode(
-        in_page.known(msgspec.json.encode(asked).decode(), files), type=in_page.Known
-    )
-    files.take_away()
-    return found
-
-
-def test_a_plan_is_of_the_very_job_and_of_no_other(catalogue: Catalogue, place: Path) -> None:
-    assert known(catalogue, place).fit == "fits"
-    assert known(catalogue, place, "--time", "01:00:00").fit == "fits"  # does not change a step
-    for other in (
-        ("--nodes", "2"),
-        ("--gpus", "2"),
-        ("--set", "training.batch_size=16"),
-        ("--partition", "a100", "--gpus", "8"),
-    ):
-        found = known(catalogue, place, *other)
-        assert (found.fit, found.plan) == ("", ""), other
-        assert found.command.startswith("fsdpkit plan pretrain --cluster hrc-heron "), other
-        assert " ".join(other) in found.command or other[0] == "--partition", other
-
-
-def test_only_plans_are_carried(tmp_path: Path, catalogue: Catalogue) -> None:
-    ((name, plan),) = catalogue.plans.files.items()
-    (tmp_path / f"{name}.json").write_bytes(plan)
-    (tmp_path / f"{'0' * 64}.json").write_text('{"fit": "maybe"}')
-    (tmp_path / f"{'1' * 64}.json").write_bytes(b"\xff" * 9)
-    (tmp_path / f"{'2' * 64}.json").mkdir()
-    (tmp_path / "notes.json").write_bytes(plan)
-    assert dict(read_plans(tmp_path).files) == {name: plan}
-    with pytest.raises(NotFoundError, match="--plans"):
-        read_plans(tmp_path / "nowhere")
-
-
-def test_plans_that_nobody_could_find_are_not_carried_silently(
-    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ((_, plan),) = catalogue.plans.files.items()
-    for number in range(3):
-        (tmp_path / f"{number:064x}.json").write_bytes(plan)
-    monkeypatch.setattr(plans, "MOST_PLANS", 2)
-    with pytest.raises(UsageError, match="more than 2 plans"):
-        read_plans(tmp_path)
-    monkeypatch.setattr(plans, "installed_torch", lambda: None)
-    with pytest.raises(NotFoundError, match="this environment has none"):
-        read_plans(tmp_path)

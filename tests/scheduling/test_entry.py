@@ -227,6 +227,21 @@ def test_a_module_is_looked_for_as_python_will(
             plan(in_container)
 
 
+@pytest.mark.parametrize("key", ["venv", "conda"])
+def test_an_environment_that_is_not_there_is_refused_before_queueing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, venv: Path, key: str
+) -> None:
+    write(tmp_path, {"train.py": "", "empty/README": ""})
+    monkeypatch.chdir(tmp_path)
+    request = SubmitRequest("train.py", cluster="local")
+    for gone in ("./gone", tmp_path / "empty"):
+        lacks = [f"environment.{key}={gone}"]
+        with pytest.raises(ConfigError, match=f"environment.{key}: "):
+            plan(replace(request, sets=lacks))
+        plan(replace(request, sets=[*lacks, "launch.check=false"]))
+    plan(replace(request, sets=[f"environment.{key}={venv}"]))
+
+
 # ---- Time
 
 

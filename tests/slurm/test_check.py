@@ -101,37 +101,6 @@ def test_a_node_with_a_slow_network_is_named_and_avoided(
     assert [len(node["ranks"]) for node in nodes] == [2, 2, 2]
     assert all(abs(node["clock_offset_s"]) <= node["clock_error_s"] + 0.01 for node in nodes)
     assert all(node["unresolved"] == [] for node in nodes)
-    address = on_slurm.places.addresses["node1"]
-    assert f"ranks' ports are reachable from this login node: node1, {address} port" in done.stdout
-    assert "so anyone who can log in there can connect to the ranks" in done.stdout
-    whole = "could not tell whether ranks' ports are reachable from a node outside the job"
-    assert whole in done.stdout, "the job has all nodes"
-
-
-@contextlib.contextmanager
-def no_answer_to(cluster: SlurmCluster, stranger: str, nodes: tuple[str, ...]) -> Iterator[None]:
-    """These nodes have no way back to the stranger, as behind a firewall that drops."""
-    route = ["blackhole", cluster.places.addresses[stranger]]
-    for node in nodes:
-        assert cluster.node_exec(node, ["ip", "route", "add", *route]).returncode == 0
-    try:
-        yield
-    finally:
-        for node in nodes:
-            cluster.node_exec(node, ["ip", "route", "del", *route])
-
-
-def test_ports_that_a_firewall_closes_are_not_reachable_from_there(
-    on_slurm: SlurmCluster, fsdpkit: Fsdpkit
-) -> None:
-    with no_answer_to(on_slurm, "login", ("node1", "node2")):
-        done = fsdpkit("check", "--nodes", "2", "--gpus", "1", *ACCOUNT, "--json", timeout_s=300)
-    assert done.returncode == 0, done.stderr + done.stdout
-    login, outside = checked(done.stdout)["reachability"]
-    assert (login["place"], login["answer"]) == ("this login node", "not reachable")
-    assert login["why"].endswith("timed out")
-    assert (outside["place"], outside["answer"]) == ("a node outside the job", "reachable"), outside
-    assert outside["why"].startswith(f"node1, {on_slurm.places.addresses['node1']} port")
 
 
 @contextlib.contextmanager

@@ -7,12 +7,12 @@ from msgspec import Meta
 
 from fsdpkit.config.fields import Count, doc
 from fsdpkit.config.training.model import Name
-from fsdpkit.config.training.torch_schedules import ARGUMENTS, OURS, REFUSED
+from fsdpkit.config.training.torch_schedules import OURS, TORCHS
 
 if TYPE_CHECKING:
     Schedule = str
 else:
-    Schedule = Literal[(*OURS, *ARGUMENTS, *REFUSED)]
+    Schedule = Literal[(*OURS, *TORCHS)]
 
 
 class ParameterGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,7 +4,6 @@ Each is one plain sentence with its remedy. Only settings and the number of rank
 `fsdpkit.data.inputs` looks at the files they name.
 """
 
-import math
 from collections.abc import Iterator
 
 from fsdpkit.config.training.checkpoint import BEST_IS_HIGHEST, EVALUATED, LOGGED, ROUGE
@@ -12,7 +11,7 @@ from fsdpkit.config.training.data_problems import FILES, data_problems
 from fsdpkit.config.training.optimizer import OptimizerSettings
 from fsdpkit.config.training.settings import PrecisionSettings, TrainingSettings
 from fsdpkit.config.training.sharding import ShardingSettings
-from fsdpkit.config.training.torch_schedules import one_cycle_steps, schedule_problems
+from fsdpkit.config.training.torch_schedules import schedule_problems
 
 BYTE_IDS = 259
 """Ids of ByT5's vocabulary that text can use: pad, eos, unk and the 256 bytes."""
@@ -33,7 +32,11 @@ def problems(
         *_engine(settings),
         *_precision(settings.precision, settings.sharding),
         *_optimizer(settings.optimizer, settings.sharding),
-        *_schedule(settings),
+        *schedule_problems(
+            settings.optimizer.schedule,
+            settings.optimizer.schedule_arguments,
+            every=settings.optimizer.schedule_every,
+        ),
         *_master(settings),
         *data_problems(settings.data),
         *_model(settings),
@@ -297,23 +300,6 @@ def _master(settings: TrainingSettings) -> Iterator[str]:
         yield (
             "float16 has another range than bfloat16 weights: use "
             'training.precision.param = "bfloat16", or master = "float32".'
-        )
-
-
-def _schedule(settings: TrainingSettings) -> Iterator[str]:
-    optimizer = settings.optimizer
-    arguments, every = optimizer.schedule_arguments, optimizer.schedule_every
-    yield from schedule_problems(optimizer.schedule, arguments, every=every)
-    if optimizer.schedule != "OneCycleLR":
-        return
-    total = one_cycle_steps(arguments)
-    needed = math.ceil((settings.most_steps - (optimizer.warmup_steps or 0)) / every)
-    if total is None:
-        yield "training.optimizer.schedule_arguments: OneCycleLR needs total_steps."
-    elif total < needed:
-        yield (
-            f"training.optimizer.schedule_arguments: OneCycleLR ends after {total} steps, but this "
-            f"run has {needed}: raise total_steps, or lower training.steps."
         )
 
 

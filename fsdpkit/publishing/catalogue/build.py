@@ -25,15 +25,12 @@ def catalogue_files(
 
 def _folders(catalogue: Catalogue) -> dict[str, bytes]:
     """What the form's Python lays out: `packaged`, `centre0`, …, and `root` for scripts that lie
-    in none of them; in `plans` what was planned of them, which is laid nowhere."""
+    in none of them."""
     tops = {"packaged": assets.packaged_dir()}
     tops |= {f"centre{number}": top for number, top in enumerate(catalogue.centres)}
     files = {f"{name}/{path}": c for name, top in tops.items() for path, c in folder(top).items()}
     for path, content in scripts(job.entry.path for _, job in catalogue.jobs).items():
         files[_place(Path("/", path), tops)] = content
-    if catalogue.plans.files:
-        files |= {f"plans/{name}": content for name, content in catalogue.plans.files.items()}
-        files["plans/torch"] = catalogue.plans.torch.encode()
     return files
 
 

@@ -21,7 +21,6 @@ from fsdpkit.config.spelling import nearest
 from fsdpkit.config.surroundings import Surroundings, of_this_process, stand_in
 from fsdpkit.config.template import Template, load_template
 from fsdpkit.errors import FsdpkitError, NotFoundError
-from fsdpkit.publishing.catalogue.plans import NO_PLANS, CataloguePlans
 from fsdpkit.publishing.catalogue.released import Released, announced, released
 
 T = TypeVar("T")
@@ -58,7 +57,6 @@ class Catalogue:
     released: Sequence[Released]
     announcements: Sequence[Announcement]
     """Also those of days to come."""
-    plans: CataloguePlans
     problems: Sequence[CatalogueProblem]
 
     def released_as(self, kind: str, name: str) -> Released | None:
@@ -71,7 +69,6 @@ def read_catalogue(
     centres: Sequence[Path],
     packaged: str | None = None,
     clusters: Sequence[str] = (),
-    plans: CataloguePlans = NO_PLANS,
 ) -> Catalogue:
     """All of the packaged ones and of the folders of `centres`, the nearest first.
 
@@ -119,7 +116,6 @@ def read_catalogue(
         own=own,
         released=published,
         announcements=announced(centres),
-        plans=plans,
         problems=list(dict.fromkeys(problems)),
     )
 

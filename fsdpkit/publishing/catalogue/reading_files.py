@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _MOST_BYTES = 4_000_000
-"""Of one file: jobs, profiles, templates, plans and scripts are far smaller."""
+"""Of one file: jobs, profiles, templates and scripts are far smaller."""
 
 
 def content_of_file(path: Path) -> bytes | None:

@@ -154,7 +154,6 @@ class Writing:
             own_shape=_OWN_SHAPE,
             choices=choices,
             groups=groups,
-            plans=len(read.plans.files),
             python=read.surroundings.python,
             packaged=read.surroundings.packaged,
             centres=[str(centre) for centre in read.centres],

@@ -64,7 +64,7 @@ def _head(view: View, width: int) -> list[Text]:
     place += [f"on {view.nodes}"] if view.nodes else []
     place += [f"attempt {view.attempt}"] if view.attempt is not None else []
     lines = [title, Text(", ".join(place) or "no job yet")]
-    lines += [Text(f"why: {view.why}")] if view.why else []
+    lines += [Text(f"why: {', '.join(filter(None, [view.why, view.starts]))}")] if view.why else []
     lines += [Text(f"to do: {view.action}")] if view.action else []
     return [*lines, *(Text(f"not known: {one}") for one in view.unread[:2])]
 

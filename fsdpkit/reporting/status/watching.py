@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from fsdpkit.reporting.status.progress import TrainingProgress
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import TimelineSpan
 from fsdpkit.reporting.usage import NodeUsage
-from fsdpkit.reporting.words import duration, number
+from fsdpkit.reporting.words import duration, number, second
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import number_in, parsed
 from fsdpkit.scheduling.run_states import Standing
@@ -30,6 +31,7 @@ _SLOW = 1.2
 _MOST_POINTS = 20_000
 _MOST_NAMES = 16
 """Of numbers that a script logs by names of its own."""
+_FOR_EVER = "; this will not resolve by itself"
 ASKING = "asking the scheduler"
 """The state before its first answer."""
 
@@ -51,6 +53,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     nodes: str | None = None
     why: str | None = None
     """Why it is pending, in words."""
+    starts: str | None = None
+    """When the scheduler expects it to start; that changes with each look."""
     action: str | None = None
     attempt: int | None = None
     progress: TrainingProgress = TrainingProgress()
@@ -176,18 +180,22 @@ def view_of(
 ) -> View:
     """A view; `seen` are those of its fields that need no thought."""
     attempt = history.attempts[-1] if history.attempts else None
-    answer = None
+    answer = starts = None
     if state is not None and state.phase == "pending":
         evidence = PendingEvidence(
             reason=state.reason, job_id=job_id, run=run, restarts=state.restarts
         )
         answer = why(evidence)
+        start_s = state.start_s or 0.0
+        if not answer.never and start_s > time.time():
+            starts = f"expected to start {second(start_s)}"
     return View(
         run=run,
         state=_state(state, history, standing),
         job_id=job_id,
         nodes=state.node_list if state else None,
-        why=answer.words if answer else None,
+        why=f"{answer.words}{_FOR_EVER * answer.never}" if answer else None,
+        starts=starts,
         action=answer.action if answer else None,
         attempt=attempt.number if attempt else None,
         unread=standing.unread if standing else (),

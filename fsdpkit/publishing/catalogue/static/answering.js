@@ -22,21 +22,13 @@ class Answering {
   }
 
   async ask(asked) {
-    return JSON.parse(await this.#send("answer", asked));
-  }
-
-  // What is known of the memory and the speed of what was asked.
-  async known(asked) {
-    return JSON.parse(await this.#send("known", asked));
-  }
-
-  async #send(wanted, asked) {
     await this.ready;
-    return new Promise((resolve) => {
+    const answered = await new Promise((resolve) => {
       const id = this.#next++;
       this.#waiting.set(id, resolve);
-      this.#worker.postMessage({ id, wanted, asked: JSON.stringify(asked) });
+      this.#worker.postMessage({ id, asked: JSON.stringify(asked) });
     });
+    return JSON.parse(answered);
   }
 
   #answered({ id, answered }) {

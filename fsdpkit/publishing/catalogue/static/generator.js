@@ -7,7 +7,6 @@
   const folds = new Map(controls.map((c) => [c, c.closest("[data-template]")?.dataset.template]));
   const centreFields = controls.map((c) => c.name).filter((name) => /^centre\d+$/.test(name));
   const PAUSE_MS = 100;
-  const REST_MS = 300;
   const NO_DIRECTORY =
     "The directory that you submit from is not named, so the script says /home/you/project.";
 
@@ -103,7 +102,6 @@
     at("would").replaceChildren(...(fits ? [] : offersIn(err, take)));
     at("warned").hidden = warnings.length === 0;
     at("warnings").replaceChildren(...warnings.map((text) => item(text)));
-    if (!fits) at("known").hidden = true;
     at("script").dataset.empty = fits ? "" : "No script: see above.";
     showScript(at("script"), out);
     at("script").dataset.answers = commandOf(words);
@@ -135,15 +133,12 @@
   let busy = false;
   let again = false;
   let timer = 0;
-  let later = 0;
-  let last = null; // what was asked last
 
   function changed() {
     hint();
     at("command").textContent = commandOf(wordsOf(values(), fields()));
     history.replaceState(null, "", `#${fragmentOf(controls)}`);
     clearTimeout(timer);
-    clearTimeout(later);
     timer = setTimeout(ask, PAUSE_MS);
   }
 
@@ -160,24 +155,15 @@
         const words = wordsOf(said, fields());
         await answering.ready;
         const before = performance.now();
-        const asked = (last = askedOf(said, words, centreFields));
-        at("known").classList.add("old");
-        const answered = await answering.ask(asked);
+        const answered = await answering.ask(askedOf(said, words, centreFields));
         if (again) continue;
         show(answered, words, (performance.now() - before) / 1000);
-        if (answered.status === 0) later = setTimeout(know, REST_MS, asked);
       } while (again);
     } catch (error) {
       failed(error);
     } finally {
       busy = false;
     }
-  }
-
-  // Memory and speed when the person rests, for nobody waits for them while typing.
-  async function know(asked) {
-    const known = await answering?.known(asked);
-    if (known && asked === last) showKnown(at, known);
   }
 
   function failed(error) {

@@ -58,19 +58,3 @@ function item(text) {
   made.textContent = text;
   return made;
 }
-
-const FITS = { fits: "It fits", tight: "It hardly fits", "does not fit": "It does not fit" };
-
-// known: as in fsdpkit.cli.in_page.Known.
-function showKnown(at, { least, plan, fit, would_fit, command }) {
-  at("known").classList.remove("old");
-  at("known").hidden = !(least || plan || command);
-  at("known").classList.toggle("bad", fit === "does not fit");
-  at("known").classList.toggle("warn", fit === "tight");
-  const would = would_fit ? ` What would fit: ${would_fit}.` : "";
-  at("planned").textContent = plan ? `${FITS[fit] ?? "Planned"}: ${plan}${would}` : "";
-  at("least").textContent = least;
-  at("plan-it").hidden = Boolean(plan) || !command;
-  at("plan-why").textContent = "Not planned by the centre. On a login node, without a GPU:";
-  at("plan-command").textContent = command;
-}

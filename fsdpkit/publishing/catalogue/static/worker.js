@@ -1,7 +1,6 @@
 // fsdpkit's own command line in a Python of its own, away from the page so that typing never waits.
-// In: {id, wanted, asked}, asked as JSON of fsdpkit.cli.in_page.PageRequest. Out: {id, answered} with its
-// answer or, where "known" is wanted, its Known; {stage} while it loads; {ready} once, or {failed}
-// with the reason.
+// In: {id, asked}, asked as JSON of fsdpkit.cli.in_page.PageRequest. Out: {id, answered}; {stage}
+// while it loads; {ready} once, or {failed} with the reason.
 import { loadPyodide } from "../engine/pyodide.js";
 
 const ENGINE = new URL("../engine/", import.meta.url);
@@ -14,7 +13,7 @@ from pathlib import Path
 import fsdpkit.cli.main, fsdpkit.cli.submit, fsdpkit.scheduling.submission
 from fsdpkit.cli import in_page
 files = in_page.CatalogueFiles(in_page.read_folders(Path("${FOLDERS}")))
-lambda wanted, asked: (in_page.known if wanted == "known" else in_page.answer)(asked, files)
+lambda asked: in_page.answer(asked, files)
 `;
 
 async function zipFile(name) {
@@ -43,5 +42,5 @@ started.then(
 );
 onmessage = async ({ data }) => {
   const answer = await started;
-  postMessage({ id: data.id, answered: answer(data.wanted, data.asked) });
+  postMessage({ id: data.id, answered: answer(data.asked) });
 };
