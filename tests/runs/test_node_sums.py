@@ -89,9 +89,7 @@ def test_the_newest_line_of_each_node_is_its_account(run: Run) -> None:
         core_s=8 * 160,
         nodes=2,
     )
-    row = Uses([found]).row
-    assert row is not None
-    assert row.busy_share == pytest.approx(60 * 2 / 320)
+    assert Uses([found]).row.busy_share == pytest.approx(60 * 2 / 320)
     assert Uses([found]).kwh == pytest.approx(32_000 / 3.6e6)
     assert ("GPU memory, at most", "11.0 of 80 GiB") in figures(Uses([found]))
 
@@ -120,6 +118,7 @@ def test_a_program_without_steps_whose_gpus_do_nothing_does_not_use_them(run: Ru
     assert found.used_s["startup"] == 20
     assert found.used_s["loading"] == pytest.approx(22)
     assert found.used_s["unused"] == pytest.approx(2 * (0.75 * 110 - 10) - 22)
+    assert Uses([found]).share("training") is None  # not nothing: it is not known
     task.attempt(0).ending.unlink()
     assert account(run, running=True).used_s == {"startup": 220}
 
@@ -165,6 +164,7 @@ ODD: list[tuple[dict[str, Any], str]] = [
     ({"used_s": {"training": 5000.0, "loading": 2000.0, "startup": 200.0}}, "29%"),
     ({"used_s": {"training": 5000.0, "waiting": 2000.0, "startup": 200.0}}, "29%"),
     ({"used_s": {"unused": 6000.0, "unknown": 1200.0}}, "83%"),
+    ({"used_s": {"loading": 2400.0, "unknown": 4800.0}}, "33%"),
     ({"memory_bytes": 6 * GIB}, "6.0 of 64 GiB"),
     ({"cpu_s": 10e3}, "9%"),
     ({"asked_s": 86400.0}, "24 h 00 min, took 60 min"),
