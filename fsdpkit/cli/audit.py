@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fsdpkit.cli.json_output import answer, json_option
-from fsdpkit.cli.options import table, write_file, write_page
+from fsdpkit.cli.options import print_sentences, table, write_file, write_page
 
 if TYPE_CHECKING:
     from fsdpkit.publishing.audit import FailingNode, GrowingCause, QueueWait, RunAudit
+    from fsdpkit.reporting.spent_shown import UsageSection
     from fsdpkit.runs.tally import Row
 
 _BY = "week,partition,gpu"
@@ -21,8 +23,8 @@ _BY = "week,partition,gpu"
 @answer("fsdpkit.audit/1")
 def _audited(
     centre: Path,
-    weeks: int,
     since_s: float,
+    until_s: float,
     runs: int,
     users: int,
     without_end: int,
@@ -68,6 +70,12 @@ def _words_of(ctx: click.Context, option: click.Parameter, text: str) -> list[st
     help="Number of weeks, this one included (default: 4).",
 )
 @click.option(
+    "--month",
+    type=click.DateTime(["%Y-%m"]),
+    metavar="YYYY-MM",
+    help="Of a calendar month, in place of weeks.",
+)
+@click.option(
     "--by",
     default=_BY,
     callback=_words_of,
@@ -86,6 +94,7 @@ def _words_of(ctx: click.Context, option: click.Parameter, text: str) -> list[st
 def command(
     centre: str | None,
     weeks: int,
+    month: datetime | None,
     by: list[str],
     json_lines: str | None,
     openmetrics: str | None,
@@ -98,7 +107,7 @@ def command(
     \b
       fsdpkit audit /apps/fsdpkit
       fsdpkit audit /apps/fsdpkit --weeks 12 --by week,version
-      fsdpkit audit /apps/fsdpkit --page october.html
+      fsdpkit audit /apps/fsdpkit --month 2026-10 --page october.html
       fsdpkit audit --mine
 
     CENTRE is a centre's folder. Only runs that leave a record in its folder audit/ count: where
@@ -110,10 +119,11 @@ def command(
         raise click.UsageError("Name the centre's folder, or say --mine.")
     if openmetrics is not None and not openmetrics.endswith(".prom"):
         raise click.UsageError("--openmetrics: the node exporter reads only files called *.prom.")
+    from fsdpkit.cli.audit_tables import OF_PAGE, about, rows_section, sections
     from fsdpkit.publishing.audit import attempts, audit
 
     where = Path(centre).absolute()
-    found = audit(where, weeks)
+    found = audit(where, weeks, month)
     nodes = found.nodes(_away())
     if json_lines is not None:
         from fsdpkit.cli.json_output import as_json as line_of
@@ -124,20 +134,23 @@ def command(
         from fsdpkit.publishing.audit_metrics import metrics_text
 
         write_file(metrics_text(found, nodes), Path(openmetrics), by_umask=True)
+    tables = found.tables([["week"], by, [], *OF_PAGE])
+    rows, total = tables[1:3]
     if page is not None:
-        from fsdpkit.cli.audit_tables import page_text
+        from fsdpkit.reporting.spent_shown import page as drawn
 
-        write_page(page_text(where, found, nodes, weeks), page)
+        beside = [*map(rows_section, tables[3:], OF_PAGE), *sections(found, nodes)]
+        title = f"Runs at {where.name or where}"
+        text = drawn(title, found.until_s, by, tables[:3], [], about(found), beside)
+        write_page(text, page)
     if as_json:
-        rows = found.rows(by)
-        total = found.rows(())
-        about = (found.runs, len(found.users), found.without_end, found.most_of_one)
+        counts = (found.runs, len(found.users), found.without_end, found.most_of_one)
         of_nodes = (found.growing, nodes, found.waits, dict(found.left_out))
-        return _audited(where, weeks, found.since_s, *about, total, rows, *of_nodes)
+        return _audited(where, found.since_s, found.until_s, *counts, total, rows, *of_nodes)
     if not (json_lines or openmetrics or page):
-        _print(found, nodes, by, weeks)
-    for why, count in found.left_out.items():
-        click.echo(f"fsdpkit: left out {count}: {why}", err=True)
+        _print(found, nodes, total, rows_section(rows, by))
+        for note in about(found):
+            click.echo(f"fsdpkit: {note}", err=True)
     return 0
 
 
@@ -167,15 +180,17 @@ def _away() -> dict[str, str]:
         return {}
 
 
-def _print(found: RunAudit, nodes: Sequence[FailingNode], by: list[str], weeks: int) -> None:
-    from fsdpkit.cli.audit_tables import summary, tables
+def _print(
+    found: RunAudit, nodes: Sequence[FailingNode], total: Sequence[Row], first: UsageSection
+) -> None:
+    from fsdpkit.cli.audit_tables import sections
+    from fsdpkit.reporting.printable import one_line
+    from fsdpkit.reporting.spent_shown import sentences
 
-    if not found.runs:
-        click.echo(f"no run left a record in {weeks} weeks")
-        return
-    click.echo(", ".join(f"{value} {name}" for name, value in summary(found)))
-    for one in tables(found, nodes, [by]):
-        click.echo(f"\n{one.title}")
-        table([head.upper() for head in one.head], one.rows)
-        if one.note:
-            click.echo(one.note)
+    for row in total:
+        print_sentences(sentences(row))
+        click.echo()
+    for one in (first, *sections(found, nodes)):
+        click.echo(one.title)
+        table(one.head, [[one_line(cell) for cell in row] for row in one.rows])
+        click.echo(f"{one.note}\n" if one.note else "")

@@ -8,12 +8,12 @@ users say so.
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +22,8 @@ import msgspec
 from fsdpkit.config.published.centre import open_centre
 from fsdpkit.config.published.index import PublishedIndex
 from fsdpkit.errors import NotFoundError, storage_errors
-from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, read_all
-from fsdpkit.runs.tally import Row, Spent, tally, weeks_since, wrong_in
+from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, name_of, read_all
+from fsdpkit.runs.tally import Row, Spent, tallies, weeks_since, wrong_in
 
 BY = ("week", "partition", "gpu", "version", "site", "fsdpkit", "project", "user")
 WELL = ("done", "stopped")
@@ -32,7 +32,7 @@ _LEAST_RUNS, _LEAST_USERS, _DEVIATIONS = 10, 3, 2.0
 """A cause grows if in the second half of the period it ended so many runs of so many users, and
 by so many standard deviations more than its share of the first half would have."""
 _LEAST_FAILURES = 2
-_MOST_LISTED = 50
+_MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -85,27 +85,31 @@ class Failed(NamedTuple):
 
 @dataclass
 class RunAudit:
-    """Of the weeks since `since_s`, Unix time."""
+    """Of a period, Unix time."""
 
     since_s: float
-    now_s: float
+    until_s: float
     spent: list[Spent] = field(default_factory=list)
-    """An attempt each, that began in these weeks."""
+    """An attempt each, that began then."""
     failures: list[Failed] = field(default_factory=list)
-    """How attempts ended in these weeks that were not done."""
+    """How attempts ended then that were not done."""
     ended: list[float] = field(default_factory=list)
-    """When attempts ended, those that were done, too."""
+    """When attempts ended then, those that were done, too."""
     runs: int = 0
-    """Submitted or begun in these weeks; array tasks that started count each."""
+    """That were submitted then, or of which an attempt ended; array tasks count each."""
     users: set[int] = field(default_factory=set)
     without_end: int = 0
     """Of `runs`: they wait or run, or their owners have not looked since Slurm ended them."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Records and accounts that do not count, by the reason."""
 
-    def rows(self, by: Sequence[str]) -> list[Row]:
-        """Added up by these of BY."""
-        return tally(self.spent, by)
+    def has(self, at_s: float) -> bool:
+        """Whether that is in the period."""
+        return self.since_s <= at_s < self.until_s
+
+    def tables(self, bys: Sequence[Sequence[str]]) -> list[list[Row]]:
+        """Added up by words of BY, several times."""
+        return tallies(self.spent, bys)
 
     @property
     def most_of_one(self) -> float:
@@ -129,7 +133,7 @@ class RunAudit:
     @property
     def growing(self) -> list[GrowingCause]:
         """The most first."""
-        middle_s = (self.since_s + self.now_s) / 2
+        middle_s = (self.since_s + self.until_s) / 2
         ended = Counter(at_s > middle_s for at_s in self.ended)
         runs: dict[tuple[str, bool], set[tuple[int, str, int | None]]] = defaultdict(set)
         for one in self.failures:
@@ -166,9 +170,16 @@ class RunAudit:
         return sorted(nodes, key=lambda one: (-one.users, -one.failures, one.node))[:_MOST_LISTED]
 
 
-def audit(centre: Path, weeks: int, now_s: float | None = None) -> RunAudit:
-    """Of the last weeks, with this one. Raises NotFoundError, StorageError, ConfigError."""
+def audit(
+    centre: Path, weeks: int, month: datetime | None = None, now_s: float | None = None
+) -> RunAudit:
+    """Of the last weeks, with this one, or of a month, by its first moment. Raises NotFoundError,
+    StorageError, ConfigError."""
     now_s = time.time() if now_s is None else now_s
+    found = RunAudit(weeks_since(weeks, now_s), now_s)
+    if month is not None:
+        after = (month + timedelta(days=31)).replace(day=1)
+        found = RunAudit(month.timestamp(), min(after.timestamp(), now_s))
     folder = centre / FOLDER
     if not folder.is_dir():
         raise NotFoundError(
@@ -176,7 +187,6 @@ def audit(centre: Path, weeks: int, now_s: float | None = None) -> RunAudit:
         )
     published = open_centre(centre)
     index = published.index if published else None
-    found = RunAudit(weeks_since(weeks, now_s), now_s)
     waiting: dict[tuple[int, str], SharedRecord] = {}
     tasks: set[tuple[int, str]] = set()
     with storage_errors(folder, "read"):
@@ -189,16 +199,18 @@ def audit(centre: Path, weeks: int, now_s: float | None = None) -> RunAudit:
                 waiting[owner, record.run] = record
             else:
                 tasks.add((owner, record.run))
-                _add(found, owner, record, index)
+                _add(found, owner, record, index, now_s)
     for (owner, run), record in waiting.items():
         if (owner, run) not in tasks:
-            _add(found, owner, record, index)
+            _add(found, owner, record, index, now_s)
     return found
 
 
-def _add(found: RunAudit, owner: int, record: SharedRecord, index: PublishedIndex | None) -> None:
-    ends = [end for end in record.ends if found.since_s <= end.at_s <= found.now_s + _AHEAD_S]
-    if not ends and record.submitted_s < found.since_s:
+def _add(
+    found: RunAudit, owner: int, record: SharedRecord, index: PublishedIndex | None, now_s: float
+) -> None:
+    ends = [end for end in record.ends if found.has(end.at_s)]
+    if not ends and not found.has(record.submitted_s):
         return
     found.runs += 1
     found.users.add(owner)
@@ -209,12 +221,12 @@ def _add(found: RunAudit, owner: int, record: SharedRecord, index: PublishedInde
         Failed(run, end.cause, end.at_s, (*end.nodes,)) for end in ends if end.cause not in WELL
     ]
     words = _words(owner, record, index)
-    for end in ends:
-        if (account := end.account) is None:
+    for end in record.ends:
+        if (account := end.account) is None or not found.has(account.began_s):
             continue
-        if (why := wrong_in(account, found.now_s)) is not None:
+        if (why := wrong_in(account, now_s)) is not None:
             found.left_out[f"account {why}"] += 1
-        elif account.began_s >= found.since_s:
+        else:
             gpu = account.gpu and "".join(c if c.isprintable() else "?" for c in account.gpu)
             one = Spent(
                 account=msgspec.structs.replace(account, gpu=gpu, attempt=end.attempt),
@@ -234,7 +246,7 @@ def _words(owner: int, record: SharedRecord, index: PublishedIndex | None) -> di
     return {
         "partition": record.partition,
         "project": record.project,
-        "user": _name_of(owner),
+        "user": name_of(owner),
         "fsdpkit": record.fsdpkit,
         "version": used.get("template"),
         "site": used.get("site"),
@@ -243,24 +255,16 @@ def _words(owner: int, record: SharedRecord, index: PublishedIndex | None) -> di
 
 def _version(used: Used, index: PublishedIndex | None) -> str:
     """With how what the run says of it compares with the centre's index as it is now."""
-    text = f"{used.name} {used.version or '-'}"
-    entry = index.entry(used.kind, used.name) if index else None
+    text = " ".join(filter(None, (used.name, used.version)))
+    if index is None:
+        return text
+    entry = index.entry(used.kind, used.name)
     version = entry.versions.get(used.version or "") if entry else None
     if version is None:
         return f"{text}, not of this centre"
     if version.sha256 != used.sha256:
         return f"{text}, not as published"
     return text if version.withdrawn is None else f"{text}, withdrawn"
-
-
-@functools.cache
-def _name_of(user: int) -> str:
-    import pwd  # only Unix has it
-
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)
 
 
 def _quantile(values: Iterable[float], share: float) -> float:

@@ -32,10 +32,10 @@ def metrics_text(found: RunAudit, nodes: Sequence[FailingNode]) -> str:
 def _families(
     found: RunAudit, nodes: Sequence[FailingNode]
 ) -> Iterator[tuple[str, str, Iterable[Sample]]]:
-    rows = sorted(found.rows(("partition", "gpu")), key=lambda row: (-row.users, -row.hours))
+    rows = sorted(found.tables([["partition", "gpu"]])[0], key=lambda row: (-row.users, -row.hours))
     rows = rows[:_MOST_ROWS]
     start = "fsdpkit_audit"
-    yield f"{start}_made_timestamp_seconds", "When this was counted.", [({}, found.now_s)]
+    yield f"{start}_made_timestamp_seconds", "When this was counted.", [({}, found.until_s)]
     yield f"{start}_since_timestamp_seconds", "Since when.", [({}, found.since_s)]
     yield f"{start}_runs", "Runs that left a record.", [({}, found.runs)]
     yield f"{start}_runs_without_end", "Of them, those without an end.", [({}, found.without_end)]

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from fsdpkit.config.site import LoadedSite
 
 _SAID = (
-    "id, size, times, partition, {account}versions, GPUs and how they were used, how each attempt "
-    "ended, nodes that failed"
+    "id, size, times, partition, {account}versions, what was used of GPUs, processors, memory and "
+    "energy, how each attempt ended, nodes that failed"
 )
 
 

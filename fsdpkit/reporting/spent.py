@@ -10,7 +10,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,7 @@ from fsdpkit.runs.job_ids import id_of, job_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.record import RunRecord, load
-from fsdpkit.runs.shared_record import SharedRecord, read_all
+from fsdpkit.runs.shared_record import SharedRecord, name_of, read_all
 from fsdpkit.runs.store import looked_at, names_in
 from fsdpkit.runs.tally import Spent, week_of, wrong_in
 from fsdpkit.scheduling.run_states import Standing, standings
@@ -119,7 +118,7 @@ class Gathered:
             "project": asked.account,
             "name": record.name,
             "run": record.id,
-            "user": _name_of(user),
+            "user": name_of(user),
             "partition": asked.partition,
             "fsdpkit": record.version,
             "template": record.template,
@@ -178,20 +177,10 @@ def _shared(owner: int, record: SharedRecord, account: Account, cause: str) -> S
         "project": record.project,
         "name": record.run.rsplit("-", 3)[0],  # what follows is the moment and a random word
         "run": record.run,
-        "user": _name_of(owner),
+        "user": name_of(owner),
         "partition": record.partition,
         "fsdpkit": record.fsdpkit,
         "template": template.name if template else None,
     }
     held = (record.on, record.holds)
     return Spent(account, record.run, owner, record.task, words, cause, *held)
-
-
-@cache
-def _name_of(user: int) -> str:
-    import pwd  # only Unix has it
-
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)

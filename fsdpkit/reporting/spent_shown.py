@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fsdpkit import __version__
 from fsdpkit.listing import first_of
@@ -15,6 +15,15 @@ from fsdpkit.runs.tally import Row
 
 _MOST_ROWS = 1000
 HEADS = ("RUNS", "HOURS", "OF", "COMPUTING", "BUSY", "ACTIVE", "WASTED", "KWH", "QUEUED")
+
+
+class UsageSection(NamedTuple):
+    """A table with a title, for a terminal or a page."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    note: str = ""
 
 
 def cells(row: Row) -> list[str]:
@@ -89,8 +98,9 @@ def page(
     tables: Sequence[Sequence[Row]],
     others: Sequence[OtherJobs],
     notes: Sequence[str],
+    sections: Sequence[UsageSection] = (),
 ) -> str:
-    """tables: by week, by `by`, and of all together."""
+    """tables: by week, by `by`, and of all together. sections: what else is to be in it."""
     from fsdpkit.reporting.report.page import rendered
     from fsdpkit.reporting.report.plots import shares
 
@@ -109,6 +119,7 @@ def page(
         "more": max(0, len(rows) - _MOST_ROWS),
         "others": [others_in_words(one) for one in others],
         "notes": notes,
+        "sections": sections,
         "number": number,
         "now": f"{moment(now_s)} {zone_name(now_s)}",
         "version": __version__,

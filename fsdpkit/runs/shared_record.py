@@ -12,6 +12,7 @@ nothing but its own line.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -227,3 +228,14 @@ def _read(entry: os.DirEntry[str], owner: int) -> SharedRecord | str:
     except (ValueError, RecursionError):
         return "no record"
     return record if entry.name == _name(owner, record) else "another one's name"
+
+
+@functools.cache
+def name_of(user: int) -> str:
+    """A user's name; the number if that has none."""
+    import pwd  # only Unix has it
+
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -166,3 +167,13 @@ def test_an_array_counts_by_its_tasks_and_before_they_end_as_one(centre: Path) -
         path = drop / f"{os.geteuid()}-run-50.{task}.json"
         path.write_bytes(msgspec.json.encode(one))
     assert audit(centre, weeks=2).runs == 12
+
+
+def test_a_month_is_the_calendars(centre: Path) -> None:
+    drop = centre / "audit"
+    before = datetime(2026, 9, 30, 23).timestamp()
+    for number, hours in enumerate((0, 2, 24 * 31 + 2)):
+        days = (NOW - before - 3600 * (1 + hours)) / DAY
+        put(drop, record_of(60 + number, days=days))
+    found = audit(centre, weeks=1, month=datetime(2026, 10, 1))
+    assert [one.run for one in found.spent] == ["run-61"]
