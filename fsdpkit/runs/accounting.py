@@ -67,7 +67,8 @@ def accounts_of(
             attempt,
             job,
             lines,
-            gpus=_gpus(record, job, resources),
+            gpus=_gpus(job, resources),
+            local=record.kind == "local",
             began_s=begin_s,
             ended_s=until_s,
             goes_on=goes_on,
@@ -87,15 +88,18 @@ def account_of(
     lines: StepLines,
     *,
     gpus: int,
+    local: bool = False,
     began_s: float,
     ended_s: float,
     goes_on: bool,
 ) -> Account:
-    """Of one attempt; `lines` of all attempts of its training, `gpus` of each node."""
+    """Of one attempt; `lines` of all attempts of its training, `gpus` of each node. local: this
+    machine has the GPUs that were sampled, whatever was asked for."""
     at_once = max((len(launch.nodes) for launch in attempt.launches), default=0)
     # Agents on standby nodes write, too.
     nodes = min(NODES, max(job.nodes, at_once, len(attempt.nodes)))
     samples = AttemptSamples(attempt)
+    gpus = min(gpus, samples.most_gpus) if local else gpus
     painter = _Painter(nodes, max(0.0, began_s), max(0.0, began_s, ended_s), goes_on, samples)
     painter.attempt(attempt, lines)
     name, measured = samples.measured(nodes, gpus, painter.end_s - painter.began_s)
@@ -177,11 +181,9 @@ def _resources(run: Any, record: RunRecord, job: JobRecord) -> Mapping[str, Any]
     return found if isinstance(found, dict) else {}
 
 
-def _gpus(record: RunRecord, job: JobRecord, resources: Mapping[str, Any]) -> int:
-    """One for each rank; a hold's one process a node holds all."""
-    if record.kind == "local":
-        return 0
-    own = resources.get("gpus") if record.holds else None
+def _gpus(job: JobRecord, resources: Mapping[str, Any]) -> int:
+    """Of each node, as asked for; one for each rank where that cannot be read."""
+    own = resources.get("gpus")
     return own if isinstance(own, int) and 0 <= own <= 1024 else min(job.ranks_per_node, 1024)
 
 

@@ -31,6 +31,11 @@ class AttemptSamples:
         sums = [self.newest[name].sums for name in names if name in self.newest]
         return sum(one.loading_s or 0.0 for one in sums if one is not None)
 
+    @property
+    def most_gpus(self) -> int:
+        """Of a node."""
+        return max((len(one.sums.gpus) for one in self.newest.values() if one.sums), default=0)
+
     def idle_s(self, names: Iterable[str], since_s: float) -> float | None:
         """Node-seconds of these nodes in which no kernel ran, by the mean of a node's GPUs: at
         least so many were after `since_s`. None: no node has GPUs that were sampled."""
