@@ -47,8 +47,8 @@ def sampled(
         told = {"since_s": begin_s, "observed_s": passed_s, "cpu_s": 2 * passed_s, "cores": 8}
         line: dict[str, Any] = {"time_s": begin_s + passed_s, "launch": launch}
         line["sums"] = {**told, "gpus": [gpu] * gpus, **sums}
-        if loading is not None:
-            line["loading_s"] = loading * passed_s
+        if loading is not None:  # of all launches, as the line of a launch that has ended tells it
+            line["sums"]["loading_s"] = loading * passed_s
         write_lines(task.attempt(0).node_samples(node), line)
         passed_s += every_s
 
@@ -101,11 +101,10 @@ def test_loading_that_a_script_does_not_log_is_the_samples(run: Run) -> None:
     trains(task, 1, 40, T0 + 10)
     launches(task, 0, T0 + 60, 1)
     ends(task, 0, trains(task, 41, 90, T0 + 60))
-    sampled(task, 0, T0 + 10, T0 + 60, loading=0.2)
-    sampled(task, 0, T0 + 59.9, T0 + 110, launch=1, loading=0.5)
+    sampled(task, 0, T0 + 10, T0 + 110, launch=1, loading=0.3)
     found = account(run)
-    # The newest line tells of its own launch.
-    assert found.used_s["loading"] == pytest.approx(50 * 0.5)
+    assert found.used_s["loading"] == pytest.approx(100 * 0.3, rel=0.05)
+    assert found.used_s["training"] == pytest.approx(2 * 90 - 100 * 0.3, rel=0.05)
 
 
 def test_a_program_without_steps_whose_gpus_do_nothing_does_not_use_them(run: Run) -> None:
