@@ -114,7 +114,6 @@ class Sampler:
         self._gpus = nvml.GpuWatch(os.environ)
         self._cgroup = machine.Cgroup(roots)
         self._sums = RunningSums(self._gpus.gpus, roots)
-        self._waited_s: float | None = None
         psutil.cpu_percent()  # the first call only sets the mark that the next one measures from
 
     def sample(self, interval_s: float = 10.0, *, last: bool = False) -> dict[str, Any]:
@@ -135,11 +134,9 @@ class Sampler:
             "infiniband": machine.infiniband_ports(self._roots),
             "cgroup": self._cgroup.sample(),
             "temporary": machine.temporary_space(),
-            "optimizer_steps": steps_made(heartbeats := os.environ.get("FSDPKIT_HEARTBEAT_DIR")),
+            "optimizer_steps": steps_made(os.environ.get("FSDPKIT_HEARTBEAT_DIR")),
         }
         sample |= {name: part for name, part in parts.items() if part}
-        if heartbeats is not None:  # gone with the ranks, before the last sample
-            self._waited_s = loading_s(heartbeats)
-        if self._waited_s is not None:
-            sample["loading_s"] = round(self._waited_s, 3)
+        if (waited_s := loading_s(os.environ.get("FSDPKIT_HEARTBEAT_DIR"))) is not None:
+            sample["loading_s"] = round(waited_s, 3)
         return sample | {"sums": self._sums.sample(sample, interval_s, last=last)}
