@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -99,8 +100,25 @@ def test_runs_on_a_hold_share_its_nodes_and_leave_it_as_it_was(alex: Person) -> 
     finally:
         alex.fsdpkit("release", hold)
     until(lambda: state_of(alex, hold) == "COMPLETED")
+    assert_each_hour_counts_once(alex, hold)
     gone = alex.fsdpkit(*on_it, "--", "0")
     assert (gone.returncode, "has no nodes now" in gone.stderr) == (2, True), gone.stderr
+
+
+def assert_each_hour_counts_once(alex: Person, hold: str) -> None:
+    """The hold and the runs on it have, together, what Slurm granted to the hold's job."""
+    assert alex.session is not None
+    records = map(Path.read_bytes, (alex.home / "runs").glob("*/run.json"))
+    runs = [run["id"] for run in map(json.loads, records) if run.get("on") == hold]
+    assert len(runs) >= 4
+    answer = json.loads(alex.fsdpkit("usage", hold, *runs, "--by", "run", "--json").stdout)
+    (total,) = answer["total"]
+    job_id = json.loads(alex.fsdpkit("status", hold, "--json").stdout)["job_id"]
+    asked = ["sacct", "-X", "-n", "-P", "-o", "ElapsedRaw", "-j", str(job_id)]
+    elapsed_s = int(alex.session.run(asked).stdout)
+    assert total["hours"] * 3600 == pytest.approx(4 * elapsed_s, abs=4 * 4)
+    (own,) = [row["hours"] for row in answer["rows"] if row["by"]["run"] == hold]
+    assert 0 < own < total["hours"]
 
 
 def state_of(alex: Person, run: str) -> str:
