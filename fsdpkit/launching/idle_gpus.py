@@ -59,7 +59,7 @@ class NodeState(NamedTuple):
     waits_s: float = 0.0
     """Its GPUs have computed nothing, though they are in use, and it has made no step."""
     works: bool = False
-    """Whether it has since the last look."""
+    """Whether it has, or has made a step, since the last look."""
 
 
 def judgement(nodes: Sequence[NodeState], limit_s: float) -> tuple[float, IdleGpus] | None:
@@ -124,8 +124,8 @@ class IdleWatch:
         states: list[NodeState] = []
         for node in training.nodes:
             states.append(self._state(node, training.launch, now, begun_s))
-            if states[-1].works:  # then the others need not be read
-                states = []
+            if states[-1].works and (states[-1].idle_s or 0.0) < self.retry.idle_gpus_s:
+                states = []  # the others need not be read
                 break
         self._note(judgement(states, self.retry.idle_gpus_s), now)
 

@@ -13,15 +13,18 @@ import msgspec
 
 from fsdpkit.config.units import roughly
 from fsdpkit.reporting.words import number
-from fsdpkit.runs.account import Account, Measured
-from fsdpkit.runs.uses import COUNTS, Uses
+from fsdpkit.runs.account import Account, Measured, Use
+from fsdpkit.runs.uses import Uses
 
 _STEADY_S = 900.0
 """So long must nodes have trained, or run a program that logs no steps."""
 _SAMPLED = 0.9
 """Of that time, by samples."""
-_LITTLE, _MUCH = 0.4, 0.2
-"""Of what was asked for; of the time in steps."""
+_LITTLE, _MUCH, _MOST = 0.4, 0.2, 0.5
+"""Of what was asked for; of the time that ranks ran, as the next."""
+_WAITS: tuple[Use, ...] = ("loading", "waiting", "unused")
+_WORK: tuple[Use, ...] = ("training", *_WAITS, "unknown")
+"""What ranks did, whether they logged steps or not."""
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +51,7 @@ def hints(accounts: Sequence[Account], job: Mapping[str, Any], *, done: bool) ->
 
 def _is_steady(one: Account) -> bool:
     """Whether it ran long enough, and all its nodes were sampled meanwhile."""
-    worked_s = sum(one.used_s.get(use, 0.0) for use in (*COUNTS, "unknown", "unused"))
+    worked_s = sum(one.used_s.get(use, 0.0) for use in _WORK)
     measured = one.measured
     return (
         worked_s >= _STEADY_S * one.nodes
@@ -60,18 +63,19 @@ def _is_steady(one: Account) -> bool:
 
 
 def _of_steps(uses: Uses, newest: Account, job: Mapping[str, Any]) -> Iterator[Hint]:
-    if (steps := uses.share(*COUNTS)) and newest.measured is not None:
-        loading, waiting = (uses.share(use) or 0.0 for use in ("loading", "waiting"))
-        if loading >= _MUCH * steps:
-            told = f"ranks waited for data in {loading / steps:.0%} of their steps' time"
-            share = _cores(newest.measured)
-            cores = "" if share is None else f", with {share:.0%} of the cores in use"
-            yield Hint(measured=f"{told}{cores}", then=_more_workers(job, newest))
-        if waiting >= _MUCH * steps:
-            told = f"ranks waited for the slowest in {waiting / steps:.0%} of their steps' time"
-            yield Hint(measured=told, then="the report's figure of ranks shows which, and where")
-    if (unused := sum(part.share for part in uses.parts if part.use == "unused")) >= 0.5:
-        told = f"no kernel ran on the GPUs for {unused:.0%} of the time"
+    shares = {part.use: part.share for part in uses.parts}
+    worked = sum(shares.get(use, 0.0) for use in _WORK)
+    loading, waiting, unused = (shares.get(one, 0.0) / worked for one in _WAITS)
+    if loading >= _MUCH and newest.measured is not None:
+        share = _cores(newest.measured)
+        cores = "" if share is None else f", with {share:.0%} of the cores in use"
+        told = f"ranks waited for data in {loading:.0%} of the time they ran{cores}"
+        yield Hint(measured=told, then=_more_workers(job, newest))
+    if waiting >= _MUCH:
+        told = f"ranks waited for the slowest in {waiting:.0%} of the time they ran"
+        yield Hint(measured=told, then="the report's figure of ranks shows which, and where")
+    if unused >= _MOST:
+        told = f"no kernel ran on the GPUs in {unused:.0%} of the time that ranks ran"
         yield Hint(measured=told, then="fsdpkit stacks shows where the ranks of one that runs are")
 
 
@@ -125,8 +129,6 @@ def _of_time(last: Account) -> Iterator[Hint]:
 def figures(uses: Uses) -> list[tuple[str, str]]:
     """What was measured beside the account, by name, as far as it is known."""
     accounts, row = uses.accounts, uses.row
-    if row is None:
-        return []
     measured = [one.measured for one in accounts if one.measured]
     fullest = max(measured, key=lambda one: one.gpu_memory_bytes or 0, default=Measured())
     host = max(measured, key=lambda one: one.memory_bytes or 0, default=Measured())

@@ -67,7 +67,8 @@ def accounts_of(
             attempt,
             job,
             lines,
-            gpus=_gpus(record, job, resources),
+            gpus=_gpus(job, resources),
+            local=record.kind == "local",
             began_s=begin_s,
             ended_s=until_s,
             goes_on=goes_on,
@@ -87,15 +88,18 @@ def account_of(
     lines: StepLines,
     *,
     gpus: int,
+    local: bool = False,
     began_s: float,
     ended_s: float,
     goes_on: bool,
 ) -> Account:
-    """Of one attempt; `lines` of all attempts of its training, `gpus` of each node."""
+    """Of one attempt; `lines` of all attempts of its training, `gpus` of each node. local: this
+    machine has the GPUs that were sampled, whatever was asked for."""
     at_once = max((len(launch.nodes) for launch in attempt.launches), default=0)
     # Agents on standby nodes write, too.
     nodes = min(NODES, max(job.nodes, at_once, len(attempt.nodes)))
     samples = AttemptSamples(attempt)
+    gpus = min(gpus, samples.most_gpus) if local else gpus
     painter = _Painter(nodes, max(0.0, began_s), max(0.0, began_s, ended_s), goes_on, samples)
     painter.attempt(attempt, lines)
     name, measured = samples.measured(nodes, gpus, painter.end_s - painter.began_s)
@@ -177,11 +181,9 @@ def _resources(run: Any, record: RunRecord, job: JobRecord) -> Mapping[str, Any]
     return found if isinstance(found, dict) else {}
 
 
-def _gpus(record: RunRecord, job: JobRecord, resources: Mapping[str, Any]) -> int:
-    """One for each rank; a hold's one process a node holds all."""
-    if record.kind == "local":
-        return 0
-    own = resources.get("gpus") if record.holds else None
+def _gpus(job: JobRecord, resources: Mapping[str, Any]) -> int:
+    """Of each node, as asked for; one for each rank where that cannot be read."""
+    own = resources.get("gpus")
     return own if isinstance(own, int) and 0 <= own <= 1024 else min(job.ranks_per_node, 1024)
 
 
@@ -225,15 +227,20 @@ class _Painter:
             self._paint(min(stage.began_s, first_s), "startup", self.nodes)
             self._paint(staged_s, "staging", self.nodes)
         unfinished = attempt.verdict is None and attempt.ending is None and not self.goes_on
+        # The order to relaunch includes the pause before it, which counts as the failure's.
+        begins_s = [launch.began_s for launch in attempt.launches]
+        stops_s = [
+            min(self.end_s, later_s if launch.trouble_s is None else launch.trouble_s)
+            for launch, later_s in zip(attempt.launches, [*begins_s[1:], self.end_s], strict=False)
+        ]
+        launched_s = sum(stops_s) - sum(begins_s)
         for place, launch in enumerate(attempt.launches):
-            last = place == len(attempt.launches) - 1
+            last, stop_s = place == len(attempt.launches) - 1, stops_s[place]
             self._paint(launch.began_s, "lost" if place else "startup", self.nodes)
-            # The order to relaunch includes the pause before it, which counts as the failure's.
-            stop_s = launch.trouble_s if launch.trouble_s is not None else self.end_s
-            if launch.trouble_s is None and not last:
-                stop_s = attempt.launches[place + 1].began_s
+            share = (stop_s - launch.began_s) / launched_s if launched_s > 0 else 0.0
             failed = launch.trouble_s is not None and launch.cause != "stopped"
-            self._launch(launch, min(stop_s, self.end_s), lines, failed or (last and unfinished))
+            failed_so = failed or (last and unfinished)
+            self._launch(launch, stop_s, min(1.0, max(0.0, share)), lines, failed_so)
             ends_well = last and not failed
             self._paint(
                 stop_s if not last else self.end_s, "pauses" if ends_well else "lost", self.nodes
@@ -241,11 +248,14 @@ class _Painter:
         if not attempt.launches:
             self._paint(self.end_s, "startup" if self.goes_on else "lost", self.nodes)
 
-    def _launch(self, launch: Launch, stop_s: float, lines: StepLines, failed: bool) -> None:
+    def _launch(
+        self, launch: Launch, stop_s: float, share: float, lines: StepLines, failed: bool
+    ) -> None:
+        """share: of the time of all launches, for what is only known of them together."""
         nodes = min(len(launch.nodes), self.nodes)
         inside = lines.between(launch.began_s, stop_s)
         if not inside:
-            self._without_steps(launch, nodes, stop_s, failed)
+            self._without_steps(launch, nodes, stop_s, share, failed)
             return
         first = inside[0]
         steps = lines.steps_of_first(first, launch.began_s)
@@ -254,7 +264,7 @@ class _Painter:
         began_s, trained_s = self.cursor_s, self.used_s["training"]
         rest_s = self._steps(inside, steps, lines, nodes)
         if not any(lines.loading_s[place] >= 0 for place in inside):
-            loading_s = self._samples.loading_s(launch.nodes, launch.number)
+            loading_s = self._samples.loading_s(launch.nodes) * share
             self._from("training", "loading", min(loading_s, self.used_s["training"] - trained_s))
         painted_s, tail_s = self.cursor_s - began_s, self._until(stop_s)
         if failed:
@@ -273,7 +283,9 @@ class _Painter:
         self.used_s[use] -= node_s
         self.used_s[other] += node_s
 
-    def _without_steps(self, launch: Launch, nodes: int, stop_s: float, failed: bool) -> None:
+    def _without_steps(
+        self, launch: Launch, nodes: int, stop_s: float, share: float, failed: bool
+    ) -> None:
         """A launch in which no step was logged: so far, or by such a program."""
         left_s = self._until(stop_s) * nodes
         idle_s = self._samples.idle_s(launch.nodes, self.cursor_s)
@@ -281,7 +293,7 @@ class _Painter:
         use: Use = "lost" if failed else "startup" if starting else "unknown"
         self._paint(stop_s, use, nodes)
         if use == "unknown":
-            loading_s = min(left_s, self._samples.loading_s(launch.nodes, launch.number))
+            loading_s = min(left_s, self._samples.loading_s(launch.nodes) * share)
             self._from("unknown", "loading", loading_s)
             unused_s = min(left_s, idle_s or 0.0) - loading_s
             self._from("unknown", "unused", max(0.0, unused_s))

@@ -25,11 +25,16 @@ class AttemptSamples:
                 if (found := newest_sample(path)) is not None:
                     self.newest[name or path.name] = found
 
-    def loading_s(self, names: Iterable[str], launch: int) -> float:
-        """Seconds for which each of these nodes' first rank has waited for data in the newest
-        launch; 0 for an earlier one, and where no node tells."""
-        lines = [self.newest[name] for name in names if name in self.newest]
-        return sum(one.loading_s or 0.0 for one in lines if one.launch == launch)
+    def loading_s(self, names: Iterable[str]) -> float:
+        """Seconds for which these nodes' first ranks have waited for data in all launches together;
+        0 where no node tells."""
+        sums = [self.newest[name].sums for name in names if name in self.newest]
+        return sum(one.loading_s or 0.0 for one in sums if one is not None)
+
+    @property
+    def most_gpus(self) -> int:
+        """Of a node."""
+        return max((len(one.sums.gpus) for one in self.newest.values() if one.sums), default=0)
 
     def idle_s(self, names: Iterable[str], since_s: float) -> float | None:
         """Node-seconds of these nodes in which no kernel ran, by the mean of a node's GPUs: at

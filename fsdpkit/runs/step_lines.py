@@ -94,19 +94,13 @@ class StepLines:
         apart = [later - one for one, later in pairwise(self.step) if later > one]
         self.steps_a_line = median_low(apart) if apart else math.inf
 
-    @property
-    def _columns(self) -> list[array[float]]:
-        numbers = [self.time_s, self.step, self.step_time_s, self.loading_s, self.waiting_s]
-        return [*numbers, self.tflops, self.mfu, self.again]
-
     def _add(self, line: _Logged) -> None:
         count = line.step - self.step[-1] if self.step and line.step > self.step[-1] else 1.0
         self.time_s.append(line.time_s)
         self.step.append(line.step)
         self.step_time_s.append(between(line.step_time_s, _LONGEST_S))
-        loading_s = line.loading_s
-        known = loading_s is not None and 0 <= loading_s <= _LONGEST_S
-        self.loading_s.append(loading_s if known and loading_s is not None else -1.0)
+        known = line.loading_s is not None
+        self.loading_s.append(between(line.loading_s, _LONGEST_S) if known else -1.0)
         self.tflops.append(between(line.tflops_per_device, 1e18))
         self.mfu.append(between(line.mfu, 10.0))
         self.waiting_s.append(-1.0)
@@ -130,8 +124,9 @@ class StepLines:
         if all(one <= later for one, later in pairwise(self.time_s)):
             return
         order = sorted(range(len(self.time_s)), key=self.time_s.__getitem__)
-        for column in self._columns:
-            column[:] = array("d", [column[place] for place in order])
+        for column in vars(self).values():
+            if isinstance(column, array):
+                column[:] = array("d", [column[place] for place in order])
 
     def between(self, begin_s: float, end_s: float) -> range:
         """Places of the lines in an interval, its end included."""

@@ -183,13 +183,15 @@ def _tell_end(
     task = task_of(job_id)
     found = kept(paths, task)
     known = {end.attempt: end for end in found.record.ends} if found else {}
-    end = known.get(attempt)
-    if end is not None and end.action == "end" and end.account is not None:
-        return
+    end, cause = known.get(attempt), _CAUSES.get(state.state, "killed")
     if end is None or end.action == "requeue":  # queued again, the next attempt never began
-        cause = "done" if state.succeeded else _CAUSES.get(state.state, "killed")
         attempt += end is not None
+        cause = "done" if state.succeeded else cause
         at_s = state.end_s or now_s()
         end = AttemptEnd(attempt=attempt, action="end", cause=cause, at_s=at_s)
+    elif end.cause == "unknown" and state.state in _CAUSES:
+        end = msgspec.structs.replace(end, cause=cause)
+    elif end.account is not None:
+        return
     done = {job_id} if state.succeeded else set[str]()
     add_end(paths, task, end, read_or_make(paths, record, task, succeeded=done, now_s=end.at_s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -86,6 +87,7 @@ class Cluster:
         if active is not None:
             gpu["active_s"] += pace_s * active / 100
         known = {k: v for k, v in gpu.items() if k != "active_s" or active is not None}
+        more = {k: next(v) if isinstance(v, itertools.count) else v for k, v in more.items()}
         line = {
             "time_s": self.now,
             "launch": launch,
@@ -142,6 +144,11 @@ STEPS: dict[str, Any] = {"util": 100, "optimizer_steps": 7}
     ("first", "second", "found"),
     [
         (NOTHING, {"util": 0, "rested_s": 5.0}, ("idle", True)),
+        (
+            NOTHING,
+            {"util": 0, "rested_s": 5.0, "optimizer_steps": itertools.count(1)},
+            ("idle", True),
+        ),
         (NOTHING, {"util": 40}, None),
         (NOTHING, {"util": None}, None),
         (NOTHING, {"util": 0, "launch": 1}, None),
@@ -153,7 +160,16 @@ STEPS: dict[str, Any] = {"util": 100, "optimizer_steps": 7}
         (STEPS, STEPS, None),
     ],
     ids=[
-        *("compiles", "computes", "silent", "other launch", "GPU lost", "no sums", "spins"),
+        *(
+            "compiles",
+            "trains on the CPU",
+            "computes",
+            "silent",
+            "other launch",
+            "GPU lost",
+            "no sums",
+            "spins",
+        ),
         *("works little", "little in use", "evaluates"),
     ],
 )
@@ -174,6 +190,20 @@ def test_steps_that_stand_still_for_long_are_reported_and_a_step_takes_that_back
     cluster.live(30, {**STEPS, "optimizer_steps": 8}, STEPS)
     assert cluster.found is None
     assert cluster.request is None
+
+
+def test_gpus_in_use_prove_no_wait_where_neither_steps_nor_shares_are_known(
+    cluster: Cluster,
+) -> None:
+    cluster.live(4 * LIMIT_S, {"util": 100}, {"util": 100})
+    assert cluster.found is None
+
+
+def test_a_node_that_falls_silent_takes_back_what_was_said(cluster: Cluster) -> None:
+    cluster.live(LIMIT_S + 60, NOTHING, {"util": 0, "rested_s": None})
+    assert cluster.found == ("idle", None)
+    cluster.live(180, NOTHING, {"util": None})
+    assert (cluster.found, cluster.request) == (None, None)
 
 
 def test_few_samples_of_a_moment_prove_nothing(cluster: Cluster) -> None:

@@ -367,3 +367,17 @@ def test_a_hold_has_nothing_but_idle_nodes_for_its_runs_have_accounts_of_their_o
     (found,) = accounts(run)
     assert found.used_s == {"idle": 7200}
     assert (found.gpu_hours, found.asked_s, found.queued_s) == (16, 7200, 60)
+
+
+def test_a_task_of_an_array_has_accounts_of_its_own(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000", array=[0, 3], here=True)
+    for number, steps in ((0, 5), (3, 9)):
+        task = run.paths.task(number)
+        starts(task, 0, T0 + 60)
+        launches(task, 0, T0 + 70)
+        ends(task, 0, trains(task, 1, steps, T0 + 70))
+        keep(history_of(run.paths, run.record, number), run.record)
+    (found,) = read_or_make(run.paths, run.record, 3)
+    assert found.used_s == {"training": 18, "startup": 20}
+    assert found.queued_s is None  # an allocation that was there before
+    assert run.paths.task(0).attempt(0).account.exists()

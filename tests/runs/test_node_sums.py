@@ -47,8 +47,8 @@ def sampled(
         told = {"since_s": begin_s, "observed_s": passed_s, "cpu_s": 2 * passed_s, "cores": 8}
         line: dict[str, Any] = {"time_s": begin_s + passed_s, "launch": launch}
         line["sums"] = {**told, "gpus": [gpu] * gpus, **sums}
-        if loading is not None:
-            line["loading_s"] = loading * passed_s
+        if loading is not None:  # of all launches, as the line of a launch that has ended tells it
+            line["sums"]["loading_s"] = loading * passed_s
         write_lines(task.attempt(0).node_samples(node), line)
         passed_s += every_s
 
@@ -89,9 +89,7 @@ def test_the_newest_line_of_each_node_is_its_account(run: Run) -> None:
         core_s=8 * 160,
         nodes=2,
     )
-    row = Uses([found]).row
-    assert row is not None
-    assert row.busy_share == pytest.approx(60 * 2 / 320)
+    assert Uses([found]).row.busy_share == pytest.approx(60 * 2 / 320)
     assert Uses([found]).kwh == pytest.approx(32_000 / 3.6e6)
     assert ("GPU memory, at most", "11.0 of 80 GiB") in figures(Uses([found]))
 
@@ -103,11 +101,10 @@ def test_loading_that_a_script_does_not_log_is_the_samples(run: Run) -> None:
     trains(task, 1, 40, T0 + 10)
     launches(task, 0, T0 + 60, 1)
     ends(task, 0, trains(task, 41, 90, T0 + 60))
-    sampled(task, 0, T0 + 10, T0 + 60, loading=0.2)
-    sampled(task, 0, T0 + 59.9, T0 + 110, launch=1, loading=0.5)
+    sampled(task, 0, T0 + 10, T0 + 110, launch=1, loading=0.3)
     found = account(run)
-    # The newest line tells of its own launch.
-    assert found.used_s["loading"] == pytest.approx(50 * 0.5)
+    assert found.used_s["loading"] == pytest.approx(100 * 0.3, rel=0.05)
+    assert found.used_s["training"] == pytest.approx(2 * 90 - 100 * 0.3, rel=0.05)
 
 
 def test_a_program_without_steps_whose_gpus_do_nothing_does_not_use_them(run: Run) -> None:
@@ -121,6 +118,7 @@ def test_a_program_without_steps_whose_gpus_do_nothing_does_not_use_them(run: Ru
     assert found.used_s["startup"] == 20
     assert found.used_s["loading"] == pytest.approx(22)
     assert found.used_s["unused"] == pytest.approx(2 * (0.75 * 110 - 10) - 22)
+    assert Uses([found]).share("training") is None  # not nothing: it is not known
     task.attempt(0).ending.unlink()
     assert account(run, running=True).used_s == {"startup": 220}
 
@@ -166,6 +164,7 @@ ODD: list[tuple[dict[str, Any], str]] = [
     ({"used_s": {"training": 5000.0, "loading": 2000.0, "startup": 200.0}}, "29%"),
     ({"used_s": {"training": 5000.0, "waiting": 2000.0, "startup": 200.0}}, "29%"),
     ({"used_s": {"unused": 6000.0, "unknown": 1200.0}}, "83%"),
+    ({"used_s": {"loading": 2400.0, "unknown": 4800.0}}, "33%"),
     ({"memory_bytes": 6 * GIB}, "6.0 of 64 GiB"),
     ({"cpu_s": 10e3}, "9%"),
     ({"asked_s": 86400.0}, "24 h 00 min, took 60 min"),

@@ -151,6 +151,13 @@ def test_it_leaves_an_end_that_the_job_wrote(run: RunPaths) -> None:
     assert ends(run) == [(0, "end", "crash", True)]
 
 
+def test_what_the_job_could_not_tell_slurm_does(run: RunPaths) -> None:
+    attempt_of(run, 0)
+    add_end(run, None, end("unknown"), [account()])
+    look(run, {"7": "CANCELLED"})
+    assert ends(run) == [(0, "end", "cancelled", True)]
+
+
 def test_a_job_cancelled_after_it_was_queued_again_has_ended(run: RunPaths) -> None:
     attempt_of(run, 0)
     add_end(run, None, end("preemption", 0, "requeue"), [account()])

@@ -154,7 +154,8 @@ def curves(sides: Sequence[Side], name: str) -> list[Curve]:
 def _row(side: Side, now_s: float) -> Compared:
     one, made_from = side.training, side.made_from
     run, metrics, losses = one.run, one.metrics, one.eval_losses
-    spent = Uses(one.accounts(now_s))
+    accounts = one.accounts(now_s)
+    spent = Uses(accounts) if accounts else None
     step, planned, memory = metrics.last("step"), one.planned_steps, metrics.counted("memory_bytes")
     return Compared(
         label=side.label,
@@ -172,8 +173,8 @@ def _row(side: Side, now_s: float) -> Compared:
         mfu=_median(metrics, "mfu"),
         memory_bytes=float(memory.max()) if len(memory) else None,
         predictions=comparisons(one),
-        granted_h=spent.granted_h or None,
-        trained_share=spent.share(*COUNTS),
+        granted_h=spent.granted_h or None if spent else None,
+        trained_share=spent.share(*COUNTS) if spent else None,
         code=in_words(made_from) if made_from else None,
         commit=made_from.repository.commit if made_from and made_from.repository else None,
     )

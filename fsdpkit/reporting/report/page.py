@@ -69,7 +69,7 @@ def page_of(
     printed = printed_by(detailed.history, job, ranks) if detailed else None
     found = _diagnosis(run, array_task, trainings)
     accounts = [account for one in trainings for account in one.accounts(now_s)]
-    spent = Uses(accounts)
+    spent = Uses(accounts) if accounts and not run.record.holds else None
     context: dict[str, Any] = {
         "run": run,
         "record": run.record,
@@ -80,9 +80,9 @@ def page_of(
         "facts": about.facts(run, detailed, job, states, printed),
         "diagnosis": found,
         "diagnosis_title": _diagnosis_title(found[0], trainings) if found else "",
-        "spent": spent if spent.granted_h and not run.record.holds else None,
-        "computed": spent.share("training"),
-        "figures": worth.figures(spent),
+        "spent": spent if spent and spent.granted_h else None,
+        "computed": spent.share("training") if spent else None,
+        "figures": worth.figures(spent) if spent else [],
         "hints": _hints(accounts, job, detailed),
         "held": _held(run, trainings, now_s) if run.record.holds else None,
         "predicted": _predicted(run, trainings),
