@@ -69,7 +69,8 @@ def sentences(row: Row) -> list[str]:
             said.append(f"{number(kwh)} kWh, by counters of {name}")
     if row.queued_median_s is not None and row.queued_most_s is not None:
         median, most = duration(row.queued_median_s), duration(row.queued_most_s)
-        said.append(f"waited in the queue: half of them {median} or less, at most {most}")
+        half = f"half of them {median} or less, at most " if row.attempts > 1 else ""
+        said.append(f"waited in the queue: {half}{most}")
     return [one for one in said if one]
 
 
