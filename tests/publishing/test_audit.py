@@ -160,3 +160,15 @@ def test_a_month_is_the_calendars(centre: Path) -> None:
         put(drop, record_of(60 + number, days=days))
     found = audit(centre, weeks=1, month=datetime(2026, 10, 1))
     assert [one.run for one in found.spent] == ["run-61"]
+
+
+def test_what_slurm_says_of_a_node_stands_beside_its_failures(
+    centre: Path, fsdpkit: Fsdpkit, tmp_path: Path
+) -> None:
+    sinfo = tmp_path / "bin" / "sinfo"
+    sinfo.parent.mkdir()
+    sinfo.write_text("#!/bin/sh\necho 'node[5-7]|drained|bad | DIMM'\n")
+    sinfo.chmod(0o755)
+    env = {"PATH": f"{sinfo.parent}:{os.environ['PATH']}"}
+    told = json.loads(fsdpkit("audit", str(centre), "--json", env=env).stdout)
+    assert [one["away"] for one in told["nodes"]] == ["drained: bad | DIMM"]
