@@ -225,7 +225,7 @@ def _add(
         if (why := wrong_in(account, now_s)) is not None:
             found.left_out[f"account {why}"] += 1
         else:
-            gpu = account.gpu and "".join(c if c.isprintable() else "?" for c in account.gpu)
+            gpu = "".join(c if c.isprintable() else "?" for c in account.gpu or "") or None
             one = Spent(
                 account=msgspec.structs.replace(account, gpu=gpu, attempt=end.attempt),
                 run=record.run,

@@ -109,7 +109,7 @@ def records_of_mine() -> dict[Path, bytes]:
         for folder in run.folders:
             for path in record_files(Path(folder), run.record, tasks):
                 with contextlib.suppress(OSError):
-                    found[path] = read_bytes(path, SHARED_BYTES)
+                    found[path] = read_bytes(path, SHARED_BYTES, own=True)
     return found
 
 

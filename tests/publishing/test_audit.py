@@ -93,19 +93,21 @@ def test_the_table_the_page_and_json_say_the_same(
 def test_metrics_are_what_a_node_exporter_reads_whatever_a_record_says(
     centre: Path, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
-    gpu = 'a"b\\c\n\x1b[2J'
-    one = record_of(30)
-    (end,) = one.ends
-    assert end.account is not None
-    account = msgspec.structs.replace(end.account, gpu=gpu, measured=None)
-    odd = msgspec.structs.replace(one, ends=[msgspec.structs.replace(end, account=account)])
-    put(centre / "audit", odd)
+    for number, gpu in enumerate(('a"b\\c\n\x1b[2J', "", None)):
+        one = record_of(30 + number)
+        (end,) = one.ends
+        assert end.account is not None
+        account = msgspec.structs.replace(end.account, gpu=gpu, measured=None)
+        odd = msgspec.structs.replace(end, account=account)
+        put(centre / "audit", msgspec.structs.replace(one, ends=[odd]))
     assert fsdpkit("audit", str(centre), "--openmetrics", "x.txt").returncode != 0
     file = tmp_path / "fsdpkit.prom"
     fsdpkit("audit", str(centre), "--openmetrics", str(file))
     text = file.read_text()
     assert r'gpu="a\"b\\c??[2J"' in text
     assert text.endswith("# EOF\n")
+    series = [line.rpartition(" ")[0] for line in text.splitlines() if line[0] != "#"]
+    assert len(series) == len({*series})
     # What was not measured is absent: nothing is no value.
     assert [line for line in text.splitlines() if "busy_ratio{" in line] == [
         'fsdpkit_audit_gpu_busy_ratio{partition="gpu",gpu="NVIDIA H100"} 0.5'
