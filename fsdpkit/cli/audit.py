@@ -41,7 +41,7 @@ def _audited(
     without_end: runs that wait or run, or whose owners have not looked since Slurm ended them.
     most_of_one: the share of all hours that one user's records claim, 0 to 1.
     total: one row for GPU-hours, one for node-hours of jobs without a GPU.
-    growing: causes that ended more runs in the second half of the period than chance would make of
+    growing: causes that met more users in the second half of the period than chance would make of
     the first half.
     left_out: records and accounts that do not count, by the reason.
     """

@@ -38,7 +38,8 @@ def _counts(causes: dict[str, int]) -> str:
 def sections(found: RunAudit, nodes: Sequence[FailingNode]) -> list[UsageSection]:
     """Beside what was used; those with a row."""
     growing = [
-        [one.cause, f"{one.before:,}", f"{one.now:,}", f"{one.users:,}"] for one in found.growing
+        [one.cause, f"{one.before:,} of {one.of_before:,}", f"{one.now:,} of {one.of_now:,}"]
+        for one in found.growing
     ]
     failing = [
         [
@@ -54,10 +55,10 @@ def sections(found: RunAudit, nodes: Sequence[FailingNode]) -> list[UsageSection
     made = [
         UsageSection(
             "Causes that grow",
-            ["CAUSE", "RUNS BEFORE", "RUNS NOW", "USERS NOW"],
+            ["CAUSE", "USERS BEFORE", "USERS NOW"],
             growing,
-            "The second half of the period beside the first: 10 runs of 3 users or more, and more "
-            "by two standard deviations than in the first half, for as many attempts.",
+            "Users whom it met in the first half of the period and in the second: five or more, "
+            "and by two standard deviations more than the first half would make one expect.",
         ),
         UsageSection(
             "Nodes that failed more than once",

@@ -57,7 +57,7 @@ COMMANDS = {
     "site": "Draft a cluster profile, compare it with the cluster, build pages.",
     "templates": "List templates, or show one.",
     "publish": "Publish templates, profiles and jobs, signed.",
-    "audit": "Summarise what shared runs used, and why some failed.",
+    "audit": "Count what a centre's runs used, how they ended, and why.",
     "template": "Create, check and compare templates.",
     "skill": "Print instructions for an assistant that uses fsdpkit.",
     "completion": "Print the completion script for your shell.",

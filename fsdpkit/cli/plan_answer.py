@@ -39,7 +39,6 @@ class PlannedMemory:
     """What reserved and outside may take together."""
     allocated_bytes: int
     reserved_bytes: int
-    reserved_without_expandable_segments_bytes: int
     context_bytes: int
     nccl_bytes: int
     communicators: int
@@ -169,7 +168,6 @@ def _memory(found: MemoryVerdict) -> PlannedMemory:
         limit_bytes=int(card.memory * SAFE),
         allocated_bytes=ran.allocated,
         reserved_bytes=ran.reserved,
-        reserved_without_expandable_segments_bytes=found.segments.reserved,
         context_bytes=around.context,
         nccl_bytes=around.nccl,
         communicators=around.communicators,

@@ -129,8 +129,7 @@ def _watch(look: Callable[[], str], pause_s: float, asking: PacedAsking, as_json
             text = look()
             if not as_json:
                 asked = f"the scheduler was asked {roughly(asking.age_s)} ago"
-                now = second(time.time())
-                text = f"{now}, every {pause_s:g} s; {asked}\n\n{text}"
+                text = f"{second(time.time())}, every {pause_s:g} s; {asked}\n\n{text}"
             if drawn:
                 redraw(text)
             else:
@@ -226,8 +225,7 @@ _MARK = "*"
 
 def _read_cells(status: Status) -> list[str]:
     """What the output of a script that logs nothing says."""
-    found = status.printed
-    if found is None:
+    if (found := status.printed) is None:
         return [""] * 5
     at: float | None = found.optimizer_steps
     of = None
@@ -244,8 +242,7 @@ def _read_cells(status: Status) -> list[str]:
 
 def _own_words(status: Status) -> str:
     """The newest line of its output, short enough for a terminal's line."""
-    found = status.printed
-    if found is None or not found.line:
+    if (found := status.printed) is None or not found.line:
         return ""
     return f"rank {found.rank} prints: {_cut(found.line, 60)}"
 

@@ -237,7 +237,7 @@ def test(
     and every pair of edges; bash and shellcheck read the scripts, and golden scripts are compared.
     Then a small job runs on this machine. Where Slurm is, each partition is asked whether it would
     take the job (sbatch --test-only). With --canary two nodes really meet there, which takes three
-    minutes at most; the result is kept in the template's tested.toml.
+    minutes at most; the result is kept in the template's tested.txt.
 
     Exit status 0, or 65 if anything failed.
     """

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fsdpkit.cli.checking import check_option, files_checked, listed, report_check
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete, hanging, say_what_is_not_read, table
-
-if TYPE_CHECKING:
-    from fsdpkit.config.template import Template
-    from fsdpkit.publishing.template_tested import KeptCanary
 
 
 @dataclass(frozen=True)
@@ -43,13 +39,9 @@ def _one_template(
     dir: Path,
     sha256: str,
     parameters: dict[str, Any],
-    canaries: Sequence[KeptCanary],
-    canaries_unread: str | None,
+    canaries: Sequence[str],
 ) -> None:
-    """A template, its parameters by site/schema/template.schema.json, and its canaries.
-
-    canaries_unread: why they could not be read.
-    """
+    """A template, its parameters by site/schema/template.schema.json, and how its canaries went."""
 
 
 @click.command("templates")
@@ -97,11 +89,11 @@ def _show(name: str, as_json: bool) -> None:
 
     from fsdpkit.config.as_toml import inline
     from fsdpkit.config.template import load_template
-    from fsdpkit.publishing.template_tested import in_a_line
+    from fsdpkit.publishing.template_tested import kept
 
     template = load_template(name)
     manifest = template.manifest
-    canaries, unread = _kept(template)
+    canaries = kept(template)
     if as_json:
         _one_template(
             name=manifest.name,
@@ -112,7 +104,6 @@ def _show(name: str, as_json: bool) -> None:
             sha256=template.sha256,
             parameters=msgspec.to_builtins(manifest.parameters),
             canaries=canaries,
-            canaries_unread=unread,
         )
         return
     told = f"{manifest.name} {manifest.version}: {manifest.description}"
@@ -122,21 +113,9 @@ def _show(name: str, as_json: bool) -> None:
         click.echo(f"published: sha256 {one.sha256}, {one.channel}, signed by {one.signer}")
         if one.deprecated:
             click.echo(one.deprecated)
-    words = list(map(in_a_line, canaries)) or [f"canary: {unread or 'none on record'}"]
-    click.echo("\n".join([*words, ""]))
+    click.echo("\n".join([*(f"canary on {one}" for one in canaries or ["no cluster"]), ""]))
     rows = [
         [key, p.type, "unset" if p.default is None else inline(p.default), p.help]
         for key, p in manifest.parameters.items()
     ]
     table(["PARAMETER", "TYPE", "DEFAULT", "MEANING"], rows)
-
-
-def _kept(template: Template) -> tuple[list[KeptCanary], str | None]:
-    """How its canaries went (`fsdpkit template test --canary`), or why that cannot be read."""
-    from fsdpkit.errors import ConfigError
-    from fsdpkit.publishing.template_tested import kept
-
-    try:
-        return kept(template), None
-    except ConfigError as error:
-        return [], str(error)

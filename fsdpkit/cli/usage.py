@@ -186,9 +186,16 @@ def _print_csv(rows: Sequence[Row]) -> None:
     """A column for each figure; words, uses, wastes and ends have one each."""
     import msgspec
 
+    from fsdpkit.reporting.printable import one_line
+
+    def plain(value: object) -> object:
+        """No text that a spreadsheet would compute."""
+        text = one_line(value) if isinstance(value, str) else ""
+        return f"'{text}" if text[:1] in tuple("=+-@") else text or value
+
     flat = [
         {
-            f"{name}_{key}" if key else name: one
+            f"{name}_{key}" if key else name: plain(one)
             for name, value in msgspec.to_builtins(row).items()
             for key, one in (value if isinstance(value, dict) else {"": value}).items()
         }

@@ -111,7 +111,7 @@ def check_own(job: LoadedJob) -> None:
                 why = f"the script reads it, and is told it in array_args.{task}"
             if why is not None:
                 raise UsageError(f"{where}.{key}: {why}")
-        merged = Layered(kind=JobSpec)
+        merged = Layered()
         merged.say(shared, job.layered.source("array_settings"))
         merged.say(tables, f"array_settings.{task}")
         refuse_secrets(merged, where)

@@ -149,7 +149,7 @@ def load_job(
     args: appended to the script's arguments. said_in: files that some of `sets` and `args` come
     from. Raises NotFoundError or ConfigError.
     """
-    layered = Layered(kind=JobSpec)
+    layered = Layered()
     layered.say(beneath[1], beneath[0])
     files = _lay_files(layered, job or DEFAULT_JOB)
     _lay_command_line(layered, options or {}, sets, said_in)
@@ -224,7 +224,7 @@ def reload_job(
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(f"{path} is corrupt: {error}") from error
-    layered = Layered(kind=JobSpec)
+    layered = Layered()
     bound = os.fsencode(work_dir)
     layered.overlay(FileTables(values, path, content, kind="run", bound=bound), origin)
     if unknown := layered.leave_out_unknown(_type_in(layered)):

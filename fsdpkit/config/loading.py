@@ -25,7 +25,7 @@ from fsdpkit.config.explain import (
     struct_in,
     why,
 )
-from fsdpkit.config.key_changes import OWN_TRAINER, new_name, with_new_names, without_unknown
+from fsdpkit.config.key_changes import without_unknown
 from fsdpkit.errors import ConfigError, storage_errors
 
 if TYPE_CHECKING:
@@ -87,8 +87,6 @@ class Layered(msgspec.Struct):
     """What was read of each file, so that trust in it is trust in just that."""
     warnings: list[str] = []
     """What was read otherwise than it stands in a file, or not at all, as sentences."""
-    kind: type[msgspec.Struct] | None = None
-    """What the files say; keys that it has renamed are read by their old names too."""
 
     def overlay(self, tables: FileTables, origin: str) -> None:
         """Lay a file over what is there: tables merge key by key, all else is replaced."""
@@ -97,10 +95,6 @@ class Layered(msgspec.Struct):
 
     def say(self, values: Mapping[str, Any], origin: str) -> None:
         """The same for what stands in no file: what was typed, or is built in."""
-        if self.kind is not None:
-            trainer = values.get("trainer", self.values.get("trainer", OWN_TRAINER))
-            values, warnings = with_new_names(self.kind.__name__, values, origin, trainer)
-            self.warnings += warnings
         _merge(self.values, values, origin, "", self.origins)
 
     def leave_out_unknown(self, kind: type[msgspec.Struct]) -> list[str]:
@@ -290,7 +284,7 @@ def overrides(kind: type[msgspec.Struct], assignments: Iterable[str]) -> dict[st
                 f"--set {assignment[:60]!r}: write --set KEY=VALUE, e.g. training.steps=50"
             )
         parts = key.split(".")
-        value = _read_value(_type_at(kind, parts, key), text, key)
+        value = _read_value(_annotation_at(kind, parts, key), text, key)
         table = result
         for part in parts[:-1]:
             table = table.setdefault(part, {})
@@ -298,17 +292,6 @@ def overrides(kind: type[msgspec.Struct], assignments: Iterable[str]) -> dict[st
                 raise ConfigError(f"--set {key}: another --set gave a part of this key a value")
         table[parts[-1]] = value
     return result
-
-
-def _type_at(kind: Any, parts: list[str], key: str) -> Any:
-    """The annotation of a dotted key; of the new one for an old name, Any for a removed key."""
-    try:
-        return _annotation_at(kind, parts, key)
-    except ConfigError:
-        change = new_name(kind.__name__, key)
-        if change is None:
-            raise
-        return _annotation_at(kind, change.name.split("."), key) if change.name else Any
 
 
 def _annotation_at(kind: Any, parts: list[str], key: str) -> Any:

@@ -38,7 +38,7 @@ class LoadedSite:
 def load_site(name: str) -> LoadedSite:
     """The profile with this id, its layers merged, or that of one .toml file. Raises NotFoundError
     or ConfigError."""
-    layered = Layered(kind=SiteProfile)
+    layered = Layered()
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():

@@ -78,8 +78,6 @@ class Template:
     manifest_file: bytes = b""
     release: Release | None = None
     """Of one that was published and verified."""
-    warnings: tuple[str, ...] = ()
-    """Of its manifest: what was read otherwise than it stands there."""
 
     @property
     def sha256(self) -> str:
@@ -107,7 +105,7 @@ def load_template(name: str) -> Template:
 def template_in(directory: Path, layer: AssetLayer) -> Template:
     """The template in a folder that was found in `layer`. Raises ConfigError."""
     layer.refuse()
-    layered, name = Layered(kind=TemplateManifest), directory.name
+    layered, name = Layered(), directory.name
     path = directory / "template.toml"
     if layer.release is None:
         tables, parts = read_toml(path), _read_parts(directory)
@@ -128,15 +126,7 @@ def template_in(directory: Path, layer: AssetLayer) -> Template:
         raise ConfigError(
             f"{path}: version is {manifest.version}, published as {layer.release.version}"
         )
-    return Template(
-        manifest,
-        directory,
-        layer.name,
-        parts,
-        tables.content,
-        layer.release,
-        tuple(layered.warnings),
-    )
+    return Template(manifest, directory, layer.name, parts, tables.content, layer.release)
 
 
 def _below(folder: str, content: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -17,7 +17,6 @@ import msgspec
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeError, NodeLostError
-from fsdpkit.launching.idle_gpus import Training
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import pace_s, patience_s
 from fsdpkit.launching.message_log import MessageLog, Order, Said
@@ -106,10 +105,9 @@ class Conductor:
         self._quiet_s = max(_QUIET_S, _QUIET_WORDS * pace_s(len(self.nodes)))
         self._lost_s = patience_s(self.retry.lost_s, len(self.nodes))
 
-    @property
-    def newest(self) -> Training:
-        """The newest launch; of no node, before the first."""
-        return Training(self._launch, self._training, self._began_s)
+    def newest(self) -> tuple[int, tuple[int, ...], float]:
+        """The newest launch, as `IdleWatch.training` has it; of no node, before the first."""
+        return self._launch, self._training, self._began_s
 
     @property
     def others(self) -> int:

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from fsdpkit.bounded import NOTE_BYTES, read_end
 from fsdpkit.config.retry import Retry
-from fsdpkit.config.units import roughly
 from fsdpkit.launching.job_log import say
 from fsdpkit.runs.calls import KeptCalls
-from fsdpkit.runs.idle import IdleGpus, write_idle
-from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_new
+from fsdpkit.runs.idle import IdleGpus
+from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_atomically, write_new
 from fsdpkit.runs.outcomes import IDLE
 from fsdpkit.runs.samples import GpuSums, Sample, Sums, decoded
 
@@ -38,15 +38,6 @@ _UNSURE = 3
 """Without that share, steps must stand still so many times longer: it may be an evaluation."""
 _SAVES_S = 300.0
 """How long a run may take to begin to save."""
-
-
-class Training(NamedTuple):
-    """A launch."""
-
-    launch: int
-    nodes: tuple[int, ...]
-    began_s: float
-    """By time.monotonic()."""
 
 
 class NodeState(NamedTuple):
@@ -84,7 +75,8 @@ class IdleWatch:
     retry: Retry
     run: RunPaths
     attempt: AttemptPaths
-    training: Callable[[], Training]
+    training: Callable[[], tuple[int, Sequence[int], float]]
+    """The newest launch: its number, its nodes, and when it began by time.monotonic()."""
     notify: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     over: str = ""
@@ -117,13 +109,13 @@ class IdleWatch:
 
     def look(self) -> None:
         """Judge, and act on it. Raises OSError."""
-        now, training = self.clock(), self.training()
+        now, (launch, nodes, began_s) = self.clock(), self.training()
         if KeptCalls(self.run.calls).waiting.exists():
             self._uncalled_s = now
-        begun_s = now - max(training.began_s, self._uncalled_s)
+        begun_s = now - max(began_s, self._uncalled_s)
         states: list[NodeState] = []
-        for node in training.nodes:
-            states.append(self._state(node, training.launch, now, begun_s))
+        for node in nodes:
+            states.append(self._state(node, launch, now, begun_s))
             if states[-1].works and (states[-1].idle_s or 0.0) < self.retry.idle_gpus_s:
                 states = []  # the others need not be read
                 break
@@ -177,7 +169,7 @@ class IdleWatch:
         for_s, record = found
         if before is not None and before.kind == record.kind:
             record = replace(before, works=record.works)
-        sentence = record.sentence(f"for {roughly(for_s)}")
+        sentence = record.sentence(f"for {for_s / 60:.0f} min")
         stops = record.kind == "idle" and record.works is False
         if record != before:
             self._write(record)
@@ -205,7 +197,7 @@ class IdleWatch:
     def _write(self, record: IdleGpus) -> None:
         self._found = record
         with contextlib.suppress(OSError):  # the disk is full
-            write_idle(self.attempt, record)
+            write_atomically(self.attempt.idle, encode(record).decode() + "\n")
 
 
 def _grown(before: GpuSums, now: GpuSums) -> tuple[float, float | None]:

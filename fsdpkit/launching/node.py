@@ -220,7 +220,7 @@ def _linked_as_head(
             retry,
             run,
             node.attempt,
-            lambda: conductor.newest,
+            conductor.newest,
             lambda why: tell_idle(run, node.attempt, why),
         )
         conductor.idle = lambda: idle.over

@@ -5,23 +5,18 @@ Rules of torch 2.13 (`c10/cuda/CUDACachingAllocator.cpp` and `c10/core/Allocator
 - A request is rounded up to 512 bytes. Up to 1 MiB it goes to the small pool, else to the large
   one. Each stream has pools of its own: memory of one is never handed to another.
 - A free block of the pool is taken by best fit: the smallest that is large enough, of equal ones
-  the lowest address. It is split when the rest is worth it: 512 bytes in the small pool, more than
-  1 MiB in the large one.
-- Without such a block a segment is asked of the device: 2 MiB for the small pool; in the large one
-  20 MiB for requests below 10 MiB, else the request rounded up to 2 MiB.
+  the lowest address, and the one at the growing end last. Every rest of 512 bytes is split off.
+- Segments are expandable, as fsdpkit sets by default: each pool of each stream is one range of
+  addresses that grows at its end (or where it was given back) by 2 MiB in the small pool and 20 MiB
+  in the large one.
 - A freed block merges with free neighbours of its segment and stays reserved.
-- When the device has no more, all segments that are free as a whole are given back, once; then the
-  request is tried again, and fails.
+- When the device has no more, what is free is given back step by step, once; then the request is
+  tried again, and fails.
 
-With expandable segments, which fsdpkit sets by default, each pool of each stream is one range of
-addresses that grows at its end (or where it was given back) by 2 MiB in the small pool and 20 MiB
-in the large one. Every rest of 512 bytes is split off, and best fit takes the block at the growing
-end last.
-
-Not modelled: garbage_collection_threshold, max_split_size_mb and roundup_power2_divisions, which
-are off by default, private pools of CUDA graphs, and the wait for other streams (`record_stream`)
-before a block can be handed out again: where a program does that (FSDP1), `reserved` is a lower
-bound.
+Not modelled: segments that do not grow, garbage_collection_threshold, max_split_size_mb and
+roundup_power2_divisions, which are off by default, private pools of CUDA graphs, and the wait for
+other streams (`record_stream`) before a block can be handed out again: where a program does that
+(FSDP1), `reserved` is a lower bound.
 """
 
 from __future__ import annotations
@@ -34,8 +29,6 @@ KIB, MIB = 1 << 10, 1 << 20
 SMALLEST = 512
 SMALL_REQUEST = 1 * MIB
 SMALL_SEGMENT, LARGE_SEGMENT = 2 * MIB, 20 * MIB
-OWN_SEGMENT_FROM = 10 * MIB
-SEGMENT_STEP = 2 * MIB
 _RANGE = LARGE_SEGMENT << 26  # addresses of each expandable segment; a whole number of steps
 
 
@@ -60,16 +53,11 @@ class SegmentPiece:
     before: SegmentPiece | None = None
     after: SegmentPiece | None = None
 
-    @property
-    def is_whole(self) -> bool:
-        return self.before is None and self.after is None
-
 
 @dataclass
 class Allocator:
     """capacity: bytes that it may reserve; None: any number."""
 
-    expandable: bool = True
     capacity: int | None = None
     allocated: int = 0
     """Bytes in use, as rounded."""
@@ -82,7 +70,6 @@ class Allocator:
     _at: dict[int, SegmentPiece] = field(default_factory=dict)
     """The first piece of each segment, and every cached piece, by start."""
     _segments: dict[int, SegmentPiece] = field(default_factory=dict)
-    _next_address: int = 0
 
     def allocate(self, requested: int, stream: int = 0) -> SegmentPiece:
         """A piece for so many bytes. Raises Shortage."""
@@ -90,17 +77,15 @@ class Allocator:
         pool = (stream, size <= SMALL_REQUEST)
         piece = self._best_fit(pool, size)
         if piece is None:
-            piece = self._new(pool, size)
+            piece = self._grow(pool, size)
         if piece is None:
             self.retries += 1
             self.give_back()
-            piece = self._new(pool, size)
+            piece = self._grow(pool, size)
         if piece is None:
             raise Shortage(requested, size, self.reserved)
         self._uncache(piece)
-        rest = piece.size - size
-        worth = SMALLEST if pool[1] or self.expandable else SMALL_REQUEST + 1
-        if rest >= worth:
+        if piece.size > size:
             self._cache(self._split(piece, size))
         piece.used = True
         self.allocated += piece.size
@@ -113,14 +98,9 @@ class Allocator:
         self._cache(self._merge(piece))
 
     def give_back(self) -> None:
-        """Give back to the device what is free: whole segments, or steps of an expandable one."""
+        """Give back to the device what is free of whole steps."""
         for piece in [self._at[start] for cached in self._cached.values() for _, start in cached]:
-            if self.expandable:
-                self._unmap(piece)
-            elif piece.is_whole:
-                self._uncache(piece)
-                del self._segments[piece.start]
-                self.reserved -= piece.size
+            self._unmap(piece)
 
     def pieces(self) -> Iterator[SegmentPiece]:
         """All that is mapped, segment by segment."""
@@ -139,26 +119,12 @@ class Allocator:
         if at == len(cached):
             return None
         piece = self._at[cached[at][1]]
-        if self.expandable:
-            # A piece that can grow counts as large as it can become.
-            while not piece.is_whole and at + 1 < len(cached):
-                other = self._at[cached[at + 1][1]]
-                if _grown(other) >= _grown(piece):
-                    break
-                piece, at = other, at + 1
-        return piece
-
-    def _new(self, pool: tuple[int, bool], size: int) -> SegmentPiece | None:
-        return self._grow(pool, size) if self.expandable else self._segment(pool, size)
-
-    def _segment(self, pool: tuple[int, bool], size: int) -> SegmentPiece | None:
-        length = segment_size(size)
-        if not self._can_reserve(length):
-            return None
-        piece = SegmentPiece(self._address(length), length, pool)
-        self._segments[piece.start] = piece
-        self.reserved += length
-        self._cache(piece)
+        # A piece that can grow counts as large as it can become.
+        while (piece.before or piece.after) and at + 1 < len(cached):
+            other = self._at[cached[at + 1][1]]
+            if _grown(other) >= _grown(piece):
+                break
+            piece, at = other, at + 1
         return piece
 
     def _grow(self, pool: tuple[int, bool], size: int) -> SegmentPiece | None:
@@ -168,7 +134,7 @@ class Allocator:
         before = hole.before
         have = before.size if before is not None and before.mapped and not before.used else 0
         length = -(-(size - have) // step) * step
-        if not self._can_reserve(length):
+        if self.capacity is not None and self.reserved + length > self.capacity:
             return None
         if hole.size > length:
             self._split(hole, length).mapped = False
@@ -189,16 +155,9 @@ class Allocator:
                 if piece.size + (before.size if before is not None and free else 0) >= size:
                     return piece
             piece = piece.after
-        piece = SegmentPiece(self._address(_RANGE), _RANGE, pool, mapped=False)
+        piece = SegmentPiece(len(self._segments) * _RANGE, _RANGE, pool, mapped=False)
         self._segments[piece.start] = piece
         return piece
-
-    def _can_reserve(self, size: int) -> bool:
-        return self.capacity is None or self.reserved + size <= self.capacity
-
-    def _address(self, size: int) -> int:
-        address, self._next_address = self._next_address, self._next_address + size
-        return address
 
     # Pieces
 
@@ -265,15 +224,6 @@ class Allocator:
 def rounded(requested: int) -> int:
     """Bytes that a request takes."""
     return max(SMALLEST, -(-requested // SMALLEST) * SMALLEST)
-
-
-def segment_size(size: int) -> int:
-    """Bytes of the segment that is made for a rounded request, without expandable segments."""
-    if size <= SMALL_REQUEST:
-        return SMALL_SEGMENT
-    if size < OWN_SEGMENT_FROM:
-        return LARGE_SEGMENT
-    return -(-size // SEGMENT_STEP) * SEGMENT_STEP
 
 
 def _grown(piece: SegmentPiece) -> int:

@@ -31,8 +31,6 @@ class AskedStep:
     """Samples of one rank in a step, where they are to be others than `model` itself gives."""
     length: int | None = None
     """Of a sequence, likewise."""
-    expandable: bool = True
-    """Whether the allocator has expandable segments."""
     args: tuple[str, ...] = ()
     """What the script is told; `model` reads it as its own, in `sys.argv`."""
     compiled: bool = False

@@ -38,12 +38,11 @@ class Replayed:
 def replay(
     tape: Tape,
     *,
-    expandable: bool = True,
     capacity: int | None = None,
     workspace: int = CUBLAS_BYTES,
 ) -> Replayed:
     """workspace: bytes of cuBLAS, which are there from the first product on."""
-    memory = Allocator(expandable=expandable, capacity=capacity)
+    memory = Allocator(capacity=capacity)
     held: dict[int, SegmentPiece] = {}
     allocated = reserved = peak = host = most_host = 0
     cause: MemoryBlock | None = None

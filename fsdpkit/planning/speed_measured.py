@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.key_changes import with_new_names, without_unknown
+from fsdpkit.config.key_changes import without_unknown
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs import node_report
@@ -166,8 +166,7 @@ def _of(paths: RunPaths, record: RunRecord) -> MeasuredSpeed | None:
     )
     if (newest.dir / node_report.FILE).exists():
         return _of_check(plain, node_report.load(newest.dir))
-    job, _ = with_new_names("JobSpec", parsed(read_bytes(paths.job)), "job.json")
-    found = _job_of(job, paths, record)
+    found = _job_of(parsed(read_bytes(paths.job)), paths, record)
     if found is None:
         return None
     began_s = min((a.began_s for a in attempts if a.began_s is not None), default=0.0)

@@ -23,9 +23,7 @@ class MemoryVerdict:
 
     asked: AskedStep
     fit: Fit
-    expandable: Replayed
-    segments: Replayed
-    """The same tape without expandable segments."""
+    replayed: Replayed
     outside: Outside
     room: int
     """What torch may reserve: the card's safe share less what is outside."""
@@ -48,10 +46,6 @@ class MemoryVerdict:
     """`total` with what depends on values as small as it can be; None: nothing does."""
     notes: tuple[str, ...] = ()
     tape: Tape = field(default_factory=Tape, repr=False)
-
-    @property
-    def replayed(self) -> Replayed:
-        return self.expandable if self.asked.expandable else self.segments
 
     @property
     def is_lower_bound(self) -> bool:
@@ -84,14 +78,10 @@ def _verdict(asked: AskedStep, tape: Tape, notes: Iterable[str]) -> MemoryVerdic
     groups = sum(ranks > 1 for ranks in tape.groups.values())
     around = outside(asked.card, groups, tape.torch)
     room = int(asked.card.memory * SAFE) - around.bytes
-    grown = replay(tape, expandable=True, workspace=around.workspace)
-    pieces = replay(tape, expandable=False, workspace=around.workspace)
-    wanted = grown if asked.expandable else pieces
+    wanted = replay(tape, workspace=around.workspace)
     fit: Fit = "not known" if tape.lacking else "fits"
     if wanted.reserved > room:
-        squeezed = replay(
-            tape, expandable=asked.expandable, capacity=max(0, room), workspace=around.workspace
-        )
+        squeezed = replay(tape, capacity=max(0, room), workspace=around.workspace)
         if squeezed.shortage:
             fit = "does not fit"
         elif not tape.lacking:
@@ -103,12 +93,11 @@ def _verdict(asked: AskedStep, tape: Tape, notes: Iterable[str]) -> MemoryVerdic
     most = list(kinds)[:2]
     kept = [b for b in alive_at(tape, tape.began) if b.kind == "weights"]
     copy = _state_bytes(tape) if asked.settings.checkpoint.background and not asked.model else 0
-    on_host = _host_problem(asked, grown.host + copy)
+    on_host = _host_problem(asked, wanted.host + copy)
     return MemoryVerdict(
         asked=asked,
         fit=fit,
-        expandable=grown,
-        segments=pieces,
+        replayed=wanted,
         outside=around,
         room=room,
         kinds=kinds,

@@ -55,9 +55,6 @@ def table(found: MemoryVerdict) -> Iterator[str]:
     for name, value in rows:
         measured = "" if name.startswith(("limit", "outside")) else "not measured"
         yield f"{name:26}{size(value):>12}{measured:>15}".rstrip()
-    other = found.segments if asked.expandable else found.expandable
-    how = "without" if asked.expandable else "with"
-    yield f"{'reserved ' + how + ' expandable segments':38}{size(other.reserved)}"
     yield ""
     yield f"most at once in step {replayed.step + 1}: {replayed.where}"
     for kind, count in found.kinds.items():

@@ -28,9 +28,9 @@ from fsdpkit.runs.tally import Row, Spent, tallies, weeks_since, wrong_in
 BY = ("week", "partition", "gpu", "version", "site", "fsdpkit", "project", "user")
 WELL = ("done", "stopped")
 _AHEAD_S = 86400
-_LEAST_RUNS, _LEAST_USERS, _DEVIATIONS = 10, 3, 2.0
-"""A cause grows if in the second half of the period it ended so many runs of so many users, and
-by so many standard deviations more than its share of the first half would have."""
+_LEAST_USERS, _DEVIATIONS = 5, 2.0
+"""A cause grows if in the second half of the period it met so many users, and by so many standard
+deviations more than the first half would make one expect of as many users."""
 _LEAST_FAILURES = 2
 _MOST_LISTED = 20
 
@@ -48,13 +48,15 @@ class QueueWait:
 
 @dataclass(frozen=True)
 class GrowingCause:
-    """Runs that it ended, once or more, in each half of the period."""
+    """Users of whom it ended an attempt in each half of the period: no single user makes it grow,
+    whatever the number of runs."""
 
     cause: str
     before: int
     now: int
-    users: int
-    """In the second half."""
+    of_before: int
+    """Users of whom any attempt ended."""
+    of_now: int
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,10 @@ class FailingNode:
 class Failed(NamedTuple):
     """How an attempt ended, and whose."""
 
-    run: tuple[int, str, int | None]
+    user: int
     cause: str
     at_s: float
     nodes: tuple[str, ...]
-
-    @property
-    def user(self) -> int:
-        return self.run[0]
 
 
 @dataclass
@@ -93,8 +91,8 @@ class RunAudit:
     """An attempt each, that began then."""
     failures: list[Failed] = field(default_factory=list)
     """How attempts ended then that were not done."""
-    ended: list[float] = field(default_factory=list)
-    """When attempts ended then, those that were done, too."""
+    active: set[tuple[int, bool]] = field(default_factory=set)
+    """Users of whom an attempt ended in the first half, and in the second (True)."""
     runs: int = 0
     """That were submitted then, or of which an attempt ended; array tasks count each."""
     users: set[int] = field(default_factory=set)
@@ -106,6 +104,10 @@ class RunAudit:
     def has(self, at_s: float) -> bool:
         """Whether that is in the period."""
         return self.since_s <= at_s < self.until_s
+
+    def is_late(self, at_s: float) -> bool:
+        """Whether it is in the second half."""
+        return at_s > (self.since_s + self.until_s) / 2
 
     def tables(self, bys: Sequence[Sequence[str]]) -> list[list[Row]]:
         """Added up by words of BY, several times."""
@@ -133,19 +135,16 @@ class RunAudit:
     @property
     def growing(self) -> list[GrowingCause]:
         """The most first."""
-        middle_s = (self.since_s + self.until_s) / 2
-        ended = Counter(at_s > middle_s for at_s in self.ended)
-        runs: dict[tuple[str, bool], set[tuple[int, str, int | None]]] = defaultdict(set)
+        met: dict[tuple[str, bool], set[int]] = defaultdict(set)
         for one in self.failures:
-            runs[one.cause, one.at_s > middle_s].add(one.run)
+            met[one.cause, self.is_late(one.at_s)].add(one.user)
+        early, late = (sum(half is it for _, half in self.active) for it in (False, True))
         found = []
-        for cause in {cause for cause, _ in runs}:
-            before, now = len(runs[cause, False]), len(runs[cause, True])
-            users = len({user for user, *_ in runs[cause, True]})
-            expected = before * ended[True] / (ended[False] or 1)
-            grown = now - expected > _DEVIATIONS * math.sqrt(now + expected)
-            if ended[False] and grown and now >= _LEAST_RUNS and users >= _LEAST_USERS:
-                found.append(GrowingCause(cause, before, now, users))
+        for cause in {cause for cause, _ in met} if early else ():
+            before, now = len(met[cause, False]), len(met[cause, True])
+            expected = before * late / early
+            if now >= _LEAST_USERS and now - expected > _DEVIATIONS * math.sqrt(now + expected):
+                found.append(GrowingCause(cause, before, now, early, late))
         return sorted(found, key=lambda one: (-one.now, one.cause))
 
     def nodes(self, away: Mapping[str, str]) -> list[FailingNode]:
@@ -215,10 +214,9 @@ def _add(
     found.runs += 1
     found.users.add(owner)
     found.without_end += not record.ends or record.ends[-1].action == "requeue"
-    found.ended += [end.at_s for end in ends]
-    run = (owner, record.run, record.task)
+    found.active |= {(owner, found.is_late(end.at_s)) for end in ends}
     found.failures += [
-        Failed(run, end.cause, end.at_s, (*end.nodes,)) for end in ends if end.cause not in WELL
+        Failed(owner, end.cause, end.at_s, (*end.nodes,)) for end in ends if end.cause not in WELL
     ]
     words = _words(owner, record, index)
     for end in record.ends:
@@ -227,7 +225,7 @@ def _add(
         if (why := wrong_in(account, now_s)) is not None:
             found.left_out[f"account {why}"] += 1
         else:
-            gpu = account.gpu and "".join(c if c.isprintable() else "?" for c in account.gpu)
+            gpu = "".join(c if c.isprintable() else "?" for c in account.gpu or "") or None
             one = Spent(
                 account=msgspec.structs.replace(account, gpu=gpu, attempt=end.attempt),
                 run=record.run,
@@ -277,25 +275,11 @@ def attempts(found: RunAudit) -> Iterator[dict[str, object]]:
     """Each attempt as one flat table of plain values, for other programs. Left out: what is not
     known, for it is not nothing."""
     for one in found.spent:
-        account, measured = one.account, one.account.measured
-        line: dict[str, object | None] = {
-            "comment": f"fsdpkit:{one.run}",
-            "run": one.run,
-            "task": one.task,
-            "attempt": account.attempt,
-            "uid": one.user,
-            **one.words,
-            "gpu": account.gpu,
-            "cause": one.cause,
-            "began_s": account.began_s,
-            "ended_s": account.ended_s,
-            "queued_s": account.queued_s,
-            "asked_s": account.asked_s,
-            "nodes": account.nodes,
-            "gpus_per_node": account.gpus,
-            **{f"used_{use}_s": seconds for use, seconds in account.used_s.items()},
-            "tflops_per_gpu": account.tflops_per_gpu,
-            "mfu": account.mfu,
-            **({} if measured is None else msgspec.structs.asdict(measured)),
-        }
+        account = msgspec.to_builtins(one.account)
+        del account["schema"]
+        used_s, measured = account.pop("used_s"), account.pop("measured") or {}
+        line = {"comment": f"fsdpkit:{one.run}", "run": one.run, "task": one.task, "uid": one.user}
+        line |= {**one.words, "cause": one.cause, **account, **measured}
+        line["gpus_per_node"], line["nodes"] = line.pop("gpus"), account["nodes"]
+        line |= {f"used_{use}_s": seconds for use, seconds in used_s.items()}
         yield {name: value for name, value in line.items() if value is not None}

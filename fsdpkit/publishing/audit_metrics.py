@@ -7,31 +7,36 @@ sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fsdpkit.publishing.audit import FailingNode, RunAudit
 from fsdpkit.runs.tally import Row
 
 _MOST_ROWS = 200
 """Of a family, those with the most users first: no single user can crowd others out."""
-Sample = tuple[Mapping[str, str | None], float | None]
-"""Labels and value."""
+Sample = tuple[Mapping[str, str | None], float]
+"""Labels and value; no two of a family have the same labels, or nothing of the file is read."""
+_FIGURES = (
+    ("busy_ratio", "Share of the sampled GPU time in which a kernel ran.", "busy_share", 1),
+    ("active_ratio", "The same by multiprocessors that worked.", "active_share", 1),
+    ("measured_ratio", "Share of the granted time that was sampled.", "measured_share", 1),
+    ("energy_joules", "By the GPUs' own counters.", "gpu_kwh", 3.6e6),
+)
 
 
 def metrics_text(found: RunAudit, nodes: Sequence[FailingNode]) -> str:
     """The whole file. Labels are partition, gpu, and where it says so one more."""
     lines = []
     for name, help_, samples in _families(found, nodes):
-        known = [(labels, value) for labels, value in samples if value is not None]
-        if known:
+        if samples:
             lines += [f"# HELP {name} {help_}", f"# TYPE {name} gauge"]
-            lines += [f"{name}{_labels(labels)} {value!r}" for labels, value in known]
+            lines += [f"{name}{_labels(labels)} {value!r}" for labels, value in samples]
     return "\n".join([*lines, "# EOF", ""])
 
 
 def _families(
     found: RunAudit, nodes: Sequence[FailingNode]
-) -> Iterator[tuple[str, str, Iterable[Sample]]]:
+) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     rows = sorted(found.tables([["partition", "gpu"]])[0], key=lambda row: (-row.users, -row.hours))
     rows = rows[:_MOST_ROWS]
     start = "fsdpkit_audit"
@@ -49,30 +54,26 @@ def _families(
             f"Of the granted {what} those lost, by cause.",
             _split(of_unit, "wasted", "cause"),
         )
-    for name, help_, value in (
-        ("gpu_busy_ratio", "Share of the sampled GPU time in which a kernel ran.", "busy_share"),
-        ("gpu_active_ratio", "The same by multiprocessors that worked.", "active_share"),
-        ("gpu_measured_ratio", "Share of the granted time that was sampled.", "measured_share"),
-    ):
-        shares = [(_of(row), getattr(row, value)) for row in rows if row.unit == "GPU-hours"]
-        yield f"{start}_{name}", help_, shares
-    energy = [(_of(row), row.gpu_kwh and row.gpu_kwh * 3.6e6) for row in rows]
-    yield f"{start}_gpu_energy_joules", "By the GPUs' own counters.", energy
+    of_gpus = [row for row in rows if row.unit == "GPU-hours"]
+    for name, help_, field, size in _FIGURES:
+        values = [(_of(row), getattr(row, field)) for row in of_gpus]
+        known = [(labels, value * size) for labels, value in values if value is not None]
+        yield f"{start}_gpu_{name}", help_, known
     ended = [
         ({**_of(row), "unit": row.unit, "cause": cause}, float(count))
         for row in rows
         for cause, count in [*row.ends.items()][:_MOST_ROWS]
     ]
     yield f"{start}_attempts_ended", "Attempts by how they ended.", ended
-    waits: list[Sample] = []
-    for wait in found.waits:
-        at = {"partition": wait.partition}
-        waits += [({**at, "quantile": "0.5"}, wait.median_s)]
-        waits += [({**at, "quantile": "0.9"}, wait.most_s)]
+    waits = [
+        ({"partition": wait.partition, "quantile": share}, value)
+        for wait in found.waits
+        for share, value in (("0.5", wait.median_s), ("0.9", wait.most_s))
+    ]
     yield f"{start}_queue_wait_seconds", "How long attempts waited, holds included.", waits
-    failed: list[Sample] = [({"node": one.node}, one.failures) for one in nodes]
+    failed = [({"node": one.node}, float(one.failures)) for one in nodes]
     yield f"{start}_node_failures", "Attempts that the node ended.", failed
-    left_out: list[Sample] = [({"reason": why}, n) for why, n in found.left_out.items()]
+    left_out = [({"reason": why}, float(n)) for why, n in found.left_out.items()]
     yield f"{start}_left_out", "Records and accounts that do not count.", left_out
 
 

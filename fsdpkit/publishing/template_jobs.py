@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import fsdpkit
 from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.template import Template
 from fsdpkit.config.trust import Consent
 from fsdpkit.errors import FsdpkitError, SchedulerError, UsageError
 from fsdpkit.publishing.template_cases import partitions_of, shortest
 from fsdpkit.publishing.template_scripts import Tell
-from fsdpkit.publishing.template_tested import Canary, keep
+from fsdpkit.publishing.template_tested import keep
 from fsdpkit.publishing.template_trials import TrialStep
 from fsdpkit.runs.reading import read_text
 from fsdpkit.scheduling import submission
@@ -103,20 +102,11 @@ class JobTrials:
             state, said, failures = self._run(asked)
         except FsdpkitError as error:
             state, said, failures = "not submitted", "", (str(error),)
-        result = Canary(
-            result="failed" if failures else "ok",
-            told=said or ": ".join(dict.fromkeys([state, *failures[:1]])).splitlines()[0],
-            date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            slurm=_slurm_version(),
-            partition=request.partition or "",
-            nodes=2,
-            ranks=2,
-            version=self.template.manifest.version,
-            sha256=self.template.sha256,
-            fsdpkit=fsdpkit.__version__,
-        )
+        went = ": ".join(dict.fromkeys([state, *failures[:1]])) if failures else "ok"
+        date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        told = f"{went}, {date} (Slurm {_slurm_version()}, 2 nodes, 2 ranks)"
         try:
-            kept = f"kept in {_shown(keep(self.template, site.id, result))}"
+            kept = f"kept in {_shown(keep(self.template, site.id, told))}"
         except FsdpkitError as error:
             return TrialStep("canary", said or state, (*failures, str(error)))
         return TrialStep("canary", f"{said or state}; {kept}", failures)

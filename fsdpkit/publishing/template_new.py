@@ -5,16 +5,18 @@ Nothing that is there is ever replaced, and of a folder that cannot be made whol
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from fsdpkit.config.as_toml import inline
-from fsdpkit.config.template import Parameter, Template, TemplateManifest
-from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.config.loading import toml_in
+from fsdpkit.config.template import Template, TemplateManifest
+from fsdpkit.errors import ConfigError, StorageError, UsageError
 from fsdpkit.publishing import template_goldens as goldens
 
 _VERSION = "1.0.0"
@@ -24,7 +26,7 @@ PLACEHOLDERS = ("say here what it does differently", "Say here, for the people w
 
 def new_template(name: str, source: Template, parent: Path) -> Path:
     """Make the folder `name` in `parent`. Raises UsageError for a name that no template can have,
-    StorageError if it is there or cannot be written."""
+    StorageError if it is there or cannot be written, ConfigError for a manifest unlike ours."""
     try:
         manifest = msgspec.convert(
             msgspec.to_builtins(source.manifest)
@@ -59,111 +61,47 @@ def _described(source: TemplateManifest) -> str:
 
 
 def _fill(folder: Path, manifest: TemplateManifest, source: Template) -> None:
-    (folder / "template.toml").write_text(manifest_text(manifest), encoding="utf-8")
+    (folder / "template.toml").write_text(_manifest_text(manifest, source), encoding="utf-8")
     for name, content in source.parts.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    (folder / "README.md").write_text(_readme(manifest, source.manifest), encoding="utf-8")
+    helps = "".join(
+        f"| `{name}` | {one.help.replace('|', '&#124;')} |\n"
+        for name, one in manifest.parameters.items()
+    )
+    about = f"{source.manifest.name} {source.manifest.version}. {PLACEHOLDERS[1]}"
+    readme = _README.format(name=manifest.name, about=about, helps=helps)
+    (folder / "README.md").write_text(readme, encoding="utf-8")
     template = replace(source, manifest=manifest, dir=folder, layer="path")
     goldens.update(template, goldens.FIRST)
 
 
-# ---- template.toml
-
-
-_ABOUT = """\
-# What jobs and sites may set of this template, and which version of it this is.
-# Raise `version` with each change: a fix is 1.0.1, a new parameter 1.1.0, and what may break a job
-# that worked is 2.0.0. Then: fsdpkit template lint . && fsdpkit template test .
-"""
-_ABOUT_PARAMETERS = """
-# Each parameter has a type (bool, int, float, str), one sentence of help with the unit, and bounds:
-# minimum and maximum for numbers, choices, or a pattern for text. A value outside is refused before
-# anything is queued. Without a default it is unset, which the template tests with `is none`.
-"""
-
-
-def manifest_text(manifest: TemplateManifest) -> str:
-    """`template.toml` of the manifest, with comments for whoever edits it."""
-    lines = [f"{key} = {inline(getattr(manifest, key))}" for key in ("schema", "name", "version")]
-    text = _ABOUT + "\n".join([*lines, f"description = {inline(manifest.description)}", ""])
-    if manifest.parameters:
-        text += _ABOUT_PARAMETERS
-    for name, parameter in manifest.parameters.items():
-        text += f"\n[parameters.{name}]\n" + "".join(_parameter_lines(parameter))
-    return text
-
-
-def _parameter_lines(parameter: Parameter) -> Iterator[str]:
-    for field in ("type", "default", "choices", "minimum", "maximum", "pattern", "help"):
-        value = getattr(parameter, field)
-        if value is not None and value != []:
-            if parameter.type == "int" and field in ("minimum", "maximum") and value == int(value):
-                value = int(value)
-            yield f"{field} = {inline(value)}\n"
-
-
-# ---- README.md
-
-
-def _readme(manifest: TemplateManifest, source: TemplateManifest) -> str:
-    rows = "".join(_row(name, parameter) for name, parameter in manifest.parameters.items())
-    parameters = _TABLE + rows if rows else "It has none.\n"
-    return _README.format(
-        name=manifest.name,
-        source=f"{source.name} {source.version}",
-        placeholder=PLACEHOLDERS[1],
-        parameters=parameters,
+def _manifest_text(manifest: TemplateManifest, source: Template) -> str:
+    """The source's own with its comments; three lines are new."""
+    text = source.manifest_file.decode()
+    for key in ("name", "version", "description"):
+        if old := re.search(rf"^{key}[ \t]*=.*$", text, re.M):
+            new = f"{key} = {inline(getattr(manifest, key))}"
+            text = text[: old.start()] + new + text[old.end() :]
+    with contextlib.suppress(ValueError, msgspec.ValidationError):
+        if msgspec.convert(toml_in(text), TemplateManifest) == manifest:
+            return text
+    raise ConfigError(
+        f"{source.dir / 'template.toml'}: name, version and description must each begin a line "
+        "and end on it"
     )
-
-
-_TABLE = """\
-A job sets them in `[parameters]` or with `--set parameters.NAME=VALUE`, a site in its
-profile's `[parameters]`.
-
-| name | type | default | meaning |
-|---|---|---|---|
-"""
-
-
-def _row(name: str, parameter: Parameter) -> str:
-    default = "unset" if parameter.default is None else f"`{inline(parameter.default)}`"
-    meaning = parameter.help.replace("|", r"\|")
-    return f"| `{name}` | {_kind(parameter)} | {default} | {meaning} |\n"
-
-
-def _kind(parameter: Parameter) -> str:
-    if parameter.choices:
-        return " or ".join(f"`{inline(c)}`" for c in parameter.choices)
-    bounds = [
-        f"{word} {bound:.15g}"
-        for word, bound in (("from", parameter.minimum), ("to", parameter.maximum))
-        if bound is not None
-    ]
-    return " ".join([parameter.type, *bounds])
 
 
 _README = """\
 # The template `{name}`
 
-Made from {source}. {placeholder}: what it does differently, on which
+Made from {about}: what it does differently, on which
 clusters it was tried, and whom to ask.
 
-## Parameters
-
-{parameters}
-## For whoever changes it
-
-| file | what it is |
+| parameter | meaning |
 |---|---|
-| `template.toml` | name, version and parameters |
-| `job.sbatch.j2` | the script; `fsdpkit template context {name}` lists the names it can use |
-| `golden/` | the script for some sites and jobs, made by `fsdpkit template test . --update` |
-
-1. Edit, and raise `version`.
-2. `fsdpkit template lint .` prints the checklist.
-3. `fsdpkit template test .` renders it for every profile and every edge of its parameters, and runs
-   it on this machine; on a cluster, `--canary` runs a job of two nodes.
-4. `fsdpkit template diff OLD .` shows what changes in the scripts.
+{helps}
+After each change: raise `version` (a fix is 1.0.1, a new parameter 1.1.0, what may break a job that
+worked 2.0.0), then `fsdpkit template lint .` and `fsdpkit template test . --update`.
 """

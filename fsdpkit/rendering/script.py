@@ -17,7 +17,6 @@ import msgspec
 import fsdpkit
 from fsdpkit.config.allocation import Allocation
 from fsdpkit.config.job_loading import LoadedJob
-from fsdpkit.config.key_changes import with_old_names
 from fsdpkit.config.limits import warning_s
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
@@ -123,7 +122,6 @@ class Plan:
             *self.placement.warnings,
             *self.job.layered.warnings,
             *self.site.layered.warnings,
-            *self.template.warnings,
             *(f"skipped a profile that is broken: {why}" for why in self.site.skipped),
             *(told for one in self.releases for told in (one.note, one.deprecated) if told),
         ]
@@ -254,10 +252,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         parameters=parameters,
     )
     plain: dict[str, Any] = msgspec.to_builtins(context)
-    plain["site"] = with_old_names("SiteProfile", plain["site"])
-    return plain | {
-        table: with_old_names("JobSpec", plain[table], table) for table in ("retry", "notify")
-    }
+    return plain
 
 
 def _srun(plan: Plan, run_dir: Path) -> list[str]:

@@ -43,7 +43,7 @@ _CLOCKS_S = 2.0
 
 @dataclass(frozen=True)
 class FileLine:
-    """One line of a file in the run's directory."""
+    """Of a file in the run's directory."""
 
     file: str
     line: int

@@ -69,13 +69,14 @@ def sentences(row: Row) -> list[str]:
             said.append(f"{number(kwh)} kWh, by counters of {name}")
     if row.queued_median_s is not None and row.queued_most_s is not None:
         median, most = duration(row.queued_median_s), duration(row.queued_most_s)
-        said.append(f"waited in the queue: half of them {median} or less, at most {most}")
+        half = f"half of them {median} or less, at most " if row.attempts > 1 else ""
+        said.append(f"waited in the queue: {half}{most}")
     return [one for one in said if one]
 
 
 WASTES = {
-    "failed_at_start": "failed within an hour, without a step",
-    "after_failures": "lost, or repeated, after failures",
+    "failed_at_start": "failed at the start",
+    "after_failures": "lost or repeated after failures",
     "idle": "idle",
 }
 
@@ -85,7 +86,7 @@ def _count(many: int, what: str) -> str:
 
 
 def others_in_words(one: OtherJobs) -> str:
-    what = "of fsdpkit, whose run is not here" if one.of_fsdpkit else "that are no run of fsdpkit"
+    what = "of fsdpkit, whose runs are not here" if one.of_fsdpkit else "without fsdpkit"
     under = ", ".join(f"{name} {word}" for name, word in one.by.items() if word is not None)
     hours = f"{number(one.gpu_hours)} GPU-hours of {_count(one.starts, 'job')}"
     return f"{under + ': ' if under else ''}{hours} {what}"

@@ -20,11 +20,11 @@ from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.failures import FailureRecord, read_record
-from fsdpkit.runs.idle import IdleGpus, read_idle
+from fsdpkit.runs.idle import IdleGpus
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, Trouble
-from fsdpkit.runs.reading import read_text
+from fsdpkit.runs.reading import read_text, record_in
 from fsdpkit.runs.record import RunRecord, Time, jobs_of_attempts
 from fsdpkit.runs.staging import StageRecord, read_stage
 
@@ -239,7 +239,7 @@ def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
         failures=tuple(failures_in(paths)),
         lost_nodes=tuple(order.node for order in orders if order.event == "node-lost"),
         stop_requested_s=next((o.time_s for o in orders if o.event == "stop-requested"), None),
-        idle=read_idle(paths),
+        idle=record_in(paths.idle, IdleGpus),
         stage=read_stage(paths),
         verdict=outcomes.read(paths.verdict, AttemptVerdict),
         ending=ending,

@@ -7,8 +7,6 @@ from typing import Literal
 
 import msgspec
 
-from fsdpkit.runs.layout import AttemptPaths, write_atomically
-from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.record import Time
 
 _AT_WORK = {
@@ -37,13 +35,3 @@ class IdleGpus(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind == "idle":
             return f"no GPU has computed {when}; {_AT_WORK[self.works]}"
         return f"no step was made {when}, with GPUs in use: its ranks may wait for one another"
-
-
-def read_idle(attempt: AttemptPaths) -> IdleGpus | None:
-    """None where that never was, or the file cannot be read."""
-    return record_in(attempt.idle, IdleGpus)
-
-
-def write_idle(attempt: AttemptPaths, found: IdleGpus) -> None:
-    """Raises OSError."""
-    write_atomically(attempt.idle, msgspec.json.encode(found).decode() + "\n")

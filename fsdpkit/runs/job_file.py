@@ -1,7 +1,7 @@
 """One table of a run's resolved job, for code that uses it inside the job.
 
-A job may have been submitted by another release than its environment has when it starts. Keys with
-a new name are read, keys that are unknown here are not used, and `unknown_keys` names them.
+A job may have been submitted by another release than its environment has when it starts. Keys that
+are unknown here are not used, and `unknown_keys` names them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.key_changes import OWN_TRAINER, other_release, with_new_names, without_unknown
+from fsdpkit.config.key_changes import other_release, without_unknown
 from fsdpkit.errors import DamagedError, StorageError
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import read_bytes
@@ -87,12 +87,11 @@ def written_by(run: Path) -> str | None:
 
 
 def _tables(run: Path) -> Mapping[str, Any]:
-    """All of job.json, by the keys of this release."""
+    """All of job.json."""
     try:
-        job = msgspec.json.decode(bytes_of_job(run, os.environ), type=dict[str, Any])
+        return msgspec.json.decode(bytes_of_job(run, os.environ), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(f"{RunPaths(run).job} is corrupt: {error}") from error
-    return with_new_names("JobSpec", job, "job.json", job.get("trainer", OWN_TRAINER))[0]
 
 
 def _table(job: Mapping[str, Any], name: str) -> Any:

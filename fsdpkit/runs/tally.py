@@ -16,7 +16,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 from fsdpkit.runs.account import Account, Measured, Use
 
@@ -35,8 +35,6 @@ _WASTES: Mapping[Waste, tuple[Use, ...]] = {
 }
 Unit = Literal["GPU-hours", "node-hours"]
 _Key = tuple[tuple[str | None, ...], Unit]
-Word = TypeVar("Word", bound=str)
-Amount = TypeVar("Amount", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,6 @@ class Row:
     measured_share: float
     """Of `hours`: what was sampled."""
     gpu_kwh: float | None
-    """Of those GPUs that count it."""
     host_kwh: float | None
     asked_hours: float
     """By the time limits of those attempts that are over and had one; they were granted the next
@@ -160,14 +157,13 @@ def tallies(spent: Iterable[Spent], bys: Sequence[Sequence[str]]) -> list[list[R
     for one in holds:
         held, on_it = one.account, guests[one.user, one.run]
         add(one, sum(a.gpu_hours for a in on_it if held.began_s <= a.began_s < held.ended_s))
-    return [
-        [one.row(dict(zip(by, words, strict=True)), unit) for (words, unit), one in _sorted(rows)]
+    found = [
+        [one.row(dict(zip(by, words, strict=True)), unit) for (words, unit), one in rows.items()]
         for by, rows in zip(bys, tables, strict=True)
     ]
-
-
-def _sorted(rows: Mapping[_Key, _Sums]) -> list[tuple[_Key, _Sums]]:
-    return sorted(rows.items(), key=lambda item: ([word or "" for word in item[0][0]], item[0][1]))
+    return [
+        sorted(rows, key=lambda r: ([*(w or "" for w in r.by.values())], r.unit)) for rows in found
+    ]
 
 
 class _Sums:
@@ -234,9 +230,8 @@ class _Sums:
         )
 
 
-def _most_first(amounts: Mapping[Word, Amount]) -> dict[Word, Amount]:
-    there = (item for item in amounts.items() if item[1])
-    return dict(sorted(there, key=lambda item: -item[1]))
+def _most_first(amounts: Mapping[Any, Any]) -> dict[Any, Any]:
+    return dict(sorted(filter(lambda one: one[1], amounts.items()), key=lambda one: -one[1]))
 
 
 def _wasted_s(one: Spent) -> Iterable[tuple[Waste, float]]:

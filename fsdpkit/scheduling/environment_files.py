@@ -28,7 +28,6 @@ _SYSTEM = Path("/usr")
 _MOST_NAMES, _MOST_BYTES = 100_000, 4 << 30
 """Of a directory that an environment imports from; more is hardly a package's source."""
 _FIRST_BYTES, _TEXT_BYTES = 512, 1 << 20
-_INTERPRETER = re.compile(r"#!(?:/bin/sh\n'''exec' ['\"]?|[ \t]*)(/[^\n'\"]+?)/bin/i?python")
 _MAPPING = re.compile(
     r"(?m)^MAPPING(?:: dict\[str, str\])? = (\{('[^'\\\n]*': '[^'\\\n]*'(, )?)*\})$"
 )
@@ -241,7 +240,6 @@ class _Places:
     def __init__(self, roots: Sequence[_Root]) -> None:
         self._known = {name.path for root in roots for name in root.names}
         self._roots = {str(path): root for root in roots for path in (root.given, root.real)}
-        self._roots |= dict.fromkeys(_spellings(roots[0].real), roots[0])
         alternatives = "|".join(map(re.escape, sorted(self._roots, key=len, reverse=True)))
         self._pattern = re.compile(f"{_BEFORE}({alternatives})({_REST}){_AFTER}")
         self._based = any(root.name == "base" for root in roots)
@@ -275,16 +273,6 @@ class _Places:
         inside = self._roots[found[1]].name + found[2]
         is_there = inside.startswith("prefix/") or inside in self._known
         return f"{HERE}/{inside}" if is_there else found[0]
-
-
-def _spellings(prefix: Path) -> Iterator[str]:
-    """The paths by which its scripts name the environment: it may have been made by another one
-    than the job gives, where home directories are links."""
-    for script in (prefix / "bin").iterdir():
-        text = _text_of(script) if script.is_file() else None
-        found = text and _INTERPRETER.match(text)
-        if found and os.path.realpath(found[1]) == str(prefix):
-            yield found[1]
 
 
 def _text_of(path: Path) -> str | None:

@@ -20,7 +20,7 @@ from fsdpkit.listing import spans
 from fsdpkit.rendering.records import record_notes
 from fsdpkit.runs.accounting import read_or_make
 from fsdpkit.runs.job_ids import task_of
-from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.record import RunRecord, now_s
 from fsdpkit.runs.shared_record import (
     FOLDER,
@@ -109,7 +109,7 @@ def records_of_mine() -> dict[Path, bytes]:
         for folder in run.folders:
             for path in record_files(Path(folder), run.record, tasks):
                 with contextlib.suppress(OSError):
-                    found[path] = read_bytes(path, SHARED_BYTES)
+                    found[path] = read_bytes(path, SHARED_BYTES, own=True)
     return found
 
 
@@ -173,16 +173,19 @@ def tell_ends(paths: RunPaths, before: RunRecord, now: RunRecord) -> None:
         for job_id, seen in (job.ended or {}).items() if job.job_id not in was else ():
             if (state := recorded(seen)) is not None:
                 attempt = newest_seen(paths, now, job_id)
-                number = attempt.number if attempt else job.first_attempt
-                _tell_end(paths, now, job_id, state, number)
+                _tell_end(paths, now, job_id, state, attempt)
 
 
 def _tell_end(
-    paths: RunPaths, record: RunRecord, job_id: str, state: JobState, attempt: int
+    paths: RunPaths, record: RunRecord, job_id: str, state: JobState, newest: AttemptPaths | None
 ) -> None:
+    """newest: attempt of the job; None: it never began."""
     task = task_of(job_id)
     found = kept(paths, task)
     known = {end.attempt: end for end in found.record.ends} if found else {}
+    if newest is None and known:
+        return  # chained behind one that was enough, or resumed and cancelled in the queue
+    attempt = newest.number if newest else 0
     end, cause = known.get(attempt), _CAUSES.get(state.state, "killed")
     if end is None or end.action == "requeue":  # queued again, the next attempt never began
         attempt += end is not None

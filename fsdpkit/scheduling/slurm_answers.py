@@ -18,6 +18,7 @@ from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import may_be_here
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.errors import SchedulerError
+from fsdpkit.runs.exclusions import expand
 from fsdpkit.scheduling.answers import call
 from fsdpkit.scheduling.live_cluster import (
     LiveCluster,
@@ -93,8 +94,13 @@ class SlurmAnswers:
     def away(self) -> dict[str, str]:
         """Nodes that somebody drained or set down, by name: the state, and the reason given."""
         argv = ["sinfo", *self._which, "-h", "-R", "-N", "-o", "%N|%T|%E"]
-        rows = (line.split("|", 2) for line in self._once("away", argv, list))
-        return {row[0].strip(): f"{row[1].strip()}: {row[2].strip()}" for row in rows if row[2:]}
+        rows = [line.split("|", 2) for line in self._once("away", argv, list)]
+        return {
+            name: f"{row[1].strip()}: {row[2].strip()}"
+            for row in rows
+            if len(row) == 3
+            for name in expand(row[0].strip()) or ()
+        }
 
     def qos(self) -> dict[str, LiveQos]:
         """By name."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fsdpkit.staging.directories import Directories, failing, make_directory, own_directory, removed
 from fsdpkit.staging.manifest import CopiedEntry, Manifest, StageError
-from fsdpkit.staging.stream import HOLES, Piece, Pieces, joined, read_at, sha256_of
+from fsdpkit.staging.stream import Piece, Pieces, joined, read_at, sha256_of
 
 _DIGEST_BYTES = 32
 _PLAIN = 0o600
@@ -191,9 +191,7 @@ class StageCopy:
 
     def _needed(self) -> float:
         """Bytes of room for what is not there yet."""
-        holes = self.manifest.facts.get(HOLES, "")
-        size = self.manifest.size - (int(holes) if holes.isdecimal() else 0)
-        whole = max(0, size) * _SPARE + _NAME_BYTES * len(self.manifest.entries)
+        whole = self.manifest.size * _SPARE + _NAME_BYTES * len(self.manifest.entries)
         return whole * (1 - self.done / max(1, self.manifest.block_count))
 
     def finish(self) -> Path:

@@ -1,8 +1,8 @@
 """A node's own disk: trees of files that are filled block by block, found again, and removed.
 
-`<local>/fsdpkit-<uid>/` is ours alone. Below `trees/`, `<digest>` is a whole tree and
-`<digest>.part` one that is being filled, with the SHA-256 of each of its blocks in
-`<digest>.blocks`. Below `jobs/` a job has its directory. Each has a lock, `<name>.lock`: exclusive
+`<local>/fsdpkit-<uid>/` is ours alone. Below `trees/`, `<name>` is a whole tree and
+`<name>.part` one that is being filled, with the SHA-256 of each of its blocks in
+`<name>.blocks`. Below `jobs/` a job has its directory. Each has a lock, `<name>.lock`: exclusive
 for whoever fills or removes it, shared for whoever uses it.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
 import re
 import time
@@ -28,7 +27,7 @@ _FRESH_S = 60.0
 _POLL_S = 0.1
 _TRIES = 10
 _SUFFIX = re.compile(r"\.(part|blocks|lock)$")
-_TREE = re.compile(r"[0-9a-f]{64}(-[0-9]+)?", re.ASCII)
+_TREE = re.compile(r"[0-9a-f]{16}", re.ASCII)
 
 
 class TreeLock:
@@ -132,8 +131,6 @@ class StageStore:
         """base: the descriptor of `path`."""
         self.path = path
         self._trees, self._jobs = _Shelf(base, "trees"), _Shelf(base, "jobs")
-        self._names: dict[str, str] = {}
-        """Of trees that have another name than their digest."""
 
     @classmethod
     def open(cls, local: str) -> StageStore:
@@ -168,31 +165,29 @@ class StageStore:
         name += f"-{os.urandom(8).hex()}"
         return cls(Path(place) / name, own_directory(parent, name))
 
-    def _name(self, manifest: Manifest) -> str:
-        return self._names.get(manifest.digest, manifest.digest)
-
     def lock(self, manifest: Manifest) -> TreeLock:
         """The lock of this process for a tree."""
-        return self._trees.lock(self._name(manifest))
+        return self._trees.lock(_name(manifest))
 
     def claim(self, manifest: Manifest, wait_s: float = 1800.0) -> Path | None:
         """A whole tree, whose lock is shared then; or None: its lock is exclusive, and the caller
         begins to fill it. Waits for another job of this user that fills it; where that takes
-        longer, or others use a tree that is no longer as it was, the tree gets another name."""
-        for number in itertools.count():
-            self._names[manifest.digest] = manifest.digest + f"-{number}" * bool(number)
-            lock = self.lock(manifest)
-            for _ in range(_TRIES):
-                with failing(self.path):
-                    if not lock.take(exclusive=False, wait_s=wait_s):
-                        break
-                    if found := self.find(manifest):
-                        return found
-                    if lock.take(exclusive=True) and not self.find(manifest):
-                        return None
-                time.sleep(_POLL_S * (1 + os.getpid() % 7 / 7))  # not in step with another
-            lock.release()
-        raise AssertionError
+        longer, or others use a tree that is no longer as it was, that is a StageError."""
+        lock = self.lock(manifest)
+        for _ in range(_TRIES):
+            with failing(self.path):
+                if not lock.take(exclusive=False, wait_s=wait_s):
+                    break
+                if found := self.find(manifest):
+                    return found
+                if lock.take(exclusive=True) and not self.find(manifest):
+                    return None
+            time.sleep(_POLL_S * (1 + os.getpid() % 7 / 7))  # not in step with another
+        lock.release()
+        place = self.path / "trees" / _name(manifest)
+        raise StageError(
+            "storage", f"{NODE}: another job of yours uses {place}, which is not whole"
+        )
 
     def find(self, manifest: Manifest) -> Path | None:
         """The tree if all of it is there. Its lock is to be held."""
@@ -218,12 +213,12 @@ class StageStore:
 
     def _copy(self, manifest: Manifest, suffix: str = "") -> StageCopy:
         trees = self.path / "trees"
-        return StageCopy(trees, self._trees.directory, self._name(manifest) + suffix, manifest)
+        return StageCopy(trees, self._trees.directory, _name(manifest) + suffix, manifest)
 
     def begin(self, manifest: Manifest) -> StageCopy:
         """A tree to be filled, with the blocks that an earlier try left. Its lock is to be held
         exclusively."""
-        name = self._name(manifest)
+        name = _name(manifest)
         with failing(self.path):
             self._trees.demote(name)
             make_directory(self._trees.directory, f"{name}.part")
@@ -239,7 +234,7 @@ class StageStore:
     def remove(self, manifest: Manifest) -> bool:
         """Remove a tree, whole or not, and give up its lock; not so while others hold it."""
         with failing(self.path):
-            return self._trees.remove(self._name(manifest))
+            return self._trees.remove(_name(manifest))
 
     def remove_tree(self, name: str) -> bool:
         """The same by the name of its directory."""
@@ -268,3 +263,8 @@ class StageStore:
         """Remove a job's directory; not so while another process holds it."""
         with failing(self.path):
             return self._jobs.remove(name)
+
+
+def _name(manifest: Manifest) -> str:
+    """Short, for it stands in the first line of scripts, of which kernels read 127 bytes."""
+    return manifest.digest[:16]

@@ -13,12 +13,11 @@ import stat
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-from fsdpkit.staging.manifest import BLOCK, MOST_ENTRIES, CopiedEntry, Manifest, StageError
+from fsdpkit.staging.manifest import MOST_ENTRIES, CopiedEntry, Manifest, StageError
 from fsdpkit.staging.source import unreadable
-from fsdpkit.staging.stream import HOLES, next_data, shown, sparse
+from fsdpkit.staging.stream import shown
 
 _MAGIC = re.compile(r"[*?[]")
-_HOLES_FROM = 16 * BLOCK
 
 
 def listed(
@@ -40,8 +39,7 @@ def listed(
         walk.place(name.encode("utf-8", "surrogateescape"), base, found)
     walk.run()
     entries, sources = _chosen(walk, share)
-    facts = {HOLES: str(walk.holes)} if walk.holes else {}
-    return Manifest(tuple(entries), roots, facts=facts), sources
+    return Manifest(tuple(entries), roots), sources
 
 
 def _chosen(walk: _Walk, share: tuple[int, int, int] | None) -> tuple[list[CopiedEntry], list[str]]:
@@ -108,7 +106,6 @@ class _Walk:
         self.sources: dict[str, str] = {}
         self.counted: set[str] = set()
         """Paths that are files for a script, links to files too."""
-        self.holes = 0
         self._placed: dict[bytes, bytes] = {}
         """Where in the tree a path of the shared file system is, by its real path; with all that
         lies below it."""
@@ -166,8 +163,6 @@ class _Walk:
         bit = stat.S_IRUSR if found.st_uid == os.geteuid() else stat.S_IROTH
         if not found.st_mode & bit and not os.access(real, os.R_OK):
             raise StageError("data-missing", f"{shown(real)} may not be read")
-        if sparse(found) and found.st_size >= max(_HOLES_FROM, found.st_blocks * 1024):
-            self.holes += _bytes_in_holes(real, found.st_size)
         text = _text(path)
         mode = stat.S_IRUSR | found.st_mode & stat.S_IRWXU
         self.entries[text] = CopiedEntry(text, "file", found.st_size, mode, found.st_mtime_ns)
@@ -202,19 +197,6 @@ class _Walk:
     def _kept(self, path: bytes, place: bytes) -> None:
         target = os.path.relpath(b"/" + place, os.path.dirname(b"/" + path))
         self.entries[_text(path)] = CopiedEntry(_text(path), "link", target=_text(target))
-
-
-def _bytes_in_holes(path: bytes, size: int) -> int:
-    total = now = 0
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while now < size:
-            data = next_data(descriptor, now)
-            total += data - now
-            now = os.lseek(descriptor, data, os.SEEK_HOLE) if data < size else size
-    finally:
-        os.close(descriptor)
-    return total
 
 
 def _text(path: bytes) -> str:

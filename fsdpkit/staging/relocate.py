@@ -25,7 +25,6 @@ HERE = "\0"
 _LONGEST = 127
 """Bytes of a script's first line that all kernels read."""
 _PLAIN = re.compile(r"/[\w./+@:=,-]+", re.ASCII)
-_PYTHON = re.compile(r"#![ \t]*(\S+/i?python[^/\s]*)[ \t]*([^\n]*)\n")
 _START_S = 120.0
 _SHOWN = "import sys; print(sys.prefix, sys.base_prefix, sep='\\n')"
 
@@ -51,7 +50,7 @@ def relocate(tree: Path, manifest: Manifest) -> LocalPython:
         parent, _, name = path.rpartition("/")
         if parent not in directories or path in names or name in ("", ".", ".."):
             raise StageError("storage", f"an environment's text has no place: {path!r}")
-        _write(tree / path, 0o600 | mode & 0o100, placed(text, str(tree)))
+        _write(tree / path, 0o600 | mode & 0o100, _placed(text, str(tree)))
     local = LocalPython(tree / "prefix", tree / "prefix" / "bin")
     _start(local, "base" in manifest.roots)
     return local
@@ -65,19 +64,13 @@ def _texts(manifest: Manifest) -> list[tuple[str, int, str]]:
         raise StageError("storage", f"an environment's texts cannot be read: {error}") from error
 
 
-def placed(text: str, tree: str) -> str:
-    """The text for a tree that lies there. A Python whose path is too long for a script's first
-    line is started by `sh`, to which the script is two words and a quoted text."""
+def _placed(text: str, tree: str) -> str:
+    """The text for a tree that lies there."""
     text = text.replace(HERE, tree)
     first = text.partition("\n")[0]
-    if not first.startswith("#!") or len(os.fsencode(first)) <= _LONGEST or tree not in first:
-        return text
-    if not (python := _PYTHON.match(text)):
-        return text
-    flags = f" {python[2].strip()}" if python[2].strip() else ""
-    return (
-        f"#!/bin/sh\n'''exec' \"{python[1]}\"{flags} \"$0\" \"$@\"\n' '''\n{text[python.end() :]}"
-    )
+    if first.startswith("#!") and len(os.fsencode(first)) > _LONGEST and tree in first:
+        raise StageError("settings", f"{tree} is too long for the first line of a script")
+    return text
 
 
 def _write(path: Path, mode: int, text: str) -> None:

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from fsdpkit.staging.manifest import BLOCK, Manifest
 
-HOLES = "holes"
-"""The fact that says how many bytes of a manifest's files lie in holes: these need no room."""
 _ZEROS = bytes(BLOCK)
 
 

@@ -291,7 +291,7 @@ class Checkpointer:
         for name, stateful in self._state.items():
             if saved := description.state.get(name):  # empty: it was switched off
                 stateful.load_state_dict(saved)
-        progress = Progress(**{"stored": True, **description.progress})  # as older ones began
+        progress = Progress(**description.progress)
         return replace(progress, position=0, group=0) if anew else progress
 
     def wait(self) -> None:

@@ -98,7 +98,7 @@ def sharded_state(
         "model": get_model_state_dict(model),
         # Asked for the state of an optimizer that has none, torch takes a step to make some.
         "optimizer": get_optimizer_state_dict(model, optimizer) if optimizer.state or fresh else {},
-        "random": {str(ranks.rank): random_state(ranks.device)},
+        "random": {str(ranks.rank): random_state()},
     }
 
 
@@ -150,7 +150,7 @@ def load(
     if has_steps:
         set_optimizer_state_dict(model, optimizer, state["optimizer"])
     for each in state["random"].values():
-        set_random_state(each, ranks.device)
+        set_random_state(each)
     for name, here in versions().items():
         if (there := description.versions.get(name)) != here:
             ranks.say(

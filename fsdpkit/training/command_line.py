@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fsdpkit
-from fsdpkit.config.key_changes import other_release, with_new_names, without_unknown
+from fsdpkit.config.key_changes import other_release, without_unknown
 from fsdpkit.config.training.settings import TrainingSettings, load_settings
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.runs.job_file import bytes_of_job, written_by
@@ -64,7 +64,7 @@ def _job_in(file: Path) -> dict[str, Any]:
     run = os.environ.get("FSDPKIT_RUN_DIR")
     if run is None or file.absolute() != RunPaths(Path(run).absolute()).job:
         return dict(json.loads(file.read_bytes()))
-    job, _ = with_new_names("JobSpec", json.loads(bytes_of_job(Path(run), os.environ)), str(file))
+    job = json.loads(bytes_of_job(Path(run), os.environ))
     table, unknown = without_unknown(TrainingSettings, job["training"], "training")
     if unknown and os.environ.get("RANK", "0") == "0":
         note = other_release(file.name, written_by(Path(run)), fsdpkit.__version__, unknown)

@@ -13,7 +13,6 @@ nine, and runs of one length would lose kernels that are made for it.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection
 from functools import partial
 from types import CodeType
@@ -92,13 +91,8 @@ def _compiled(
     # Graphs belong to a code object, and what Dynamo has learnt of lengths to its name. With one
     # for all, an encoder and a decoder of two fixed lengths would be a model of varying ones.
     run.__code__ = codes.setdefault(stack, run.__code__.replace(co_name=f"run {stack}"))
-    compile_: Callable[..., Callable[..., Any]] = torch.compile
-    if "recompile_limit" in inspect.signature(compile_).parameters:
-        return compile_(run, recompile_limit=LIMIT)
-    # Before torch 2.13 there is one limit for the whole process.
-    config: Any = torch.compiler.config
-    config.recompile_limit = max(config.recompile_limit, LIMIT)
-    return compile_(run)
+    compile_: Callable[..., Callable[..., Any]] = torch.compile  # whose stub lacks the argument
+    return compile_(run, recompile_limit=LIMIT)
 
 
 def _as_it_is(module: nn.Module, *arguments: Any, **named: Any) -> Any:

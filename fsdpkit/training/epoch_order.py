@@ -1,6 +1,6 @@
-"""The order of an epoch: stored whole, or, of many samples, computed a window at a time.
+"""The order of an epoch, computed a window at a time.
 
-A computed order is a Feistel network: numbers are split into two halves, and each half is changed
+It is a Feistel network: numbers are split into two halves, and each half is changed
 in turn by a sum of bits that depends on the other half and on a key. That maps the numbers below a
 power of two onto themselves, one to one, whatever the sum is. A number that is no sample's is sent
 through again, until it is one: twice on average at most. So any part of the order is there at once,
@@ -13,26 +13,14 @@ import hashlib
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Indices = NDArray[np.integer[Any]]
 _Numbers = NDArray[np.uint64]
 
-MOST_STORED = 1 << 24
-"""Samples whose order each rank holds whole, in 64 MiB."""
 _WINDOW, _WINDOW_IN_BUCKETS = 1 << 18, 1 << 22
 _GROUPS = 64
 """Global batches that a window has at least: of each bucket, what is left over comes at its end."""
-
-
-def stored_order(samples: int, seed: int | None, epoch: int) -> Indices:
-    """All of it, int32, or int64 for more than 2³¹ − 1 samples; without a seed not shuffled."""
-    dtype = torch.int32 if samples <= torch.iinfo(torch.int32).max else torch.int64
-    if seed is None:
-        return torch.arange(samples, dtype=dtype).numpy()
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    return torch.randperm(samples, generator=generator, dtype=dtype).numpy()
 
 
 class ComputedOrder:

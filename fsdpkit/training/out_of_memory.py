@@ -33,13 +33,8 @@ from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.gradients import gradient_sync
 
-# What FSDP2 calls to send something, at each call looked up in torch.distributed; and its names
-# before torch 2.13, where the newer functions do not exist. Never both: an old name calls the new.
-_OLD_NAMES = {
-    "all_gather_single": "all_gather_into_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "all_reduce": "all_reduce",
-}
+_MESSAGES = ("all_gather_single", "reduce_scatter_single", "all_reduce")
+"""What FSDP2 calls to send something, at each call looked up in torch.distributed."""
 STEP = 8
 """Above as many rows a part has a multiple of them."""
 _FULL = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
@@ -194,7 +189,7 @@ class _Messages:
 def _counted_messages() -> Iterator[_Messages]:
     """Inside, torch.distributed's functions that FSDP2 calls go through what is returned."""
     messages = _Messages()
-    originals = {name: getattr(dist, name) for name in messages_of(dist)}
+    originals = {name: getattr(dist, name) for name in _MESSAGES}
     for name, original in originals.items():
         setattr(dist, name, functools.partial(messages.call, original))
     try:
@@ -202,11 +197,6 @@ def _counted_messages() -> Iterator[_Messages]:
     finally:
         for name, original in originals.items():
             setattr(dist, name, original)
-
-
-def messages_of(functions: Any) -> list[str]:
-    """The names in `functions`, which is torch.distributed, by which this torch's FSDP2 sends."""
-    return [new if hasattr(functions, new) else old for new, old in _OLD_NAMES.items()]
 
 
 def _nothing_fits(ranks: str) -> FsdpkitError:

@@ -18,8 +18,6 @@ class Progress:
         skipped: Steps left out because their gradient was not finite.
         best_loss: Lowest held-out loss so far; None before the first evaluation.
         worse: Evaluations since then.
-        stored: Whether epochs of any length have the order that is stored whole: runs that an older
-            fsdpkit began.
     """
 
     step: int = 0
@@ -30,7 +28,6 @@ class Progress:
     skipped: int = 0
     best_loss: float | None = None
     worse: int = 0
-    stored: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ The order of an epoch does not depend on the number of ranks. A position in it i
 samples that all ranks together have consumed, so a run resumes on another world size and still sees
 each sample exactly once. With length buckets the order also depends on the size of a global batch
 when the epoch began, which `Progress` therefore remembers. Which samples share a batch or a packed
-row (`first_fit`) is decided from their lengths alone. Of more than 2²⁴ samples no rank holds the
-order: epoch_order.py computes it where it is read.
+row (`first_fit`) is decided from their lengths alone. No rank holds an order: epoch_order.py
+computes it where it is read.
 
     sampler = GlobalOrderSampler(dataset, num_replicas=ranks.world_size, rank=ranks.rank, seed=1)
     loader = DataLoader(dataset, batch_sampler=GlobalBatches(sampler, batch_size))
@@ -24,8 +24,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from fsdpkit.config.training import DataSettings
 from fsdpkit.errors import ConfigError
-from fsdpkit.training import epoch_order
-from fsdpkit.training.epoch_order import ComputedOrder, Indices, gather, stored_order
+from fsdpkit.training.epoch_order import ComputedOrder, Indices
 from fsdpkit.training.progress import DataOrder, Progress
 
 _AT_ONCE = 1 << 10
@@ -84,36 +83,28 @@ class GlobalOrderSampler(DistributedSampler[int]):
         self.num_replicas, self.rank = num_replicas, rank
         self.shuffle, self.seed, self.buckets = shuffle, seed, buckets
         self.epoch = self.position = self.group = 0
-        self.stored = False
 
-    def set_epoch(
-        self, epoch: int, position: int = 0, group: int = 0, *, stored: bool = False
-    ) -> None:
+    def set_epoch(self, epoch: int, position: int = 0, group: int = 0) -> None:
         """Go to a place in an epoch; call it before each epoch, or all have the same order.
 
         Args:
             epoch: Index of the epoch, from 0.
             position: Samples of it that all ranks together have consumed.
             group: Samples in a global batch when the epoch began; 0: as now.
-            stored: Whether the order is the one that is stored whole, however many samples it has.
         """
-        self.epoch, self.position, self.group, self.stored = epoch, position, group, stored
+        self.epoch, self.position, self.group = epoch, position, group
 
-    def order(self, group: int = 0) -> Indices | ComputedOrder:
+    def order(self, group: int = 0) -> ComputedOrder:
         """The whole epoch's sample indices, the same on every rank.
 
         Args:
             group: Samples in a global batch, for the order in buckets; 0: as `set_epoch` said.
 
         Returns:
-            [samples], to be read in slices: an array of them, or for more than 2²⁴ samples an order
-            that is computed where it is read.
+            [samples], computed where it is read, in slices.
         """
-        seed, group = self.seed if self.shuffle else None, group or self.group
-        if self.total_size > epoch_order.MOST_STORED and not self.stored:
-            return ComputedOrder(self.total_size, seed, self.epoch, self.buckets, group)
-        order = stored_order(self.total_size, seed, self.epoch)
-        return order if self.buckets is None or not group else gather(order, self.buckets, group)
+        seed = self.seed if self.shuffle else None
+        return ComputedOrder(self.total_size, seed, self.epoch, self.buckets, group or self.group)
 
     def __iter__(self) -> Iterator[int]:
         order, at_once = self.order(), _AT_ONCE * self.num_replicas
@@ -212,9 +203,7 @@ def endless(loader: DataLoader[T], progress: Progress) -> Iterator[T]:
     while True:
         if not progress.position:
             progress.group = batches.global_batch_size
-        batches.sampler.set_epoch(
-            progress.epoch, progress.position, progress.group, stored=progress.stored
-        )
+        batches.sampler.set_epoch(progress.epoch, progress.position, progress.group)
         if not progress.position and not len(batches):
             raise ConfigError(
                 f"An epoch of {batches.sampler.total_size} samples has no batch of "

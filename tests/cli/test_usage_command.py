@@ -170,7 +170,14 @@ def test_each_figure_is_followed_to_lines_that_are_there(fsdpkit: Fsdpkit, runs:
 
 def shared(folder: Path, run: str, used_s: dict[str, float], **fields: Any) -> None:
     """A record of an attempt that had a node with four GPUs for 900 s."""
-    account = {"attempt": 0, "began_s": BEGAN_S, "ended_s": BEGAN_S + 900, "nodes": 1, "gpus": 4}
+    account: dict[str, Any] = {
+        "attempt": 0,
+        "began_s": BEGAN_S,
+        "ended_s": BEGAN_S + 900,
+        "nodes": 1,
+        "gpus": 4,
+    }
+    account["gpu"] = "=1+1"
     end = {"attempt": 0, "action": "end", "cause": "done", "at_s": BEGAN_S + 900}
     record = {
         "schema": "fsdpkit.shared-run/1",
@@ -204,4 +211,6 @@ def test_a_group_sees_what_its_runs_share_and_is_told_what_does_not_count(
     hours = {(row["by"]["project"], row["by"]["name"]): row["hours"] for row in found["rows"]}
     assert hours == {("pas1", "a"): 1, ("pas1", "hold"): 0, ("pas1", "c"): 1}
     assert sum(found["left_out"].values()) == 4
+    (row, *_) = csv.DictReader(fsdpkit(*words[:3], "--by", "gpu", "--csv").stdout.splitlines())
+    assert row["by_gpu"] == "'=1+1"
     assert fsdpkit("usage", "--group", str(tmp_path / "none")).returncode == 74

@@ -106,6 +106,14 @@ def test_ranks_start_when_all_agents_are_there(tmp_path: Path) -> None:
     assert scene.last == Order(do="run", launch=0, nodes=(0, 1))
 
 
+def test_ranks_whose_gpus_do_nothing_are_ended_with_what_the_watch_says(scene: Scene) -> None:
+    scene.conductor.idle = lambda: "no GPU has computed for 25 min"
+    scene.live(1)
+    assert (scene.last.do, scene.last.status) == ("end", 143)
+    assert scene.verdict["trouble"]["cause"] == "idle"
+    assert "25 min" in scene.verdict["trouble"]["message"]
+
+
 def test_agents_that_never_come_end_the_attempt_by_name(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.live(610, 1)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from fsdpkit.config.retry import Retry
-from fsdpkit.launching.idle_gpus import IdleWatch, NodeState, Training, judgement
-from fsdpkit.runs.idle import read_idle
+from fsdpkit.launching.idle_gpus import IdleWatch, NodeState, judgement
+from fsdpkit.runs.idle import IdleGpus
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
+from fsdpkit.runs.reading import record_in
 from tests.conftest import Completed, answer_of
 
 LIMIT_S = 1200
@@ -47,7 +48,7 @@ class Cluster:
         self.run, self.now, self.told = RunPaths(path), 5000.0, list[str]()
         self.attempt = AttemptPaths(path / "attempt-0")
         self.attempt.dir.mkdir()
-        self.training = Training(0, (0, 1), self.now)
+        self.training: tuple[int, tuple[int, ...], float] = (0, (0, 1), self.now)
         self.sums = [
             [{"observed_s": 0.0, "busy_s": 0.0, "active_s": 0.0, "idle_s": 0.0}] for _ in "ab"
         ]
@@ -101,7 +102,7 @@ class Cluster:
 
     @property
     def found(self) -> tuple[str, bool | None] | None:
-        record = read_idle(self.attempt)
+        record = record_in(self.attempt.idle, IdleGpus)
         return (record.kind, record.works) if record and record.until_s is None else None
 
     @property
@@ -203,7 +204,8 @@ def test_a_node_that_falls_silent_takes_back_what_was_said(cluster: Cluster) -> 
     cluster.live(LIMIT_S + 60, NOTHING, {"util": 0, "rested_s": None})
     assert cluster.found == ("idle", None)
     cluster.live(180, NOTHING, {"util": None})
-    assert (cluster.found, cluster.request) == (None, None)
+    assert cluster.request is None
+    assert not cluster.found
 
 
 def test_few_samples_of_a_moment_prove_nothing(cluster: Cluster) -> None:
@@ -222,7 +224,7 @@ def test_by_default_it_is_only_reported(tmp_path: Path) -> None:
 
 def test_time_counts_from_the_launch_and_from_the_last_wait_for_a_call(cluster: Cluster) -> None:
     cluster.live(LIMIT_S - 60, NOTHING, NOTHING)
-    cluster.training = Training(1, (0,), cluster.now)
+    cluster.training = (1, (0,), cluster.now)
     cluster.live(LIMIT_S - 60, {**NOTHING, "launch": 1})
     assert cluster.found is None, "the second node stands by"
     waiting = cluster.run.calls / "waiting"

@@ -271,7 +271,7 @@ def test_who_was_asked_to_stop_because_no_gpu_computes_is_told_so_and_stays_away
         ending = after_attempt(attempt(told, request="idle: no GPU computed"), Retry())
         assert (ending.action, ending.cause, ending.why) == ("end", "idle", "no GPU computed")
         assert ending.status == told.status
-    done = after_attempt(attempt(status=0, request="idle: no GPU computed"), Retry())
+    done = after_attempt(attempt(status=0, decided=True, request="idle: x"), Retry())
     assert (done.cause, done.status) == ("done", 0)
 
 

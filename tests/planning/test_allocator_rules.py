@@ -17,82 +17,48 @@ from fsdpkit.planning.allocator import (
     SegmentPiece,
     Shortage,
     rounded,
-    segment_size,
 )
-
-both_ways = pytest.mark.parametrize("expandable", [False, True])
 
 
 def test_requests_are_rounded_to_512_bytes():
     assert [rounded(n) for n in (1, 512, 513, 3 * KIB + 1)] == [512, 512, 1024, 3 * KIB + 512]
 
 
-@pytest.mark.parametrize(
-    ("request_", "segment"),
-    [
-        (1, 2 * MIB),
-        (MIB, 2 * MIB),
-        (MIB + 512, 20 * MIB),
-        (10 * MIB - 512, 20 * MIB),
-        (10 * MIB, 10 * MIB),
-        (21 * MIB, 22 * MIB),
-    ],
-)
-def test_segments_without_expansion(request_: int, segment: int):
-    assert segment_size(request_) == segment
-    memory = Allocator(expandable=False)
-    memory.allocate(request_)
-    assert memory.reserved == segment
-
-
 def test_the_smallest_block_that_is_large_enough_is_taken():
-    memory = Allocator(expandable=False)
-    large, small = memory.allocate(40 * MIB), memory.allocate(30 * MIB)
+    memory = Allocator()
+    large, other, small = (memory.allocate(size * MIB) for size in (40, 20, 30))
     memory.free(large)
     memory.free(small)
-    assert memory.allocate(28 * MIB).start == small.start
+    assert other.used
+    assert memory.allocate(28 * MIB).start == large.start, "the one at the growing end is the last"
+    assert memory.allocate(11 * MIB).size == 11 * MIB
 
 
-def test_a_rest_of_a_large_block_is_split_off_only_above_one_mib():
-    memory = Allocator(expandable=False)
-    memory.free(memory.allocate(12 * MIB))
-    assert memory.allocate(11 * MIB).size == 12 * MIB
-    growing = Allocator(expandable=True)
-    assert growing.allocate(11 * MIB).size == 11 * MIB
-
-
-@both_ways
-def test_streams_share_nothing(expandable: bool):
-    memory = Allocator(expandable=expandable)
+def test_streams_share_nothing():
+    memory = Allocator()
     memory.free(memory.allocate(20 * MIB, stream=0))
     memory.allocate(20 * MIB, stream=1)
     assert memory.reserved == 40 * MIB
 
 
-@both_ways
-def test_small_and_large_requests_share_nothing(expandable: bool):
-    memory = Allocator(expandable=expandable)
+def test_small_and_large_requests_share_nothing():
+    memory = Allocator()
     memory.free(memory.allocate(20 * MIB))
     memory.allocate(KIB)
     assert memory.reserved == LARGE_SEGMENT + SMALL_SEGMENT
 
 
-def test_fragments_are_no_room_for_a_large_request_but_an_expandable_segment_grows_by_the_rest():
-    def reserved(expandable: bool) -> int:
-        memory = Allocator(expandable=expandable)
-        held = [memory.allocate(20 * MIB) for _ in range(4)]
-        memory.free(held[2])
-        memory.free(held[3])
-        memory.allocate(60 * MIB)
-        return memory.reserved
-
-    assert reserved(expandable=False) == 140 * MIB
-    assert reserved(expandable=True) == 100 * MIB
+def test_a_segment_grows_by_what_a_request_lacks():
+    memory = Allocator()
+    held = [memory.allocate(20 * MIB) for _ in range(4)]
+    memory.free(held[2])
+    memory.free(held[3])
+    memory.allocate(60 * MIB)
+    assert memory.reserved == 100 * MIB
 
 
-@both_ways
-def test_what_is_cached_is_given_back_before_a_request_fails(expandable: bool):
-    memory = Allocator(expandable=expandable, capacity=100 * MIB)
+def test_what_is_cached_is_given_back_before_a_request_fails():
+    memory = Allocator(capacity=100 * MIB)
     memory.free(memory.allocate(60 * MIB, stream=1))
     memory.allocate(80 * MIB)
     assert (memory.reserved, memory.retries) == (80 * MIB, 1)
@@ -102,7 +68,7 @@ def test_what_is_cached_is_given_back_before_a_request_fails(expandable: bool):
 
 
 def test_an_expandable_segment_gives_back_what_lies_between_used_parts_and_grows_there_again():
-    memory = Allocator(expandable=True, capacity=100 * MIB)
+    memory = Allocator(capacity=100 * MIB)
     held = [memory.allocate(20 * MIB) for _ in range(4)]
     memory.free(held[1])
     memory.allocate(40 * MIB, stream=1)
@@ -120,11 +86,10 @@ requests = st.lists(
 )
 
 
-@both_ways
 @settings(max_examples=60, deadline=None)
 @given(asked=requests, capacity=st.one_of(st.none(), st.integers(64 * MIB, 512 * MIB)))
-def test_whatever_is_asked_for(expandable: bool, asked: list[Request], capacity: int | None):
-    memory = Allocator(expandable=expandable, capacity=capacity)
+def test_whatever_is_asked_for(asked: list[Request], capacity: int | None):
+    memory = Allocator(capacity=capacity)
     held: list[SegmentPiece] = []
     for what, size, stream in asked:
         if what == "free" and held:

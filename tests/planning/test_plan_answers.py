@@ -145,7 +145,7 @@ def test_what_fits_only_after_cached_memory_is_given_back_is_tight():
         MemoryBlock(60 * GIB, 0, 3, "backward", "", "mm", died=4),
     ]
     found = verdict(_asked(), _tape(blocks))
-    assert (found.fit, found.expandable.allocated // GIB) == ("tight", 60)
+    assert (found.fit, found.replayed.allocated // GIB) == ("tight", 60)
 
 
 def test_what_is_planned_otherwise_than_it_runs_is_said():

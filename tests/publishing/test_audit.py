@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -94,19 +93,21 @@ def test_the_table_the_page_and_json_say_the_same(
 def test_metrics_are_what_a_node_exporter_reads_whatever_a_record_says(
     centre: Path, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
-    gpu = 'a"b\\c\n\x1b[2J'
-    one = record_of(30)
-    (end,) = one.ends
-    assert end.account is not None
-    account = msgspec.structs.replace(end.account, gpu=gpu, measured=None)
-    odd = msgspec.structs.replace(one, ends=[msgspec.structs.replace(end, account=account)])
-    put(centre / "audit", odd)
+    for number, gpu in enumerate(('a"b\\c\n\x1b[2J', "", None)):
+        one = record_of(30 + number)
+        (end,) = one.ends
+        assert end.account is not None
+        account = msgspec.structs.replace(end.account, gpu=gpu, measured=None)
+        odd = msgspec.structs.replace(end, account=account)
+        put(centre / "audit", msgspec.structs.replace(one, ends=[odd]))
     assert fsdpkit("audit", str(centre), "--openmetrics", "x.txt").returncode != 0
     file = tmp_path / "fsdpkit.prom"
     fsdpkit("audit", str(centre), "--openmetrics", str(file))
     text = file.read_text()
     assert r'gpu="a\"b\\c??[2J"' in text
     assert text.endswith("# EOF\n")
+    series = [line.rpartition(" ")[0] for line in text.splitlines() if line[0] != "#"]
+    assert len(series) == len({*series})
     # What was not measured is absent: nothing is no value.
     assert [line for line in text.splitlines() if "busy_ratio{" in line] == [
         'fsdpkit_audit_gpu_busy_ratio{partition="gpu",gpu="NVIDIA H100"} 0.5'
@@ -122,33 +123,17 @@ def test_each_attempt_is_a_line_of_plain_values(centre: Path) -> None:
     assert "project" not in one
 
 
-def found_with(before: int, now: int, *, users: int = 5, ended: int = 200) -> RunAudit:
+@pytest.mark.parametrize(
+    ("before", "now", "grows"), [(2, 20, True), (15, 20, False), (0, 4, False), (0, 5, True)]
+)
+def test_a_cause_grows_by_the_users_whom_it_meets(before: int, now: int, grows: bool) -> None:
     since_s = weeks_since(4, NOW)
     middle_s = (since_s + NOW) / 2
-    early, late = middle_s - DAY, middle_s + DAY
-    failures = [Failed((n % users, f"a{n}", None), "hang", early, ()) for n in range(before)]
-    failures += [Failed((n % users, f"b{n}", None), "hang", late, ()) for n in range(now)]
-    return RunAudit(since_s, NOW, failures=failures, ended=[early, late] * (ended // 2))
-
-
-@pytest.mark.parametrize(
-    ("found", "grows"),
-    [
-        (found_with(3, 20), True),
-        (found_with(15, 20), False),
-        (found_with(0, 9), False),
-        (found_with(3, 20, users=2), False),
-    ],
-)
-def test_a_cause_grows_if_many_runs_of_many_users_say_so(found: RunAudit, grows: bool) -> None:
-    assert bool(found.growing) == grows
-
-
-def test_a_run_that_fails_again_and_again_counts_once_for_its_cause() -> None:
-    found = found_with(3, 20)
-    again = [one for one in found.failures if one.run[1] == "b0"] * 99
-    few = [one for one in found.failures if one.run[1] in ("b0", "b1", "b2")]
-    assert not replace(found, failures=few + again).growing
+    found = RunAudit(since_s, NOW, active={(n, late) for n in range(50) for late in (True, False)})
+    found.failures = [Failed(n, "hang", middle_s - DAY, ()) for n in range(before)]
+    found.failures += [Failed(n, "hang", middle_s + DAY, ()) for n in range(now)]
+    found.failures += [Failed(7, "crash", middle_s + DAY, ())] * 9999  # one user's, again and again
+    assert [one.cause for one in found.growing] == ["hang"] * grows
 
 
 def test_records_older_than_the_period_are_not_even_opened(centre: Path) -> None:
@@ -177,3 +162,15 @@ def test_a_month_is_the_calendars(centre: Path) -> None:
         put(drop, record_of(60 + number, days=days))
     found = audit(centre, weeks=1, month=datetime(2026, 10, 1))
     assert [one.run for one in found.spent] == ["run-61"]
+
+
+def test_what_slurm_says_of_a_node_stands_beside_its_failures(
+    centre: Path, fsdpkit: Fsdpkit, tmp_path: Path
+) -> None:
+    sinfo = tmp_path / "bin" / "sinfo"
+    sinfo.parent.mkdir()
+    sinfo.write_text("#!/bin/sh\necho 'node[5-7]|drained|bad | DIMM'\n")
+    sinfo.chmod(0o755)
+    env = {"PATH": f"{sinfo.parent}:{os.environ['PATH']}"}
+    told = json.loads(fsdpkit("audit", str(centre), "--json", env=env).stdout)
+    assert [one["away"] for one in told["nodes"]] == ["drained: bad | DIMM"]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from fsdpkit.config.loading import read_toml
 from fsdpkit.config.template import load_template
-from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.errors import ConfigError, StorageError, UsageError
 from fsdpkit.publishing.template_named import open_template
-from fsdpkit.publishing.template_new import PLACEHOLDERS, manifest_text, new_template
+from fsdpkit.publishing.template_new import PLACEHOLDERS, new_template
 from tests.publishing.called import Call, answer
 
 
@@ -24,7 +22,7 @@ def test_what_it_writes_passes_lint_but_for_what_its_author_has_to_say(
     linted = answer(call("template", "lint", "ours", "--json"))
     problems = [f for f in linted["findings"] if f["outcome"] == "problem"]
     assert [f["check"] for f in problems] == ["manifest", "README"], problems
-    assert [Path(f["where"]).name for f in problems] == ["template.toml:7", "README.md:3"]
+    assert [Path(f["where"]).name for f in problems] == ["template.toml:4", "README.md:3"]
     for file in ("template.toml", "README.md"):
         path = tmp_path / "ours" / file
         text = path.read_text()
@@ -71,7 +69,7 @@ def test_from_another_folder_it_takes_what_that_folder_has(
         'schema = "fsdpkit.template/1"\nname = "small"\nversion = "7.1.0"\n'
         'description = "It says \\"hello\\" \\\\ — é."\n[parameters.word]\ntype = "str"\n'
         'pattern = \'[a-z"\\\\]+\'\nhelp = "A | word with a bar."\n'
-        '[parameters.mode]\ntype = "str"\nchoices = ["a", "b"]\n'
+        '# Seconds.\n[parameters.mode]\ntype = "str"\nchoices = ["a", "b"]\n'
         'default = "a"\nhelp = "One of two."\n'
     )
     folder = small(manifest=manifest)
@@ -83,12 +81,19 @@ def test_from_another_folder_it_takes_what_that_folder_has(
     assert made.manifest.description == said
     assert source.manifest.description not in (tmp_path / "mine" / "README.md").read_text()
     assert made.manifest.version == "1.0.0"
+    assert "# Seconds" in (tmp_path / "mine" / "template.toml").read_text()
     assert made.parts == source.parts
     assert "`word`" in (tmp_path / "mine" / "README.md").read_text()
 
 
-def test_the_manifest_of_the_packaged_template_reads_back_as_it_was(tmp_path: Path) -> None:
-    manifest = load_template("torchrun").manifest
-    path = tmp_path / "template.toml"
-    path.write_text(manifest_text(manifest))
-    assert msgspec.convert(dict(read_toml(path)), type(manifest)) == manifest
+def test_of_a_manifest_that_cannot_be_changed_by_line_nothing_is_made(
+    call: Call, small, tmp_path: Path
+) -> None:
+    manifest = (
+        'schema = "fsdpkit.template/1"\nname = "small"\nversion = "7.1.0"\n'
+        '"description" = "It says hello."\n'
+    )
+    made = call("template", "new", "mine", "--from", str(small(manifest=manifest)))
+    assert made.exit_code == ConfigError.exit_code
+    assert "must each begin a line" in str(made.exception)
+    assert not (tmp_path / "mine").exists()

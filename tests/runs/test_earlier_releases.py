@@ -64,7 +64,7 @@ def test_a_run_that_trained_is_listed_and_goes_on(fsdpkit: Fsdpkit, tmp_path: Pa
     assert (status["phase"], status["progress"]["step"]) == ("succeeded", 4)
     again = fsdpkit("resume", str(run), "--set", "training.steps=6", "--dry-run")
     assert again.returncode == 0, again.stderr
-    assert "training.metrics.every_steps" in again.stderr
+    assert "training.log_every" in again.stderr
 
 
 def test_a_run_that_failed_is_diagnosed(fsdpkit: Fsdpkit, tmp_path: Path) -> None:

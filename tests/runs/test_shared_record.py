@@ -166,6 +166,18 @@ def test_a_job_cancelled_after_it_was_queued_again_has_ended(run: RunPaths) -> N
     assert audit(run.dir.parent / "centre", weeks=2).without_end == 0
 
 
+def test_a_job_that_was_not_needed_is_no_end_of_the_run(run: RunPaths) -> None:
+    attempt_of(run, 0)
+    add_end(run, None, end("done"), [account()])
+    first = record_of(run, {"7": "COMPLETED"})
+    chained = msgspec.structs.replace(first.job, job_id="8", first_attempt=1, ended=None)
+    cancelled = {"8": {"state": "CANCELLED", "source": "sacct", "exit_code": 0}}
+    before = first.with_job(chained)
+    now = first.with_job(msgspec.structs.replace(chained, ended=cancelled))
+    tell_ends(run, before, now)
+    assert ends(run) == [(0, "end", "done", True)]
+
+
 def test_attempts_that_slurm_queued_again_by_itself_are_filled_in(run: RunPaths) -> None:
     for number in range(3):
         attempt_of(run, number)

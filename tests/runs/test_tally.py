@@ -88,6 +88,17 @@ def test_a_hold_and_the_runs_on_it_count_in_full_where_the_others_are_not_known(
     assert (row.hours, row.used["idle"]) == (20 + 6, 20)
 
 
+def test_a_run_on_a_hold_that_was_queued_again_is_taken_from_the_attempt_it_was_in() -> None:
+    held = [spent("hold-3", h, 4, {"idle": 4}, attempt=h, holds=True) for h in (0, 10)]
+    (row,) = tally([*held, spent("on-4", 11, 3, {"training": 3}, on="hold-3")], by=())
+    assert (row.hours, row.used) == (16, {"idle": 10, "training": 6})
+
+
+def test_what_fails_after_an_hour_without_a_step_has_not_failed_at_its_start() -> None:
+    (row,) = tally([spent("hangs-1", 0, 2, {"startup": 1, "lost": 1}, cause="hang")], by=())
+    assert row.wasted == {"after_failures": 2}
+
+
 def test_weeks_begin_on_monday() -> None:
     assert week_of(NOON_S) == week_of(weeks_since(1, NOON_S)) == "2026-W48"
     assert week_of(weeks_since(1, NOON_S) - 1) == week_of(weeks_since(2, NOON_S)) == "2026-W47"

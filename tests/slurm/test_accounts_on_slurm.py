@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,7 +83,7 @@ if os.environ.get("MEANS"):
 80 % of the time with 40 % of its multiprocessors where it counts that."""
 
 RANKS = """
-import json, os, pathlib, signal, subprocess, sys, time
+import contextlib, json, os, pathlib, signal, subprocess, sys, time
 import fsdpkit
 from fsdpkit.runs.events import JsonLines
 
@@ -153,6 +153,11 @@ while done < plan["steps"]:
         if plan["disturbed"] == "queued" and rank == 0:
             disturbed.touch()
             subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
+        if plan["disturbed"] == "gone":
+            for words in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):  # others' processes, and what has ended
+                    if b"slurm_script" in words.read_bytes():
+                        os.kill(int(words.parent.name), signal.SIGKILL)
         time.sleep(60)
 busy.unlink(missing_ok=True)
 note("ending")
@@ -246,6 +251,8 @@ class Afternoon:
     person: Person
     killed: Trained
     queued: Trained
+    gone: Trained
+    """Killed with its batch shell, which left no account."""
     tasks: Sequence[Trained]
     foreign: str
 
@@ -289,6 +296,7 @@ def afternoon(alex: Person) -> Afternoon:
 
     two = ("--nodes", "2", "--gpus", "1", *on("node2,node3"))
     queued = submit(*two, disturbed="queued")
+    gone = submit("--nodes", "1", "--gpus", "1", *on("node3"), disturbed="gone")
     one = ("--nodes", "1", "--gpus", "2", *on("node1"))
     killed = submit(*one, disturbed="killed")
     tasks = ("--nodes", "1", "--gpus", "1", "--array", "0-1", *on("node1"))
@@ -303,11 +311,12 @@ def afternoon(alex: Person) -> Afternoon:
     array, array_id = submit(*tasks, **plan)
     wrap = ["sbatch", "--parsable", "-A", "pas1234", "-w", "node2", "--gpus=1", "--wrap=sleep 4"]
     foreign = alex.session.run(wrap).stdout.strip()
-    jobs = (queued[1], killed[1], f"{array_id}_0", f"{array_id}_1", foreign)
-    for job_id in jobs:
+    wait_accounted(alex.cluster, gone[1], alex.cluster.wait_job(gone[1])["JobState"])
+    for job_id in (queued[1], killed[1], f"{array_id}_0", f"{array_id}_1", foreign):
         wait_accounted(alex.cluster, job_id, "COMPLETED")
     found = [Trained(array / f"task-{n}", f"{array_id}_{n}") for n in (0, 1)]
-    return Afternoon(alex, Trained(*killed), Trained(*queued), found, foreign)
+    runs = Trained(*killed), Trained(*queued), Trained(*gone)
+    return Afternoon(alex, *runs, found, foreign)
 
 
 def used(accounts: Sequence[Account]) -> Mapping[str, float]:
@@ -419,17 +428,26 @@ def test_accounts_are_what_slurm_granted(afternoon: Afternoon) -> None:
 
 
 def test_usage_and_slurm_count_the_same_gpu_hours(afternoon: Afternoon) -> None:
-    """Each start once, and what is no run of fsdpkit beside."""
-    runs = [afternoon.killed, afternoon.queued, *afternoon.tasks]
-    top = afternoon.killed.dir.parent
-    answer = answer_of(afternoon.person.fsdpkit("usage", "--runs", str(top), "--json"))
+    """Each start once, with the job that was killed, and what is no run of fsdpkit beside."""
+    gone, top = afternoon.gone, afternoon.killed.dir.parent
+    answer = answer_of(
+        afternoon.person.fsdpkit("usage", "--runs", str(top), "--by", "run", "--json")
+    )
     (total,) = answer["total"]
-    assert (total["attempts"], total["runs"], total["users"]) == (5, 4, 1)
-    granted_s = sum(account.granted_s * account.gpus for run in runs for account in run.accounts)
-    assert total["hours"] * 3600 == pytest.approx(granted_s, abs=1)
+    assert (total["attempts"], total["runs"], total["users"]) == (6, 5, 1)
     assert sum(total["used"].values()) == pytest.approx(total["hours"])
-    others_s = 3600 * sum(other["gpu_hours"] for other in answer["others"])
-    ours = {run.job_id for run in runs}
+    found = {row["by"]["run"]: row["hours"] * 3600 for row in answer["rows"]}
+    runs = [afternoon.killed, afternoon.queued, *afternoon.tasks]
+    expected: dict[str, float] = defaultdict(float)
+    for run in runs:
+        granted_s = sum(account.granted_s * account.gpus for account in run.accounts)
+        expected[run.dir.relative_to(top).parts[0]] += granted_s
+    ((elapsed_s, _),) = afternoon.sacct[gone.job_id]
+    assert not (gone.dir / "attempt-0" / "account.json").exists()
+    assert found.pop(gone.dir.name) == pytest.approx(elapsed_s, abs=SHELL_S)
+    assert found == pytest.approx(expected, abs=1)
+    ours = {run.job_id for run in (*runs, gone)}
     theirs = [row for job_id, rows in afternoon.sacct.items() if job_id not in ours for row in rows]
     assert afternoon.sacct[afternoon.foreign][0] in theirs
-    assert others_s == pytest.approx(sum(elapsed_s * gpus for elapsed_s, gpus in theirs), abs=1)
+    others_s = 3600 * sum(other["gpu_hours"] for other in answer["others"])
+    assert others_s == pytest.approx(sum(s * gpus for s, gpus in theirs), abs=1)

@@ -106,22 +106,14 @@ def venv(tmp_path: Path) -> Path:
     return venv
 
 
-@pytest.mark.parametrize(
-    ("home_name", "tree_name"),
-    [("home", "t" * 250), ("h" * 130, "tree")],
-    ids=["long after", "long before"],
-)
-def test_scripts_and_editable_packages_come_from_the_copy(
-    tmp_path: Path, home_name: str, tree_name: str
-) -> None:
-    """Also where a path is too long for the first line of a script, before or after."""
+def test_scripts_and_editable_packages_come_from_the_copy(tmp_path: Path) -> None:
+    """Also where their path was too long for the first line of a script."""
     (real := tmp_path / "real").mkdir()
-    (home := tmp_path / home_name).symlink_to(real)
+    (home := tmp_path / ("h" * 130)).symlink_to(real)
     venv_in(home, "flat/flat", "split/src/split")
-    # The job names it by another path than the scripts do.
-    found = packed(of(real / "venv"), [tmp_path / "work"])
+    found = packed(of(home / "venv"), [tmp_path / "work"])
     assert found.notes == []
-    tree = tmp_path / tree_name
+    tree = tmp_path / "tree"
     manifest = unpacked(found.path, tree)
     local = relocate(tree, manifest)
     real.rename(tmp_path / "gone")
@@ -133,7 +125,16 @@ def test_scripts_and_editable_packages_come_from_the_copy(
     before = {path: path.lstat().st_mtime_ns for path in tree.rglob("bin/*")}
     relocate(tree, manifest)
     assert {path: path.lstat().st_mtime_ns for path in tree.rglob("bin/*")} == before
-    assert manifest.facts["prefix"] == str(real / "venv")
+    assert manifest.facts["prefix"] == str(home / "venv")
+
+
+def test_a_place_too_long_for_the_first_line_of_a_script_is_refused(
+    venv: Path, tmp_path: Path
+) -> None:
+    (venv / "bin" / "ours").write_text(f"#!{venv}/bin/python\n")
+    tree = tmp_path / ("t" * 130)
+    with pytest.raises(StageError, match="too long"):
+        relocate(tree, unpacked(packed(of(venv)).path, tree))
 
 
 def test_what_contains_the_work_stays_shared(tmp_path: Path) -> None:

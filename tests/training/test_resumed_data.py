@@ -13,7 +13,6 @@ from torch import nn
 
 from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.errors import ConfigError
-from fsdpkit.runs import checkpoints as files
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks
@@ -77,10 +76,3 @@ def test_another_global_batch_is_said_with_the_setting_that_keeps_it(trained, ca
     said = capsys.readouterr().out
     assert "a step now takes 8 samples, 16 before the checkpoint" in said
     assert "training.batch_size = 16 would keep it" in said
-
-
-def test_a_run_that_an_older_fsdpkit_began_keeps_the_orders_that_are_stored(trained, monkeypatch):
-    described = files.describe(trained / "checkpoints/step-9")
-    del described.progress["stored"]
-    monkeypatch.setattr(files, "describe", lambda _: described)
-    assert checkpointer(trained, TRAINED).resume() == replace(PROGRESS, stored=True)

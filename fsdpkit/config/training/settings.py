@@ -269,7 +269,7 @@ def load_settings(
     """The settings in `table` (a job's `training` key) with `KEY=VALUE` overrides on top. A key may
     be written with or without the leading `training.`. `origin` says in messages where the table
     came from. Raises ConfigError naming key, allowed values and nearest spelling."""
-    layered = Layered(kind=TrainingSettings)
+    layered = Layered()
     layered.say(table, origin)
     assignments = (item.lstrip().removeprefix("training.") for item in sets)
     layered.say(overrides(TrainingSettings, assignments), "--set")
