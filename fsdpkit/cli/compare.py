@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
 
 _MOST_PACKAGES = 20
 _WIDTH = 80
-_CURVES = (("eval_loss", "evaluation loss"), ("loss", "training loss"))
 
 
 @answer(None)
@@ -35,7 +32,7 @@ def _comparison(found: Comparison) -> None:
 )
 @json_option(_comparison)
 def command(run: tuple[str, ...], runs: str | None, html: str | None, as_json: bool) -> int:
-    """Compare runs: settings that differ, results, curves.
+    """Compare runs: settings that differ and results; in a page also curves.
 
     \b
       fsdpkit compare 3f2a 91c0
@@ -73,7 +70,7 @@ def _described(told: Comparison, sides: Sequence[Side]) -> list[str]:
         lines += ["", *_differing("packages that differ", told.packages[:_MOST_PACKAGES])]
     if (more := len(told.packages) - _MOST_PACKAGES) > 0:
         lines.append(f"  and {more} packages more: --json has them all")
-    return [*lines, *_curves(sides)]
+    return lines
 
 
 def _table(told: Comparison) -> list[str]:
@@ -106,15 +103,3 @@ def _differing(heading: str, found: Sequence[RunDifference]) -> list[str]:
             start = f"    {', '.join(names)}  "
             lines += hanging(value, start, " " * len(start))
     return lines
-
-
-def _curves(sides: Sequence[Side]) -> list[str]:
-    """The evaluation's loss if there is one, else that of training."""
-    from fsdpkit.reporting.comparison.compared import curves
-    from fsdpkit.reporting.comparison.drawing import drawn
-
-    for name, title in _CURVES:
-        if found := curves(sides, name):
-            wide = os.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
-            return ["", f"{title} over steps", *drawn(found, min(wide, 120))]
-    return ["", "no loss was logged"]

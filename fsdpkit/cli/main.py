@@ -39,7 +39,7 @@ COMMANDS = {
     "diagnose": "Say why a run failed, or why it does not start.",
     "report": "Write a run's report as one HTML file.",
     "usage": "Show what runs used of their GPU-hours, and what was wasted.",
-    "compare": "Compare runs: settings, results, curves.",
+    "compare": "Compare runs: settings and results.",
     "watch": "Watch a run live.",
     "shell": "Open a shell inside a running job, or run a command there.",
     "stacks": "Show the current stack of each rank of a running job.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from fsdpkit import __version__
 from fsdpkit.reporting.comparison.compared import (
     ABSENT,
@@ -13,11 +15,11 @@ from fsdpkit.reporting.comparison.compared import (
     Side,
     curves,
 )
-from fsdpkit.reporting.comparison.drawing import axes
 from fsdpkit.reporting.comparison.table import rows
 from fsdpkit.reporting.report.figures import DrawnFigure
 from fsdpkit.reporting.report.page import rendered
 from fsdpkit.reporting.report.plots import TONES, Chart, PlotLine, draw
+from fsdpkit.reporting.scales import Axis, linear, logarithmic
 from fsdpkit.reporting.series import thin
 from fsdpkit.reporting.words import moment, zone_name
 
@@ -67,7 +69,7 @@ def _figure(name: str, title: str, sides: Sequence[Side]) -> DrawnFigure | None:
     if not found:
         return None
     order = {side.label: n for n, side in enumerate(shown)}
-    x, y = axes(found)
+    x, y = _axes(found)
     remarks = ["logarithmic scale"] if y.kind == "log" else []
     if len(sides) > len(shown):
         remarks.append(f"the first {len(shown)} of {len(sides)}")
@@ -84,6 +86,17 @@ def _figure(name: str, title: str, sides: Sequence[Side]) -> DrawnFigure | None:
     return DrawnFigure(
         title=title, drawing=draw(chart), values=values, remark="; ".join(remarks), wide=True
     )
+
+
+def _axes(curves: Sequence[Curve]) -> tuple[Axis, Axis]:
+    """Steps and values; values on a logarithmic scale if they differ fourfold."""
+    steps = np.concatenate([curve.step for curve in curves])
+    values = np.concatenate([curve.value for curve in curves])
+    values = values[np.isfinite(values)]
+    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+    y = logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
+    first, last = float(steps.min()), float(steps.max())
+    return linear(first, max(last, first + 1), tight=True, ticks=5), y
 
 
 def _line(curve: Curve, number: int) -> PlotLine:
