@@ -51,7 +51,7 @@ def _failures(run: str, attempts: Sequence[FailedAttempt]) -> None:
 )
 @click.option("--batch", is_flag=True, help="Print the batch shell's log, alone or with ranks.")
 @click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
-@click.option("--tail", metavar="N", help="Last N lines of each file, or `all`.")
+@click.option("--tail", "-n", metavar="N", help="Last N lines of each file, or `all`.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run ends.")
 @click.option("--errors", is_flag=True, help="Only errors, the first failure first.")
 @json_option(_line, _failures)

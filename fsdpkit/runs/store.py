@@ -168,7 +168,7 @@ def find_run(run: str | os.PathLike[str], top: Path) -> Path:
         matches = [
             name
             for name in names
-            if name.startswith(f"{text}-") or (known and text in name) or name in of_job
+            if name.startswith(f"{text.rstrip('-')}-") or (known and text in name) or name in of_job
         ]
     if len(matches) == 1:
         return names[matches[0]]

@@ -69,7 +69,7 @@ def test_a_run_of_somebody_else_is_never_the_newest(runs: Path, fsdpkit: Fsdpkit
 
 @pytest.mark.parametrize(
     ("word", "found"),
-    [("260101-0", OLD), ("ffff", OLD), ("zzz", OLD), ("made", NEW), ("fff", None), ("0", None)],
+    [("260101-0", OLD), ("ffff", OLD), ("zzz", OLD), ("made-", NEW), ("fff", None), ("0", None)],
 )
 def test_a_run_is_named_by_a_part_of_its_id_too_long_to_be_there_by_chance(
     word: str, found: str | None, runs: Path
