@@ -133,7 +133,8 @@ def command(
     if openmetrics is not None:
         from fsdpkit.publishing.audit_metrics import metrics_text
 
-        write_file(metrics_text(found, nodes), Path(openmetrics), by_umask=True)
+        # The exporter is another user, whatever the umask of who calls this.
+        write_file(metrics_text(found, nodes), Path(openmetrics)).chmod(0o644)
     tables = found.tables([["week"], by, [], *OF_PAGE])
     rows, total = tables[1:3]
     if page is not None:

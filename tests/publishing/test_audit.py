@@ -104,6 +104,7 @@ def test_metrics_are_what_a_node_exporter_reads_whatever_a_record_says(
     file = tmp_path / "fsdpkit.prom"
     fsdpkit("audit", str(centre), "--openmetrics", str(file))
     text = file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o644
     assert r'gpu="a\"b\\c??[2J"' in text
     assert text.endswith("# EOF\n")
     series = [line.rpartition(" ")[0] for line in text.splitlines() if line[0] != "#"]
