@@ -304,6 +304,17 @@ def thin(x: Floats, y: Floats, points: int) -> tuple[Floats, Floats]:
     return x[chosen], y[chosen]
 
 
+def middle(x: Floats, y: Floats, points: int) -> tuple[Floats, Floats]:
+    """The median y of each of `points` stretches of equally many pairs, at their median x."""
+    order = np.argsort(x, kind="stable")
+    fine = order[~np.isnan(y[order])]
+    parts = [part for part in np.array_split(fine, max(1, points)) if len(part)]
+    return (
+        np.array([np.median(x[part]) for part in parts], dtype=np.float64),
+        np.array([np.median(y[part]) for part in parts], dtype=np.float64),
+    )
+
+
 def on_grid(time_s: Floats, values: Floats, edges: Floats) -> Floats:
     """[edges − 1] the mean of the values between two edges each; NaN where there is none."""
     fine = ~np.isnan(values)
