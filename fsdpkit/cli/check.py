@@ -165,7 +165,7 @@ def _failed_before(run: Run) -> list[NodeVerdict]:
     refused = {NodeError.exit_code, BrokenNodeError.exit_code}
     found: dict[str, NodeVerdict] = {}
     for told in (failure.record for failure in failures):
-        if told.rank is None and told.status in refused:
+        if told is not None and told.rank is None and told.status in refused:
             why = told.words.partition("\n")[0]
             found.setdefault(told.name, NodeVerdict(told.name, "broken", (why,)))
     return list(found.values())

@@ -208,7 +208,7 @@ class Conductor:
             return None
         self._look_s = now + _UNREACHED_LOOK_S
         records = (failure.record for failure in failures_in(self.attempt))
-        return next((each for each in records if each.cause == PORTS_BLOCKED), None)
+        return next((each for each in records if each and each.cause == PORTS_BLOCKED), None)
 
     def _run(
         self, nodes: tuple[int, ...], now: float, delay_s: float = 0, after: Trouble | None = None

@@ -227,7 +227,7 @@ def gather(
 
 def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
     standing = (each.record for each in attempt_of(attempt).standing_failures)
-    found = [record for record in standing if 0 < record.status < 256]
+    found = [record for record in standing if record is not None and 0 < record.status < 256]
     if not found:
         return None
     if found[0].rule != CHECK or cause_of(found[0]) != "node-failure":
@@ -243,7 +243,7 @@ def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
 def _accusers(attempt: AttemptPaths) -> tuple[str, ...]:
     """Nodes that recorded that the head node does not answer."""
     told = (each.record for each in failures_in(attempt))
-    return _names(one.name for one in told if one.rule == HEAD_SILENT)
+    return _names(one.name for one in told if one is not None and one.rule == HEAD_SILENT)
 
 
 def _with_their_word(facts: AttemptFacts, attempt: AttemptPaths) -> AttemptFacts:

@@ -141,4 +141,4 @@ def end_of_hold(attempt: AttemptPaths, verdict: AttemptVerdict | None) -> str:
     if verdict is not None and verdict.by_itself and verdict.trouble and not verdict.trouble.lost:
         return ""
     told = (each.record for each in failures_in(attempt))
-    return next((one.words for one in told if one.rule == HOLD_GONE), "")
+    return next((one.words for one in told if one is not None and one.rule == HOLD_GONE), "")

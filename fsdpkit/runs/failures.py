@@ -100,7 +100,7 @@ SHELLS_LINE = re.compile(
 
 
 def read_record(text: str) -> FailureRecord | None:
-    """The record that stands in a file; None where it is cut off, or none."""
+    """The record that stands in a file; None where it is cut off, or an older release's."""
     if text.startswith("{"):
         try:
             return msgspec.json.decode(text, type=FailureRecord)
@@ -108,7 +108,7 @@ def read_record(text: str) -> FailureRecord | None:
             return None
     match = SHELLS_LINE.fullmatch(text.partition("\n")[0])
     if match is None:
-        return None
+        return _in_words(text)
     return FailureRecord(
         by="shell",
         name=match["name"],
@@ -116,4 +116,24 @@ def read_record(text: str) -> FailureRecord | None:
         cause=match["cause"],
         level=Level.LOST_PEER if match["cause"] == "connection-reset" else Level.OWN,
         words=match["words"] or "",
+    )
+
+
+_IN_WORDS = re.compile(
+    r"(?P<status>\d{1,3}) (?:rank (?P<rank>\d{1,9}) on )?(?P<name>[\w.-]+): (?P<words>.*)",
+    re.A | re.S,
+)
+
+
+def _in_words(text: str) -> FailureRecord | None:
+    """`1 rank 3 on node2: words`, as it was written before agents put causes on record."""
+    match = _IN_WORDS.fullmatch(text)
+    if match is None:
+        return None
+    return FailureRecord(
+        by="rank" if match["rank"] else "agent",
+        name=match["name"],
+        rank=int(match["rank"]) if match["rank"] else None,
+        status=int(match["status"]),
+        words=match["words"],
     )

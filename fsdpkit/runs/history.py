@@ -19,7 +19,7 @@ from fsdpkit.errors import STOPPED_EARLY, StorageError
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
-from fsdpkit.runs.failures import FailureRecord, read_record
+from fsdpkit.runs.failures import FailureRecord, Level, read_record
 from fsdpkit.runs.idle import IdleGpus
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
@@ -80,7 +80,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     """With who it was in front: `rank 3 on node2: …`."""
     file: Path
-    record: FailureRecord
+    record: FailureRecord | None = None
+    """None: of an older release, or cut off."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +127,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     def place_of(self, failure: Failure) -> int | None:
         """At which place in `launches` it failed; None: before the first, as far as clocks say."""
-        known = failure.record.launch
+        known = failure.record.launch if failure.record is not None else None
         numbers = [launch.number for launch in self.launches]
         if known is not None:
             return numbers.index(known) if known in numbers else None
@@ -150,7 +151,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         known = trouble.failure
         if first is None or known is None or trouble.lost or first.status == STOPPED_EARLY:
             return trouble
-        return first if first.record.level >= known.level else trouble
+        return first if _level(first) >= known.level else trouble
 
     @property
     def stop_ignored(self) -> bool:
@@ -333,15 +334,16 @@ def failures_in(paths: AttemptPaths) -> list[Failure]:
         time_ns, _, rest = file.name.partition("-node-")
         node, _, rank = rest.partition("-rank-")
         with contextlib.suppress(OSError, ValueError):
-            if (record := read_record(read_text(file, NOTE_BYTES).strip())) is None:
-                continue
+            text = read_text(file, NOTE_BYTES).strip()
+            record = read_record(text)
+            status, _, message = text.partition(" ")
             found.append(
                 Failure(
                     time_s=msgspec.convert(int(time_ns) / 1e9, Time),
                     node=int(node),
                     rank=int(rank) if rank else None,
-                    status=record.status,
-                    message=record.message,
+                    status=record.status if record else int(status),
+                    message=record.message if record else message,
                     file=file,
                     record=record,
                 )
@@ -350,9 +352,13 @@ def failures_in(paths: AttemptPaths) -> list[Failure]:
 
 
 def _order(failure: Failure, offsets: Mapping[str, float]) -> tuple[bool, int, float]:
-    record = failure.record
-    ahead_s = offsets.get(record.name, 0.0)
-    return record.status == STOPPED_EARLY, -record.level, failure.time_s - ahead_s
+    name = failure.record.name if failure.record is not None else ""
+    ahead_s = offsets.get(name, 0.0)
+    return failure.status == STOPPED_EARLY, -_level(failure), failure.time_s - ahead_s
+
+
+def _level(failure: Failure) -> int:
+    return failure.record.level if failure.record is not None else Level.OWN
 
 
 def _matching(directory: Path, pattern: str) -> list[Path]:

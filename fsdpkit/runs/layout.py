@@ -145,7 +145,10 @@ class AttemptPaths:
     def rank_file(self, rank: int, kind: RankFileKind, restart: int) -> Path:
         """A rank's file in the n-th start by torchrun within this attempt (0: the first)."""
         again = f".restart-{restart}" if restart else ""
-        return self.rank_folder(rank) / f"rank-{rank}{again}.{kind}"
+        folder = self.rank_folder(rank)
+        if folder != self.dir and not _is_directory(folder):  # as releases before had it
+            folder = self.dir
+        return folder / f"rank-{rank}{again}.{kind}"
 
     def rank_folder(self, rank: int) -> Path:
         """Where a rank's files belong."""

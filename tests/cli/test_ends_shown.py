@@ -78,9 +78,7 @@ def test_the_log_of_the_task_that_failed_is_named(tmp_path: Path, fsdpkit: Fsdpk
     for task in (1, 3):
         failures = run.paths.task(task).attempt(0).failures
         failures.mkdir(parents=True)
-        raised = {"by": "rank", "status": 3, "name": "n1", "rank": 0}
-        words = f"ValueError: task {task}"
-        (failures / "10-node-0-rank-0").write_text(json.dumps({**raised, "words": words}))
+        (failures / "10-node-0-rank-0").write_text(f"3 rank 0 on n1: ValueError: task {task}\n")
     assert failure_lines(run) == [
         "first failure: rank 0 on n1: ValueError: task 3",
         f"start-up log: {run.dir}/slurm-7_3.log",

@@ -78,10 +78,8 @@ def attempt(tmp_path: Path) -> AttemptPaths:
     ended = {"time_s": T0 + 99, "event": "node-ended", "node": "n1"}
     lines(paths.node_events(0), [ready, ended])
     lines(paths.node_events(1), [{**ready, "node": "n2"}])
-    reset = FailureRecord(by="rank", status=1, name="n1", rank=3, words="reset")
-    (paths.failures / f"{int((T0 + 50) * 1e9)}-node-0-rank-3").write_text(in_a_line(reset))
-    lost = FailureRecord(by="agent", status=71, name="n1", words="head lost")
-    (paths.failures / f"{int((T0 + 55) * 1e9)}-node-0").write_text(in_a_line(lost))
+    (paths.failures / f"{int((T0 + 50) * 1e9)}-node-0-rank-3").write_text("1 rank 3 on n1: reset\n")
+    (paths.failures / f"{int((T0 + 55) * 1e9)}-node-0").write_text("71 n1: head lost\n")
     paths.verdict.write_text(json.dumps(VERDICT))
     paths.ending.write_text(json.dumps(ENDING))
     os.utime(paths.ending, (T0 + 100, T0 + 100))

@@ -20,7 +20,6 @@ from fsdpkit.reporting.status.job_words import phase_of
 from fsdpkit.reporting.status.overview import all_statuses, one_status
 from fsdpkit.reporting.status.status_record import Status
 from fsdpkit.runs import record, store
-from fsdpkit.runs.failures import FailureRecord, in_a_line
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import JobRecord, RunRecord
 from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
@@ -330,10 +329,8 @@ def test_an_end_tells_both_exit_codes_who_cancelled_and_the_first_failure(
     directory = make_run("1")
     failures = directory / "attempt-0" / "failures"
     failures.mkdir(parents=True)
-    ended = FailureRecord(by="rank", status=143, name="n1", rank=1, words="ended by signal 15")
-    (failures / "20-node-0-rank-1").write_text(in_a_line(ended))
-    raised = FailureRecord(by="rank", status=3, name="n2", rank=6, words="ValueError: walrus")
-    (failures / "10-node-1-rank-6").write_text(in_a_line(raised))
+    (failures / "20-node-0-rank-1").write_text("143 rank 1 on n1: ended by signal 15\n")
+    (failures / "10-node-1-rank-6").write_text("3 rank 6 on n2: ValueError: walrus\n")
     status = one_status(directory)
     assert status.exit == "ExitCode 1:0, DerivedExitCode 143:15"
     assert status.failure

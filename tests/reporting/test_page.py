@@ -155,7 +155,7 @@ def test_a_run_that_failed_begins_with_why(tmp_path: Path) -> None:
     trains(task, 1, 5, T0 + 20)
     breaks(task, 0, T0 + 30, 5, "rank 1 on node1: ValueError: bad row")
     (task.attempt(0).failures / f"0{int((T0 + 30) * 1e9)}-node-0-rank-1").write_text(
-        '{"by":"rank","status":1,"name":"node1","rank":1,"words":"ValueError: bad row"}'
+        "1 rank 1 on node1: ValueError: bad row\n"
     )
     trouble = {"cause": "crash", "status": 1, "message": "rank 1 on node1: ValueError: bad row"}
     task.attempt(0).verdict.write_text(json.dumps({"trouble": trouble}))

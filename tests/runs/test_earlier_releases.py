@@ -1,8 +1,7 @@
 """Runs of earlier releases, kept as they were left, and of a newer one: read, diagnosed, resumed.
 
-`earlier_releases/DATE/RUN` is what the release of that day wrote on the local cluster, its failures
-in today's form, without checkpoints and pickles. `@NAME@` stands for a directory of the machine it
-ran on.
+`earlier_releases/DATE/RUN` is what the release of that day wrote on the local cluster, without
+checkpoints and pickles. `@NAME@` stands for a directory of the machine it ran on.
 """
 
 from __future__ import annotations

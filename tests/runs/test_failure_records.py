@@ -59,11 +59,14 @@ def test_fields_and_levels_of_a_newer_release_are_no_obstacle() -> None:
     assert (told.level, told.cause) == (9, "of-tomorrow")
 
 
-def test_a_file_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
+def test_an_older_releases_file_keeps_its_words(tmp_path: Path) -> None:
     attempt = AttemptPaths(tmp_path)
     attempt.failures.mkdir()
-    (attempt.failures / f"{7:020}-node-0-rank-3").write_text(in_a_line(RECORD)[:40])
+    (attempt.failures / f"{7:020}-node-0-rank-3").write_text("1 rank 3 on n1: reset\n")
     (attempt.failures / f"{8:020}-node-1").write_text(in_a_line(RECORD))
-    (found,) = failures_in(attempt)
-    assert (found.node, found.record, found.status) == (1, RECORD, 124)
+    older, newer = failures_in(attempt)
+    assert (older.status, older.message) == (1, "rank 3 on n1: reset")
+    assert older.record is not None
+    assert (older.record.by, older.record.rank, older.record.cause) == ("rank", 3, "")
+    assert (newer.record, newer.status) == (RECORD, 124)
     assert RECORD.level == Level.OWN

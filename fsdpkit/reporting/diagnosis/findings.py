@@ -356,7 +356,7 @@ def _line(text: LogText, position: int) -> int | None:
 
 
 def _by_status(voice: Voice, message: LogText) -> Finding:
-    """For an agent whose record has a cause of a newer release, or none."""
+    """For an agent whose message, of an older release, matches no pattern."""
     killed = voice.status == 137 and VAGUE.match(message.text) is not None
     named = (one.name for one in CAUSES.values() if voice.status in one.statuses)
     told = FailureRecord(

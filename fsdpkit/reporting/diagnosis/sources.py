@@ -125,7 +125,8 @@ def _names(attempt: Attempt) -> dict[int, str]:
     """The nodes' names by index, as far as they are recorded."""
     names = {node.number: node.name for node in attempt.nodes if node.name}
     for failure in attempt.failures:
-        names.setdefault(failure.node, failure.record.name)
+        if failure.record is not None:
+            names.setdefault(failure.node, failure.record.name)
     return names
 
 
@@ -138,7 +139,7 @@ def _of_failure(failure: Failure, names: Mapping[int, str], offsets: Mapping[str
         rank=failure.rank,
         status=failure.status,
         time_s=failure.time_s - offsets.get(node or "", 0.0),
-        message=LogText(told.words, failure.file),
+        message=LogText(told.words if told else failure.message, failure.file),
         told=told,
     )
 

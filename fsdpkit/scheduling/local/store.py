@@ -121,7 +121,8 @@ def create() -> LocalJob:
 
 
 def _make_top(directory: Path) -> None:
-    """For this user alone, whoever made it: what jobs run lies in it."""
+    """For this user alone, though an earlier release may have made it by the umask: what jobs run
+    lies in it."""
     make_private_dir(directory)
     own = [directory] if os.environ.get("FSDPKIT_STATE_DIR") else [directory.parent, directory]
     for place in own:
