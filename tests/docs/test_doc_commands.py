@@ -23,6 +23,7 @@ from fsdpkit.config.loading import Layered, build, overrides, read_toml
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.template import TemplateManifest
 from fsdpkit.config.trainers import job_type
+from fsdpkit.config.trust import AllowedKinds
 from fsdpkit.errors import ConfigError
 from fsdpkit.remote.hosts import chosen_host, hosts_file
 from fsdpkit.sweeps.file import load_file
@@ -186,6 +187,8 @@ def test_a_file_that_is_shown_is_one_that_the_program_reads(
         built(one_of[schema], file)
     elif schema == "fsdpkit.template/1":
         built(TemplateManifest, file)
+    elif schema == "fsdpkit.trust/1":
+        assert values.keys() <= fields_of(AllowedKinds).keys()
     elif values.keys() <= fields_of(job_type()).keys():
         built(job_type(), ROOT / "jobs" / "t5.toml", file)
     elif values.keys() <= fields_of(SiteProfile).keys():
