@@ -18,6 +18,7 @@ from fsdpkit.config.loading import read_place, read_toml
 from fsdpkit.config.published.centre import content_of, open_centre
 from fsdpkit.config.site import load_site
 from fsdpkit.config.template import load_template, template_in
+from fsdpkit.config.trust import rules_of_centres
 from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError
 
 T = TypeVar("T")
@@ -76,6 +77,10 @@ def check_all(kind: str) -> tuple[int, list[BrokenFile]]:
     except ConfigError as error:
         return 1, [BrokenFile("defaults", "", assets.user_dir(), str(error))]
     checked = len(good) + len(broken)
+    try:
+        rules_of_centres()
+    except ConfigError as error:
+        broken.append(BrokenFile("trust.toml", "centre", Path("trust.toml"), str(error)))
     found = {(one.name, one.layer) for one in broken}
     for name, places in assets.available(kind).items():
         for layer, path in places if kind == "template" else ():

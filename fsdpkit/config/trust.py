@@ -3,7 +3,8 @@
 The package's files are trusted, the centre's (`FSDPKIT_SITE_PATH`) where not everybody can write
 them, and a person's own: those that nobody else can write to, nor exchange in a directory above
 them. Anything else is named by the checksum of what was read, and trusted once somebody has said
-so; `trusted` in the user's directory remembers it.
+so; `trusted` in the user's directory remembers it. A centre may say in `trust.toml` which checksums
+are allowed at all.
 
 What would run, load or hand over what a file names takes a `TrustedJob` or a `TrustedScript`, and
 these come from `Consent` alone.
@@ -17,13 +18,16 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NewType
+from typing import Annotated, Literal, NewType
 
 import msgspec
+from msgspec import Meta
 
 from fsdpkit.config import assets
+from fsdpkit.config.fields import Text
 from fsdpkit.config.job_loading import LoadedJob
-from fsdpkit.config.loading import FileTables
+from fsdpkit.config.layers import AssetLayer
+from fsdpkit.config.loading import FileTables, Layered, build, read_toml
 from fsdpkit.config.ownership import anybody_writes, only_owner_makes, only_owner_writes
 from fsdpkit.config.private_files import replace_private
 from fsdpkit.config.script_source import read_source
@@ -56,6 +60,9 @@ class TrustedModel:
         return self.name
 
 
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
 class Item(msgspec.Struct, frozen=True):
     """Something that was read: a file of one of these kinds, or a template with all its parts."""
 
@@ -65,6 +72,8 @@ class Item(msgspec.Struct, frozen=True):
     digest: str
     files: Mapping[str, bytes]
     """What was read, by name."""
+    limited: bool = True
+    """Whether a centre's list applies; not to a person's own defaults, nor to a run that began."""
     signed: bool = False
     """Whether a centre published it, and what was read is what was signed."""
 
@@ -72,10 +81,21 @@ class Item(msgspec.Struct, frozen=True):
         return printable(f"{self.kind} {self.name} ({self.path})")
 
 
+class AllowedKinds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`trust.toml` of a centre. A kind that it does not name is not limited."""
+
+    schema: Annotated[Literal["fsdpkit.trust/1"], Meta(description="Format of this file.")]
+    message: Annotated[Text, Meta(description="The centre's words to whoever is refused.")]
+    job: Annotated[list[Digest] | None, Meta(description="Jobs allowed, by checksum.")] = None
+    site: Annotated[list[Digest] | None, Meta(description="Profiles allowed.")] = None
+    template: Annotated[list[Digest] | None, Meta(description="Templates allowed.")] = None
+
+
 def items_of(job: LoadedJob, site: LoadedSite, template: Template) -> Iterator[Item]:
     """Everything that a submission is made of, besides its command line."""
-    for tables in job.layered.files.values():
-        yield _item(tables)
+    defaults = {path for _, path in assets.defaults_files()}
+    for path, tables in job.layered.files.items():
+        yield _item(tables, limited=tables.kind == "job" and path not in defaults)
     for tables in site.layered.files.values():
         yield _item(tables, kind="site", name=site.id)
     files = {"template.toml": template.manifest_file, **template.parts}
@@ -84,11 +104,13 @@ def items_of(job: LoadedJob, site: LoadedSite, template: Template) -> Iterator[I
     yield Item("template", name, template.dir, template.sha256, files, signed=signed)
 
 
-def _item(tables: FileTables, *, kind: Kind | None = None, name: str = "") -> Item:
+def _item(
+    tables: FileTables, *, kind: Kind | None = None, name: str = "", limited: bool = True
+) -> Item:
     path = tables.path
     name = name or (path.parent.name if path.suffix == ".json" else path.stem)
     files, signed = {path.name: tables.content}, tables.release is not None
-    return Item(kind or tables.kind, name, path, tables.sha256, files, signed)
+    return Item(kind or tables.kind, name, path, tables.sha256, files, limited, signed)
 
 
 class Consent:
@@ -116,8 +138,10 @@ class Consent:
         self._named = set[str]()
 
     def to(self, items: Iterable[Item]) -> bool:
-        """Whether all of it may run. Raises ConfigError for what is not trusted, unless this only
-        looks."""
+        """Whether all of it may run. Raises ConfigError for what the centre does not allow, and,
+        unless this only looks, for what is not trusted."""
+        items = list(items)
+        refuse_forbidden(items)
         if stood_in() is not None:
             return True  # who else can write to a file is seen, and asked, where it lies
         unknown = [
@@ -185,6 +209,33 @@ def is_of_strangers(tables: FileTables) -> bool:
     return bool(strangers([_item(tables)]))
 
 
+def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
+    """The first item that a centre does not allow, with its words. Raises ConfigError."""
+    rules = rules_of_centres()
+    for item in items if rules else ():
+        if not item.limited or _is_provided(item):
+            continue
+        for rule in rules:
+            allowed: list[str] | None = getattr(rule, item.kind, None)
+            if allowed is not None and item.digest not in allowed:
+                return item, rule.message
+    return None
+
+
+def rules_of_centres() -> list[AllowedKinds]:
+    """What their `trust.toml` say. Raises ConfigError."""
+    return [rule for layer in assets.centre_layers() if (rule := _rule(layer))]
+
+
+def refuse_forbidden(items: Iterable[Item]) -> None:
+    """Raises ConfigError, with the centre's words, for what a centre does not allow."""
+    if found := forbidden(items):
+        item, message = found
+        raise ConfigError(
+            f"{item} (sha256 {item.digest}) is not among those that the centre allows: {message}"
+        )
+
+
 def not_trusted(item: Item) -> ConfigError:
     """The refusal, with the flag to add."""
     return ConfigError(
@@ -197,6 +248,16 @@ def not_trusted(item: Item) -> ConfigError:
 def printable(text: str) -> str:
     """Without what a terminal would obey: the text is a stranger's."""
     return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def _rule(layer: AssetLayer) -> AllowedKinds | None:
+    path = layer.dir / "trust.toml"
+    if not os.path.lexists(path):
+        return None
+    assets.refuse_exposed(layer, path)
+    layered = Layered()
+    layered.overlay(read_toml(path), str(path))
+    return build(AllowedKinds, layered, f"the centre's {path}")
 
 
 # ---- Whose is it?

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fsdpkit.config.site import choose_site
-from fsdpkit.config.trust import items_of, strangers
+from fsdpkit.config.trust import forbidden, items_of, strangers
 from fsdpkit.errors import FsdpkitError, SchedulerError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs import file_system
@@ -242,7 +242,7 @@ def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -
             f"container {image}: " + ("not started here" if there else "there is no such file"),
         )
     items = list(items_of(plan.job, plan.site, plan.template))
-    if unknown := strangers(items):
+    if unknown := strangers(items) or [item for item, _ in filter(None, [forbidden(items)])]:
         told = f"{unknown[0].kind} {unknown[0].name} is not trusted: its lines are not run here"
         return Observed("unknown", told, "submit it once, which asks about it")
     activation = activation_of(submission.script_of(plan, runs))

@@ -22,6 +22,7 @@ from fsdpkit.config.placement import check_account
 from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.script_source import has_main_guard, read_source, syntax_of
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.trust import items_of, refuse_forbidden
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError, storage_errors
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import write_new
@@ -225,6 +226,7 @@ def write(
             job=str(output), cluster=cluster, sets=[*checked_with], array=array, said_in=said_in
         )
         plan = submission.plan(request)[0]
+        refuse_forbidden(items_of(plan.job, plan.site, plan.template))
         submission.script_of(plan)
     except BaseException:
         for path in made:

@@ -416,3 +416,42 @@ def test_on_a_terminal_it_is_shown_and_asked_about_once(shared: Shared) -> None:
     status, said = on_terminal("n", "--set", template)
     assert (status, shared.submissions) == (0, 2)
     assert "Trust it" not in said
+
+
+# ---- A centre's list
+
+
+def write_rule(directory: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory.mkdir(exist_ok=True)
+    head = 'schema = "fsdpkit.trust/1"\nmessage = "Write to help@centre.example."\n'
+    (directory / "trust.toml").write_text(head + text)
+    monkeypatch.setenv("FSDPKIT_SITE_PATH", str(directory))
+
+
+def test_a_centres_list_is_the_end_of_it(
+    shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "torchrun"
+    shutil.copytree(assets.packaged_dir() / "templates" / "torchrun", own)
+    digest = load_template(str(own)).sha256
+    write_rule(tmp_path / "centre", "template = []\n", monkeypatch)
+    for words in (("--trust", digest), ("--dry-run",)):
+        done = shared.submit("--set", f"template={own}", *words)
+        assert done.returncode == 65
+        assert done.stdout == ""
+        assert "not among those that the centre allows: Write to help@centre" in done.stderr
+    assert shared.submit().returncode == 0, "the packaged template is not limited"
+    assert shared.submit(shared.job(), "--dry-run").returncode == 0, "jobs are not limited"
+    write_rule(tmp_path / "centre", f'template = ["{digest}"]\n', monkeypatch)
+    assert shared.submit("--set", f"template={own}").returncode == 0
+
+
+def test_a_centres_list_that_is_wrong_refuses_everything(
+    shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ('template = ["abc"]\n', "templates = []\n"):
+        write_rule(tmp_path / "centre", text, monkeypatch)
+        done = shared.submit()
+        assert done.returncode == 65
+        assert "trust.toml" in done.stderr
+    assert shared.submissions == 0

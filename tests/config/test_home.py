@@ -12,7 +12,7 @@ import pytest
 
 from fsdpkit.config import assets
 from fsdpkit.config.job_loading import load_job
-from fsdpkit.config.trust import remembered
+from fsdpkit.config.trust import Item, forbidden, remembered
 
 
 @contextmanager
@@ -60,12 +60,15 @@ def test_what_cannot_be_read_is_left_out_and_said(closed_home: Path) -> None:
     assert why.startswith(f"{closed_home} cannot be read (Permission denied)")
 
 
-def test_a_centre_is_still_read(
+def test_a_centre_still_says_what_is_allowed(
     closed_home: Path, top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     centre = top / "centre"
     centre.mkdir()
+    (centre / "trust.toml").write_text('schema = "fsdpkit.trust/1"\nmessage = "no"\njob = []\n')
     monkeypatch.setenv("FSDPKIT_SITE_PATH", str(centre))
+    job = Item("job", "mine", top / "mine.toml", "0" * 64, {})
     with ordinary():
         assert [layer.dir for layer in assets.centre_layers()] == [centre]
         assert assets.layers()[-1].dir == centre
+        assert forbidden([job]) == (job, "no")

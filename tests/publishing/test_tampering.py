@@ -300,14 +300,18 @@ def test_without_ssh_keygen_a_signed_centre_is_refused(
 # ---- Whose the folder's own files are
 
 
-@pytest.mark.parametrize("name", ["allowed_signers", "defaults.toml"])
+@pytest.mark.parametrize("name", ["allowed_signers", "defaults.toml", "trust.toml"])
 def test_what_no_index_covers_counts_only_if_root_and_the_owner_alone_can_change_it(
     centre: Centre, name: str
 ) -> None:
     centre.publish(centre.template())
+    texts = {
+        "defaults.toml": '[environment]\nvariables = {A = "1"}\n',
+        "trust.toml": 'schema = "fsdpkit.trust/1"\nmessage = "ask"\n',
+    }
     path = centre.dir / name
-    if name == "defaults.toml":
-        path.write_text('[environment]\nvariables = {A = "1"}\n')
+    if name in texts:
+        path.write_text(texts[name])
         path.chmod(0o644)
     assert says(submit()) == "hello"
     for mode in (0o666, 0o646):
@@ -328,11 +332,11 @@ def test_what_no_index_covers_counts_only_if_root_and_the_owner_alone_can_change
 def test_only_what_is_signed_is_taken_from_a_folder_whose_signers_are_named_elsewhere(
     centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mirror, whose owner writes defaults beside the index."""
+    """A mirror, whose owner writes defaults and a list of what is allowed beside the index."""
     centre.publish(centre.template())
     pinned = (centre.dir / "allowed_signers").rename(tmp_path / "signers")
     monkeypatch.setenv("FSDPKIT_ALLOWED_SIGNERS", str(pinned))
-    defaults = centre.dir / "defaults.toml"
+    defaults, trust = centre.dir / "defaults.toml", centre.dir / "trust.toml"
     defaults.write_text('[resources]\naccount = "canary"\n')
     assert "canary" in submit().out, "the folder is the user's own"
     for path in (centre.dir, defaults):
@@ -343,6 +347,9 @@ def test_only_what_is_signed_is_taken_from_a_folder_whose_signers_are_named_else
     assert f"{defaults} is not read: it is not signed" in done.err
     os.chown(pinned, 12002, 12002)
     assert "canary" in submit().out, "who lists the signers may sign anything"
+    trust.write_text('schema = "fsdpkit.trust/1"\nmessage = "ask"\njob = []\n')
+    os.chown(pinned, 0, 0)
+    refused(submit(), "not among those that the centre allows")
 
 
 def test_the_folder_of_versions_may_be_open_to_a_group_of_publishers(centre: Centre) -> None:
