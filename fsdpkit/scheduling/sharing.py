@@ -18,7 +18,6 @@ from fsdpkit.config.published.memory import state_dir
 from fsdpkit.config.units import parse_array
 from fsdpkit.listing import spans
 from fsdpkit.rendering.records import record_notes
-from fsdpkit.runs.accounting import read_or_make
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.record import RunRecord, now_s
@@ -196,5 +195,7 @@ def _tell_end(
         end = msgspec.structs.replace(end, cause=cause)
     elif end.account is not None:
         return
+    from fsdpkit.runs.accounting import read_or_make  # `status` does without, for its speed
+
     done = {job_id} if state.succeeded else set[str]()
     add_end(paths, task, end, read_or_make(paths, record, task, succeeded=done, now_s=end.at_s))
