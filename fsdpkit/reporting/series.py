@@ -163,7 +163,7 @@ def _not_finite(lines: Sequence[_MetricsLine], name: str) -> list[tuple[float, s
 
 _ALSO_KNOWN = {
     *("slowest_rank", "slowest_host", "slowest_ratio", "alloc_retries", "rank_host"),
-    *("compiled_blocks", "blocks"),
+    *("compiled_blocks", "blocks", "loading_s"),
 }
 """Fields of the trainer that other parts of the report show, or that need no curve."""
 _MOST_OWN_LINES, _MOST_OWN_NAMES = 20_000, 24
