@@ -66,7 +66,9 @@ COMMANDS = {
 _ELSEWHERE = {
     "submit": ("run", "launch", "start", "sbatch", "srun", "torchrun"),
     "resume": ("rerun", "restart", "continue", "requeue"),
-    "status": ("ls", "list", "ps", "queue", "squeue", "show", "info"),
+    "status": ("ls", "list", "ps", "queue", "squeue", "sacct", "show", "info"),
+    "usage": ("seff", "reportseff", "efficiency", "jobstats", "sreport", "account", "energy"),
+    "top": ("gpu", "gpus", "nvidia-smi", "htop"),
     "cancel": ("kill", "stop", "scancel"),
     "logs": ("tail", "cat", "output"),
     "shell": ("ssh", "attach", "exec"),
