@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fsdpkit.publishing.audit import FailingNode, RunAudit
-from fsdpkit.runs.tally import Row
+from fsdpkit.runs.tally import Row, tally
 
 _MOST_ROWS = 200
 """Of a family, those with the most users first: no single user can crowd others out."""
@@ -21,6 +21,8 @@ _FIGURES = (
     ("active_ratio", "The same by multiprocessors that worked.", "active_share", 1),
     ("measured_ratio", "Share of the granted time that was sampled.", "measured_share", 1),
     ("energy_joules", "By the GPUs' own counters.", "gpu_kwh", 3.6e6),
+    ("queue_wait_seconds", "Median time of attempts in the queue.", "queued_median_s", 1),
+    ("queue_wait_most_seconds", "The longest of them.", "queued_most_s", 1),
 )
 
 
@@ -37,8 +39,8 @@ def metrics_text(found: RunAudit, nodes: Sequence[FailingNode]) -> str:
 def _families(
     found: RunAudit, nodes: Sequence[FailingNode]
 ) -> Iterator[tuple[str, str, Sequence[Sample]]]:
-    rows = sorted(found.tables([["partition", "gpu"]])[0], key=lambda row: (-row.users, -row.hours))
-    rows = rows[:_MOST_ROWS]
+    rows = tally(found.spent, ("partition", "gpu"))
+    rows = sorted(rows, key=lambda row: (-row.users, -row.hours))[:_MOST_ROWS]
     start = "fsdpkit_audit"
     yield f"{start}_made_timestamp_seconds", "When this was counted.", [({}, found.until_s)]
     yield f"{start}_since_timestamp_seconds", "Since when.", [({}, found.since_s)]
@@ -65,12 +67,6 @@ def _families(
         for cause, count in [*row.ends.items()][:_MOST_ROWS]
     ]
     yield f"{start}_attempts_ended", "Attempts by how they ended.", ended
-    waits = [
-        ({"partition": wait.partition, "quantile": share}, value)
-        for wait in found.waits
-        for share, value in (("0.5", wait.median_s), ("0.9", wait.most_s))
-    ]
-    yield f"{start}_queue_wait_seconds", "How long attempts waited, holds included.", waits
     failed = [({"node": one.node}, float(one.failures)) for one in nodes]
     yield f"{start}_node_failures", "Attempts that the node ended.", failed
     left_out = [({"reason": why}, float(n)) for why, n in found.left_out.items()]

@@ -12,6 +12,7 @@ from fsdpkit.runs.account import Account
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord, now_s
 from fsdpkit.runs.shared_record import AttemptEnd, Folder, SharedRecord, Used, add_end, share
+from fsdpkit.runs.tally import tally
 from fsdpkit.scheduling.sharing import tell_ends
 
 
@@ -64,7 +65,7 @@ def test_a_run_is_counted_once_with_what_each_attempt_used(run: RunPaths) -> Non
     add_end(run, None, end("done", 1), [account(0), account(1)])
     found = audit(run.dir.parent / "centre", weeks=2)
     assert (found.runs, found.without_end, len(found.users)) == (1, 0, 1)
-    ((row,),) = found.tables([[]])
+    (row,) = tally(found.spent, [])
     assert (row.runs, row.attempts, round(row.hours, 6)) == (1, 2, 4.0)
     assert row.ends == {"node-failure": 1, "done": 1}
 
