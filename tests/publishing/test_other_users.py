@@ -289,7 +289,7 @@ def test_what_others_put_beside_the_records_counts_for_no_more_than_their_own_li
     (runs, users), left_out = _audit(place)
     # Her one believable record counts as one run of one user, and its hours are nobody's.
     assert (runs, users) == (before[0] + 1, before[1] + 1)
-    assert left_out["account uses are not what was granted"] == 1
+    assert left_out["an attempt: uses are not what was granted"] == 1
     assert sum(left_out.values()) >= 12
     done = place.fsdpkit("ada", "audit", place.centre, "--by", "gpu,site")
     assert done.returncode == 0
