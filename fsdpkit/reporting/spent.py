@@ -25,7 +25,7 @@ from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.shared_record import name_of, read_all, spent_of
 from fsdpkit.runs.store import looked_at, names_in
 from fsdpkit.runs.tally import Spent, week_of, wrong_in
-from fsdpkit.scheduling.run_states import Standing, standings
+from fsdpkit.scheduling.run_states import Standing, seen_jobs, standings
 from fsdpkit.scheduling.slurm import Round, SlurmClient
 
 
@@ -120,12 +120,9 @@ class Gathered:
             "version": record.template,
             "site": record.site,
         }
-        running = {i for i, state in states.items() if state and state.phase == "running"}
-        done = {i for i, state in states.items() if state and state.succeeded}
+        seen = seen_jobs(states)
         for task in [None] if record.array is None else paths.array_tasks():
-            accounts = read_or_make(
-                *(paths, record, task), running=running, succeeded=done, now_s=self.now_s
-            )
+            accounts = read_or_make(paths, record, task, seen, self.now_s)
             newest = states.get(id_of(record.job_id, task)) if record.job_id else None
             for account in accounts:
                 attempt = paths.task(task).attempt(account.attempt)

@@ -18,7 +18,7 @@ from fsdpkit.config.published.memory import state_dir
 from fsdpkit.config.units import parse_array
 from fsdpkit.listing import spans
 from fsdpkit.rendering.records import record_notes
-from fsdpkit.runs.accounting import read_or_make
+from fsdpkit.runs.accounting import SeenJobs, read_or_make
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.record import RunRecord, now_s
@@ -196,5 +196,5 @@ def _tell_end(
         end = msgspec.structs.replace(end, cause=cause)
     elif end.account is not None:
         return
-    done = {job_id} if state.succeeded else set[str]()
-    add_end(paths, task, end, read_or_make(paths, record, task, succeeded=done, now_s=end.at_s))
+    seen = SeenJobs(succeeded={job_id} if state.succeeded else ())
+    add_end(paths, task, end, read_or_make(paths, record, task, seen, end.at_s))

@@ -39,7 +39,7 @@ from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import runs_by_end
 from fsdpkit.scheduling.asking import Asking
 from fsdpkit.scheduling.left_out import LeftOut, left_out
-from fsdpkit.scheduling.run_states import Standing, States, decisive
+from fsdpkit.scheduling.run_states import Standing, States, decisive, seen_jobs
 from fsdpkit.scheduling.states import JobState, id_in
 
 _SOON_BYTES = 16 << 20
@@ -170,13 +170,7 @@ def _used(paths: RunPaths, standing: Standing) -> list[Account]:
             return []
     except OSError:
         pass
-    known = {job_id: state for job_id, state in standing.states.items() if state is not None}
-    return read_or_make(
-        paths,
-        standing.record,
-        running={job_id for job_id, state in known.items() if state.phase == "running"},
-        succeeded={job_id for job_id, state in known.items() if state.succeeded},
-    )
+    return read_or_make(paths, standing.record, seen=seen_jobs(standing.states))
 
 
 def _predictions(paths: RunPaths, record: RunRecord) -> list[Prediction]:
