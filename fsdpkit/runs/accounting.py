@@ -77,7 +77,7 @@ def accounts_of(
         painter.attempt(attempt, lines)
         lasted_s = painter.end_s - painter.began_s
         if record.holds:  # the runs on it have accounts of their own
-            painter.used_s = defaultdict(float, idle=nodes * lasted_s)
+            painter.used_s = defaultdict(float, {"idle": nodes * lasted_s})
         name, measured = samples.measured(nodes, gpus, lasted_s)
         since_s = before[1] if before[0] == job.job_id else job.submitted_s
         before = (job.job_id, until_s)

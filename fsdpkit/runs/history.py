@@ -20,10 +20,9 @@ from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.failures import FailureRecord, read_record
-from fsdpkit.runs.idle import IdleGpus
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
-from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, Trouble
+from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, IdleGpus, Trouble
 from fsdpkit.runs.reading import read_text, record_in
 from fsdpkit.runs.record import RunRecord, Time, jobs_of_attempts
 from fsdpkit.runs.staging import StageRecord, read_stage

@@ -17,7 +17,6 @@ from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.published.memory import state_dir
 from fsdpkit.config.units import parse_array
 from fsdpkit.listing import spans
-from fsdpkit.rendering.records import record_notes
 from fsdpkit.runs.accounting import SeenJobs, read_or_make
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
@@ -68,7 +67,7 @@ def tell_centre(plan: Plan, paths: RunPaths) -> None:
     record = _record(plan, paths.dir.name)
     share(paths, record, folders)
     if folders:
-        notes = record_notes(plan.job, plan.site)
+        notes = plan.job.record_notes(plan.site.profile)
         _remember(SharedRun(record=record, folders=[one.path for one in folders], notes=notes))
 
 
@@ -115,7 +114,7 @@ def records_of_mine() -> dict[Path, bytes]:
 
 def new_notes(plan: Plan) -> list[str]:
     """What the submitter should know of the run's record, and was not told before."""
-    if not (notes := record_notes(plan.job, plan.site)):
+    if not (notes := plan.job.record_notes(plan.site.profile)):
         return []
     told = {note for run in shared_runs() for note in run.notes}
     return [note for note in notes if note not in told]
