@@ -12,6 +12,7 @@ from fsdpkit.reporting.spent import OtherJobs
 from fsdpkit.reporting.words import duration, moment, number, zone_name
 from fsdpkit.runs.account import USES
 from fsdpkit.runs.tally import Row
+from fsdpkit.runs.uses import parts_of
 
 _HEADS = ("RUNS", "HOURS", "OF", "COMPUTING", "BUSY", "ACTIVE", "WASTED", "KWH", "QUEUED")
 
@@ -126,14 +127,13 @@ def page(
     from fsdpkit.reporting.report.plots import shares
 
     def bar(place: int, row: Row) -> Any:
-        parts = [(USES[u][0], row.used[u] / row.hours, f"use-{u}") for u in USES if u in row.used]
+        parts = [(one.name, one.share, f"use-{one.use}") for one in parts_of(row)]
         return shares(f"uses-{place}", f"What became of {number(row.hours)} {row.unit}", parts)
 
     context: Mapping[str, Any] = {
         "title": title,
-        "total": [(row, sentences(row)) for row in total],
+        "total": [(row, sentences(row), parts_of(row)) for row in total],
         "weeks": [(row, bar(place, row)) for place, row in enumerate(weeks)],
-        "uses": [(use, *words) for use, words in USES.items() if any(use in t.used for t in total)],
         "notes": notes,
         "sections": sections,
         "number": number,

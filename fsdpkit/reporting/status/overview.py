@@ -6,6 +6,7 @@ never an end.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -163,13 +164,9 @@ def _used(paths: RunPaths, standing: Standing) -> list[Account]:
     """As kept by the batch shell; what would take long to make is the report's."""
     from fsdpkit.runs.accounting import kept_accounts, read_or_make
 
-    if kept := kept_accounts(paths):
-        return kept
-    try:
+    with contextlib.suppress(OSError):
         if paths.task().metrics.stat().st_size > _SOON_BYTES:
-            return []
-    except OSError:
-        pass
+            return kept_accounts(paths)
     return read_or_make(paths, standing.record, seen=seen_jobs(standing.states))
 
 
