@@ -187,8 +187,8 @@ def _sections(found: RunAudit, nodes: Sequence[FailingNode]) -> list[UsageSectio
 def _about(found: RunAudit) -> list[str]:
     """What to know of the figures."""
     return [
-        f"{len(found.users):,} users' {found.runs:,} runs left a record; {found.without_end:,} of "
-        "them have no end: they wait or run, or their owners have not looked since Slurm ended "
+        f"{found.runs:,} runs of {len(found.users):,} users left a record; {found.without_end:,} "
+        "of them have no end: they wait or run, or their owners have not looked since Slurm ended "
         "them",
         "all jobs of fsdpkit, with a record or without: sacct -a -X -o "
         "JobID,User,Elapsed,State,Comment%80, where Comment begins with fsdpkit:",

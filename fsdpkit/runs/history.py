@@ -104,6 +104,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     ended_s: float | None = None
     """When the batch shell wrote `ending.json`; None: it runs, or was ended without being asked."""
 
+    def sampled(self) -> Iterator[tuple[Path, NodeStory | None]]:
+        """Files of samples, each with its node, as far as that has told of itself."""
+        nodes = {str(node.number): node for node in self.nodes}
+        for file in sorted(self.dir.glob("node-*.samples.jsonl")):
+            yield file, nodes.get(file.name.split(".")[0].removeprefix("node-"))
+
     @property
     def paths(self) -> AttemptPaths:
         return AttemptPaths(self.dir)

@@ -25,6 +25,7 @@ from fsdpkit.runs.shared_record import (
     FOLDER,
     AttemptEnd,
     Folder,
+    KeptRecord,
     SharedRecord,
     Used,
     Word,
@@ -68,16 +69,13 @@ def tell_centre(plan: Plan, paths: RunPaths) -> None:
     share(paths, record, folders)
     if folders:
         notes = plan.job.record_notes(plan.site.profile)
-        _remember(SharedRun(record=record, folders=[one.path for one in folders], notes=notes))
+        _remember(SharedRun(record=record, folders=folders, notes=notes))
 
 
-class SharedRun(msgspec.Struct, frozen=True, kw_only=True):
+class SharedRun(KeptRecord, frozen=True, kw_only=True):
     """A submission of this user's, in a line of `shared-runs` of her state directory: whoever may
     not list the folders, and has removed the run, finds her records by it."""
 
-    record: SharedRecord
-    """As it was at first."""
-    folders: list[str]
     notes: list[str]
     """What she was told of it."""
 
@@ -106,7 +104,7 @@ def records_of_mine() -> dict[Path, bytes]:
     for run in shared_runs():
         tasks = parse_array(run.record.tasks)[0] if run.record.tasks else []
         for folder in run.folders:
-            for path in record_files(Path(folder), run.record, tasks):
+            for path in record_files(Path(folder.path), run.record, tasks):
                 with contextlib.suppress(OSError):
                     found[path] = read_bytes(path, SHARED_BYTES, own=True)
     return found
