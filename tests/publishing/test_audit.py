@@ -152,6 +152,16 @@ def test_an_array_counts_by_its_tasks_and_before_they_end_as_one(centre: Path) -
     assert audit(centre, weeks=2).runs == 12
 
 
+def test_hours_count_where_their_attempt_began_and_its_end_where_it_ended(centre: Path) -> None:
+    since_s = weeks_since(2, NOW)
+    for number, hours in enumerate((-0.5, 0.5, 1.5), 60):  # each has lasted an hour
+        days = (NOW - since_s - 3600 * hours) / DAY
+        put(centre / "audit", record_of(number, "crash", days))
+    found = audit(centre, weeks=2)
+    assert [one.run for one in found.spent if one.cause == "crash"] == ["run-62"]
+    assert sum(one.cause == "crash" for one in found.failures) == 2
+
+
 def test_what_slurm_says_of_a_node_stands_beside_its_failures(
     centre: Path, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
