@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fsdpkit.cli.json_output import answer, json_option
-from fsdpkit.cli.options import print_sentences, table, write_file, write_page
+from fsdpkit.cli.options import write_file, write_page
+from fsdpkit.cli.usage import period, show
 
 if TYPE_CHECKING:
-    from fsdpkit.publishing.audit import FailingNode, GrowingCause, QueueWait, RunAudit
+    from fsdpkit.publishing.audit import FailingNode, GrowingCause, RunAudit
     from fsdpkit.reporting.spent_shown import UsageSection
     from fsdpkit.runs.tally import Row
 
 _BY = "week,partition,gpu"
+_OF_PAGE = (["partition", "gpu"], ["version"], ["site"])
 
 
 @answer("fsdpkit.audit/1")
@@ -28,18 +29,15 @@ def _audited(
     runs: int,
     users: int,
     without_end: int,
-    most_of_one: float,
     total: Sequence[Row],
     rows: Sequence[Row],
     growing: Sequence[GrowingCause],
     nodes: Sequence[FailingNode],
-    waits: Sequence[QueueWait],
     left_out: dict[str, int],
 ) -> None:
     """What runs used and how they ended, as their owners' jobs recorded it.
 
     without_end: runs that wait or run, or whose owners have not looked since Slurm ended them.
-    most_of_one: the share of all hours that one user's records claim, 0 to 1.
     total: one row for GPU-hours, one for node-hours of jobs without a GPU.
     growing: causes that met more users in the second half of the period than chance would make of
     the first half.
@@ -52,36 +50,9 @@ def _said_of_me(records: dict[str, Any]) -> None:
     """`--mine`: by file, the records of your runs that are there, as they were written."""
 
 
-def _words_of(ctx: click.Context, option: click.Parameter, text: str) -> list[str]:
-    from fsdpkit.publishing.audit import BY
-
-    words = [word.strip() for word in text.split(",")]
-    if wrong := [word for word in words if word not in BY]:
-        raise click.BadParameter(f"{wrong[0]!r} is none of {', '.join(BY)}")
-    return words
-
-
 @click.command("audit")
 @click.argument("centre", type=click.Path(), required=False)
-@click.option(
-    "--weeks",
-    type=click.IntRange(1, 520),
-    default=4,
-    help="Number of weeks, this one included (default: 4).",
-)
-@click.option(
-    "--month",
-    type=click.DateTime(["%Y-%m"]),
-    metavar="YYYY-MM",
-    help="Of a calendar month, in place of weeks.",
-)
-@click.option(
-    "--by",
-    default=_BY,
-    callback=_words_of,
-    metavar="WORD,…",
-    help=f"A row for each (default: {_BY}); also version, site, fsdpkit, project, user.",
-)
+@period(_BY, _BY, 4)
 @click.option("--json-lines", metavar="FILE", help="Write each attempt as a line of JSON.")
 @click.option(
     "--openmetrics",
@@ -94,8 +65,7 @@ def _words_of(ctx: click.Context, option: click.Parameter, text: str) -> list[st
 def command(
     centre: str | None,
     weeks: int,
-    month: datetime | None,
-    by: list[str],
+    by: tuple[str, ...],
     json_lines: str | None,
     openmetrics: str | None,
     page: str | None,
@@ -107,7 +77,7 @@ def command(
     \b
       fsdpkit audit /apps/fsdpkit
       fsdpkit audit /apps/fsdpkit --weeks 12 --by week,version
-      fsdpkit audit /apps/fsdpkit --month 2026-10 --page october.html
+      fsdpkit audit /apps/fsdpkit --page meeting.html
       fsdpkit audit --mine
 
     CENTRE is a centre's folder. Only runs that leave a record in its folder audit/ count: where
@@ -119,11 +89,12 @@ def command(
         raise click.UsageError("Name the centre's folder, or say --mine.")
     if openmetrics is not None and not openmetrics.endswith(".prom"):
         raise click.UsageError("--openmetrics: the node exporter reads only files called *.prom.")
-    from fsdpkit.cli.audit_tables import OF_PAGE, about, rows_section, sections
     from fsdpkit.publishing.audit import attempts, audit
+    from fsdpkit.reporting.spent_shown import rows_section
+    from fsdpkit.runs.tally import tallies
 
     where = Path(centre).absolute()
-    found = audit(where, weeks, month)
+    found = audit(where, weeks)
     nodes = found.nodes(_away())
     if json_lines is not None:
         from fsdpkit.cli.json_output import as_json as line_of
@@ -135,22 +106,22 @@ def command(
 
         # The exporter is another user, whatever the umask of who calls this.
         write_file(metrics_text(found, nodes), Path(openmetrics)).chmod(0o644)
-    tables = found.tables([["week"], by, [], *OF_PAGE])
-    rows, total = tables[1:3]
+    weekly, total, rows, *more = tallies(found.spent, [["week"], [], by, *_OF_PAGE])
+    tables, notes = [rows_section(rows, by), *_sections(found, nodes)], _about(found)
     if page is not None:
         from fsdpkit.reporting.spent_shown import page as drawn
 
-        beside = [*map(rows_section, tables[3:], OF_PAGE), *sections(found, nodes)]
+        tables[1:1] = map(rows_section, more, _OF_PAGE)
         title = f"Runs at {where.name or where}"
-        text = drawn(title, found.until_s, by, tables[:3], [], about(found), beside)
+        text = drawn(title, found.until_s, weekly, total, tables, notes)
         write_page(text, page)
     if as_json:
-        counts = (found.runs, len(found.users), found.without_end, found.most_of_one)
-        of_nodes = (found.growing, nodes, found.waits, dict(found.left_out))
+        counts = (found.runs, len(found.users), found.without_end)
+        of_nodes = (found.growing, nodes, dict(found.left_out))
         return _audited(where, found.since_s, found.until_s, *counts, total, rows, *of_nodes)
     if not (json_lines or openmetrics or page):
-        _print(found, nodes, total, rows_section(rows, by))
-        for note in about(found):
+        show(total, tables)
+        for note in notes:
             click.echo(f"fsdpkit: {note}", err=True)
     return 0
 
@@ -181,17 +152,46 @@ def _away() -> dict[str, str]:
         return {}
 
 
-def _print(
-    found: RunAudit, nodes: Sequence[FailingNode], total: Sequence[Row], first: UsageSection
-) -> None:
-    from fsdpkit.cli.audit_tables import sections
-    from fsdpkit.reporting.printable import one_line
-    from fsdpkit.reporting.spent_shown import sentences
+def _sections(found: RunAudit, nodes: Sequence[FailingNode]) -> list[UsageSection]:
+    """Beside what was used; those with a row."""
+    from fsdpkit.reporting.spent_shown import UsageSection, counts
+    from fsdpkit.reporting.words import moment
 
-    for row in total:
-        print_sentences(sentences(row))
-        click.echo()
-    for one in (first, *sections(found, nodes)):
-        click.echo(one.title)
-        table(one.head, [[one_line(cell) for cell in row] for row in one.rows])
-        click.echo(f"{one.note}\n" if one.note else "")
+    growing = [
+        [one.cause, f"{one.before:,} of {one.of_before:,}", f"{one.now:,} of {one.of_now:,}"]
+        for one in found.growing
+    ]
+    failing = [
+        [
+            *(one.node, f"{one.failures:,}", f"{one.users:,}", moment(one.last_s)),
+            *(counts(one.causes, 4), one.away or "-"),
+        ]
+        for one in nodes
+    ]
+    made = [
+        UsageSection(
+            "Causes that grow",
+            ["CAUSE", "USERS BEFORE", "USERS NOW"],
+            growing,
+            "Users whom it met in the first half of the period and in the second: five or more, "
+            "and by two standard deviations more than the first half would make one expect.",
+        ),
+        UsageSection(
+            "Nodes that failed more than once",
+            ["NODE", "FAILURES", "USERS", "LAST", "CAUSES", "SLURM SAYS NOW"],
+            failing,
+        ),
+    ]
+    return [one for one in made if one.rows]
+
+
+def _about(found: RunAudit) -> list[str]:
+    """What to know of the figures."""
+    return [
+        f"{found.runs:,} runs of {len(found.users):,} users left a record; {found.without_end:,} "
+        "of them have no end: they wait or run, or their owners have not looked since Slurm ended "
+        "them",
+        "all jobs of fsdpkit, with a record or without: sacct -a -X -o "
+        "JobID,User,Elapsed,State,Comment%80, where Comment begins with fsdpkit:",
+        *(f"left out {count:,}: {why}" for why, count in found.left_out.most_common()),
+    ]

@@ -194,7 +194,6 @@ def deprecate_command(
 @click.argument("text", required=False)
 @_date("--from", "since", help="First day (default: today).")
 @_date("--until", "until", help="Last day (default: until it is withdrawn).")
-@click.option("--site", metavar="NAME", help="Only for this cluster, by its profile's name.")
 @click.option("--partition", metavar="NAME", help="Only for jobs of this partition.")
 @click.option("--withdraw", metavar="ID", help="Remove an announcement (fsdpkit publish list).")
 @_options("to", "key", "as", "dry")
@@ -203,7 +202,7 @@ def announce_command(text: str | None, withdraw: str | None, **about: Any) -> in
     from fsdpkit.config.published.index import today
     from fsdpkit.publishing.changes import announce, take_back
 
-    said = {name: about.pop(name) for name in ("since", "until", "site", "partition")}
+    said = {name: about.pop(name) for name in ("since", "until", "partition")}
     if (text is None) is (withdraw is None):
         raise click.UsageError("Say TEXT, or --withdraw ID.")
     if withdraw is not None:

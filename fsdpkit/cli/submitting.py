@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from fsdpkit.config.published.index import Announcement
     from fsdpkit.rendering.script import Plan
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.states import JobState
@@ -90,22 +88,11 @@ def say_where(plan: Plan, why: str = "as asked") -> None:
 
 def say_announcements(plan: Plan | None = None, *, once: bool) -> None:
     """What the centre tells its users, on standard error. plan: of a submission, which has its
-    cluster and partition; None: this machine's cluster, and any partition."""
+    partition; None: any."""
     from fsdpkit.config.announced import new_lines
 
-    @functools.cache
-    def here() -> str:
-        from fsdpkit.config.site import choose_site
-
-        return choose_site(None)[0].id
-
-    def concerns(one: Announcement) -> bool:
-        if plan is None:
-            return one.site is None or one.site == here()
-        partitions = (plan.placement.partition or "").split(",")
-        return one.site in (None, plan.site.id) and one.partition in (None, *partitions)
-
-    for line in new_lines(concerns, once=once):
+    of = None if plan is None else (plan.placement.partition or "").split(",")
+    for line in new_lines(of, once=once):
         click.echo(f"fsdpkit: your centre announces: {line}", err=True)
 
 

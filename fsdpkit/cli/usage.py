@@ -6,9 +6,9 @@ import csv
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,10 @@ from fsdpkit.cli.options import complete_run, print_sentences, runs_option, tabl
 if TYPE_CHECKING:
     from fsdpkit.reporting.followed import FollowedAttempt
     from fsdpkit.reporting.spent import Gathered, OtherJobs
+    from fsdpkit.reporting.spent_shown import UsageSection
     from fsdpkit.runs.tally import Row, Spent
+
+_WORDS = "week, project, name, run, user, partition, gpu, fsdpkit, version, site"
 
 
 @answer("fsdpkit.usage/1")
@@ -39,26 +42,28 @@ def _used(
     """
 
 
-def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    from fsdpkit.reporting.spent import WORDS
+def period(default: str, words: str, weeks: int | None = None) -> Callable[[Any], Any]:
+    """What both ways to add up have: `--weeks` and `--by`."""
 
-    words = tuple((text or "").split(",")) if text else ()
-    if unknown := [word for word in words if word not in WORDS]:
-        raise click.BadParameter(f"{unknown[0][:40]!r}: expected some of {', '.join(WORDS)}")
-    return tuple(dict.fromkeys(words))
+    def split(ctx: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+        from fsdpkit.runs.tally import WORDS
+
+        found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word))
+        if unknown := [word for word in found if word not in WORDS]:
+            raise click.BadParameter(f"{unknown[0][:40]!r}: expected some of {', '.join(WORDS)}")
+        return found
+
+    help_ = f"Add up by {_WORDS}; several with commas (default: {words})."
+    by = click.option("--by", default=default, callback=split, metavar="WORDS", help=help_)
+    said = "Number of weeks, this one included (default: 4)."
+    of = click.option("--weeks", type=click.IntRange(1, 520), default=weeks, help=said)
+    return lambda made: of(by(made))
 
 
 @click.command("usage")
 @click.argument("run", nargs=-1, shell_complete=complete_run)
 @runs_option
-@click.option("--weeks", type=click.IntRange(1, 520), help="Weeks, this one included (default: 4).")
-@click.option(
-    "--by",
-    callback=_words,
-    metavar="WORDS",
-    help="Add up by week, project, name, run, user, partition, gpu, fsdpkit, template; several "
-    "with commas (default: week,project; of RUN: run).",
-)
+@period("", "week,project; of RUN: run")
 @click.option(
     "--group",
     type=click.Path(file_okay=False),
@@ -92,7 +97,9 @@ def command(
     are no run of fsdpkit come from Slurm's accounting, which knows their GPU-hours alone.
     """
     from fsdpkit.errors import UsageError
+    from fsdpkit.reporting.printable import one_line
     from fsdpkit.reporting.spent import Gathered
+    from fsdpkit.reporting.spent_shown import figure_lines, others_in_words, rows_section
     from fsdpkit.runs.store import runs_dir
     from fsdpkit.runs.tally import tallies, weeks_since
     from fsdpkit.scheduling.slurm import Round
@@ -121,14 +128,20 @@ def command(
         from fsdpkit.reporting.spent_shown import page as drawn
 
         title = f"What {' and '.join(run[:3]) or group or 'runs'} used"
-        text = drawn(title, now_s, by, [by_week, rows, total], others, notes)
+        beside = [*map(others_in_words, others), *notes]
+        text = drawn(title, now_s, by_week, total, [rows_section(rows, by)], beside)
         write_page(text, page)
     if as_json:
         return _used(gathered.since_s, rows, total, others, asked.unread, left_out, figures)
     if as_csv:
         _print_csv(rows)
     elif page != "-":
-        _print(by, rows, total, others, figures)
+        if not rows:
+            click.echo("nothing was granted to a run")
+        show(total, [rows_section(rows, by)] if rows else [])
+        print_sentences(map(others_in_words, others))
+        for one in figures:
+            print_sentences(map(one_line, figure_lines(one)))
     for note in notes:
         click.echo(f"fsdpkit: {note}", err=True)
     return 0
@@ -154,32 +167,18 @@ def _named(
             yield one
 
 
-def _print(
-    by: Sequence[str],
-    rows: Sequence[Row],
-    total: Sequence[Row],
-    others: Sequence[OtherJobs],
-    figures: Sequence[FollowedAttempt],
-) -> None:
+def show(total: Sequence[Row], sections: Sequence[UsageSection]) -> None:
+    """Sentences about all together, and tables."""
     from fsdpkit.reporting.printable import one_line
-    from fsdpkit.reporting.spent_shown import HEADS, cells, figure_lines, others_in_words, sentences
+    from fsdpkit.reporting.spent_shown import sentences
 
-    if rows:
-        table(
-            [*(word.upper() for word in by), *HEADS],
-            [[*(one_line(w or "-") for w in row.by.values()), *cells(row)] for row in rows],
-        )
-    else:
-        click.echo("nothing was granted to a run")
     for row in total:
-        click.echo()
         print_sentences(sentences(row))
-    if others:
         click.echo()
-        print_sentences(map(others_in_words, others))
-    for one in figures:
-        click.echo()
-        print_sentences(map(one_line, figure_lines(one)))
+    for one in sections:
+        click.echo(one.title)
+        table(one.head, [[one_line(cell) for cell in row] for row in one.rows])
+        click.echo(f"{one.note}\n" if one.note else "")
 
 
 def _print_csv(rows: Sequence[Row]) -> None:

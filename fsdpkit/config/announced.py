@@ -4,21 +4,20 @@ which. A state that cannot be written has them shown again, and keeps nobody fro
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from fsdpkit.config import assets
 from fsdpkit.config.published import memory
 from fsdpkit.config.published.centre import open_centre
-from fsdpkit.config.published.index import Announcement
 from fsdpkit.errors import FsdpkitError
 
 MOST_AT_ONCE = 5
 """Of each centre; the next command shows the next ones."""
 
 
-def new_lines(concerns: Callable[[Announcement], bool], *, once: bool) -> list[str]:
-    """Those of today that this user was not shown yet, the newest first. concerns: whom they are
-    for; once: note that they were shown."""
+def new_lines(partitions: Sequence[str] | None, *, once: bool) -> list[str]:
+    """Those of today that this user was not shown yet, the newest first. partitions: of the job;
+    None: any. once: note that they were shown."""
     lines: dict[str, None] = {}
     with contextlib.suppress(FsdpkitError, OSError):  # whoever uses that centre is told
         for layer in reversed(assets.centre_layers()):
@@ -28,7 +27,8 @@ def new_lines(concerns: Callable[[Announcement], bool], *, once: bool) -> list[s
             seen = memory.recall(layer.dir)
             shown = seen.shown if seen else []
             waiting = [a for a in reversed(all_of) if a.holds() and a.id not in shown]
-            new = [a for a in waiting if concerns(a)][:MOST_AT_ONCE]
+            new = [a for a in waiting if partitions is None or a.partition in (None, *partitions)]
+            new = new[:MOST_AT_ONCE]
             lines |= dict.fromkeys(a.told for a in new)
             if once and new:
                 known = {a.id for a in all_of}

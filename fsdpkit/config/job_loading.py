@@ -32,6 +32,10 @@ from fsdpkit.config.trainers import OWN, job_type, trainer_of
 from fsdpkit.errors import NotFoundError, StorageError
 
 DEFAULT_JOB = "t5"
+_RECORDED = (
+    "versions, what was used of GPUs, processors, memory and energy, how each attempt ended, "
+    "nodes that failed"
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,20 @@ class LoadedJob:
         if self.opens_to_group:
             return "job: files.group"
         return "site: audit.share" if profile.audit.share else None
+
+    def record_notes(self, profile: SiteProfile) -> list[str]:
+        """What the run's owner is told of each record that it leaves: who reads it, what it says,
+        how to have none."""
+        why, readers, notes = self.shared_by(profile), profile.audit.readers or "the centre", []
+        said = f"id, size, times, partition, {'account, ' * profile.audit.projects}{_RECORDED}"
+        if why is not None:
+            less = "; audit.share = false keeps it back" if why.startswith("site") else ""
+            notes.append(f"audit: {readers} can read a record of the run ({why}): {said}{less}")
+        if (folder := self.record_folder) is not None:
+            said = f"id, size, times, partition, account, {_RECORDED}"
+            who = f"whoever can read {folder} can read a record of the run (job: audit.folder)"
+            notes.append(f"audit: {who}: {said}")
+        return notes
 
     @property
     def _audit(self) -> Audit:

@@ -21,9 +21,8 @@ from fsdpkit.bounded import NOTE_BYTES, read_end
 from fsdpkit.config.retry import Retry
 from fsdpkit.launching.job_log import say
 from fsdpkit.runs.calls import KeptCalls
-from fsdpkit.runs.idle import IdleGpus
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_atomically, write_new
-from fsdpkit.runs.outcomes import IDLE
+from fsdpkit.runs.outcomes import IDLE, IdleGpus
 from fsdpkit.runs.samples import GpuSums, Sample, Sums, decoded
 
 _LONGEST_LOOK_S, _LOOKS = 30.0, 20

@@ -140,21 +140,24 @@ class ProcessWork:
     a wait for other ranks does, is not."""
     processes: int = 0
     """That could be inspected."""
+    resident_bytes: int = 0
+    """Shared ones counted for each process."""
 
 
 def work_of(pid: int, *, itself: bool = True) -> ProcessWork:
     """Of a process and all its descendants, except those that may not be inspected."""
-    cpu_s, moved_bytes, processes = 0.0, 0, 0
+    cpu_s, moved_bytes, processes, resident = 0.0, 0, 0, 0
     with contextlib.suppress(psutil.Error):
         top = psutil.Process(pid)
         for process in [*([top] if itself else []), *top.children(recursive=True)]:
             with contextlib.suppress(psutil.Error, AttributeError):
                 times = process.cpu_times()
                 cpu_s += sum(times[:4])
+                resident += process.memory_info().rss
                 moved = process.io_counters()
                 moved_bytes += sum(moved[2:6])
                 processes += 1
-    return ProcessWork(cpu_s, moved_bytes, processes)
+    return ProcessWork(cpu_s, moved_bytes, processes, resident)
 
 
 def is_held(pid: int) -> bool:
@@ -185,20 +188,12 @@ class JobWork:
         )
         self._file = roots.cgroup / own[1] / "cpu.stat" if own else None
 
-    def sample(self) -> tuple[float | None, int | None]:
-        """Core-seconds so far, less once a process has got lost; resident bytes without a cgroup,
-        shared ones counted for each process."""
+    def sample(self) -> tuple[float, int | None]:
+        """Core-seconds so far, less once a process is lost; resident bytes without a cgroup."""
         if self._file and (used := _counted(self._file, "usage_usec")) is not None:
             return used / 1e6, None
-        cpu_s, resident = 0.0, 0
-        with contextlib.suppress(psutil.Error):
-            top = psutil.Process()
-            for process in [top, *top.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    cpu_s += sum(process.cpu_times()[:4])  # its and its children's, user and system
-                    resident += process.memory_info().rss
-            return cpu_s, resident
-        return None, None
+        work = work_of(os.getpid())
+        return work.cpu_s, work.resident_bytes
 
 
 def cores() -> int:

@@ -145,5 +145,4 @@ class RunningSums:
 
     def _add_work(self) -> None:
         before, (self._cpu_s, self._resident) = self._cpu_s, self._work.sample()
-        if before is not None and self._cpu_s is not None:
-            self._sums.count("cpu_s", max(0.0, self._cpu_s - before))
+        self._sums.count("cpu_s", max(0.0, self._cpu_s - before))

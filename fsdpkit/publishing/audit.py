@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +21,9 @@ import msgspec
 from fsdpkit.config.published.centre import open_centre
 from fsdpkit.config.published.index import PublishedIndex
 from fsdpkit.errors import NotFoundError, storage_errors
-from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, name_of, read_all
-from fsdpkit.runs.tally import Row, Spent, tallies, weeks_since, wrong_in
+from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, read_all, spent_of
+from fsdpkit.runs.tally import Spent, weeks_since
 
-BY = ("week", "partition", "gpu", "version", "site", "fsdpkit", "project", "user")
 WELL = ("done", "stopped")
 _AHEAD_S = 86400
 _LEAST_USERS, _DEVIATIONS = 5, 2.0
@@ -33,17 +31,6 @@ _LEAST_USERS, _DEVIATIONS = 5, 2.0
 deviations more than the first half would make one expect of as many users."""
 _LEAST_FAILURES = 2
 _MOST_LISTED = 20
-
-
-@dataclass(frozen=True)
-class QueueWait:
-    """How long attempts waited, with the time that their owners held them."""
-
-    partition: str | None
-    attempts: int
-    median_s: float
-    most_s: float
-    """90 % waited no longer."""
 
 
 @dataclass(frozen=True)
@@ -109,29 +96,6 @@ class RunAudit:
         """Whether it is in the second half."""
         return at_s > (self.since_s + self.until_s) / 2
 
-    def tables(self, bys: Sequence[Sequence[str]]) -> list[list[Row]]:
-        """Added up by words of BY, several times."""
-        return tallies(self.spent, bys)
-
-    @property
-    def most_of_one(self) -> float:
-        """The share of all hours that one user's records claim, 0 to 1."""
-        hours: Counter[int | str] = Counter()
-        for one in self.spent:
-            hours[one.user] += math.ceil(one.account.gpu_hours)
-        return max(hours.values(), default=0) / (hours.total() or 1)
-
-    @property
-    def waits(self) -> list[QueueWait]:
-        found: dict[str | None, list[float]] = defaultdict(list)
-        for one in self.spent:
-            if one.account.queued_s is not None and one.on is None:
-                found[one.words["partition"]].append(one.account.queued_s)
-        return [
-            QueueWait(name, len(each), _quantile(each, 0.5), _quantile(each, 0.9))
-            for name, each in sorted(found.items(), key=lambda item: -len(item[1]))[:_MOST_LISTED]
-        ]
-
     @property
     def growing(self) -> list[GrowingCause]:
         """The most first."""
@@ -169,16 +133,10 @@ class RunAudit:
         return sorted(nodes, key=lambda one: (-one.users, -one.failures, one.node))[:_MOST_LISTED]
 
 
-def audit(
-    centre: Path, weeks: int, month: datetime | None = None, now_s: float | None = None
-) -> RunAudit:
-    """Of the last weeks, with this one, or of a month, by its first moment. Raises NotFoundError,
-    StorageError, ConfigError."""
+def audit(centre: Path, weeks: int, now_s: float | None = None) -> RunAudit:
+    """Of the last weeks, with this one. Raises NotFoundError, StorageError, ConfigError."""
     now_s = time.time() if now_s is None else now_s
     found = RunAudit(weeks_since(weeks, now_s), now_s)
-    if month is not None:
-        after = (month + timedelta(days=31)).replace(day=1)
-        found = RunAudit(month.timestamp(), min(after.timestamp(), now_s))
     folder = centre / FOLDER
     if not folder.is_dir():
         raise NotFoundError(
@@ -218,37 +176,12 @@ def _add(
     found.failures += [
         Failed(owner, end.cause, end.at_s, (*end.nodes,)) for end in ends if end.cause not in WELL
     ]
-    words = _words(owner, record, index)
-    for end in record.ends:
-        if (account := end.account) is None or not found.has(account.began_s):
-            continue
-        if (why := wrong_in(account, now_s)) is not None:
-            found.left_out[f"account {why}"] += 1
-        else:
-            gpu = "".join(c if c.isprintable() else "?" for c in account.gpu or "") or None
-            one = Spent(
-                account=msgspec.structs.replace(account, gpu=gpu, attempt=end.attempt),
-                run=record.run,
-                user=owner,
-                task=record.task,
-                words=words,
-                cause=end.cause,
-                on=record.on,
-                holds=record.holds,
-            )
-            found.spent.append(one)
-
-
-def _words(owner: int, record: SharedRecord, index: PublishedIndex | None) -> dict[str, str | None]:
-    used = {one.kind: _version(one, index) for one in record.used}
-    return {
-        "partition": record.partition,
-        "project": record.project,
-        "user": name_of(owner),
-        "fsdpkit": record.fsdpkit,
-        "version": used.get("template"),
-        "site": used.get("site"),
-    }
+    words = {{"template": "version"}.get(u.kind, u.kind): _version(u, index) for u in record.used}
+    for one in spent_of(owner, record, now_s):
+        if isinstance(one, str):
+            found.left_out[one] += 1
+        elif found.has(one.account.began_s):
+            found.spent.append(replace(one, words={**one.words, **words}))
 
 
 def _version(used: Used, index: PublishedIndex | None) -> str:
@@ -263,12 +196,6 @@ def _version(used: Used, index: PublishedIndex | None) -> str:
     if version.sha256 != used.sha256:
         return f"{text}, not as published"
     return text if version.withdrawn is None else f"{text}, withdrawn"
-
-
-def _quantile(values: Iterable[float], share: float) -> float:
-    """The smallest that is not exceeded by that share of the values."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def attempts(found: RunAudit) -> Iterator[dict[str, object]]:

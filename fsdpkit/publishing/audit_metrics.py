@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fsdpkit.publishing.audit import FailingNode, RunAudit
-from fsdpkit.runs.tally import Row
+from fsdpkit.runs.tally import Row, tally
 
 _MOST_ROWS = 200
 """Of a family, those with the most users first: no single user can crowd others out."""
@@ -21,13 +21,16 @@ _FIGURES = (
     ("active_ratio", "The same by multiprocessors that worked.", "active_share", 1),
     ("measured_ratio", "Share of the granted time that was sampled.", "measured_share", 1),
     ("energy_joules", "By the GPUs' own counters.", "gpu_kwh", 3.6e6),
+    ("queue_wait_seconds", "Median time of attempts in the queue.", "queued_median_s", 1),
+    ("queue_wait_most_seconds", "The longest of them.", "queued_most_s", 1),
 )
 
 
 def metrics_text(found: RunAudit, nodes: Sequence[FailingNode]) -> str:
     """The whole file. Labels are partition, gpu, and where it says so one more."""
     lines = []
-    for name, help_, samples in _families(found, nodes):
+    for family, help_, samples in _families(found, nodes):
+        name = f"fsdpkit_audit_{family}"
         if samples:
             lines += [f"# HELP {name} {help_}", f"# TYPE {name} gauge"]
             lines += [f"{name}{_labels(labels)} {value!r}" for labels, value in samples]
@@ -37,44 +40,34 @@ def metrics_text(found: RunAudit, nodes: Sequence[FailingNode]) -> str:
 def _families(
     found: RunAudit, nodes: Sequence[FailingNode]
 ) -> Iterator[tuple[str, str, Sequence[Sample]]]:
-    rows = sorted(found.tables([["partition", "gpu"]])[0], key=lambda row: (-row.users, -row.hours))
-    rows = rows[:_MOST_ROWS]
-    start = "fsdpkit_audit"
-    yield f"{start}_made_timestamp_seconds", "When this was counted.", [({}, found.until_s)]
-    yield f"{start}_since_timestamp_seconds", "Since when.", [({}, found.since_s)]
-    yield f"{start}_runs", "Runs that left a record.", [({}, found.runs)]
-    yield f"{start}_runs_without_end", "Of them, those without an end.", [({}, found.without_end)]
-    yield f"{start}_users", "Users with such runs.", [({}, len(found.users))]
-    for unit in ("gpu", "node"):
-        of_unit = [row for row in rows if row.unit == f"{'GPU' if unit == 'gpu' else unit}-hours"]
-        what = "GPU-seconds" if unit == "gpu" else "node-seconds of runs without a GPU"
-        yield f"{start}_{unit}_seconds", f"Granted {what}, by use.", _split(of_unit, "used", "use")
-        yield (
-            f"{start}_wasted_{unit}_seconds",
-            f"Of the granted {what} those lost, by cause.",
-            _split(of_unit, "wasted", "cause"),
-        )
+    rows = tally(found.spent, ("partition", "gpu"))
+    rows = sorted(rows, key=lambda row: (-row.users, -row.hours))[:_MOST_ROWS]
+    yield "made_timestamp_seconds", "When this was counted.", [({}, found.until_s)]
+    yield "since_timestamp_seconds", "Since when.", [({}, found.since_s)]
+    yield "runs", "Runs that left a record.", [({}, found.runs)]
+    yield "runs_without_end", "Of them, those without an end.", [({}, found.without_end)]
+    yield "users", "Users with such runs.", [({}, len(found.users))]
     of_gpus = [row for row in rows if row.unit == "GPU-hours"]
+    of_nodes = [row for row in rows if row.unit == "node-hours"]
+    for unit, some in (("gpu", of_gpus), ("node", of_nodes)):
+        what = "GPU-seconds" if unit == "gpu" else "node-seconds of runs without a GPU"
+        yield f"{unit}_seconds", f"Granted {what}, by use.", _split(some, "used", "use")
+        lost = _split(some, "wasted", "cause")
+        yield f"wasted_{unit}_seconds", f"Of the granted {what} those lost, by cause.", lost
     for name, help_, field, size in _FIGURES:
         values = [(_of(row), getattr(row, field)) for row in of_gpus]
         known = [(labels, value * size) for labels, value in values if value is not None]
-        yield f"{start}_gpu_{name}", help_, known
+        yield f"gpu_{name}", help_, known
     ended = [
         ({**_of(row), "unit": row.unit, "cause": cause}, float(count))
         for row in rows
         for cause, count in [*row.ends.items()][:_MOST_ROWS]
     ]
-    yield f"{start}_attempts_ended", "Attempts by how they ended.", ended
-    waits = [
-        ({"partition": wait.partition, "quantile": share}, value)
-        for wait in found.waits
-        for share, value in (("0.5", wait.median_s), ("0.9", wait.most_s))
-    ]
-    yield f"{start}_queue_wait_seconds", "How long attempts waited, holds included.", waits
+    yield "attempts_ended", "Attempts by how they ended.", ended
     failed = [({"node": one.node}, float(one.failures)) for one in nodes]
-    yield f"{start}_node_failures", "Attempts that the node ended.", failed
+    yield "node_failures", "Attempts that the node ended.", failed
     left_out = [({"reason": why}, float(n)) for why, n in found.left_out.items()]
-    yield f"{start}_left_out", "Records and accounts that do not count.", left_out
+    yield "left_out", "Records and accounts that do not count.", left_out
 
 
 def _split(rows: Sequence[Row], field: str, label: str) -> list[Sample]:
@@ -90,10 +83,6 @@ def _of(row: Row) -> dict[str, str | None]:
 
 
 def _labels(labels: Mapping[str, str | None]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(text or "")}"' for name, text in labels.items()) + "}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    escaped = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    said = ",".join(f'{name}="{(text or "").translate(escaped)}"' for name, text in labels.items())
+    return f"{{{said}}}" if said else ""

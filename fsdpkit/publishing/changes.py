@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from fsdpkit.config import assets
 from fsdpkit.config.published.choosing import (
     current,
     highest,
@@ -223,9 +222,6 @@ def announce(
         made = msgspec.convert({**said, "id": own, "by": by}, Announcement)
     except msgspec.ValidationError as error:
         raise UsageError(f"the announcement is not as users could read it: {error}") from None
-    known = {e.name for e in index.entries if e.kind == "site"} | {*assets.packaged("site")}
-    if made.site is not None and made.site not in known:
-        raise UsageError(f"there is no cluster named {made.site!r}.{nearest(made.site, known)}")
     if len(left) >= MOST_ANNOUNCEMENTS:
         raise UsageError(f"there are {len(left)} announcements: remove one first")
     return replace(index, announcements=[*left, made]), _announced(own, "published")

@@ -44,7 +44,6 @@ from fsdpkit.rendering.copies import copied
 from fsdpkit.rendering.directives import Directive, resource_directives
 from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
-from fsdpkit.rendering.records import record_notes
 from fsdpkit.rendering.traced import Traced
 
 if TYPE_CHECKING:
@@ -372,7 +371,7 @@ def _origins(plan: Plan) -> list[str]:
         chosen = ", ".join(f"{k} {v}" for k, v in placement.select.items())
         lines.append(f"{chosen} (site: the first that fits)")
     lines.append(requeue_note(plan))
-    lines += record_notes(plan.job, plan.site)
+    lines += plan.job.record_notes(plan.site.profile)
     lines += [
         f"published: {one}, sha256 {one.sha256}, {one.channel}, signed by {one.signer}"
         for one in plan.releases

@@ -17,20 +17,16 @@ import msgspec
 from fsdpkit.bounded import LISTED_BYTES, LISTED_TASKS, NOTE_BYTES
 from fsdpkit.errors import FsdpkitError, NotFoundError, storage_errors
 from fsdpkit.runs import outcomes
-from fsdpkit.runs.account import Account
 from fsdpkit.runs.accounting import read_or_make
 from fsdpkit.runs.job_ids import id_of, job_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.record import RunRecord, load
-from fsdpkit.runs.shared_record import SharedRecord, name_of, read_all
+from fsdpkit.runs.shared_record import name_of, read_all, spent_of
 from fsdpkit.runs.store import looked_at, names_in
 from fsdpkit.runs.tally import Spent, week_of, wrong_in
-from fsdpkit.scheduling.run_states import Standing, standings
+from fsdpkit.scheduling.run_states import Standing, seen_jobs, standings
 from fsdpkit.scheduling.slurm import Round, SlurmClient
-
-WORDS = ("week", "project", "name", "run", "user", "partition", "gpu", "fsdpkit", "template")
-"""What hours can be counted by."""
 
 
 class _Resources(msgspec.Struct, frozen=True):
@@ -121,14 +117,12 @@ class Gathered:
             "user": name_of(user),
             "partition": asked.partition,
             "fsdpkit": record.version,
-            "template": record.template,
+            "version": record.template,
+            "site": record.site,
         }
-        running = {i for i, state in states.items() if state and state.phase == "running"}
-        done = {i for i, state in states.items() if state and state.succeeded}
+        seen = seen_jobs(states)
         for task in [None] if record.array is None else paths.array_tasks():
-            accounts = read_or_make(
-                *(paths, record, task), running=running, succeeded=done, now_s=self.now_s
-            )
+            accounts = read_or_make(paths, record, task, seen, self.now_s)
             newest = states.get(id_of(record.job_id, task)) if record.job_id else None
             for account in accounts:
                 attempt = paths.task(task).attempt(account.attempt)
@@ -137,7 +131,10 @@ class Gathered:
                 if cause is None and account is accounts[-1] and newest and newest.over:
                     cause = "done" if newest.succeeded else newest.word.lower()
                 held = (record.on, record.holds)
-                yield from self._counted(Spent(account, record.id, user, task, words, cause, *held))
+                if (why := wrong_in(account, self.now_s)) is not None:
+                    self.lacking.append(f"an attempt: {why}")
+                elif account.began_s >= self.since_s:
+                    yield Spent(account, record.id, user, task, words, cause, *held)
 
     def shared_in(self, folder: Path) -> Iterator[Spent]:
         """Of the records in a folder that runs share theirs with. Raises StorageError."""
@@ -146,16 +143,11 @@ class Gathered:
                 if isinstance(record, str):
                     self.lacking.append(f"a record: {record}")
                     continue
-                for end in record.ends:
-                    if end.account is not None:
-                        spent = _shared(owner, record, end.account, end.cause)
-                        yield from self._counted(spent)
-
-    def _counted(self, spent: Spent) -> Iterator[Spent]:
-        if (why := wrong_in(spent.account, self.now_s)) is not None:
-            self.lacking.append(f"an attempt: {why}")
-        elif spent.account.began_s >= self.since_s:
-            yield spent
+                for one in spent_of(owner, record, self.now_s):
+                    if isinstance(one, str):
+                        self.lacking.append(one)
+                    elif one.account.began_s >= self.since_s:
+                        yield one
 
     def unknown_jobs(self, by: Sequence[str], asked: Round) -> list[OtherJobs]:
         """This user's jobs that are none of these runs'. `asked` says if accounting does not."""
@@ -169,18 +161,3 @@ class Gathered:
             OtherJobs(dict(zip(by, words, strict=True)), sum(hours), len(hours), own)
             for (own, words), hours in sorted(sums.items(), key=lambda item: str(item[0]))
         ]
-
-
-def _shared(owner: int, record: SharedRecord, account: Account, cause: str) -> Spent:
-    template = next((one for one in record.used if one.kind == "template"), None)
-    words = {
-        "project": record.project,
-        "name": record.run.rsplit("-", 3)[0],  # what follows is the moment and a random word
-        "run": record.run,
-        "user": name_of(owner),
-        "partition": record.partition,
-        "fsdpkit": record.fsdpkit,
-        "template": template.name if template else None,
-    }
-    held = (record.on, record.holds)
-    return Spent(account, record.run, owner, record.task, words, cause, *held)

@@ -12,9 +12,9 @@ from fsdpkit.reporting.spent import OtherJobs
 from fsdpkit.reporting.words import duration, moment, number, zone_name
 from fsdpkit.runs.account import USES
 from fsdpkit.runs.tally import Row
+from fsdpkit.runs.uses import parts_of
 
-_MOST_ROWS = 1000
-HEADS = ("RUNS", "HOURS", "OF", "COMPUTING", "BUSY", "ACTIVE", "WASTED", "KWH", "QUEUED")
+_HEADS = ("RUNS", "HOURS", "OF", "COMPUTING", "BUSY", "ACTIVE", "WASTED", "KWH", "QUEUED")
 
 
 class UsageSection(NamedTuple):
@@ -26,8 +26,30 @@ class UsageSection(NamedTuple):
     note: str = ""
 
 
-def cells(row: Row) -> list[str]:
-    """Below HEADS."""
+def rows_section(rows: Sequence[Row], by: Sequence[str]) -> UsageSection:
+    """A row for each of these words; with users and ends where there are several users."""
+    if "week" not in by:
+        rows = sorted(rows, key=lambda row: (row.unit, -row.hours))
+    several = any(row.users > 1 for row in rows)
+    found = [
+        [
+            *(w or "-" for w in row.by.values()),
+            *_cells(row),
+            *([f"{row.users:,}", counts(row.ends, 4)] if several else []),
+        ]
+        for row in rows
+    ]
+    head = [*(word.upper() for word in by), *_HEADS, *(["USERS", "ENDS"] if several else [])]
+    named = ", ".join("GPU" if word == "gpu" else word for word in by)
+    return UsageSection(f"By {named}", head, found)
+
+
+def counts(ends: Mapping[str, int], most: int) -> str:
+    return first_of((f"{cause} {count:,}" for cause, count in ends.items()), most)
+
+
+def _cells(row: Row) -> list[str]:
+    """Below _HEADS."""
     kwh = [one for one in (row.gpu_kwh, row.host_kwh) if one is not None]
     queued_s = row.queued_median_s
     return [
@@ -60,7 +82,7 @@ def sentences(row: Row) -> list[str]:
         wasted = (f"{number(hours)} {WASTES[waste]}" for waste, hours in row.wasted.items())
         said.append(f"wasted, in {row.unit}: {', '.join(wasted)}")
     if row.ends:
-        said.append(f"attempts ended: {first_of((f'{c} {n:,}' for c, n in row.ends.items()), 8)}")
+        said.append(f"attempts ended: {counts(row.ends, 8)}")
     if row.asked_used_hours:
         asked = row.asked_hours / row.asked_used_hours
         said.append(f"time limits were {number(asked, 2)} times what was used of them")
@@ -95,30 +117,23 @@ def others_in_words(one: OtherJobs) -> str:
 def page(
     title: str,
     now_s: float,
-    by: Sequence[str],
-    tables: Sequence[Sequence[Row]],
-    others: Sequence[OtherJobs],
+    weeks: Sequence[Row],
+    total: Sequence[Row],
+    sections: Sequence[UsageSection],
     notes: Sequence[str],
-    sections: Sequence[UsageSection] = (),
 ) -> str:
-    """tables: by week, by `by`, and of all together. sections: what else is to be in it."""
+    """weeks, total: rows by week, and of all together. notes: what is not counted."""
     from fsdpkit.reporting.report.page import rendered
     from fsdpkit.reporting.report.plots import shares
 
     def bar(place: int, row: Row) -> Any:
-        parts = [(USES[u][0], row.used[u] / row.hours, f"use-{u}") for u in USES if u in row.used]
+        parts = [(one.name, one.share, f"use-{one.use}") for one in parts_of(row)]
         return shares(f"uses-{place}", f"What became of {number(row.hours)} {row.unit}", parts)
 
-    weeks, rows, total = tables
     context: Mapping[str, Any] = {
         "title": title,
-        "total": [(row, sentences(row)) for row in total],
+        "total": [(row, sentences(row), parts_of(row)) for row in total],
         "weeks": [(row, bar(place, row)) for place, row in enumerate(weeks)],
-        "uses": [(use, *words) for use, words in USES.items() if any(use in t.used for t in total)],
-        "heads": [*(name.upper() for name in by), *HEADS],
-        "rows": [[*(w or "-" for w in one.by.values()), *cells(one)] for one in rows[:_MOST_ROWS]],
-        "more": max(0, len(rows) - _MOST_ROWS),
-        "others": [others_in_words(one) for one in others],
         "notes": notes,
         "sections": sections,
         "number": number,

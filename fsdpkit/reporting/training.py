@@ -23,7 +23,7 @@ from fsdpkit.runs.history import History, history_of
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.reading import table_in
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.run_states import States, decisive
+from fsdpkit.scheduling.run_states import States, decisive, seen_jobs
 from fsdpkit.scheduling.states import JobState
 
 
@@ -56,16 +56,8 @@ class Training:
 
     def accounts(self, now_s: float) -> list[Account]:
         """Of its attempts; what still runs is counted up to Unix time `now_s`."""
-        known = {job_id: state for job_id, state in self.states.items() if state is not None}
-        return read_or_make(
-            self.run.paths,
-            self.run.record,
-            self.task,
-            running={job_id for job_id, state in known.items() if state.phase == "running"},
-            succeeded={job_id for job_id, state in known.items() if state.succeeded},
-            now_s=now_s,
-            history=self.history,
-        )
+        about = (self.run.paths, self.run.record, self.task, seen_jobs(self.states))
+        return read_or_make(*about, now_s, self.history)
 
     @property
     def planned_steps(self) -> float | None:

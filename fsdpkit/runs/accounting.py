@@ -16,13 +16,13 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Any, get_args
+from typing import Any, NamedTuple
 
 import msgspec
 
 from fsdpkit.bounded import NODES, NOTE_BYTES
 from fsdpkit.config.units import parse_time_s
-from fsdpkit.runs.account import Account, Use
+from fsdpkit.runs.account import USES, Account, Use
 from fsdpkit.runs.bounds import attempt_bounds
 from fsdpkit.runs.history import Attempt, History, Launch, history_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
@@ -33,24 +33,28 @@ from fsdpkit.runs.saved_steps import newest_saved
 from fsdpkit.runs.step_lines import StepLines, step_lines
 from fsdpkit.runs.tally import wrong_in
 
-_USES: tuple[Use, ...] = get_args(Use)
+
+class SeenJobs(NamedTuple):
+    """Ids of jobs, as the scheduler knows them."""
+
+    running: Collection[str] = ()
+    succeeded: Collection[str] = ()
+
+
+_UNSEEN = SeenJobs()
 
 
 def accounts_of(
     history: History,
     record: RunRecord,
-    *,
-    running: Collection[str] = (),
-    succeeded: Collection[str] = (),
+    seen: SeenJobs = _UNSEEN,
     now_s: float | None = None,
 ) -> list[Account]:
-    """Of all attempts of a training of which anything is on record.
-
-    running, succeeded: ids of jobs, as the scheduler knows them."""
+    """Of all attempts of a training of which anything is on record."""
     made_s = time.time() if now_s is None else now_s
     lines = step_lines(history.paths.metrics)
-    lines.unsaved_after = _held_until(history, lines, running, succeeded)
-    bounds = attempt_bounds(history, running, lines.time_s)
+    lines.unsaved_after = _held_until(history, lines, seen)
+    bounds = attempt_bounds(history, seen.running, lines.time_s)
     numbers = [attempt.number for attempt in history.attempts]
     jobs = jobs_of_attempts(record.jobs, numbers, history.array_task)
     found: list[Account] = []
@@ -58,80 +62,55 @@ def accounts_of(
     for attempt, (begin_s, end_s) in zip(history.attempts, bounds, strict=True):
         if begin_s is None:
             continue
-        goes_on = attempt is history.attempts[-1] and end_s is None
-        until_s = end_s if end_s is not None else max(made_s, begin_s)
+        samples = AttemptSamples(attempt)
         job = jobs.get(attempt.number) or record.job
         resources = _resources(history.run, record, job)
-        since_s = before[1] if before[0] == job.job_id else job.submitted_s
-        one = account_of(
-            attempt,
-            job,
-            lines,
-            gpus=_gpus(job, resources),
-            local=record.kind == "local",
-            began_s=begin_s,
-            ended_s=until_s,
-            goes_on=goes_on,
-        )
+        at_once = max((len(launch.nodes) for launch in attempt.launches), default=0)
+        # Agents on standby nodes write, too.
+        nodes = min(NODES, max(job.nodes, at_once, len(attempt.nodes)))
+        gpus = _gpus(job, resources)
+        # This machine has the GPUs that were sampled, whatever was asked for.
+        gpus = min(gpus, samples.most_gpus) if record.kind == "local" else gpus
+        until_s = end_s if end_s is not None else max(made_s, begin_s)
+        goes_on = attempt is history.attempts[-1] and end_s is None
+        painter = _Painter(nodes, max(0.0, begin_s), max(0.0, begin_s, until_s), goes_on, samples)
+        painter.attempt(attempt, lines)
+        lasted_s = painter.end_s - painter.began_s
         if record.holds:  # the runs on it have accounts of their own
-            one = msgspec.structs.replace(one, used_s={"idle": one.granted_s})
-        queued_s = None if since_s is None or job.here else max(0.0, begin_s - since_s)
-        asked_s = _asked_s(resources)
-        found.append(msgspec.structs.replace(one, asked_s=asked_s, queued_s=queued_s))
+            painter.used_s = defaultdict(float, {"idle": nodes * lasted_s})
+        name, measured = samples.measured(nodes, gpus, lasted_s)
+        since_s = before[1] if before[0] == job.job_id else job.submitted_s
         before = (job.job_id, until_s)
+        account = Account(
+            attempt=attempt.number,
+            began_s=painter.began_s,
+            ended_s=painter.end_s,
+            nodes=nodes,
+            gpus=gpus,
+            used_s={use: painter.used_s[use] for use in USES if painter.used_s[use] > 0},
+            gpu=name,
+            measured=measured,
+            asked_s=_asked_s(resources),
+            queued_s=None if since_s is None or job.here else max(0.0, begin_s - since_s),
+            tflops_per_gpu=painter.mean("tflops"),
+            mfu=painter.mean("mfu"),
+        )
+        found.append(account)
     return found
-
-
-def account_of(
-    attempt: Attempt,
-    job: JobRecord,
-    lines: StepLines,
-    *,
-    gpus: int,
-    local: bool = False,
-    began_s: float,
-    ended_s: float,
-    goes_on: bool,
-) -> Account:
-    """Of one attempt; `lines` of all attempts of its training, `gpus` of each node. local: this
-    machine has the GPUs that were sampled, whatever was asked for."""
-    at_once = max((len(launch.nodes) for launch in attempt.launches), default=0)
-    # Agents on standby nodes write, too.
-    nodes = min(NODES, max(job.nodes, at_once, len(attempt.nodes)))
-    samples = AttemptSamples(attempt)
-    gpus = min(gpus, samples.most_gpus) if local else gpus
-    painter = _Painter(nodes, max(0.0, began_s), max(0.0, began_s, ended_s), goes_on, samples)
-    painter.attempt(attempt, lines)
-    name, measured = samples.measured(nodes, gpus, painter.end_s - painter.began_s)
-    return Account(
-        attempt=attempt.number,
-        began_s=painter.began_s,
-        ended_s=painter.end_s,
-        nodes=nodes,
-        gpus=gpus,
-        used_s={use: painter.used_s[use] for use in _USES if painter.used_s[use] > 0},
-        gpu=name,
-        measured=measured,
-        tflops_per_gpu=painter.mean("tflops"),
-        mfu=painter.mean("mfu"),
-    )
 
 
 def read_or_make(
     paths: RunPaths,
     record: RunRecord,
     task: int | None = None,
-    *,
-    running: Collection[str] = (),
-    succeeded: Collection[str] = (),
+    seen: SeenJobs = _UNSEEN,
     now_s: float | None = None,
     history: History | None = None,
 ) -> list[Account]:
     """The accounts as the last batch shell left them, else made."""
     if kept := kept_accounts(paths, task):
         return kept
-    history = history or history_of(paths, record, task)
-    return accounts_of(history, record, running=running, succeeded=succeeded, now_s=now_s)
+    return accounts_of(history or history_of(paths, record, task), record, seen, now_s)
 
 
 def kept_accounts(paths: RunPaths, task: int | None = None) -> list[Account]:
@@ -156,16 +135,14 @@ def keep(history: History, record: RunRecord) -> list[Account]:
     return found
 
 
-def _held_until(
-    history: History, lines: StepLines, running: Collection[str], succeeded: Collection[str]
-) -> float:
+def _held_until(history: History, lines: StepLines, seen: SeenJobs) -> float:
     """After which step the work of a training that stands still, and is not done, is lost."""
     if not history.attempts:
         return float("inf")
     last = history.attempts[-1]
-    if last.ending is None and last.job_id in running:
-        return float("inf")
-    if (last.ending is not None and last.ending.cause == "done") or last.job_id in succeeded:
+    done = last.ending is not None and last.ending.cause == "done"
+    runs = last.ending is None and last.job_id in seen.running
+    if done or runs or last.job_id in seen.succeeded:
         return float("inf")
     newest = newest_saved(history.paths)
     told = (a.ending.step for a in history.attempts if a.ending and a.ending.step is not None)

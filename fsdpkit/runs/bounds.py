@@ -13,11 +13,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from itertools import islice
-from pathlib import Path
 
-from fsdpkit.bounded import read_end
 from fsdpkit.runs.history import Attempt, History, NodeStory
-from fsdpkit.runs.samples import decoded
+from fsdpkit.runs.samples import newest_sample
 
 Bounds = tuple[float | None, float | None]
 """Of an attempt, see `attempt_bounds`."""
@@ -26,7 +24,6 @@ _CLOCK_S = 1.0
 _SHUTDOWN_S = 600.0
 """The batch shell writes its ending soon after the agents; later, the file was copied."""
 _LONGEST_CHECK_S = 86400.0
-_TAIL_BYTES = 1 << 16
 
 
 def attempt_bounds(
@@ -112,19 +109,10 @@ def last_sign_s(
     known += [attempt.stage.last_s] if attempt.stage is not None else []
     for launch in attempt.launches:
         known += [launch.began_s, launch.trouble_s or 0.0]
-    nodes = {node.number: node for node in attempt.nodes}
-    for file in attempt.dir.glob("node-*.samples.jsonl"):
-        number = file.name.split(".")[0].removeprefix("node-")
-        if (sampled_s := last_time_s(file)) is not None:
-            node = nodes.get(int(number)) if number.isdecimal() else None
-            known.append(sampled_s + (shift_s(attempt, node) if node else 0.0))
+    for file, node in attempt.sampled():
+        with contextlib.suppress(OSError):
+            if (sample := newest_sample(file)) is not None:
+                known.append(sample.time_s + (shift_s(attempt, node) if node else 0.0))
     if before := bisect_left(logged_s, next_s or math.inf):
         known.append(logged_s[before - 1])
     return max(known)
-
-
-def last_time_s(path: Path) -> float | None:
-    """Of a node's newest sample; reads only the file's end."""
-    with contextlib.suppress(OSError):
-        return max((one.time_s for one in decoded(read_end(path, _TAIL_BYTES))), default=None)
-    return None

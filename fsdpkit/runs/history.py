@@ -20,10 +20,9 @@ from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.failures import FailureRecord, Level, read_record
-from fsdpkit.runs.idle import IdleGpus
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
-from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, Trouble
+from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending, IdleGpus, Trouble
 from fsdpkit.runs.reading import read_text, record_in
 from fsdpkit.runs.record import RunRecord, Time, jobs_of_attempts
 from fsdpkit.runs.staging import StageRecord, read_stage
@@ -105,6 +104,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     ending: Ending | None = None
     ended_s: float | None = None
     """When the batch shell wrote `ending.json`; None: it runs, or was ended without being asked."""
+
+    def sampled(self) -> Iterator[tuple[Path, NodeStory | None]]:
+        """Files of samples, each with its node, as far as that has told of itself."""
+        nodes = {str(node.number): node for node in self.nodes}
+        for file in sorted(self.dir.glob("node-*.samples.jsonl")):
+            yield file, nodes.get(file.name.split(".")[0].removeprefix("node-"))
 
     @property
     def paths(self) -> AttemptPaths:

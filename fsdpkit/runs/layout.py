@@ -39,7 +39,7 @@
                                     (flight.restart-<k>.json; runs/flight_record.py)
             ending.json             what the batch shell then did: end, or queue the job again
             account.json            what the attempt used of its grant (runs/account.py)
-            idle.json               that its GPUs do nothing, or only wait (runs/idle.py)
+            idle.json               that its GPUs do nothing, or only wait (runs/outcomes.py)
             result-<r>.pkl          what a rank of fsdpkit.run returned; raised-<r>.json: why not
             check.json              what the job `check` measured (runs/node_report.py)
         metrics.jsonl               one line a logged step, written by rank 0

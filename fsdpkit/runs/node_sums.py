@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from itertools import islice
 
 from fsdpkit.bounded import NODES_READ
 from fsdpkit.runs.account import Measured
@@ -16,14 +17,11 @@ class AttemptSamples:
     """Of all nodes of an attempt, by name; of a node that has not told its own, by its file's."""
 
     def __init__(self, attempt: Attempt) -> None:
-        names = {node.number: node.name for node in attempt.nodes}
         self.newest: dict[str, Sample] = {}
-        for path in sorted(attempt.dir.glob("node-*.samples.jsonl"))[:NODES_READ]:
-            number = path.name.split(".")[0].removeprefix("node-")
-            name = names.get(int(number)) if number.isdecimal() else None
+        for path, node in islice(attempt.sampled(), NODES_READ):
             with contextlib.suppress(OSError):
                 if (found := newest_sample(path)) is not None:
-                    self.newest[name or path.name] = found
+                    self.newest[(node and node.name) or path.name] = found
 
     def loading_s(self, names: Iterable[str]) -> float:
         """Seconds for which these nodes' first ranks have waited for data in all launches together;

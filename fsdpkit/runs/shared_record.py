@@ -27,6 +27,7 @@ from fsdpkit.runs.account import Account
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes, record_in
 from fsdpkit.runs.record import Count, NodeName, Number, RunId, Time
+from fsdpkit.runs.tally import Spent, wrong_in
 
 FOLDER = "audit"
 MOST_OF_ONE = 5000
@@ -228,6 +229,31 @@ def _read(entry: os.DirEntry[str], owner: int) -> SharedRecord | str:
     except (ValueError, RecursionError):
         return "no record"
     return record if entry.name == _name(owner, record) else "another one's name"
+
+
+def spent_of(owner: int, record: SharedRecord, now_s: float) -> Iterator[Spent | str]:
+    """Its attempts of which an account is known, or why one does not count."""
+    used = {one.kind: " ".join(filter(None, (one.name, one.version))) for one in record.used}
+    words = {
+        "project": record.project,
+        "name": record.run.rsplit("-", 3)[0],  # what follows is the moment and a random word
+        "run": record.run,
+        "user": name_of(owner),
+        "partition": record.partition,
+        "fsdpkit": record.fsdpkit,
+        "version": used.get("template"),
+        "site": used.get("site"),
+    }
+    held = (record.on, record.holds)
+    for end in record.ends:
+        if (account := end.account) is None:
+            continue
+        if (why := wrong_in(account, now_s)) is not None:
+            yield f"an attempt: {why}"
+        else:
+            gpu = "".join(c if c.isprintable() else "?" for c in account.gpu or "") or None
+            account = msgspec.structs.replace(account, gpu=gpu, attempt=end.attempt)
+            yield Spent(account, record.run, owner, record.task, words, end.cause, *held)
 
 
 @functools.cache

@@ -34,6 +34,11 @@ _WASTES: Mapping[Waste, tuple[Use, ...]] = {
     "idle": ("idle", "unused"),
 }
 Unit = Literal["GPU-hours", "node-hours"]
+WORDS = (
+    *("week", "project", "name", "run", "user"),
+    *("partition", "gpu", "fsdpkit", "version", "site"),
+)
+"""What hours can be counted by; `version` and `site`: of the template and the profile."""
 _Key = tuple[tuple[str | None, ...], Unit]
 
 

@@ -26,6 +26,15 @@ class UsedHours(NamedTuple):
     share: float
 
 
+def parts_of(row: Row) -> list[UsedHours]:
+    """They add up to what was granted; those that are nothing are left out."""
+    return [
+        UsedHours(use, *USES[use], row.used[use], row.used[use] / row.hours)
+        for use in USES
+        if row.used.get(use)
+    ]
+
+
 @dataclass(frozen=True)
 class Uses:
     """Of one or more accounts together, such as all of a run, but for a hold's."""
@@ -44,9 +53,7 @@ class Uses:
 
     @property
     def parts(self) -> list[UsedHours]:
-        """They add up to what was granted; those that are nothing are left out."""
-        used, of = self.row.used, self.granted_h
-        return [UsedHours(u, *USES[u], used[u], used[u] / of) for u in USES if used.get(u)]
+        return parts_of(self.row)
 
     def share(self, *uses: Use) -> float | None:
         """Of what was granted, 0 to 1; None: nothing was granted yet, or no program logged steps,

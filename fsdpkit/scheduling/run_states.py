@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.runs.accounting import SeenJobs
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, save
@@ -33,6 +34,15 @@ _FORGOTTEN_S = 3 * 86400
 
 States = dict[str, JobState | None]
 """By job id, array tasks as `12_3`; None where nobody could say."""
+
+
+def seen_jobs(states: Mapping[str, JobState | None]) -> SeenJobs:
+    """What accounts go by."""
+    known = {job_id: state for job_id, state in states.items() if state is not None}
+    return SeenJobs(
+        running={job_id for job_id, state in known.items() if state.phase == "running"},
+        succeeded={job_id for job_id, state in known.items() if state.succeeded},
+    )
 
 
 class Standing(NamedTuple):

@@ -17,7 +17,6 @@ from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.published.memory import state_dir
 from fsdpkit.config.units import parse_array
 from fsdpkit.listing import spans
-from fsdpkit.rendering.records import record_notes
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.record import RunRecord, now_s
@@ -25,6 +24,7 @@ from fsdpkit.runs.shared_record import (
     FOLDER,
     AttemptEnd,
     Folder,
+    KeptRecord,
     SharedRecord,
     Used,
     Word,
@@ -67,17 +67,14 @@ def tell_centre(plan: Plan, paths: RunPaths) -> None:
     record = _record(plan, paths.dir.name)
     share(paths, record, folders)
     if folders:
-        notes = record_notes(plan.job, plan.site)
-        _remember(SharedRun(record=record, folders=[one.path for one in folders], notes=notes))
+        notes = plan.job.record_notes(plan.site.profile)
+        _remember(SharedRun(record=record, folders=folders, notes=notes))
 
 
-class SharedRun(msgspec.Struct, frozen=True, kw_only=True):
+class SharedRun(KeptRecord, frozen=True, kw_only=True):
     """A submission of this user's, in a line of `shared-runs` of her state directory: whoever may
     not list the folders, and has removed the run, finds her records by it."""
 
-    record: SharedRecord
-    """As it was at first."""
-    folders: list[str]
     notes: list[str]
     """What she was told of it."""
 
@@ -106,7 +103,7 @@ def records_of_mine() -> dict[Path, bytes]:
     for run in shared_runs():
         tasks = parse_array(run.record.tasks)[0] if run.record.tasks else []
         for folder in run.folders:
-            for path in record_files(Path(folder), run.record, tasks):
+            for path in record_files(Path(folder.path), run.record, tasks):
                 with contextlib.suppress(OSError):
                     found[path] = read_bytes(path, SHARED_BYTES, own=True)
     return found
@@ -114,7 +111,7 @@ def records_of_mine() -> dict[Path, bytes]:
 
 def new_notes(plan: Plan) -> list[str]:
     """What the submitter should know of the run's record, and was not told before."""
-    if not (notes := record_notes(plan.job, plan.site)):
+    if not (notes := plan.job.record_notes(plan.site.profile)):
         return []
     told = {note for run in shared_runs() for note in run.notes}
     return [note for note in notes if note not in told]
@@ -195,7 +192,8 @@ def _tell_end(
         end = msgspec.structs.replace(end, cause=cause)
     elif end.account is not None:
         return
-    from fsdpkit.runs.accounting import read_or_make  # `status` does without, for its speed
+    # `status` does without, for its speed.
+    from fsdpkit.runs.accounting import SeenJobs, read_or_make
 
-    done = {job_id} if state.succeeded else set[str]()
-    add_end(paths, task, end, read_or_make(paths, record, task, succeeded=done, now_s=end.at_s))
+    seen = SeenJobs(succeeded={job_id} if state.succeeded else ())
+    add_end(paths, task, end, read_or_make(paths, record, task, seen, end.at_s))

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.job_ids import ONE, job_of
 from fsdpkit.scheduling.answers import call, checked_id, parents_of
-from fsdpkit.scheduling.granted_jobs import GRANTED_FORMAT, GrantedJob, parse_granted
 from fsdpkit.scheduling.job_mark import (
     SACCT_TRAITS,
     TRAITS_FORMAT,
@@ -33,10 +32,13 @@ from fsdpkit.scheduling.refusals import refusal, remedy_for
 from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, last_words, parse_sbatch
 from fsdpkit.scheduling.slurm_answers import answers_of
 from fsdpkit.scheduling.states import (
+    GRANTED_FORMAT,
+    GrantedJob,
     JobState,
     by_name,
     decided,
     job_fields,
+    parse_granted,
     parse_sacct,
     parse_scontrol,
     parse_squeue,

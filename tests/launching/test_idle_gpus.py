@@ -13,8 +13,8 @@ import pytest
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.launching.idle_gpus import IdleWatch, NodeState, judgement
-from fsdpkit.runs.idle import IdleGpus
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
+from fsdpkit.runs.outcomes import IdleGpus
 from fsdpkit.runs.reading import record_in
 from tests.conftest import Completed, answer_of
 

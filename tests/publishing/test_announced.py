@@ -101,23 +101,17 @@ def test_a_line_is_said_from_its_first_day_to_its_last_and_then_leaves_the_index
     assert refused(centre, "announce", "x", "--from", day(2), "--until", day(1))
 
 
-def test_only_jobs_of_its_cluster_and_partition_hear_of_it(
-    centre: Centre, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_jobs_of_its_partition_hear_of_it(centre: Centre) -> None:
     centre.publish(centre.template())
     centre.publish(centre.profile(text=TWO_PARTITIONS))
     announce(centre, "all")
-    announce(centre, "one", "--site", "cluster")
-    announce(centre, "long one", "--site", "cluster", "--partition", "long")
-    assert "cluster" in refused(centre, "announce", "x", "--site", "clustre")
+    announce(centre, "long one", "--partition", "long")
     assert told(submit()) == ["all"]
-    assert told(submit("small", "--cluster", "cluster")) == ["cluster: one"]
     words = ("--cluster", "cluster", "--partition", "long")
-    assert told(submit("small", *words)) == ["cluster, partition long: long one"]
-    announce(centre, "two", "--site", "cluster", "--partition", "gpu")
-    assert told(typed("status")) == []
-    monkeypatch.setenv("FSDPKIT_CLUSTER", "cluster")
-    assert told(typed("status")) == ["cluster, partition gpu: two"]
+    assert told(submit("small", *words)) == ["partition long: long one"]
+    announce(centre, "two", "--partition", "gpu")
+    assert told(submit("small", *words)) == []
+    assert told(typed("status")) == ["partition gpu: two"]
 
 
 def test_of_fifty_a_command_says_a_few_and_two_centres_say_the_same_only_once(

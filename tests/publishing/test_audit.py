@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -78,8 +77,7 @@ def test_the_table_the_page_and_json_say_the_same(
     (total,) = told["total"]
     assert (told["runs"], told["without_end"]) == (10, 1)
     assert (total["hours"], total["busy_share"], total["ends"]) == (9, 0.5, {"done": 6, "hang": 3})
-    (wait,) = told["waits"]
-    assert (wait["partition"], wait["median_s"], wait["most_s"]) == ("gpu", 240, 480)
+    assert (total["queued_median_s"], total["queued_most_s"]) == (240, 480)
     (node,) = told["nodes"]
     assert (node["node"], node["failures"], node["users"]) == ("node7", 3, 1)
     shown = fsdpkit("audit", str(centre), "--weeks", "2").stdout
@@ -155,14 +153,14 @@ def test_an_array_counts_by_its_tasks_and_before_they_end_as_one(centre: Path) -
     assert audit(centre, weeks=2).runs == 12
 
 
-def test_a_month_is_the_calendars(centre: Path) -> None:
-    drop = centre / "audit"
-    before = datetime(2026, 9, 30, 23).timestamp()
-    for number, hours in enumerate((0, 2, 24 * 31 + 2)):
-        days = (NOW - before - 3600 * (1 + hours)) / DAY
-        put(drop, record_of(60 + number, days=days))
-    found = audit(centre, weeks=1, month=datetime(2026, 10, 1))
-    assert [one.run for one in found.spent] == ["run-61"]
+def test_hours_count_where_their_attempt_began_and_its_end_where_it_ended(centre: Path) -> None:
+    since_s = weeks_since(2, NOW)
+    for number, hours in enumerate((-0.5, 0.5, 1.5), 60):  # each has lasted an hour
+        days = (NOW - since_s - 3600 * hours) / DAY
+        put(centre / "audit", record_of(number, "crash", days))
+    found = audit(centre, weeks=2)
+    assert [one.run for one in found.spent if one.cause == "crash"] == ["run-62"]
+    assert sum(one.cause == "crash" for one in found.failures) == 2
 
 
 def test_what_slurm_says_of_a_node_stands_beside_its_failures(

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.operate_parts.report import synthetic
 from fsdpkit.reporting import spent_shown
 from fsdpkit.reporting.report.page import page
-from fsdpkit.reporting.spent import Gathered, OtherJobs
+from fsdpkit.reporting.spent import Gathered
 from fsdpkit.runs.tally import tallies
 from fsdpkit.scheduling.run import Run
 from tests.reporting.made_run import (
@@ -66,9 +66,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         written[name].write_text(page(run), encoding="utf-8")
     written["usage"] = work / "usage.html"
     gathered = Gathered(now_s=T0 + 1e6)
-    tables = tallies([*gathered.below(work)], [["week"], ["run", "gpu"], []])
-    others = [OtherJobs({"week": "2026-W38"}, 12.0, 3, False)]
-    text = spent_shown.page("Used", T0, ["run", "gpu"], tables, others, ["a note"])
+    weeks, rows, total = tallies([*gathered.below(work)], [["week"], ["run", "gpu"], []])
+    sections = [spent_shown.rows_section(rows, ["run", "gpu"])]
+    text = spent_shown.page("Used", T0, weeks, total, sections, ["a note"])
     written["usage"].write_text(text, encoding="utf-8")
     return written
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdpkit.runs.account import Account
-from fsdpkit.runs.accounting import accounts_of, keep, read_or_make
+from fsdpkit.runs.accounting import SeenJobs, accounts_of, keep, read_or_make
 from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
 from tests.reporting.made_run import (
@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Run:
 
 def accounts(run: Run, running: bool = False, now_s: float = T0) -> list[Account]:
     jobs = (JOB,) if running else ()
-    return accounts_of(history_of(run.paths, run.record), run.record, running=jobs, now_s=now_s)
+    return accounts_of(history_of(run.paths, run.record), run.record, SeenJobs(jobs), now_s)
 
 
 def seconds(found: list[Account], nodes: int = 2) -> dict[str, float]:

@@ -10,7 +10,7 @@ import pytest
 
 from fsdpkit.reporting.worth import Hint, figures, hints
 from fsdpkit.runs.account import Account, Measured
-from fsdpkit.runs.accounting import accounts_of
+from fsdpkit.runs.accounting import SeenJobs, accounts_of
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.uses import Uses
@@ -56,7 +56,7 @@ def sampled(
 def account(run: Run, running: bool = False) -> Account:
     jobs = (JOB,) if running else ()
     history = history_of(run.paths, run.record)
-    (found,) = accounts_of(history, run.record, running=jobs, now_s=T0 + 110)
+    (found,) = accounts_of(history, run.record, SeenJobs(jobs), T0 + 110)
     assert sum(found.used_s.values()) == pytest.approx(found.granted_s)
     assert all(node_s > 0 for node_s in found.used_s.values())
     return found

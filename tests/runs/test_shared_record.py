@@ -12,6 +12,7 @@ from fsdpkit.runs.account import Account
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord, now_s
 from fsdpkit.runs.shared_record import AttemptEnd, Folder, SharedRecord, Used, add_end, share
+from fsdpkit.runs.tally import tally
 from fsdpkit.scheduling.sharing import tell_ends
 
 
@@ -64,7 +65,7 @@ def test_a_run_is_counted_once_with_what_each_attempt_used(run: RunPaths) -> Non
     add_end(run, None, end("done", 1), [account(0), account(1)])
     found = audit(run.dir.parent / "centre", weeks=2)
     assert (found.runs, found.without_end, len(found.users)) == (1, 0, 1)
-    ((row,),) = found.tables([[]])
+    (row,) = tally(found.spent, [])
     assert (row.runs, row.attempts, round(row.hours, 6)) == (1, 2, 4.0)
     assert row.ends == {"node-failure": 1, "done": 1}
 
@@ -137,32 +138,29 @@ def attempt_of(run: RunPaths, number: int, task: int | None = None) -> None:
     run.task(task).attempt(number).dir.mkdir(parents=True)
 
 
-def test_the_owners_next_look_writes_the_end_that_slurm_left(run: RunPaths) -> None:
+@pytest.mark.parametrize(
+    ("said", "state", "known"),
+    [
+        (None, "TIMEOUT", [(0, "end", "time-limit")]),
+        (end("crash"), "FAILED", [(0, "end", "crash")]),
+        (end("unknown"), "CANCELLED", [(0, "end", "cancelled")]),
+        (
+            end("preemption", 0, "requeue"),
+            "CANCELLED",
+            [(0, "requeue", "preemption"), (1, "end", "cancelled")],
+        ),
+    ],
+)
+def test_the_owners_next_look_writes_what_the_job_could_not(
+    run: RunPaths, said: AttemptEnd | None, state: str, known: list[tuple[int, str, str]]
+) -> None:
     attempt_of(run, 0)
-    look(run, {"7": "TIMEOUT"})
-    look(run, {"7": "TIMEOUT"})
-    assert [one[:3] for one in ends(run)] == [(0, "end", "time-limit")]
-
-
-def test_it_leaves_an_end_that_the_job_wrote(run: RunPaths) -> None:
-    attempt_of(run, 0)
-    add_end(run, None, end("crash"), [account()])
-    look(run, {"7": "FAILED"})
-    assert ends(run) == [(0, "end", "crash", True)]
-
-
-def test_what_the_job_could_not_tell_slurm_does(run: RunPaths) -> None:
-    attempt_of(run, 0)
-    add_end(run, None, end("unknown"), [account()])
-    look(run, {"7": "CANCELLED"})
-    assert ends(run) == [(0, "end", "cancelled", True)]
-
-
-def test_a_job_cancelled_after_it_was_queued_again_has_ended(run: RunPaths) -> None:
-    attempt_of(run, 0)
-    add_end(run, None, end("preemption", 0, "requeue"), [account()])
-    look(run, {"7": "CANCELLED"})
-    assert ends(run) == [(0, "requeue", "preemption", True), (1, "end", "cancelled", False)]
+    if said is not None:
+        add_end(run, None, said, [account()])
+    for _ in range(2):
+        look(run, {"7": state})
+    assert [one[:3] for one in ends(run)] == known
+    assert said is None or ends(run)[0][3], "what the job knew of its use stays"
     assert audit(run.dir.parent / "centre", weeks=2).without_end == 0
 
 

@@ -104,9 +104,8 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     since: date
     until: date | None = None
     """The last day."""
-    site: Name | None = None
-    """For jobs of this cluster alone."""
     partition: Name | None = None
+    """For its jobs alone."""
 
     def __post_init__(self) -> None:
         if not self.text.isprintable():
@@ -120,8 +119,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def told(self) -> str:
         """The line, behind whom it is for."""
-        whom = filter(None, (self.site, self.partition and f"partition {self.partition}"))
-        return ": ".join(filter(None, (", ".join(whom), self.text)))
+        return f"partition {self.partition}: {self.text}" if self.partition else self.text
 
     @property
     def days(self) -> str:

@@ -34,8 +34,7 @@ from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.stalled import stalled_ranks
 from fsdpkit.reporting.scales import moment
 from fsdpkit.runs.failures import Level
-from fsdpkit.runs.idle import IdleGpus
-from fsdpkit.runs.outcomes import WARNING
+from fsdpkit.runs.outcomes import WARNING, IdleGpus
 
 _MOST_FOLLOW_ON = 20
 

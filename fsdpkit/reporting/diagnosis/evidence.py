@@ -24,10 +24,9 @@ from fsdpkit.runs import history, samples
 from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.failures import HOLD_GONE
 from fsdpkit.runs.flight_record import FlightRecord, read_flight_record
-from fsdpkit.runs.idle import IdleGpus
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
-from fsdpkit.runs.outcomes import AttemptVerdict, Ending
+from fsdpkit.runs.outcomes import AttemptVerdict, Ending, IdleGpus
 from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load

@@ -68,15 +68,12 @@ def machine_figures(history: History, bounds: Sequence[Bounds], now_s: float) ->
 
 
 def _samples(attempt: Attempt, most: int | None) -> list[tuple[str, Columns]]:
-    stories = {node.number: node for node in attempt.nodes}
     found = []
-    for file in attempt.dir.glob("node-*.samples.jsonl"):
-        text = file.name.split(".")[0].removeprefix("node-")
-        story = stories.get(int(text)) if text.isdecimal() else None
+    for file, story in attempt.sampled():
         columns = read_samples(file, most)
         if story is not None:
             columns["time_s"] = columns["time_s"] + shift_s(attempt, story)
-        found.append(((story and story.name) or f"node {text}", columns))
+        found.append(((story and story.name) or file.name.split(".")[0].replace("-", " "), columns))
     return sorted(found, key=lambda pair: pair[0])
 
 

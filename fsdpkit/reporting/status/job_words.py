@@ -15,7 +15,7 @@ from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
     from fsdpkit.runs.history import Attempt, History
-    from fsdpkit.runs.idle import IdleGpus
+    from fsdpkit.runs.outcomes import IdleGpus
 
 
 def phase_of(states: Sequence[JobState | None]) -> Phase:

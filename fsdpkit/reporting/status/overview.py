@@ -6,6 +6,7 @@ never an end.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,7 @@ from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import runs_by_end
 from fsdpkit.scheduling.asking import Asking
 from fsdpkit.scheduling.left_out import LeftOut, left_out
-from fsdpkit.scheduling.run_states import Standing, States, decisive
+from fsdpkit.scheduling.run_states import Standing, States, decisive, seen_jobs
 from fsdpkit.scheduling.states import JobState, id_in
 
 _SOON_BYTES = 16 << 20
@@ -163,20 +164,10 @@ def _used(paths: RunPaths, standing: Standing) -> list[Account]:
     """As kept by the batch shell; what would take long to make is the report's."""
     from fsdpkit.runs.accounting import kept_accounts, read_or_make
 
-    if kept := kept_accounts(paths):
-        return kept
-    try:
+    with contextlib.suppress(OSError):
         if paths.task().metrics.stat().st_size > _SOON_BYTES:
-            return []
-    except OSError:
-        pass
-    known = {job_id: state for job_id, state in standing.states.items() if state is not None}
-    return read_or_make(
-        paths,
-        standing.record,
-        running={job_id for job_id, state in known.items() if state.phase == "running"},
-        succeeded={job_id for job_id, state in known.items() if state.succeeded},
-    )
+            return kept_accounts(paths)
+    return read_or_make(paths, standing.record, seen=seen_jobs(standing.states))
 
 
 def _predictions(paths: RunPaths, record: RunRecord) -> list[Prediction]:
