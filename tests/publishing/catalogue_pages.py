@@ -45,6 +45,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (scripts / "sub").mkdir(parents=True)
         for name in ("train.py", "sub/it's.py"):
             (scripts / name).write_text("")
+    for venv in ("env", "it's", "project/env", "it's a project/env", "100%/env"):
+        # A page cannot see which environments are there: these all are, with nodes' own Python.
+        (top / "ann" / venv / "bin").mkdir(parents=True)
+        (top / "ann" / venv / "bin" / "python").symlink_to("/only/on/nodes")
     (top / "prefix" / "bin").mkdir(parents=True)
     (top / "venv" / "bin").mkdir(parents=True)
     (top / "venv" / "bin" / "activate").write_text("")

@@ -82,7 +82,7 @@ DEFAULTS = (
     "",
     "[training]\nsteps = 3\n",
     '[resources]\naccount = "PAS2136"\n',
-    '[resources]\ntime = "00:45:00"\n[environment]\nvenv = "/opt/it\'s"\n',
+    '[resources]\ntime = "00:45:00"\n[environment]\nvenv = "~/it\'s"\n',
     "[resources\n",
 )
 PYTHONS = ("prefix", "venv", "conda")
