@@ -13,9 +13,9 @@ import pytest
 from tests.packaging.installation import ROOT
 
 CEILINGS: Mapping[str, tuple[tuple[str, ...], int]] = {
-    "fsdpkit": ((".py", ".j2", ".js"), 102_000),
-    "tests": ((".py",), 74_800),
-    "benchmarks": ((".py",), 7_200),
+    "fsdpkit": ((".py", ".j2", ".js"), 104_400),
+    "tests": ((".py",), 76_900),
+    "benchmarks": ((".py",), 7_400),
 }
 """By folder: the kinds of files that count, and how many lines they may have in all."""
 
