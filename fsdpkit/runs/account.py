@@ -8,7 +8,8 @@ shell, and made again by whoever looks where that was killed.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Collection
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -143,3 +144,10 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     def hours(self, use: Use) -> float:
         """GPU-hours of one use; of a run without a GPU, node-hours."""
         return self.used_s.get(use, 0.0) * max(1, self.gpus) / 3600
+
+
+class SeenJobs(NamedTuple):
+    """Ids of jobs, as the scheduler knows them."""
+
+    running: Collection[str] = ()
+    succeeded: Collection[str] = ()

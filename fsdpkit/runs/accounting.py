@@ -15,14 +15,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from fsdpkit.bounded import NODES, NOTE_BYTES
 from fsdpkit.config.units import parse_time_s
-from fsdpkit.runs.account import USES, Account, Use
+from fsdpkit.runs.account import USES, Account, SeenJobs, Use
 from fsdpkit.runs.bounds import attempt_bounds
 from fsdpkit.runs.history import Attempt, History, Launch, history_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
@@ -32,14 +32,6 @@ from fsdpkit.runs.record import JobRecord, RunRecord, jobs_of_attempts
 from fsdpkit.runs.saved_steps import newest_saved
 from fsdpkit.runs.step_lines import StepLines, step_lines
 from fsdpkit.runs.tally import wrong_in
-
-
-class SeenJobs(NamedTuple):
-    """Ids of jobs, as the scheduler knows them."""
-
-    running: Collection[str] = ()
-    succeeded: Collection[str] = ()
-
 
 _UNSEEN = SeenJobs()
 

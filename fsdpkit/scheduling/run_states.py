@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from fsdpkit.errors import NotFoundError, StorageError
-from fsdpkit.runs.accounting import SeenJobs
+from fsdpkit.runs.account import SeenJobs
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, save

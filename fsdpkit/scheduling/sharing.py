@@ -17,6 +17,7 @@ from fsdpkit.config.private_files import make_private_dir
 from fsdpkit.config.published.memory import state_dir
 from fsdpkit.config.units import parse_array
 from fsdpkit.listing import spans
+from fsdpkit.runs.account import SeenJobs
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.record import RunRecord, now_s
@@ -193,7 +194,7 @@ def _tell_end(
     elif end.account is not None:
         return
     # `status` does without, for its speed.
-    from fsdpkit.runs.accounting import SeenJobs, read_or_make
+    from fsdpkit.runs.accounting import read_or_make
 
     seen = SeenJobs(succeeded={job_id} if state.succeeded else ())
     add_end(paths, task, end, read_or_make(paths, record, task, seen, end.at_s))

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.runs.account import Account
-from fsdpkit.runs.accounting import SeenJobs, accounts_of, keep, read_or_make
+from fsdpkit.runs.account import Account, SeenJobs
+from fsdpkit.runs.accounting import accounts_of, keep, read_or_make
 from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
 from tests.reporting.made_run import (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fsdpkit.reporting.worth import Hint, figures, hints
-from fsdpkit.runs.account import Account, Measured
-from fsdpkit.runs.accounting import SeenJobs, accounts_of
+from fsdpkit.runs.account import Account, Measured, SeenJobs
+from fsdpkit.runs.accounting import accounts_of
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.uses import Uses

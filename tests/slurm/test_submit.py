@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -348,7 +349,7 @@ def test_jobs_that_share_nodes_do_not_meet(crowd: list[Finished]) -> None:
     assert [[t["RANK"] for t in ranks] for ranks in told] == [["0", "1"]] * (CROWD - 2)
     assert {t["WORLD_SIZE"] for ranks in told for t in ranks} == {"2"}
     heads = [next(run.dir.glob("slurm-*.log")).read_text() for run in crowd]
-    ports = {text.rstrip().rpartition(":")[2] for text in heads}
+    ports = {re.findall(r"^fsdpkit: .* head .*:(\d+)$", text, re.M)[-1] for text in heads}
     assert len(ports) == CROWD, heads
     assert all(10000 <= int(port) < 30000 for port in ports)
 
