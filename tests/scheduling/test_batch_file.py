@@ -95,6 +95,14 @@ def test_a_launch_is_taken_apart_to_its_program(body: str) -> None:
     assert (found.shape.nodes, found.shape.gpus, found.shape.ranks) == (2, 4, 4)
 
 
+def test_what_watches_gpus_is_not_needed_and_said_where_that_is_seen() -> None:
+    lines = ["nvidia-smi --query-gpu=power.draw --format=csv -l > gpu.csv &", "PID=$!"]
+    lines += ["srun torchrun --nproc_per_node 4 train.py", "kill $PID", "jobstats $SLURM_JOB_ID"]
+    found = moved(TWO_BY_FOUR + "\n".join([*lines, "seff $SLURM_JOB_ID", ""]))
+    told = [why for why in fates(found, "not needed").values() if "fsdpkit usage" in why]
+    assert (found.entry, len(told)) == ("train.py", 3)
+
+
 WORDS = r"""
 "$x" $x ${y:-d e} "${A[@]}" t"${A[@]}"u "${A[*]}" ${A[@]} ~/z '$x' "\$x" a\ b \ #c
 $((2*3+n)) $(( n / 2 ))

@@ -43,10 +43,14 @@ _ON_NODE: Outcome = ("no home", "its value is known only where the script runs")
 _FILTERS = frozenset("tee grep sed awk head tail sort ts".split())  # noqa: SIM905
 _COMMANDS = {
     **dict.fromkeys(
-        "echo printf date hostname nvidia-smi rocm-smi env printenv pwd which whoami id ls cat "  # noqa: SIM905
-        "free lscpu df du uptime uname squeue scontrol sacct sinfo sstat seff head tail ps top "
+        "echo printf date hostname env printenv pwd which whoami id ls cat free lscpu df du "  # noqa: SIM905
+        "uptime uname squeue scontrol sacct sinfo sstat head tail ps top "
         "lspci ibstat ibv_devinfo nvcc type ifconfig ip".split(),
         "it prints",
+    ),
+    **dict.fromkeys(
+        "nvidia-smi rocm-smi gpustat nvitop dcgmi seff reportseff jobstats".split(),  # noqa: SIM905
+        "each node is sampled: fsdpkit usage, fsdpkit report",
     ),
     **dict.fromkeys(
         "set shopt clear wait exit sleep return true : exec sync".split(),  # noqa: SIM905
