@@ -70,7 +70,7 @@ def test_a_port_that_a_rank_chose_is_not_blamed_on_the_job(message: str) -> None
     log = f"Traceback (most recent call last):\n{message}\n"
     for by_rank in (found(rank(3, message)), found(rank(3, "exit status 1", log=log))):
         assert by_rank.cause == "port-taken"
-        assert "leave MASTER_ADDR and MASTER_PORT as they are" in (by_rank.action or "")
+        assert "leave MASTER_ADDR and MASTER_PORT unchanged" in (by_rank.action or "")
     by_agent = found(agent("node1", "port-taken", words="port 10001 is taken on the head node"))
     assert "Submit again" in (by_agent.action or "")
 

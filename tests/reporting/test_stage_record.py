@@ -161,7 +161,7 @@ def diagnosed(
         ("disk-full 9.0 GB needed, 0.1 GB free on node2's /dev/shm", "9.0 GB", "exclude=node2"),
         ("data-missing /data/c.parquet changed while it was copied", "/data/c.p", "not change"),
         ("storage cannot read /data/c.parquet: Input/output error", "/data/c.parquet", "/data/c."),
-        ("connection-reset no other node hands on block 17", "block 17", "hand on"),
+        ("connection-reset no other node hands on block 17", "block 17", "pass on"),
         ("rendezvous-timeout node2 did not reach 10.0.0.1:29400", "10.0.0.1", "join_timeout_s"),
         ("environment-missing there is no Python 3.9 in /usr/bin", "3.9", "[stage]"),
     ],

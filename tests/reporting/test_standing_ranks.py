@@ -63,7 +63,7 @@ def test_where_all_ranks_stand_is_said_while_they_stand_there() -> None:
         "main, to meet at localhost:12355.",
     ):
         assert words in found.sentence
-    assert "is another machine on each node" in str(found.action)
+    assert "means the node itself" in str(found.action)
     assert "fsdpkit cancel t5-1" in str(found.action)
 
 

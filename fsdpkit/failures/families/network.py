@@ -36,7 +36,7 @@ NO_INTERNET = Cause(
 
 PORT_TAKEN = Cause(
     "port-taken",
-    "A port was taken on {who}: {words}",
+    "A port was already in use on {who}: {words}",
     patterns=(
         pattern(
             "server socket has failed to listen | EADDRINUSE | Address already in use",
@@ -47,8 +47,8 @@ PORT_TAKEN = Cause(
 
 PORTS_BLOCKED = Cause(
     "ports-blocked",
-    "The nodes do not reach each other's ports: {who}: {words}",
-    again="not until the network between the nodes lets these ports pass",
+    "The nodes cannot reach each other's ports: {who}: {words}",
+    again="not until the network between the nodes allows these ports",
     retry="settings",
 )
 

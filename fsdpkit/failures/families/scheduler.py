@@ -66,11 +66,11 @@ CANCELLED = Cause(
 
 IDLE = Cause(
     "idle",
-    "The job was stopped, for its GPUs did nothing: {words}.",
+    "The job was stopped because its GPUs were idle: {words}.",
     endings=frozenset({"idle"}),
     retry="idle",
     of_job=True,
-    again="no, unless what it waited for is there",
+    again="no, unless what it waited for is available now",
 )
 
 NODE_FAILURE = Cause(

@@ -8,7 +8,7 @@ from fsdpkit.failures.patterns import pattern
 
 OWN_STEP = Cause(
     "own-step",
-    "A step of the job's own failed before the training began: {who}: {words}",
+    "One of the job's own steps failed before training began: {who}: {words}",
     retry="settings",
     again="not by itself",
     statuses=frozenset({STEP_FAILED}),
@@ -16,7 +16,7 @@ OWN_STEP = Cause(
 
 VERSION_MISMATCH = Cause(
     "version-mismatch",
-    "Parts of the software do not fit together on {who}: {words}",
+    "Parts of the software are incompatible on {who}: {words}",
     patterns=(
         pattern(
             "river/library version mismatch | NVML/RM version mismatch | "
