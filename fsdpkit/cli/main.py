@@ -24,44 +24,62 @@ from fsdpkit.errors import (
     UsageError,
 )
 
-# Name, and the sentence for `fsdpkit --help`, which so needs no command's module.
-COMMANDS = {
-    "init": "Write a first job file, and your account into your defaults.",
-    "plan": "Predict whether a job fits GPU memory, before it queues.",
-    "submit": "Submit a job: by default, T5 training on 2 nodes x 4 GPUs.",
-    "sweep": "Try many settings of a job; optionally train only the best on.",
-    "scale": "Measure how a job scales with nodes, for a proposal.",
-    "hold": "Get nodes once, and start one run after another on them.",
-    "release": "Give back the nodes of a hold.",
-    "resume": "Continue a run that ended, on other resources if asked.",
-    "status": "Show the state of runs.",
-    "logs": "Print or follow the ranks' output, or only the errors.",
-    "diagnose": "Say why a run failed, or why it does not start.",
-    "report": "Write a run's report as one HTML file.",
-    "usage": "Show what runs used of their GPU-hours, and what was wasted.",
-    "compare": "Compare runs: settings and results.",
-    "watch": "Watch a run live.",
-    "shell": "Open a shell inside a running job, or run a command there.",
-    "stacks": "Show the current stack of each rank of a running job.",
-    "top": "Show GPU, memory, CPU and network of each node, live.",
-    "cancel": "End a run, saving a last checkpoint if asked.",
-    "check": "Check this login node, or measure nodes before training.",
-    "nodes": "Show nodes that failed a run and that new jobs avoid.",
-    "data": "Prepare training data, or inspect it.",
-    "checkpoint": "List, verify, export or save a run's checkpoints.",
-    "track": "Send a run's metrics to MLflow, W&B or TensorBoard.",
-    "prune": "Show disk use of ended runs, and delete old checkpoints.",
-    "generate": "Generate text with a trained T5, from arguments or a file.",
-    "jobs": "List jobs, or show one.",
-    "sites": "List cluster profiles, or show one.",
-    "site": "Draft a cluster profile, compare it with the cluster, build pages.",
-    "templates": "List templates, or show one.",
-    "publish": "Publish templates, profiles and jobs, signed.",
-    "audit": "Count what a centre's runs used, how they ended, and why.",
-    "template": "Create, check and compare templates.",
-    "skill": "Print instructions for an assistant that uses fsdpkit.",
-    "completion": "Print the completion script for your shell.",
+SECTIONS = {
+    "Run": {
+        "init": "Write a first job file, and your account into your defaults.",
+        "submit": "Submit a job: by default, T5 training on 2 nodes x 4 GPUs.",
+        "resume": "Continue a run that ended, on other resources if asked.",
+        "cancel": "End a run, saving a last checkpoint if asked.",
+        "hold": "Get nodes once, and start one run after another on them.",
+        "release": "Give back the nodes of a hold.",
+    },
+    "Look at runs": {
+        "status": "Show the state of runs.",
+        "watch": "Watch a run live.",
+        "logs": "Print or follow the ranks' output, or only the errors.",
+        "diagnose": "Say why a run failed, or why it does not start.",
+        "report": "Write a run's report as one HTML file.",
+        "usage": "Show what runs used of their GPU-hours, and what was wasted.",
+        "compare": "Compare runs: settings and results.",
+        "track": "Send a run's metrics to MLflow, W&B or TensorBoard.",
+    },
+    "Look inside a running job": {
+        "shell": "Open a shell inside a running job, or run a command there.",
+        "stacks": "Show the current stack of each rank of a running job.",
+        "top": "Show GPU, memory, CPU and network of each node, live.",
+    },
+    "Before you queue": {
+        "check": "Check this login node, or measure nodes before training.",
+        "plan": "Predict whether a job fits GPU memory, before it queues.",
+        "nodes": "Show nodes that failed a run and that new jobs avoid.",
+        "jobs": "List jobs, or show one.",
+        "sites": "List cluster profiles, or show one.",
+        "templates": "List templates, or show one.",
+    },
+    "Many runs": {
+        "sweep": "Try many settings of a job; optionally continue only the best.",
+        "scale": "Measure how a job scales with nodes, for a proposal.",
+    },
+    "Data and checkpoints": {
+        "data": "Prepare training data, or inspect it.",
+        "checkpoint": "List, verify, export or save a run's checkpoints.",
+        "generate": "Generate text with a trained T5, from arguments or a file.",
+        "prune": "Show disk use of ended runs, and delete old checkpoints.",
+    },
+    "For administrators": {
+        "site": "Draft or compare a cluster profile, or build pages.",
+        "template": "Create, check and compare templates.",
+        "publish": "Publish templates, profiles and jobs, signed.",
+        "audit": "Count what a centre's runs used, how they ended, and why.",
+    },
+    "For your tools": {
+        "completion": "Print the completion script for your shell.",
+        "skill": "Print instructions for an assistant that uses fsdpkit.",
+    },
 }
+"""Of `fsdpkit --help`: each command with its sentence, so that no command is imported for it."""
+
+COMMANDS = {name: says for section in SECTIONS.values() for name, says in section.items()}
 
 _ELSEWHERE = {
     "submit": ("run", "launch", "start", "sbatch", "srun", "torchrun"),
@@ -105,8 +123,10 @@ class _Commands(Verbs):
         return known or super().instead_of(word, ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        widest = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), says) for name, says in commands.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_WORDS] = self.make_parser(ctx).parse_args(list(args))[1]
