@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,6 +61,8 @@ class _Submit(WithTrainerArgs):
         refuse_launcher([*words, *(args[at + 1 :] if words else [])], "submit")
         if stray := [*itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]:
             refuse_launcher(words, "submit", "accelerate", "deepspeed")
+            if Path(whole := " ".join([words[0], *stray])).is_file():
+                raise click.UsageError(f"A name with spaces needs quotes: {shlex.quote(whole)}")
             raise click.UsageError(f"{_BEHIND}: … -- {shlex.join(stray)}")
         return super().parse_args(ctx, args)
 
@@ -165,7 +168,8 @@ def command(
             raise click.UsageError(f"-m starts a module: leave out {job}, or put it behind --.")
         job = f"-m {module}"
     if job is None and args and not args[0].startswith("-"):
-        raise click.UsageError(f"Name what is started before --: fsdpkit submit {args[0]} …")
+        same = shlex.join(["fsdpkit", "submit", args[0], *(["--"] if args[1:] else []), *args[1:]])
+        raise click.UsageError(f"Name what is started before --: {same}")
     request = submission.SubmitRequest(args=args, job=job, **asked)
     if soonest:
         request = _in_soonest(request)

@@ -79,6 +79,30 @@ OTHERWISE = {
 }
 """By sbatch's long option, what stands for it where no key does."""
 
+OF_OTHERS = {
+    "cfg": "job",
+    "config": "job",
+    "env": "env",
+    "f": "job",
+    "file": "job",
+    "gpu": "gpus-per-node",
+    "job": "job",
+    "name": "job-name",
+    "ngpus": "gpus-per-node",
+    "nnodes": "nodes",
+    "node": "nodes",
+    "nproc-per-node": "gpus-per-node",
+    "num-gpus": "gpus-per-node",
+    "num-machines": "nodes",
+    "num-nodes": "nodes",
+    "num-processes": "ntasks",
+    "project": "account",
+    "queue": "partition",
+    "walltime": "time",
+}
+"""Options of other launchers and queues, each as the one of sbatch that says the same; `job` and
+`env` stand for what sbatch has no option for."""
+
 LETTERS = {
     "A": "account",
     "B": "extra-node-info",

@@ -16,7 +16,11 @@ _TIME_FORMS = (
     re.compile(r"(?P<m>\d+)"),
 )
 TIME_FORMS_TEXT = "MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
-_WITH_UNITS = re.compile(r"(?i)(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m(?:in)?)?", re.ASCII)
+_WITH_UNITS = re.compile(
+    r"(?i)(?:([\d.]{1,6}) ?d(?:ays?)?)? ?(?:([\d.]{1,6}) ?h(?:(?:ou)?rs?)?)? ?"
+    r"(?:([\d.]{1,6}) ?m(?:in(?:ute)?s?)?)?",
+    re.ASCII,
+)
 LONGEST_S = 365 * 86400
 
 _MEMORY = re.compile(r"(?P<n>\d+)(?P<unit>[KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -32,9 +36,7 @@ def parse_time_s(text: str) -> int:
     if match is None or not text.isascii():
         hint = " (a job without a limit is not scheduled before a maintenance window)"
         unlimited = text.strip().upper() in ("UNLIMITED", "INFINITE", "-1")
-        unit = _WITH_UNITS.fullmatch(text)
-        days, hours, minutes = (int(part or 0) for part in unit.groups()) if unit else (0, 0, 0)
-        meant_s = 60 * (minutes + 60 * (hours + 24 * days))
+        meant_s = _with_units_s(text)
         raise ValueError(
             f"{text!r} is not a time limit{hint if unlimited else ''}; write "
             f"{format_time(meant_s) if 0 < meant_s <= LONGEST_S else TIME_FORMS_TEXT}"
@@ -51,6 +53,16 @@ def parse_time_s(text: str) -> int:
     if seconds > LONGEST_S:
         raise ValueError(f"{text!r} is longer than a year; ask for 365-00:00:00 or less")
     return seconds
+
+
+def _with_units_s(text: str) -> int:
+    """Of `1d12h` or `1.5 hours`, which Slurm does not take; 0 for anything else."""
+    found = _WITH_UNITS.fullmatch(text)
+    try:
+        days, hours, minutes = (float(part or 0) for part in found.groups()) if found else (0, 0, 0)
+    except ValueError:
+        return 0
+    return round(60 * (minutes + 60 * (hours + 24 * days)))
 
 
 def format_time(seconds: int) -> str:
@@ -78,7 +90,11 @@ def parse_memory_mb(text: str) -> int:
     match = _MEMORY.fullmatch(text)
     megabytes = int(int(match["n"]) * _MEMORY_MB[match["unit"].upper() or "M"]) if match else 0
     if not match or not text.isascii() or (megabytes < 1 and int(match["n"])):
-        raise ValueError(f"{text!r} is not a memory size; write a whole number and K, M, G or T")
+        close = text.replace(" ", "")
+        such = f", such as {close}" if _MEMORY.fullmatch(close) and close != text else ""
+        raise ValueError(
+            f"{text!r} is not a memory size; write a whole number and K, M, G or T{such}"
+        )
     return megabytes
 
 

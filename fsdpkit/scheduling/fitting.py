@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -27,6 +28,7 @@ from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.entry import handles_warnings
 from fsdpkit.scheduling.job_checks import (
     check_environment,
+    check_memory,
     check_on,
     check_training,
     look_at_files,
@@ -49,6 +51,7 @@ def fit(
     queues: whether a scheduler is to find it a place; False: it has one. Raises UsageError or
     ConfigError for what cannot run there."""
     resources, profile = job.spec.resources, site.profile
+    check_memory(job)
     check_training(job, work_dir)
     check_paths(runs, work_dir)
     check_stage(job, site)
@@ -73,6 +76,10 @@ def fit(
             f"--time {resources.time}: the warning before the end comes "
             f"{warning_s(resources, profile)} s early, not {profile.policy.warning_s} s as in "
             f"longer jobs"
+        )
+    if re.fullmatch(r"[0-9]+:[0-9]+", resources.time):
+        warnings.append(
+            f"--time {resources.time} is minutes and seconds; in hours it is {resources.time}:00"
         )
     warnings += check_on(job, placement.node_type, work_dir)
     if (file := job.accelerate_config) is not None:
