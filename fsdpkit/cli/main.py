@@ -87,8 +87,6 @@ _ELSEWHERE = {
 _HIDDEN = ("_remote",)
 _DEPENDENCIES = ("cloudpickle", "jinja2", "msgspec", "psutil", "rich", "submitit", "tomli")
 """What commands need besides click, and a laptop need not have."""
-_PASTED = re.compile("[\N{NO-BREAK SPACE}\r\u2010-\u201e\u200b\u202f\u2212\ufeff]")
-"""In a word of the command line: what web pages, chats and Windows files put into a command."""
 _WORDS = "fsdpkit.words"
 """In click's context: the command and all that follows it, as typed."""
 
@@ -107,12 +105,8 @@ class _Commands(Verbs):
         return command
 
     def instead_of(self, word: str, ctx: click.Context) -> str:
-        from fsdpkit.cli.misnamed import as_submission
-
         here = (ours for ours, theirs in _ELSEWHERE.items() if word in theirs)
         known = f" Here it is {ours!r}." if (ours := next(here, None)) else ""
-        if known in ("", " Here it is 'submit'.") and (same := as_submission(ctx.meta[_WORDS])):
-            return f" To submit it: {same}"
         return known or super().instead_of(word, ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -120,19 +114,8 @@ class _Commands(Verbs):
             formatter.write_dl(list(COMMANDS.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if any(map(_PASTED.search, args)):
-            from fsdpkit.cli.misnamed import refuse_pasted
-
-            refuse_pasted(args, ctx)
-        try:
-            ctx.meta[_WORDS] = self.make_parser(ctx).parse_args(list(args))[1]
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            command = next((word for word in args if word in COMMANDS), None)
-            if command is None:
-                raise
-            told = f"Options of {command} go behind it: fsdpkit {command} {error.option_name} …"
-            raise click.UsageError(told, ctx) from error
+        ctx.meta[_WORDS] = self.make_parser(ctx).parse_args(list(args))[1]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         words: list[str] = ctx.meta[_WORDS]

@@ -81,64 +81,40 @@ def _without_a_value(
     return None
 
 
-_DASHES = "\u2010-\u2015\u2212"
-_UNSEEN = "\N{NO-BREAK SPACE}\u200b\u200e\u202f\ufeff\r"
-_NOT_TYPED = re.compile(f"^-*[{_DASHES}][-{_DASHES}]*[a-zA-Z]|^-.*[{_UNSEEN}]|\r$", re.DOTALL)
-"""A dash that is no hyphen before an option, a space that is none in it, the end of a Windows line:
-no program takes these words, neither fsdpkit nor a script."""
-_NOT_OURS = re.compile(f"[{_UNSEEN}]|^[\u2018-\u201e]|[\u2018-\u201e]$")
+_NOT_TYPED = {
+    **dict.fromkeys(map(ord, "\N{NO-BREAK SPACE}\u202f"), " "),
+    **dict.fromkeys(map(ord, "\r\u200b\ufeff")),
+    **dict.fromkeys(map(ord, "\u2018\u2019"), "'"),
+    **dict.fromkeys(map(ord, "\u201c\u201d\u201e"), '"'),
+}
+DASHES = re.compile("^-*[\u2010-\u2015\u2212][-\u2010-\u2015\u2212]*(?=([a-zA-Z])(.?))")
 
 
-def refuse_pasted(typed: Sequence[str], ctx: click.Context) -> None:
-    """Raises UsageError for a word that came with a dash, quotes or a space of a web page or chat,
-    or the line ends of Windows, with the word to type."""
-    ours = typed.index("--") if "--" in typed else len(typed)
-    texts = "generate" in typed[:1]
-    for at, word in enumerate(typed):
-        if _NOT_TYPED.search(word) or (at < ours and not texts and _NOT_OURS.search(word)):
-            break
-    else:
-        return
-    if word.endswith("\r"):
-        why = "ends in a carriage return, as lines of Windows files do: dos2unix mends the script"
-        raise click.UsageError(f"{word[:-1]!r} {why}", ctx)
-    dashes = re.match(f"[-{_DASHES}]*", word)
-    name = re.sub(f"[{_UNSEEN}]+", " ", word[dashes.end() if dashes else 0 :]).strip()
-    name = re.sub("[\u201c-\u201e]", '"', re.sub("[\u2018-\u201b]", "'", name))
-    hyphens = "" if not dashes or not dashes[0] else "-" if len(name) == 1 else "--"
-    raise click.UsageError(
-        f"{word!r} holds a dash, quote or space of a web page or chat: type {hyphens}{name}", ctx
-    )
-
-
-def as_submission(words: Sequence[str]) -> str | None:
-    """The command that submits what was typed without one: `train.py`, `run train.py`, `torchrun
-    … train.py`; None: it names no program or job file."""
-    from fsdpkit.config.launchers import same_submission
-
-    if words[0] in ("torchrun", "accelerate") or words[0].startswith("python"):
-        return same_submission(words)
-    rest = [*words] if Path(words[0]).suffix else [*words[1:]]
-    program = Path(next(iter(rest), ""))
-    if program.suffix in (".py", ".toml", ".sh", ".sbatch", ".slurm"):
-        return shlex.join(["fsdpkit", "submit", *rest])
-    return None
+def by_hand(word: str) -> str:
+    """A word as keyboards type it, without the dashes, quotes and spaces of a web page or chat, and
+    without the line ends of Windows."""
+    return DASHES.sub(lambda at: "--" if at[2] else "-", word.translate(_NOT_TYPED)).strip()
 
 
 def hints(words: Sequence[str], message: str) -> str:
     """Lines that say of each word in `message` what it is, if the command is not for such things.
     words: the command and what follows it, as typed."""
-    given = dict.fromkeys(word for word in words[1:] if not word.startswith("-"))
+    no_command = message.startswith("There is no command")
+    given = dict.fromkeys(w for w in words[not no_command :] if not w.startswith("-"))
     named = (
         word for word in given if re.search(rf"(?<![\w./-]){re.escape(word)}(?![\w/-])", message)
     )
     found = ((word, _kind_of(word)) for word in named)
-    return "".join(
+    kinds = "".join(
         f"\n{word} is {kind.what}: {kind.instead.format(shlex.quote(word))}"
         for word, kind in found
-        if kind is not None
-        and words[0] not in kind.taken_by
-        and kind.instead.format(shlex.quote(word)) not in message
+        if kind is not None and words[0] not in kind.taken_by
+    )
+    return kinds + "".join(
+        f"\n{word!r} has a dash, quote, space or line end of a web page, a chat or Windows: type "
+        f"{by_hand(word)}"
+        for word in words
+        if by_hand(word) != word.strip(" ")
     )
 
 
@@ -147,46 +123,22 @@ def instead_of_option(command: click.Command, spelling: str, typed: Sequence[str
     from fsdpkit.config.sbatch_spellings import KEYS, LETTERS, LONG_OPTIONS, OF_OTHERS, OTHERWISE
     from fsdpkit.scheduling.wanted import key_of
 
-    letter = spelling.startswith("-") and not spelling.startswith("--")
     name = spelling.lstrip("-").replace("_", "-")
-    name = LETTERS.get(name[:1], name) if letter else name
-    of = "another launcher" if name in OF_OTHERS else "sbatch"
-    name = OF_OTHERS.get(name, name)
-    value = _value_of(spelling, typed)
-    if name == "env":
-        return f"{spelling}: a variable of the job is --set environment.variables.{value}"
-    if name == "job" and value.endswith(".toml"):
-        return f"{spelling}: a job's file needs no option: fsdpkit {command.name} {value}"
-    if name not in LONG_OPTIONS:
+    name = name if spelling.startswith("--") else LETTERS.get(name[:1], name)
+    of_others = next((ours for ours, theirs in OF_OTHERS.items() if name in theirs), None)
+    name, of = of_others or name, "another launcher" if of_others else "sbatch"
+    if name == "FILE.toml" and not any(word.endswith(".toml") for word in typed):
         return None
     if name in OTHERWISE:
         return f"{spelling} is an option of {of}: {OTHERWISE[name]}"
+    if name not in LONG_OPTIONS:
+        return f"{spelling}: here it is {of_others}" if of_others else None
     key = KEYS.get(name, f"slurm.options.{name}")
     own = {key_of(one.name or ""): max(one.opts, key=len) for one in command.params}
-    here = f"{own[key]} {value}" if key in own else f"--set {key}={value}"
+    here = own.get(key, f"--set {key}=VALUE")
     if key not in KEYS.values() and any("--sbatch-option" in one.opts for one in command.params):
-        here = f"--sbatch-option {name}={value}"
+        here = f"--sbatch-option {name}=VALUE"
     return f"{spelling} is an option of {of}; here it is {here}"
-
-
-def _value_of(spelling: str, typed: Sequence[str]) -> str:
-    """What was given with an option, as the shell takes it; VALUE if nothing was."""
-    for at, word in enumerate(typed):
-        if word.startswith(f"{spelling}="):
-            return shlex.quote(word.partition("=")[2])
-        if word == spelling and not (typed[at + 1 : at + 2] or ["-"])[0].startswith("-"):
-            return shlex.quote(typed[at + 1])
-        if word.startswith(spelling) and not word.startswith("--") and len(word) > 2:
-            return shlex.quote(word[2:])
-    return "VALUE"
-
-
-def set_apart(typed: Sequence[str]) -> str | None:
-    """For `--set KEY VALUE` the form with an equals sign."""
-    for option, key, value in zip(typed, typed[1:], typed[2:], strict=False):
-        if option == "--set" and "=" not in key and not value.startswith("-"):
-            return f"--set takes one word: --set {shlex.quote(f'{key}={value}')}"
-    return None
 
 
 def _kind_of(word: str) -> _Kind | None:

@@ -49,7 +49,7 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        from fsdpkit.cli.misnamed import instead_of_option, set_apart
+        from fsdpkit.cli.misnamed import instead_of_option
 
         typed = [*args]
         try:
@@ -62,7 +62,8 @@ class GroupedCommand(click.Command):
             told = f"{error.format_message()} An option of your script goes after --."
             raise click.UsageError(told, ctx) from error
         except click.UsageError as error:
-            if told := set_apart(typed):
+            if "unexpected extra" in error.message and "--set" in typed:
+                told = f"{error.message}. --set KEY=VALUE is one word, without spaces."
                 raise click.UsageError(told, ctx) from error
             raise
         for one in self.params:
@@ -226,17 +227,13 @@ def as_typed(directory: Path) -> str:
 
 
 class _Count(click.IntRange):
-    """A whole number; for anything else says which one may be meant: `a100:4`, `2-4`, `4,4`."""
+    """A whole number; of `a100:4`, `2-4` and `4,4` it says which one may be meant."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            int(value)
-        except ValueError:
+        if isinstance(value, str) and not re.fullmatch(r"\s*-?[0-9]+\s*", value):
             found = re.search("[0-9]+", value.rpartition(":")[2])
             such = f", such as {found[0]}" if found else ""
-            kind = "; which GPUs is said by --partition or --set resources.constraint=FEATURE"
-            kind = kind if ":" in value else ""
-            self.fail(f"{value!r} is not a single whole number{such}{kind}.", param, ctx)
+            self.fail(f"{value!r} is not a single whole number{such}.", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -389,21 +386,11 @@ def hanging(text: str, first: str, rest: str) -> list[str]:
     of a terminal, and only where a person looks at one."""
     if not sys.stdout.isatty():
         return [first + line if n == 0 else rest + line for n, line in enumerate(text.split("\n"))]
-    import textwrap
+    from fsdpkit.cli.terminal import wrap
 
     width = max(40, os.get_terminal_size().columns)
-    return [
-        line
-        for n, part in enumerate(text.split("\n"))
-        for line in textwrap.wrap(
-            part,
-            width,
-            initial_indent=rest if n else first,
-            subsequent_indent=rest,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    ]
+    parts = enumerate(text.split("\n"))
+    return [line for n, part in parts for line in wrap(part, width, rest if n else first, rest)]
 
 
 def for_seconds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:

@@ -29,7 +29,7 @@ from fsdpkit.config.secrets import form_of, found_secret, refuse_secrets, why_se
 from fsdpkit.config.steps import OwnSteps, command_of
 from fsdpkit.config.trainer import Trainer
 from fsdpkit.config.trainers import OWN, job_type, trainer_of
-from fsdpkit.errors import NotFoundError, StorageError, UsageError
+from fsdpkit.errors import NotFoundError, StorageError
 
 DEFAULT_JOB = "t5"
 _RECORDED = (
@@ -167,8 +167,6 @@ def load_job(
     args: appended to the script's arguments. said_in: files that some of `sets` and `args` come
     from. Raises NotFoundError or ConfigError.
     """
-    if job is not None and not job.strip():
-        raise UsageError("the job's name is empty, as a variable of the shell that is not set")
     job = os.path.expanduser(job or DEFAULT_JOB)
     layered = Layered()
     layered.say(beneath[1], beneath[0])

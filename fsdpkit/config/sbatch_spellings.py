@@ -80,28 +80,17 @@ OTHERWISE = {
 """By sbatch's long option, what stands for it where no key does."""
 
 OF_OTHERS = {
-    "cfg": "job",
-    "config": "job",
-    "env": "env",
-    "f": "job",
-    "file": "job",
-    "gpu": "gpus-per-node",
-    "job": "job",
-    "name": "job-name",
-    "ngpus": "gpus-per-node",
-    "nnodes": "nodes",
-    "node": "nodes",
-    "nproc-per-node": "gpus-per-node",
-    "num-gpus": "gpus-per-node",
-    "num-machines": "nodes",
-    "num-nodes": "nodes",
-    "num-processes": "ntasks",
-    "project": "account",
-    "queue": "partition",
-    "walltime": "time",
+    "FILE.toml": ("f", "file", "config", "job"),
+    "--set environment.variables.NAME=VALUE": ("e", "env"),
+    "account": ("project",),
+    "gpus-per-node": ("gpu", "ngpus", "nproc-per-node", "num-gpus"),
+    "job-name": ("name",),
+    "nodes": ("nnodes", "node", "num-machines", "num-nodes"),
+    "ntasks": ("num-processes",),
+    "partition": ("queue",),
+    "time": ("walltime",),
 }
-"""Options of other launchers and queues, each as the one of sbatch that says the same; `job` and
-`env` stand for what sbatch has no option for."""
+"""Options of other launchers, by that of sbatch which says the same, or what does here."""
 
 LETTERS = {
     "A": "account",

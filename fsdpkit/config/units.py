@@ -17,8 +17,7 @@ _TIME_FORMS = (
 )
 TIME_FORMS_TEXT = "MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
 _WITH_UNITS = re.compile(
-    r"(?i)(?:([\d.]{1,6}) ?d(?:ays?)?)? ?(?:([\d.]{1,6}) ?h(?:(?:ou)?rs?)?)? ?"
-    r"(?:([\d.]{1,6}) ?m(?:in(?:ute)?s?)?)?",
+    r"(?i)(?:(\d{1,4}) ?d(?:ays?)?)? ?(?:(\d{1,5}) ?h(?:(?:ou)?rs?)?)? ?(?:(\d{1,6}) ?m(?:in)?)?",
     re.ASCII,
 )
 LONGEST_S = 365 * 86400
@@ -36,7 +35,9 @@ def parse_time_s(text: str) -> int:
     if match is None or not text.isascii():
         hint = " (a job without a limit is not scheduled before a maintenance window)"
         unlimited = text.strip().upper() in ("UNLIMITED", "INFINITE", "-1")
-        meant_s = _with_units_s(text)
+        unit = _WITH_UNITS.fullmatch(text)
+        days, hours, minutes = (int(part or 0) for part in unit.groups()) if unit else (0, 0, 0)
+        meant_s = 60 * (minutes + 60 * (hours + 24 * days))
         raise ValueError(
             f"{text!r} is not a time limit{hint if unlimited else ''}; write "
             f"{format_time(meant_s) if 0 < meant_s <= LONGEST_S else TIME_FORMS_TEXT}"
@@ -53,16 +54,6 @@ def parse_time_s(text: str) -> int:
     if seconds > LONGEST_S:
         raise ValueError(f"{text!r} is longer than a year; ask for 365-00:00:00 or less")
     return seconds
-
-
-def _with_units_s(text: str) -> int:
-    """Of `1d12h` or `1.5 hours`, which Slurm does not take; 0 for anything else."""
-    found = _WITH_UNITS.fullmatch(text)
-    try:
-        days, hours, minutes = (float(part or 0) for part in found.groups()) if found else (0, 0, 0)
-    except ValueError:
-        return 0
-    return round(60 * (minutes + 60 * (hours + 24 * days)))
 
 
 def format_time(seconds: int) -> str:
@@ -90,11 +81,7 @@ def parse_memory_mb(text: str) -> int:
     match = _MEMORY.fullmatch(text)
     megabytes = int(int(match["n"]) * _MEMORY_MB[match["unit"].upper() or "M"]) if match else 0
     if not match or not text.isascii() or (megabytes < 1 and int(match["n"])):
-        close = text.replace(" ", "")
-        such = f", such as {close}" if _MEMORY.fullmatch(close) and close != text else ""
-        raise ValueError(
-            f"{text!r} is not a memory size; write a whole number and K, M, G or T{such}"
-        )
+        raise ValueError(f"{text!r} is not a memory size; write a whole number and K, M, G or T")
     return megabytes
 
 

@@ -15,7 +15,6 @@ from fsdpkit.config.units import format_time
 from fsdpkit.errors import SchedulerError
 from fsdpkit.listing import first_of
 from fsdpkit.rendering.script import Plan
-from fsdpkit.runs.exclusions import expand
 from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
 from fsdpkit.scheduling.live_limits import JOBS, LiveAssociation, LiveLimits, LiveQos, count
 from fsdpkit.scheduling.live_placement import chosen, max_memory_per_cpu_mb
@@ -37,8 +36,6 @@ class Request:
     gpu_type: str | None = None
     reserved: bool = False
     """A reservation may bring its own partition."""
-    nodelist: tuple[str, ...] = ()
-    """Nodes that it must have."""
 
     def partitions(self, live: LiveCluster) -> list[LivePartition]:
         """Where it may run; empty if that is not known."""
@@ -75,7 +72,6 @@ def request_of(plan: Plan) -> Request:
         memory_mb=placement.memory_mb,
         gpu_type=placement.node_type.gpu_type or plan.site.profile.gpu_request.type,
         reserved=resources.reservation is not None,
-        nodelist=tuple(expand(resources.nodelist or "") or ()),
     )
 
 
@@ -286,11 +282,6 @@ def delays(asked: Request, live: LiveCluster, partitions: Sequence[LivePartition
         found.append(f"partition {partitions[0].name} is down: it starts no job until it is up")
     for one in partitions:
         nodes, more = live.nodes_of(one), live.unknown_nodes(one)
-        if named := [n.name for n in nodes if n.name in asked.nodelist and not n.usable]:
-            found.append(
-                f"resources.nodelist wants {first_of(named, 4)}, which is down, drained or in "
-                "maintenance"
-            )
         away = sum(not node.usable for node in nodes)
         if len(nodes) - away + more < asked.nodes <= len(nodes) + more:
             found.append(

@@ -28,7 +28,6 @@ from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.entry import handles_warnings
 from fsdpkit.scheduling.job_checks import (
     check_environment,
-    check_memory,
     check_on,
     check_training,
     look_at_files,
@@ -51,7 +50,10 @@ def fit(
     queues: whether a scheduler is to find it a place; False: it has one. Raises UsageError or
     ConfigError for what cannot run there."""
     resources, profile = job.spec.resources, site.profile
-    check_memory(job)
+    memory = str(resources.memory)
+    if memory.isdecimal() and 0 < int(memory) < 1024:
+        told = f"resources.memory: {memory} is megabytes a node: write {memory}G for gigabytes"
+        raise UsageError(f"{told}, or {memory}M if you mean it")
     check_training(job, work_dir)
     check_paths(runs, work_dir)
     check_stage(job, site)

@@ -42,16 +42,6 @@ def check_environment(job: LoadedJob, site: LoadedSite) -> None:
     _check_torch(job, site)
 
 
-def check_memory(job: LoadedJob) -> None:
-    """Raises ConfigError for gigabytes without their unit, which Slurm reads as megabytes."""
-    text = str(job.spec.resources.memory)
-    if text.isdecimal() and 0 < int(text) < 1024:
-        raise ConfigError(
-            f"job {job.spec.name}: resources.memory ({job.origin('resources.memory')}): {text} is "
-            f"megabytes a node; write {text}G for gigabytes, or {text}M if you mean it"
-        )
-
-
 def what_is_handed_on(job: LoadedJob, conf: Mapping[str, str]) -> list[str]:
     """Limits of this shell that would end the job's processes, where Slurm hands them on. conf: the
     cluster's settings, as far as they are known (slurm.conf, PropagateResourceLimits)."""

@@ -44,11 +44,11 @@ def test_a_line_break_in_a_value_is_refused() -> None:
 
 
 WORDS = {
-    ("--mem", "64G"): "--set resources.memory=64G",
-    ("-J", "x"): "--set name=x",
+    ("--mem", "64G"): "--set resources.memory=VALUE",
+    ("-J", "x"): "--set name=VALUE",
     ("-n4",): "a rank on each GPU",
-    ("-x", "n1"): "--set resources.exclude=n1",
-    ("--licenses=x",): "--sbatch-option licenses=x",
+    ("-x", "n1"): "--set resources.exclude=VALUE",
+    ("--licenses=x",): "--sbatch-option licenses=VALUE",
     ("--output", "x"): "fsdpkit logs",
     ("--lr", "1"): "goes after --",
 }
@@ -65,4 +65,4 @@ def test_sbatchs_own_spelling_is_answered_with_ours(
 
 
 def test_a_command_without_the_option_names_the_key(fsdpkit: Callable[..., Completed]) -> None:
-    assert "--set slurm.options.licenses=a" in fsdpkit("resume", "x", "-L", "a").stderr
+    assert "--set slurm.options.licenses=VALUE" in fsdpkit("resume", "x", "-L", "a").stderr
