@@ -53,6 +53,9 @@ _IN_THE_WAY = (FsdpkitError, ImportError, OSError, ValueError)
 def what_follows(error: click.ClickException, top: click.Group, words: Sequence[str]) -> str:
     """Lines below the message of wrong usage: names that could stand where one is missing, and what
     the words are that the command does not take."""
+    if isinstance(error, click.NoSuchOption) and words[:1] == [error.option_name]:
+        for command in (word for word in words if word in top.list_commands(click.Context(top))):
+            return f"\nOptions of {command} follow it: fsdpkit {command} {words[0]} …"
     return _proposed(error, top, words) + hints(words, error.format_message())
 
 
@@ -127,7 +130,7 @@ def instead_of_option(command: click.Command, spelling: str, typed: Sequence[str
     name = name if spelling.startswith("--") else LETTERS.get(name[:1], name)
     of_others = next((ours for ours, theirs in OF_OTHERS.items() if name in theirs), None)
     name, of = of_others or name, "another launcher" if of_others else "sbatch"
-    if name == "FILE.toml" and not any(word.endswith(".toml") for word in typed):
+    if name.endswith("FILE.toml") and not any(word.endswith(".toml") for word in typed):
         return None
     if name in OTHERWISE:
         return f"{spelling} is an option of {of}: {OTHERWISE[name]}"

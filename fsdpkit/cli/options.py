@@ -230,9 +230,9 @@ class _Count(click.IntRange):
     """A whole number; of `a100:4`, `2-4` and `4,4` it says which one may be meant."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and not re.fullmatch(r"\s*-?[0-9]+\s*", value):
-            found = re.search("[0-9]+", value.rpartition(":")[2])
-            such = f", such as {found[0]}" if found else ""
+        if isinstance(value, str) and not re.fullmatch(r"\s*[-+]?[0-9]+\s*", value):
+            found = re.fullmatch("(?:.*:)?([0-9]+)(?:[-,.][0-9,]*)?", value)
+            such = f", such as {found[1]}" if found else ""
             self.fail(f"{value!r} is not a single whole number{such}.", param, ctx)
         return super().convert(value, param, ctx)
 

@@ -149,7 +149,7 @@ def _refuse_several_words(
 
 
 def _module(name: str, places: Sequence[Path], what: str) -> Entry:
-    if not _MODULE.fullmatch(name):
+    if not _MODULE.fullmatch(name) or name.endswith(".py"):
         raise UsageError(f"{what}: -m takes the dotted name of one module{_meant(name)}")
     for root in places:
         if file := _file_of(name, root):

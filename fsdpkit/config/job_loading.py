@@ -335,7 +335,7 @@ def _lay_files(layered: Layered, job: str) -> list[Path]:
     if bare is not None:
         return [file for _, file in defaults]
     path = Path(job)
-    if path.suffix == ".toml" or "/" in job or job == ".":
+    if path.suffix == ".toml" or "/" in job:
         if not path.is_file():
             raise NotFoundError(f"there is no job file {job}.{nearby(path)}")
         assets.refuse_behind_the_index(path)

@@ -326,7 +326,7 @@ def _read_value(annotation: Any, text: str, key: str) -> Any:
         if int in kinds and re.fullmatch(r"[0-9]+(_[0-9]+)+", text):  # as TOML and Python have it
             text = text.replace("_", "")
         try:
-            return msgspec.convert(text, annotation, strict=False)
+            return msgspec.convert(text.strip(), annotation, strict=False)
         except msgspec.ValidationError as error:
             raise ConfigError(f"--set {key}: {why(str(error), annotation, text)}") from error
     try:

@@ -80,7 +80,7 @@ OTHERWISE = {
 """By sbatch's long option, what stands for it where no key does."""
 
 OF_OTHERS = {
-    "FILE.toml": ("f", "file", "config", "job"),
+    "fsdpkit submit FILE.toml": ("f", "file", "config", "job"),
     "--set environment.variables.NAME=VALUE": ("e", "env"),
     "account": ("project",),
     "gpus-per-node": ("gpu", "ngpus", "nproc-per-node", "num-gpus"),

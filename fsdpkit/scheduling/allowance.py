@@ -167,7 +167,7 @@ def _objections(
         if not found:
             return []
         broken.append(found)
-    return broken[0]
+    return min(broken, key=len)
 
 
 class _Way(NamedTuple):
@@ -261,7 +261,7 @@ def _too_few(asked: Request, live: LiveCluster, partition: LivePartition) -> Ite
     elif nodes and not live.unknown_nodes(partition):
         each = [sum(n for _, n in node.gpus) for node in nodes]
         if (enough := sum(n >= asked.gpus for n in each)) < asked.nodes:
-            most = f": {each.count(max(each))} with {max(each)}" if not enough else ""
+            most = "" if enough else f" with so many: its largest have {max(each)}"
             yield f"{asked.nodes} nodes with {asked.gpus} GPUs asked, {where} has {enough}{most}"
 
 
@@ -370,8 +370,8 @@ def _above_limits(asked: Request, levels: Sequence[Level], *, safe: bool) -> Ite
             if amounts.get(name, least) < least:
                 yield f"{amounts[name]} {_unit(name)} asked, {whose} wants {least} or more"
         times = [most_s for _, most_s in first("MaxWall", rule)]
-        columns = (*_MINUTES, *(["GrpTRESMins"] if safe else []))
-        of_each = [pair for column in columns for pair in first(column, rule)]
+        of_each = [pair for column in _MINUTES for pair in first(column, rule)]
+        of_each += [pair for pair in first("GrpTRESMins", rule) if safe or pair[1] == 0]
         minutes = [(amounts.get(name), most) for name, most in of_each]
         times += [most * 60 // amount for amount, most in minutes if amount]
         for most_s in times:
