@@ -26,7 +26,7 @@ from fsdpkit.cli.checkpoint_places import (
     without,
 )
 from fsdpkit.cli.json_output import answer, json_option
-from fsdpkit.cli.options import complete_run, runs_option, table
+from fsdpkit.cli.options import on_run, table
 from fsdpkit.config.units import format_bytes
 from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.listing import counted, first_of
@@ -34,6 +34,7 @@ from fsdpkit.reporting.words import second
 
 if TYPE_CHECKING:
     from fsdpkit.runs.checkpoints import Description
+    from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.saving import SaveRequest
 
 
@@ -70,8 +71,8 @@ def command() -> None:
       fsdpkit checkpoint verify fsdp-t5-20261121-101500-3f2a
       fsdpkit checkpoint export fsdp-t5-20261121-101500-3f2a model
 
-    RUN is a run's id or its end, path or job number; or a directory: that of an array task, of
-    checkpoints, or one checkpoint.
+    RUN is a run's id or a part of it, path or job number (default: your newest); or a directory:
+    that of an array task, of checkpoints, or one checkpoint.
     """
 
 
@@ -267,12 +268,11 @@ def _saving(run: str, jobs: Sequence[Saving]) -> None:
 
 
 @command.command("save")
-@click.argument("run", shell_complete=complete_run)
 @click.option("--task", type=click.IntRange(0), help="Array task (default: all that are running).")
-@runs_option
+@on_run(copied=False)
 @click.option("--wait", is_flag=True, help="Wait until the checkpoint is complete.")
 @json_option(_saving)
-def save(run: str, runs: str | None, task: int | None, wait: bool, as_json: bool) -> int:
+def save(run: Run, task: int | None, wait: bool, as_json: bool) -> int:
     """Make RUN save a checkpoint after its current step, and continue.
 
     \b
@@ -285,20 +285,17 @@ def save(run: str, runs: str | None, task: int | None, wait: bool, as_json: bool
     Exit status: 2 if the run has ended or not begun; 69 if its script opened no checkpoints, or
     with --wait if it ended first; 74 if the checkpoint could not be written.
     """
-    from fsdpkit.scheduling.run import Run
-
-    opened = Run.open(run, runs=runs)
-    requests = opened.save_checkpoint(array_task=task)
+    requests = run.save_checkpoint(array_task=task)
     if as_json:
         jobs = [
             Saving(one.job_id, one.array_task, _saved(one) if wait else None) for one in requests
         ]
-        return _saving(opened.id, jobs)
+        return _saving(run.id, jobs)
     names = ", ".join(request.job_id for request in requests)
-    click.echo(f"asked {opened.id} (job {names}) to save a checkpoint and to go on")
+    click.echo(f"asked {run.id} (job {names}) to save a checkpoint and to go on")
     if not wait:
         if any(request.is_listed for request in requests):
-            click.echo(f"  to see it: fsdpkit checkpoint ls {shlex.quote(str(opened.dir))}")
+            click.echo(f"  to see it: fsdpkit checkpoint ls {shlex.quote(str(run.dir))}")
         return 0
     for request in requests:
         path = _saved(request)

@@ -38,7 +38,7 @@ def _exported(
 
 @click.command("export")
 @run_argument
-@click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="DEST", required=False, type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(0), help="Checkpoint (default: the newest whole one).")
 @click.option("--best", is_flag=True, help="The best one, by training.checkpoint.keep_best.")
 @click.option(

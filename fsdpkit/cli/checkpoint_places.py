@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -12,18 +14,37 @@ from typing import Any
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.options import chosen, complete_run, runs_option
 from fsdpkit.cli.terminal import reading_bar
 from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 
 
 def run_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    """RUN, --runs and --task of a command."""
-    function = click.option(
+    """RUN, by default the newest, --runs and --task of a command."""
+
+    @functools.wraps(function)
+    def with_run(run: str | None, runs: str | None, **others: Any) -> Any:
+        if "destination" in others and others["destination"] is None:
+            others["destination"], run = _as_destination(run, runs), None
+        return function(run=str(chosen(run, runs)), runs=runs, **others)
+
+    task = click.option(
         "--task", type=click.IntRange(0), help="Array task (default: all; export: the first)."
-    )(runs_option(function))
-    return click.argument("run", shell_complete=complete_run)(function)
+    )
+    return click.argument("run", required=False, shell_complete=complete_run)(
+        task(runs_option(with_run))
+    )
+
+
+def _as_destination(word: str | None, runs: str | None) -> Path:
+    """DEST, if that alone was given. Raises UsageError for a run's name."""
+    from fsdpkit.runs.store import find_run, runs_dir
+
+    with contextlib.suppress(NotFoundError):
+        if word is None or find_run(word, runs_dir(runs)):
+            raise UsageError("DEST is missing: the directory or file to write.")
+    return Path(word or "")
 
 
 @dataclass(frozen=True)

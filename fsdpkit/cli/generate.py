@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.options import chosen, complete_run, runs_option
 from fsdpkit.config import assets
 from fsdpkit.errors import NotFoundError
 
@@ -19,7 +19,7 @@ SCRIPT = Path("examples", "T5-fsdp", "generate.py")
 
 
 @click.command("generate")
-@click.argument("run", shell_complete=complete_run)
+@click.argument("run", required=False, shell_complete=complete_run)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--input", metavar="FILE", help="A .jsonl, .csv, .parquet or .txt file of texts.")
 @click.option("--source-field", metavar="KEY", help="Field with the source text.")
@@ -39,7 +39,7 @@ SCRIPT = Path("examples", "T5-fsdp", "generate.py")
 @click.option("--device", help="Default: a GPU if there is one.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="Type to compute in.")
 @runs_option
-def command(run: str, texts: tuple[str, ...], runs: str | None, **options: Any) -> int:
+def command(run: str | None, texts: tuple[str, ...], runs: str | None, **options: Any) -> int:
     """Generate text with the T5 of RUN, here in one process: from TEXT, or from the rows of a file.
 
     \b
@@ -47,15 +47,23 @@ def command(run: str, texts: tuple[str, ...], runs: str | None, **options: Any) 
       fsdpkit generate model --input test.csv --rouge --beams 4
       fsdpkit submit generate -- --weights model --input test.csv    # on a cluster
 
-    RUN is a run (its newest whole checkpoint is used), a checkpoint, or a Hugging Face
-    directory. Field names, prefix and tokenizer default to those of its training.
+    RUN is a run (its newest whole checkpoint is used; default: your newest run), a checkpoint, or a
+    Hugging Face directory. Field names, prefix and tokenizer default to those of its training.
     """
     from importlib.util import find_spec
 
     if find_spec("torch") is None:  # said in a sentence, rather than by the program's traceback
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    if run and " " in run and not os.path.exists(run):
+        texts, run = (run, *texts), None
     program = [sys.executable, str(assets.packaged_dir() / SCRIPT)]
-    words = ["--weights", str(_directory(run, runs)), *_words(options), "--", *texts]
+    words = [
+        "--weights",
+        str(_directory(str(chosen(run, runs)), runs)),
+        *_words(options),
+        "--",
+        *texts,
+    ]
     with subprocess.Popen(
         [*program, *words], stdout=subprocess.PIPE, text=True, errors="replace"
     ) as process:

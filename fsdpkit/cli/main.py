@@ -82,15 +82,20 @@ SECTIONS = {
 COMMANDS = {name: says for section in SECTIONS.values() for name, says in section.items()}
 
 _ELSEWHERE = {
-    "submit": ("run", "launch", "start", "sbatch", "srun", "torchrun"),
+    "submit": (
+        *("run", "launch", "start", "apply"),
+        *("sbatch", "srun", "torchrun", "python", "accelerate", "deepspeed"),
+    ),
     "resume": ("rerun", "restart", "continue", "requeue"),
-    "status": ("ls", "list", "ps", "queue", "squeue", "sacct", "show", "info"),
+    "status": ("ls", "list", "ps", "queue", "squeue", "sacct", "show", "info", "get"),
+    "diagnose": ("describe", "why", "debug"),
     "usage": ("seff", "reportseff", "efficiency", "jobstats", "sreport", "account", "energy"),
     "top": ("gpu", "gpus", "nvidia-smi", "htop"),
     "cancel": ("kill", "stop", "scancel"),
     "logs": ("tail", "cat", "output"),
     "shell": ("ssh", "attach", "exec"),
     "prune": ("rm", "clean", "delete"),
+    "track": ("sync", "wandb", "mlflow"),
     "--version": ("version",),
     "--help": ("help",),
 }

@@ -53,6 +53,9 @@ _IN_THE_WAY = (FsdpkitError, ImportError, OSError, ValueError)
 def what_follows(error: click.ClickException, top: click.Group, words: Sequence[str]) -> str:
     """Lines below the message of wrong usage: names that could stand where one is missing, and what
     the words are that the command does not take."""
+    if isinstance(error, click.NoSuchOption) and words[:1] == [error.option_name]:
+        for command in (word for word in words if word in top.list_commands(click.Context(top))):
+            return f"\nOptions of {command} follow it: fsdpkit {command} {words[0]} …"
     return _proposed(error, top, words) + hints(words, error.format_message())
 
 
@@ -81,19 +84,64 @@ def _without_a_value(
     return None
 
 
+_NOT_TYPED = {
+    **dict.fromkeys(map(ord, "\N{NO-BREAK SPACE}\u202f"), " "),
+    **dict.fromkeys(map(ord, "\r\u200b\ufeff")),
+    **dict.fromkeys(map(ord, "\u2018\u2019"), "'"),
+    **dict.fromkeys(map(ord, "\u201c\u201d\u201e"), '"'),
+}
+DASHES = re.compile("^-*[\u2010-\u2015\u2212][-\u2010-\u2015\u2212]*(?=([a-zA-Z])(.?))")
+
+
+def by_hand(word: str) -> str:
+    """A word as keyboards type it, without the dashes, quotes and spaces of a web page or chat, and
+    without the line ends of Windows."""
+    return DASHES.sub(lambda at: "--" if at[2] else "-", word.translate(_NOT_TYPED)).strip()
+
+
 def hints(words: Sequence[str], message: str) -> str:
     """Lines that say of each word in `message` what it is, if the command is not for such things.
     words: the command and what follows it, as typed."""
-    given = dict.fromkeys(word for word in words[1:] if not word.startswith("-"))
+    no_command = message.startswith("There is no command")
+    given = dict.fromkeys(w for w in words[not no_command :] if not w.startswith("-"))
     named = (
         word for word in given if re.search(rf"(?<![\w./-]){re.escape(word)}(?![\w/-])", message)
     )
     found = ((word, _kind_of(word)) for word in named)
-    return "".join(
+    kinds = "".join(
         f"\n{word} is {kind.what}: {kind.instead.format(shlex.quote(word))}"
         for word, kind in found
         if kind is not None and words[0] not in kind.taken_by
     )
+    return kinds + "".join(
+        f"\n{word!r} has a dash, quote, space or line end of a web page, a chat or Windows: type "
+        f"{by_hand(word)}"
+        for word in words
+        if by_hand(word) != word.strip(" ")
+    )
+
+
+def instead_of_option(command: click.Command, spelling: str, typed: Sequence[str]) -> str | None:
+    """What to type for an option of sbatch, or one that launchers have; None: it is neither."""
+    from fsdpkit.config.sbatch_spellings import KEYS, LETTERS, LONG_OPTIONS, OF_OTHERS, OTHERWISE
+    from fsdpkit.scheduling.wanted import key_of
+
+    name = spelling.lstrip("-").replace("_", "-")
+    name = name if spelling.startswith("--") else LETTERS.get(name[:1], name)
+    of_others = next((ours for ours, theirs in OF_OTHERS.items() if name in theirs), None)
+    name, of = of_others or name, "another launcher" if of_others else "sbatch"
+    if name.endswith("FILE.toml") and not any(word.endswith(".toml") for word in typed):
+        return None
+    if name in OTHERWISE:
+        return f"{spelling} is an option of {of}: {OTHERWISE[name]}"
+    if name not in LONG_OPTIONS:
+        return f"{spelling}: here it is {of_others}" if of_others else None
+    key = KEYS.get(name, f"slurm.options.{name}")
+    own = {key_of(one.name or ""): max(one.opts, key=len) for one in command.params}
+    here = own.get(key, f"--set {key}=VALUE")
+    if key not in KEYS.values() and any("--sbatch-option" in one.opts for one in command.params):
+        here = f"--sbatch-option {name}=VALUE"
+    return f"{spelling} is an option of {of}; here it is {here}"
 
 
 def _kind_of(word: str) -> _Kind | None:

@@ -49,33 +49,30 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from fsdpkit.cli.misnamed import instead_of_option
+
+        typed = [*args]
         try:
-            return super().parse_args(ctx, args)
+            left = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if told := self._of_sbatch(error.option_name):
+            if told := instead_of_option(self, error.option_name, typed):
                 raise click.UsageError(told, ctx) from error
             if not isinstance(self, WithTrainerArgs):
                 raise
             told = f"{error.format_message()} An option of your script goes after --."
             raise click.UsageError(told, ctx) from error
-
-    def _of_sbatch(self, spelling: str) -> str | None:
-        """What stands here for an option of sbatch; None: it is none."""
-        from fsdpkit.config.sbatch_spellings import KEYS, LETTERS, LONG_OPTIONS, OTHERWISE
-        from fsdpkit.scheduling.wanted import key_of
-
-        letter = spelling.startswith("-") and not spelling.startswith("--")
-        name = LETTERS.get(spelling[1:2], "") if letter else spelling.lstrip("-")
-        if name not in LONG_OPTIONS:
-            return None
-        if name in OTHERWISE:
-            return f"{spelling} is an option of sbatch: {OTHERWISE[name]}"
-        key = KEYS.get(name, f"slurm.options.{name}")
-        own = {key_of(one.name or ""): one.opts[0] for one in self.params}
-        here = own.get(key, f"--set {key}=VALUE")
-        if key not in KEYS.values() and any("--sbatch-option" in one.opts for one in self.params):
-            here = f"--sbatch-option {name}=VALUE"
-        return f"{spelling} is an option of sbatch; here it is {here}"
+        except click.UsageError as error:
+            if "unexpected extra" in error.message and "--set" in typed:
+                told = f"{error.message}. --set KEY=VALUE is one word, without spaces."
+                raise click.UsageError(told, ctx) from error
+            raise
+        for one in self.params:
+            if ctx.params.get(one.name or "") == "":
+                name = max(one.opts, key=len)
+                name = name if isinstance(one, click.Option) else name.upper()
+                told = f"{name} is empty, as a shell variable that is not set."
+                raise click.UsageError(told, ctx)
+        return left
 
 
 class WithTrainerArgs(GroupedCommand):
@@ -103,7 +100,7 @@ def wanted(*which: str, **helps: str) -> Callable[[Any], Any]:
         for name in reversed(which):
             group, spelling, about = _SHARED[name]
             about = {**about, "help": helps.get(name, about["help"])}
-            function = grouped(group, spelling, name, **about)(function)
+            function = grouped(group, *spelling, name, **about)(function)
         return function
 
     return add
@@ -229,31 +226,42 @@ def as_typed(directory: Path) -> str:
     return shlex.quote(directory.name if usual else str(directory))
 
 
+class _Count(click.IntRange):
+    """A whole number; of `a100:4`, `2-4` and `4,4` it says which one may be meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not re.fullmatch(r"\s*[-+]?[0-9]+\s*", value):
+            found = re.fullmatch("(?:.*:)?([0-9]+)(?:[-,.][0-9,]*)?", value)
+            such = f", such as {found[1]}" if found else ""
+            self.fail(f"{value!r} is not a single whole number{such}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class _Shared(NamedTuple):
     """An option of several commands: its heading in `--help`, how it is typed, and the rest."""
 
     group: str
-    spelling: str
+    spelling: tuple[str, ...]
     about: dict[str, Any]
 
 
 def _shared(group: str, spelling: str, help: str, **about: Any) -> _Shared:
-    return _Shared(group, spelling, {"help": help, **about})
+    return _Shared(group, tuple(spelling.split()), {"help": help, **about})
 
 
 _SHARED = {
-    "nodes": _shared(RESOURCES, "--nodes", "Nodes.", type=click.IntRange(1, 10_000)),
-    "gpus": _shared(RESOURCES, "--gpus", "GPUs (ranks) per node.", type=click.IntRange(1, 64)),
+    "nodes": _shared(RESOURCES, "-N --nodes", "Nodes.", type=_Count(1, 10_000)),
+    "gpus": _shared(RESOURCES, "--gpus", "GPUs (ranks) per node.", type=_Count(1, 64)),
     "time": _shared(
-        RESOURCES, "--time", "Time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."
+        RESOURCES, "-t --time", "Time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."
     ),
-    "partition": _shared(RESOURCES, "--partition", "Partition (default: the first that fits)."),
-    "account": _shared(RESOURCES, "--account", "Account (project) to charge."),
+    "partition": _shared(RESOURCES, "-p --partition", "Partition (default: the first that fits)."),
+    "account": _shared(RESOURCES, "-A --account", "Account (project) to charge."),
     "spare": _shared(
         RESOURCES,
         "--spare",
         "Extra standby nodes that replace a failed one.",
-        type=click.IntRange(0, 1000),
+        type=_Count(0, 1000),
     ),
     "sets": _shared(WHAT, "--set", "Any key of the job file.", multiple=True, metavar="KEY=VALUE"),
     "cluster": _shared(
@@ -378,21 +386,11 @@ def hanging(text: str, first: str, rest: str) -> list[str]:
     of a terminal, and only where a person looks at one."""
     if not sys.stdout.isatty():
         return [first + line if n == 0 else rest + line for n, line in enumerate(text.split("\n"))]
-    import textwrap
+    from fsdpkit.cli.terminal import wrap
 
     width = max(40, os.get_terminal_size().columns)
-    return [
-        line
-        for n, part in enumerate(text.split("\n"))
-        for line in textwrap.wrap(
-            part,
-            width,
-            initial_indent=rest if n else first,
-            subsequent_indent=rest,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    ]
+    parts = enumerate(text.split("\n"))
+    return [line for n, part in parts for line in wrap(part, width, rest if n else first, rest)]
 
 
 def for_seconds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import Any
 
 import click
@@ -44,7 +46,18 @@ def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
         raise UsageError(str(error).replace("--array", "--tasks", 1)) from error
 
 
-@click.command("resume", cls=GroupedCommand)
+class _Resume(GroupedCommand):
+    """Says how a run gets other arguments, where some are given as to `submit`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args[1:]:
+            given = json.dumps(args[args.index("--") + 1 :], ensure_ascii=False)
+            told = "A run keeps its script's arguments; to replace them all"
+            raise click.UsageError(f"{told}: --set {shlex.quote(f'args={given}')}", ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.command("resume", cls=_Resume)
 @click.argument("run", shell_complete=complete_run)
 @wanted("sets")
 @wanted("nodes", "gpus", "time", "partition", "account", "spare", partition="Partition.")

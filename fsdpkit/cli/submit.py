@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,6 +51,7 @@ class _Submit(WithTrainerArgs):
     """Answers command lines of other launchers with its own."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from fsdpkit.cli.misnamed import DASHES
         from fsdpkit.config.launchers import refuse_launcher
 
         at = args.index("--") if "--" in args else len(args)
@@ -58,8 +62,12 @@ class _Submit(WithTrainerArgs):
             said, rest, _ = parser.parse_args(args[:at])
             words = [*([job] if isinstance(job := said.get("job"), str) else []), *rest]
         refuse_launcher([*words, *(args[at + 1 :] if words else [])], "submit")
+        for word in filter(DASHES.match, args[at + 1 :]):
+            raise click.UsageError(f"{word} begins with a dash that is no hyphen.", ctx)
         if stray := [*itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]:
             refuse_launcher(words, "submit", "accelerate", "deepspeed")
+            if Path(whole := " ".join([words[0], *stray])).is_file():
+                raise click.UsageError(f"A name with spaces needs quotes: {shlex.quote(whole)}")
             raise click.UsageError(f"{_BEHIND}: … -- {shlex.join(stray)}")
         return super().parse_args(ctx, args)
 
@@ -165,7 +173,8 @@ def command(
             raise click.UsageError(f"-m starts a module: leave out {job}, or put it behind --.")
         job = f"-m {module}"
     if job is None and args and not args[0].startswith("-"):
-        raise click.UsageError(f"Name what is started before --: fsdpkit submit {args[0]} …")
+        same = shlex.join(["fsdpkit", "submit", args[0], *(["--"] if args[1:] else []), *args[1:]])
+        raise click.UsageError(f"Name what is started before --: {same}")
     request = submission.SubmitRequest(args=args, job=job, **asked)
     if soonest:
         request = _in_soonest(request)
@@ -173,6 +182,9 @@ def command(
     plan, why = submission.plan(request, agreed)
     say_where(plan, why)
     say_announcements(plan, once=not as_json)
+    for option in _for_the_script(args, plan.job.entry.file):
+        told = f"{option} stands behind --, so it is an argument of {plan.job.entry.path.name}"
+        click.echo(f"fsdpkit: {told}; for fsdpkit it goes before --", err=True)
     if keep_s is not None and not check:
         from fsdpkit.cli.keeping import submit_and_keep
 
@@ -197,6 +209,19 @@ def command(
         with ending(run) if at_once else going_on(run.id):
             return outcome(run, follow=follow)
     return 0
+
+
+def _for_the_script(args: Sequence[str], file: Path | None) -> list[str]:
+    """Options of `submit` among the script's arguments that it does not have by its source."""
+    from fsdpkit.config.script_source import read_source
+
+    ours = {name for one in command.params for name in one.opts if name.startswith("--")}
+    found = [option for word in args if (option := word.partition("=")[0]) in ours]
+    source = (read_source(file) if found and file else None) or b""
+    known = rb"""["']--%(name)b["']|^\s*%(name)b\s*:"""
+    names = [option[2:].replace("-", "[-_]").encode() for option in found]
+    has = [re.search(known % {b"name": name}, source, re.MULTILINE) for name in names]
+    return [option for option, one in zip(found, has, strict=True) if one is None]
 
 
 def _in_soonest(request: SubmitRequest) -> SubmitRequest:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -29,8 +30,10 @@ class ReaderGoneError(Exception):
 class _Guarded(io.TextIOBase):
     """A text stream in front of another. It has no `buffer` that could be written past it."""
 
-    def __init__(self, beneath: TextIO) -> None:
+    def __init__(self, beneath: TextIO, *, wraps: bool = False) -> None:
+        """wraps: long sentences at a terminal's width."""
         self.beneath = beneath
+        self.wraps = wraps
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -43,6 +46,9 @@ class _Guarded(io.TextIOBase):
     def write(self, data: str | bytes) -> int:
         """Bytes, too: click writes completions so."""
         text = data if isinstance(data, str) else data.decode(self.encoding, "replace")
+        if self.wraps and self.isatty():
+            width = max(40, os.get_terminal_size(self.fileno()).columns or 80)
+            text = "\n".join(_at_width(line, width) for line in text.split("\n"))
         with self._told_once():
             self.beneath.write(printable(text))
         return len(data)
@@ -72,6 +78,39 @@ class _Guarded(io.TextIOBase):
         return True
 
 
+_TO_COPY = re.compile(
+    r"""(?<!\S)(?:fsdpkit|pip|conda|module|scontrol|sinfo|scancel|dos2unix|export|cd)[ ].*?
+        (?=[,;)]|[.:][ ]|[ ][a-z]+[ ](?:it|them|shows|lists|says|makes|continues)|[.]?$)
+        |(?<!\S)--?\w\S*[ ][^\s-]\S* | '[^'\n]*' | "[^"\n]*" """,
+    re.VERBOSE,
+)
+"""A command, an option with its value, what stands in quotes: its spaces are no place to break."""
+
+
+def wrap(line: str, width: int, first: str, rest: str) -> list[str]:
+    """A sentence in lines of a terminal, the first behind `first`, others behind `rest`; what is to
+    be copied stays in one piece."""
+    if len(first) + len(line) <= width:
+        return [first + line]
+    import textwrap
+
+    kept = _TO_COPY.sub(lambda found: found[0].replace(" ", "\0"), line)
+    lines = textwrap.wrap(
+        kept,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\0", " ") for line in lines]
+
+
+def _at_width(line: str, width: int) -> str:
+    """What is indented is code or a command, to be copied."""
+    return line if line.startswith(" ") else "\n".join(wrap(line, width, "", "  "))
+
+
 def guard() -> None:
     """Put the guard in front of this process's standard streams."""
     for name in ("stdout", "stderr"):  # closed by whoever called
@@ -80,7 +119,7 @@ def guard() -> None:
     if not isinstance(sys.stdout, _Guarded):
         sys.stdout = _Guarded(_whole(sys.stdout))
     if not isinstance(sys.stderr, _Guarded):
-        sys.stderr = _Guarded(sys.stderr)
+        sys.stderr = _Guarded(sys.stderr, wraps=True)
 
 
 def _whole(stream: TextIO) -> TextIO:

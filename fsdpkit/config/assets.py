@@ -21,6 +21,7 @@ from fsdpkit.config import surroundings
 from fsdpkit.config.layers import AssetLayer, Places
 from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
+from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
     from fsdpkit.config.published.centre import Centre
@@ -221,9 +222,12 @@ def find(kind: str, name: str) -> Places:
     if bare in known:
         return known[bare] if not at else _pinned(kind, bare, pin, known[bare])
     places = ", ".join(str(layer.dir) for layer in reversed(layers()))
+    some = f"Known: {first_of(known, 8) or 'none'}"
+    if len(known) > 8:
+        some += f" (fsdpkit {kind}s lists them)"
     raise NotFoundError(
-        f"there is no {kind} named {bare!r}.{nearest(bare, known)} "
-        f"Known: {', '.join(known) or 'none'}. Looked in: {places}."
+        f"there is no {kind} named {bare!r}.{nearest(bare, known) or f' {some}.'} "
+        f"Looked in: {places}."
     )
 
 

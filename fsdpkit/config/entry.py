@@ -19,11 +19,13 @@ from typing import Literal
 
 from fsdpkit.config.job import Environment
 from fsdpkit.config.launchers import refuse_launcher
+from fsdpkit.config.spelling import nearest
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.errors import UsageError
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _COMMAND = re.compile(r"[A-Za-z0-9_][\w.+-]*")
+_DATA = frozenset({".yaml", ".yml", ".json", ".jsonl", ".csv", ".txt", ".md", ".log", ".out"})
 _SHELL_SCRIPTS = frozenset({".sh", ".bash", ".sbatch", ".slurm"})
 
 
@@ -94,11 +96,34 @@ def find_entry(
         return _module(text[2:].strip(), own_places(environment, here), what)
     for place in places:
         if (path := (place / text).resolve()).is_file():
+            if wrong := _why_no_program(path):
+                raise UsageError(f"{what}: {path.name} {wrong}")
             return Entry.of_file(path)
     _refuse_several_words(text, places, environment, what, here)
     if not _COMMAND.fullmatch(text) or Path(text).suffix in {".py", *_SHELL_SCRIPTS}:
         return None
     return Entry("command", text, _found_command(text, environment, here))
+
+
+def nearby(path: Path) -> str:
+    """What may be meant by a file that is not there, or is a directory; see `nearest`."""
+    if path.is_dir():
+        return f" {path} is a directory: name the program in it."
+    try:
+        names = [one for one in os.listdir(path.parent) if one.endswith((".py", ".toml"))]
+    except OSError:
+        names = []
+    near = nearest(path.name, names)
+    return near.replace("'", f"'{path.parent}/", 1) if path.parent != Path() else near
+
+
+def _why_no_program(path: Path) -> str | None:
+    """What a file is that Python would take for a program: so it does a notebook, and much YAML."""
+    if path.suffix == ".ipynb":
+        return "is a notebook: jupyter nbconvert --to script makes a Python script of it"
+    if path.suffix in _DATA:
+        return "is no program: name the Python script that reads it, and the file behind --"
+    return None
 
 
 def is_shell_script(path: Path) -> bool:
@@ -124,7 +149,7 @@ def _refuse_several_words(
 
 
 def _module(name: str, places: Sequence[Path], what: str) -> Entry:
-    if not _MODULE.fullmatch(name):
+    if not _MODULE.fullmatch(name) or name.endswith(".py"):
         raise UsageError(f"{what}: -m takes the dotted name of one module{_meant(name)}")
     for root in places:
         if file := _file_of(name, root):

@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from fsdpkit.config.spelling import nearest
+from fsdpkit.listing import first_of
 
 _WHERE = re.compile(r" - at `(?P<key>key` in `)?\$(?P<path>.*)`$", re.DOTALL)
 _STEP = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<index>\.\.\.|\d+)\]")
@@ -103,7 +104,8 @@ def no_such_key(name: str, table: str, known: Mapping[str, Any], whole: Any) -> 
     within = f" in [{table}]" if table else ""
     if others := [key for key in _keys(whole) if key.rpartition(".")[2] == name]:
         return f"there is no key {name!r}{within}. Did you mean {' or '.join(others[:3])}?"
-    return f"there is no key {name!r}{within}.{nearest(name, known)} Known: {', '.join(known)}."
+    near = nearest(name, known) or f" Known: {first_of(known, 8)}."
+    return f"there is no key {name!r}{within}.{near}"
 
 
 def why(text: str, annotation: Any, value: Any) -> str:
@@ -125,7 +127,9 @@ def why(text: str, annotation: Any, value: Any) -> str:
         limit = bound["limit"].removesuffix(".0")
         return f"must be {_BOUNDS[bound['how']]} {limit}, not {_shown(value)}{sentence}"
     if pattern := re.fullmatch(r"Expected `str` matching regex '(?P<regex>.*)'", text, re.DOTALL):
-        return f"must match {pattern['regex']}, not {_shown(value)}{sentence}"
+        mended = re.sub(r"[^\w.+-]+", "-", str(value), flags=re.ASCII).strip("-")
+        such = f"; {mended!r} would do" if re.fullmatch(pattern["regex"], mended) else ""
+        return f"must match {pattern['regex']}, not {_shown(value)}{sentence}{such}"
     if length := re.fullmatch(r"Expected `str` of length (?P<how>[<>]=) (?P<limit>\d+)", text):
         if length["limit"] == "1":
             return f"must not be empty{sentence}"

@@ -18,7 +18,7 @@ from msgspec import UNSET
 import fsdpkit
 from fsdpkit.config import assets
 from fsdpkit.config.accelerate_file import check_accelerate_file
-from fsdpkit.config.entry import Entry, find_entry, is_module_in, is_shell_script
+from fsdpkit.config.entry import Entry, find_entry, is_module_in, is_shell_script, nearby
 from fsdpkit.config.job import JOB_SCHEMA, Audit, Environment, Files, JobSpec, WorkTreeSource
 from fsdpkit.config.key_changes import other_release
 from fsdpkit.config.layers import AssetLayer
@@ -167,13 +167,14 @@ def load_job(
     args: appended to the script's arguments. said_in: files that some of `sets` and `args` come
     from. Raises NotFoundError or ConfigError.
     """
+    job = os.path.expanduser(job or DEFAULT_JOB)
     layered = Layered()
     layered.say(beneath[1], beneath[0])
-    files = _lay_files(layered, job or DEFAULT_JOB)
+    files = _lay_files(layered, job)
     _lay_command_line(layered, options or {}, sets, said_in)
     if args:
         layered.say({"args": [*layered.values.get("args", []), *args]}, "command line")
-    what = f"job {job or DEFAULT_JOB}"
+    what = f"job {job}"
     _leave_out_defaults_of_others(layered)
     refuse_secrets(layered, what)
     spec = build(_type_in(layered), layered, what)
@@ -336,7 +337,7 @@ def _lay_files(layered: Layered, job: str) -> list[Path]:
     path = Path(job)
     if path.suffix == ".toml" or "/" in job:
         if not path.is_file():
-            raise NotFoundError(f"there is no job file {job}")
+            raise NotFoundError(f"there is no job file {job}.{nearby(path)}")
         assets.refuse_behind_the_index(path)
         _lay_of(_layer_of(path), layered, read_toml(path), str(path))
         return [*(file for _, file in defaults), path.resolve()]
@@ -355,8 +356,8 @@ def _bare_job(job: str) -> dict[str, Any] | None:
     if not job.startswith("-m"):
         if path.suffix == ".toml" or job.partition("@")[0] in assets.available("job"):
             return None
-        if path.suffix == ".py" and not path.is_file():
-            raise NotFoundError(f"there is no script {job}")
+        if path.suffix == ".py" and not path.is_file() and " " not in job:
+            raise NotFoundError(f"there is no script {job}.{nearby(path)}")
         if is_shell_script(path):
             return None
     entry = find_entry(job, [Path.cwd()], Environment(), f"job {job}", here=Path.cwd())
@@ -393,7 +394,7 @@ def _no_such_job(name: str, spec: JobSpec) -> NotFoundError:
     try:
         assets.find("job", name)
     except NotFoundError as error:
-        return NotFoundError(f"{error} {where}")
+        return NotFoundError(f"{error}{nearby(Path(name)) or f' {where}'}")
     raise AssertionError(f"{name} is a job")
 
 

@@ -27,6 +27,7 @@ from fsdpkit.config.explain import (
 )
 from fsdpkit.config.key_changes import without_unknown
 from fsdpkit.errors import ConfigError, storage_errors
+from fsdpkit.listing import first_of
 
 if TYPE_CHECKING:
     from fsdpkit.config.layers import AssetLayer
@@ -316,14 +317,16 @@ def _annotation_at(kind: Any, parts: list[str], key: str) -> Any:
 def _read_value(annotation: Any, text: str, key: str) -> Any:
     kinds = alternatives(annotation)
     if struct := struct_in(annotation):
-        known = ", ".join(f"{key}.{name}" for name in fields_of(struct))
+        known = first_of((f"{key}.{name}" for name in fields_of(struct)), 8)
         raise ConfigError(f"--set {key}: is a table; set one of its keys: {known}")
     if not text and is_optional(annotation):
         return None
     scalar = all(t in (int, float, bool, str) or get_origin(t) is Literal for t in kinds)
     if scalar and (str not in kinds or len(kinds) == 1) and annotation is not Any:
+        if int in kinds and re.fullmatch(r"[0-9]+(_[0-9]+)+", text):  # as TOML and Python have it
+            text = text.replace("_", "")
         try:
-            return msgspec.convert(text, annotation, strict=False)
+            return msgspec.convert(text.strip(), annotation, strict=False)
         except msgspec.ValidationError as error:
             raise ConfigError(f"--set {key}: {why(str(error), annotation, text)}") from error
     try:

@@ -79,6 +79,19 @@ OTHERWISE = {
 }
 """By sbatch's long option, what stands for it where no key does."""
 
+OF_OTHERS = {
+    "fsdpkit submit FILE.toml": ("f", "file", "config", "job"),
+    "--set environment.variables.NAME=VALUE": ("e", "env"),
+    "account": ("project",),
+    "gpus-per-node": ("gpu", "ngpus", "nproc-per-node", "num-gpus"),
+    "job-name": ("name",),
+    "nodes": ("nnodes", "node", "num-machines", "num-nodes"),
+    "ntasks": ("num-processes",),
+    "partition": ("queue",),
+    "time": ("walltime",),
+}
+"""Options of other launchers, by that of sbatch which says the same, or what does here."""
+
 LETTERS = {
     "A": "account",
     "B": "extra-node-info",

@@ -16,7 +16,10 @@ _TIME_FORMS = (
     re.compile(r"(?P<m>\d+)"),
 )
 TIME_FORMS_TEXT = "MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
-_WITH_UNITS = re.compile(r"(?i)(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m(?:in)?)?", re.ASCII)
+_WITH_UNITS = re.compile(
+    r"(?i)(?:(\d{1,4}) ?d(?:ays?)?)? ?(?:(\d{1,5}) ?h(?:(?:ou)?rs?)?)? ?(?:(\d{1,6}) ?m(?:in)?)?",
+    re.ASCII,
+)
 LONGEST_S = 365 * 86400
 
 _MEMORY = re.compile(r"(?P<n>\d+)(?P<unit>[KMGT]?)(?:i?B)?", re.IGNORECASE)

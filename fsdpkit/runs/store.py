@@ -156,11 +156,12 @@ def find_run(run: str | os.PathLike[str], top: Path) -> Path:
     """The directory of a run given by its path, its id, the name of its job or another part that
     only its id has (`_PART` characters or more), or the number of a job of it. Raises NotFoundError
     with the nearest id and where it looked."""
-    direct = Path(os.path.expanduser(run))
-    if _is_there(RunPaths(direct).record):
-        return direct.absolute()
+    direct = Path(os.path.expanduser(run)).absolute()
+    for place in (direct, *(direct.parents if direct.exists() else ())):  # a file of it, too
+        if _is_there(RunPaths(place).record):
+            return place
     names = {p.name: p for p in all_runs(top)}
-    text = str(run)
+    text = str(run).rstrip("/")
     matches = [n for n in names if n == text]
     if text and not matches:
         of_job = {run.name for run in runs_of_job(text, top)} if text.isdigit() else ()

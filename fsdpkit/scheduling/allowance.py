@@ -16,7 +16,7 @@ from fsdpkit.errors import SchedulerError
 from fsdpkit.listing import first_of
 from fsdpkit.rendering.script import Plan
 from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
-from fsdpkit.scheduling.live_limits import JOBS, LiveAssociation, LiveLimits, LiveQos
+from fsdpkit.scheduling.live_limits import JOBS, LiveAssociation, LiveLimits, LiveQos, count
 from fsdpkit.scheduling.live_placement import chosen, max_memory_per_cpu_mb
 from fsdpkit.scheduling.slurm_answers import answers_for, answers_of
 
@@ -160,13 +160,14 @@ def _objections(
     if wrong := [*_membership(asked, live)]:
         return wrong
     too_few = [*_too_few(asked, live, partition)] if partition else []
+    too_few += [*_too_much(asked, live, partition)] if partition else []
     broken = []
     for way in _ways(asked, live, partition, free=free):
         found = [*too_few, *_of_partition(asked, way), *_above(asked, live, way)]
         if not found:
             return []
         broken.append(found)
-    return broken[0]
+    return min(broken, key=len)
 
 
 class _Way(NamedTuple):
@@ -258,9 +259,20 @@ def _too_few(asked: Request, live: LiveCluster, partition: LivePartition) -> Ite
     if partition.nodes and asked.nodes > len(partition.nodes):
         yield f"{asked.nodes} nodes asked, {where} has {len(partition.nodes)}"
     elif nodes and not live.unknown_nodes(partition):
-        enough = sum(sum(n for _, n in node.gpus) >= asked.gpus for node in nodes)
-        if enough < asked.nodes:
-            yield f"{asked.nodes} nodes with {asked.gpus} GPUs asked, {where} has {enough}"
+        each = [sum(n for _, n in node.gpus) for node in nodes]
+        if (enough := sum(n >= asked.gpus for n in each)) < asked.nodes:
+            most = "" if enough else f" with so many: its largest have {max(each)}"
+            yield f"{asked.nodes} nodes with {asked.gpus} GPUs asked, {where} has {enough}{most}"
+
+
+def _too_much(asked: Request, live: LiveCluster, partition: LivePartition) -> Iterator[str]:
+    """If a job may not have so much memory of a node; it would wait for MaxMemPerLimit."""
+    most = partition.max_memory_mb or count(live.config.get("MaxMemPerNode"))
+    if most and (asked.memory_mb or 0) > most:
+        yield (
+            f"{asked.memory_mb} MB a node asked, partition {partition.name} allows a job {most}: "
+            f"--set resources.memory={most}M"
+        )
 
 
 def delays(asked: Request, live: LiveCluster, partitions: Sequence[LivePartition]) -> list[str]:
@@ -302,7 +314,7 @@ def _above(asked: Request, live: LiveCluster, way: _Way) -> Iterator[str]:
         rules.reverse()
     levels: list[Level] = [(f"QOS {rule.name}", rule) for rule in rules if rule]
     levels += _chain(way.own, live.associations or ()) if way.own else []
-    yield from _above_limits(asked, levels)
+    yield from _above_limits(asked, levels, safe=live.enforces("safe"))
 
 
 Level = tuple[str, LiveLimits]
@@ -329,10 +341,15 @@ _WORDS = {
 }
 
 
-def _above_limits(asked: Request, levels: Sequence[Level]) -> Iterator[str]:
+_MINUTES = ("MaxTRESMins", "GrpTRESRunMins", "MaxTRESRunMinsPU", "MaxTRESRunMinsPA")
+"""Columns that count an amount by the minutes it is held; the later ones of all that runs."""
+
+
+def _above_limits(asked: Request, levels: Sequence[Level], *, safe: bool) -> Iterator[str]:
     """Of each limit the level counts that sets it first: the partition's QOS, the job's, the
     association, the accounts above (Slurm's resource_limits page). What all jobs of an account may
-    have together counts at each account, unless a QOS says otherwise."""
+    have together counts at each account, unless a QOS says otherwise. safe: a job starts only if it
+    can end within what is left of its account's minutes."""
     amounts, defined = asked.amounts, set[tuple[str, str]]()
 
     def first(column: str, rule: LiveLimits) -> Iterator[tuple[str, int]]:
@@ -353,7 +370,9 @@ def _above_limits(asked: Request, levels: Sequence[Level]) -> Iterator[str]:
             if amounts.get(name, least) < least:
                 yield f"{amounts[name]} {_unit(name)} asked, {whose} wants {least} or more"
         times = [most_s for _, most_s in first("MaxWall", rule)]
-        minutes = [(amounts.get(name), most) for name, most in first("MaxTRESMins", rule)]
+        of_each = [pair for column in _MINUTES for pair in first(column, rule)]
+        of_each += [pair for pair in first("GrpTRESMins", rule) if safe or pair[1] == 0]
+        minutes = [(amounts.get(name), most) for name, most in of_each]
         times += [most * 60 // amount for amount, most in minutes if amount]
         for most_s in times:
             if asked.time_s > most_s:

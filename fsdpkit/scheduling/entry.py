@@ -29,6 +29,7 @@ from fsdpkit.config.trainers import OWN
 from fsdpkit.config.trust import TrustedJob
 from fsdpkit.errors import ConfigError
 from fsdpkit.scheduling import import_check
+from fsdpkit.scheduling.packages import conda_prefix
 
 _ANSWER_S = 20.0
 _SKIP = "skip this check: --set launch.check=false"
@@ -53,6 +54,7 @@ def check_entry(job: TrustedJob, site: LoadedSite) -> None:
     if job.origin("entry").startswith("packaged ") or not job.spec.launch.check:
         return
     _check_environment(job)
+    _check_conda(job, site)
     entry, python = job.entry, python_of(job, site)
     variables = {**site.profile.environment.variables, **job.spec.environment.variables}
     environment = msgspec.structs.replace(job.spec.environment, variables=variables)
@@ -82,6 +84,22 @@ def _check_environment(job: LoadedJob) -> None:
         raise ConfigError(
             f"job {job.spec.name}: environment.{key}: {prefix} {there}, so the job could not start "
             f"in it; name one that is, or, if only the nodes see it, {_SKIP}"
+        )
+
+
+def _check_conda(job: LoadedJob, site: LoadedSite) -> None:
+    """Raises ConfigError for the name of an environment that this shell's conda has not; the conda
+    of a module, or one that keeps environments elsewhere, may have it."""
+    name, conda = job.spec.environment.conda, os.environ.get("CONDA_EXE")
+    if name is None or "/" in name or not conda or stood_in() is not None:
+        return
+    settings = [place / ".condarc" for place in (Path.home(), Path(conda).parents[1])]
+    elsewhere = any("envs_dirs" in one.read_text() for one in settings if one.is_file())
+    modules = job.spec.environment.modules or site.profile.environment.modules
+    if not (modules or elsewhere or conda_prefix(name)):
+        raise ConfigError(
+            f"job {job.spec.name}: environment.conda: {conda} has no environment {name!r} (conda "
+            f"env list shows them); name one of them, or, if the nodes have another conda, {_SKIP}"
         )
 
 

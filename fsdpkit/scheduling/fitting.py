@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -49,6 +50,10 @@ def fit(
     queues: whether a scheduler is to find it a place; False: it has one. Raises UsageError or
     ConfigError for what cannot run there."""
     resources, profile = job.spec.resources, site.profile
+    memory = str(resources.memory)
+    if memory.isdecimal() and 0 < int(memory) < 1024:
+        told = f"resources.memory: {memory} is megabytes a node: write {memory}G for gigabytes"
+        raise UsageError(f"{told}, or {memory}M if you mean it")
     check_training(job, work_dir)
     check_paths(runs, work_dir)
     check_stage(job, site)
@@ -73,6 +78,10 @@ def fit(
             f"--time {resources.time}: the warning before the end comes "
             f"{warning_s(resources, profile)} s early, not {profile.policy.warning_s} s as in "
             f"longer jobs"
+        )
+    if re.fullmatch(r"[0-9]+:[0-9]+", resources.time):
+        warnings.append(
+            f"--time {resources.time} is minutes and seconds; in hours it is {resources.time}:00"
         )
     warnings += check_on(job, placement.node_type, work_dir)
     if (file := job.accelerate_config) is not None:

@@ -64,11 +64,12 @@ class LiveAssociation(LiveLimits):
 
 QOS_FORMAT = (
     "Name,MaxWall,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES,MaxTRESPerNode,GrpTRES,MaxTRESMins,"
+    "GrpTRESMins,GrpTRESRunMins,MaxTRESRunMinsPU,MaxTRESRunMinsPA,"
     "MaxJobsPU,MaxSubmitPU,MaxJobsPA,MaxSubmitPA,GrpJobs,GrpSubmit,Flags"
 )
 ASSOC_FORMAT = (
     "Account,User,Partition,ParentName,QOS,DefaultQOS,MaxWall,MaxTRES,MaxTRESPerNode,GrpTRES,"
-    "MaxTRESMins,MaxJobs,MaxSubmit,GrpJobs,GrpSubmit"
+    "MaxTRESMins,GrpTRESMins,GrpTRESRunMins,MaxJobs,MaxSubmit,GrpJobs,GrpSubmit"
 )
 
 

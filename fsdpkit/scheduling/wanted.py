@@ -26,7 +26,7 @@ class Wanted:
     time: str | None = None
     spare: int | None = None
     sets: Sequence[str] = ()
-    """`KEY=VALUE` each, over all of the above."""
+    """`KEY=VALUE` each; what is said above is stronger."""
     said_in: Sequence[FileTables] = ()
     """Files that some of `sets` were read from, so that trust is asked in them, too."""
 

@@ -66,7 +66,7 @@ def test_help_has_groups_in_the_order_of_a_submission(fsdpkit: Callable[..., Com
         *("What to run", "Resources", "How to submit", "Afterwards", "Options"),
     ]
     below = said.partition("\nResources:\n")[2].partition("\nHow to submit:\n")[0]
-    assert re.findall(r"^  (--\S+)", below, re.MULTILINE) == [
+    assert re.findall(r"^  (?:-\w, )?(--\S+)", below, re.MULTILINE) == [
         *("--nodes", "--gpus", "--time", "--cluster", "--partition", "--account", "--spare"),
         "--sbatch-option",
     ]

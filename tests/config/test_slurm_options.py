@@ -45,7 +45,7 @@ def test_a_line_break_in_a_value_is_refused() -> None:
 
 WORDS = {
     ("--mem", "64G"): "--set resources.memory=VALUE",
-    ("-N", "2"): "--nodes",
+    ("-J", "x"): "--set name=VALUE",
     ("-n4",): "a rank on each GPU",
     ("-x", "n1"): "--set resources.exclude=VALUE",
     ("--licenses=x",): "--sbatch-option licenses=VALUE",

@@ -28,7 +28,7 @@ def test_all_six_forms_of_a_time_are_read(text: str, seconds: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "UNLIMITED", "infinite", "-1", "0h", "1hour", "1:2:3:4", "1-", "1.5"),
+        *("", "UNLIMITED", "infinite", "-1", "0h", "1:2:3:4", "1-", "1.5"),
         *("٣", " 30", "30 ", "1-1-1", "1\n"),
     ],
 )
@@ -39,7 +39,12 @@ def test_a49_a50_endless_and_strange_times_are_refused_with_the_forms(text: str)
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [("1h", "01:00:00"), ("90min", "01:30:00"), ("1D12H", "1-12:00:00"), ("2d", "2-00:00:00")],
+    [
+        ("1 hour", "01:00:00"),
+        ("90min", "01:30:00"),
+        ("1D12H", "1-12:00:00"),
+        ("2d", "2-00:00:00"),
+    ],
 )
 def test_a_time_with_units_is_said_as_slurm_writes_it(text: str, meant: str) -> None:
     with pytest.raises(ValueError, match=f"write {meant}$"):
