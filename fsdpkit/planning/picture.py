@@ -1,5 +1,5 @@
-"""Memory over one step as an SVG: what is allocated, by kind, stacked. As wide as a phone; by itself
-as wide as there is room; light or dark as the reader's system is. No torch."""
+"""Memory over one step as an SVG: what is allocated, by kind, stacked. As wide as a phone; alone as
+wide as there is room; light or dark as the reader's system is. No torch."""
 
 from __future__ import annotations
 
