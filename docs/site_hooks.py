@@ -80,7 +80,8 @@ _FROM_ELSEWHERE = re.compile(
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Refuses a page that would load anything from another host."""
+    """Names the search, which the theme does not; refuses a page that would load anything from
+    another host."""
     if found := _FROM_ELSEWHERE.search(output):
         raise PluginError(f"{page.file.src_uri} loads from another host: {found[0]}")
-    return output
+    return output.replace(' role="dialog"', ' role="dialog" aria-label="Search"')

@@ -1,5 +1,5 @@
-"""Memory over one step as an SVG: what is allocated, by kind, stacked. As wide as a phone, light or
-dark as the reader's system is. No torch."""
+"""Memory over one step as an SVG: what is allocated, by kind, stacked. As wide as a phone; alone as
+wide as there is room; light or dark as the reader's system is. No torch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from fsdpkit.planning.verdict import MemoryVerdict, course
 from fsdpkit.planning.words import NAMES, headline, size
 
 _WIDTH, _PLOT = 390, 260
-"""Pixels of the whole and of the plot's height."""
-_LEFT, _RIGHT, _MARGIN = 62, 12, 10
+"""Pixels of the narrowest whole and of the plot's height."""
+_LEFT, _ACROSS, _MARGIN = 16, 81, 10
+"""Percent of the width left of the plot and in it; pixels around text."""
 _LINE, _LETTER = 19, 7.0
 """Of text: from one line to the next, and the width of a letter, generously."""
 _MOST_LINES = 4
@@ -34,6 +35,7 @@ _COLOURS: dict[Kind, str] = {
 }
 _STYLE = """
   svg { color-scheme: light dark; }
+  @media (min-width: 500px) { svg:root { width: min(100%, 760px); } }
   .paper { fill: #ffffff; } .ink { fill: #1f2328; } .faint { fill: #59636e; }
   .rule { stroke: #d1d9e0; } .limit { stroke: #b3261e; } .limit-text { fill: #b3261e; }
   text { font: 13px system-ui, sans-serif; } .title { font-weight: 600; }
@@ -54,25 +56,26 @@ def draw(found: MemoryVerdict) -> str:
     name = ": ".join(_titles(found))
     titles = [line for part in _titles(found) for line in _folded(part)]
     head = [*titles, *_folded(_subtitle(found))]
-    top_px = _LINE * (len(head) + 1)
+    top_px = _LINE * (len(head) + (1 if near else 2))
     below_px = top_px + _PLOT + 2 * _LINE + 6
     kinds = [kind for kind in reversed(KINDS) if any(sample.get(kind) for sample in samples)]
     height = below_px + _LINE * ((len(kinds) + 1) // 2) + _MARGIN
     y = _Scale(top_px, highest)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
-        f'viewBox="0 0 {_WIDTH} {height}" role="img" '
-        f'aria-label="{escape(name)}">',
+        f'role="img" aria-label="{escape(name)}">',
         f"<style>{_STYLE}</style>",
-        f'<rect class="paper" width="{_WIDTH}" height="{height}"/>',
+        '<rect class="paper" width="100%" height="100%"/>',
         *_head(head, len(titles)),
         *_axis(y),
+        f'<svg x="{_LEFT}%" width="{_ACROSS}%" height="{below_px}" '
+        f'viewBox="0 0 1000 {below_px}" preserveAspectRatio="none">',
         *_areas(samples, y),
+        "</svg>",
         *_phases(found, top_px),
         *_legend(kinds, below_px),
     ]
-    if near:
-        parts += _limit(found.room, y)
+    parts += _limit(found.room, y, near=near)
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -123,8 +126,8 @@ def _head(lines: Sequence[str], titles: int) -> Iterator[str]:
         yield f'<text class="{css}" x="{_MARGIN}" y="{_LINE * (row + 1)}">{escape(line)}</text>'
 
 
-def _x(share: float) -> float:
-    return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+def _x(share: float) -> str:
+    return f"{_LEFT + share * _ACROSS:.2f}%"
 
 
 class _Scale(NamedTuple):
@@ -143,8 +146,8 @@ def _axis(y: _Scale) -> Iterator[str]:
     for count in range(0, int(y.highest) + 1, step):
         at = y(count)
         yield (
-            f'<line class="rule" x1="{_LEFT}" x2="{_x(1):.1f}" y1="{at:.1f}" y2="{at:.1f}"/>'
-            f'<text class="faint" x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">'
+            f'<line class="rule" x1="{_x(0)}" x2="{_x(1)}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<text class="faint" x="{_x(0)}" dx="-6" y="{at + 4:.1f}" text-anchor="end">'
             f"{_short(count)}</text>"
         )
 
@@ -172,8 +175,8 @@ def _areas(samples: list[Sample], y: _Scale) -> Iterator[str]:
             continue
         above = [low + size_ for low, size_ in zip(base, sizes, strict=True)]
         last = max(1, len(samples) - 1)
-        up = [f"{_x(i / last):.1f},{y(v):.1f}" for i, v in enumerate(above)]
-        down = [f"{_x(i / last):.1f},{y(v):.1f}" for i, v in enumerate(base)]
+        up = [f"{1000 * i / last:.1f},{y(v):.1f}" for i, v in enumerate(above)]
+        down = [f"{1000 * i / last:.1f},{y(v):.1f}" for i, v in enumerate(base)]
         yield f'<polygon fill="{_COLOURS[kind]}" points="{" ".join([*up, *reversed(down)])}"/>'
         base = above
 
@@ -186,15 +189,12 @@ def _phases(found: MemoryVerdict, top_px: int) -> Iterator[str]:
         if begin < block.born <= end and block.phase in ("forward", "backward", "optimizer"):
             first.setdefault(block.phase, block.born)
     for phase, event in first.items():
-        x = _x((event - begin) / max(1, end - begin))
-        foot = top_px + _PLOT
-        yield f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{top_px}" y2="{foot + 8}"/>'
-        leaves = x + 3 + _LETTER * len(phase) > _WIDTH
-        anchor = ' text-anchor="end"' if leaves else ""
-        yield (
-            f'<text class="faint" x="{x - 3 if leaves else x + 3:.1f}" y="{foot + _LINE}"{anchor}>'
-            f"{phase}</text>"
-        )
+        share = (event - begin) / max(1, end - begin)
+        x, foot = _x(share), top_px + _PLOT
+        yield f'<line class="rule" x1="{x}" x2="{x}" y1="{top_px}" y2="{foot + 8}"/>'
+        leaves = share > 0.97 - _LETTER * len(phase) / (_WIDTH * _ACROSS / 100)
+        anchor = ' dx="-3" text-anchor="end"' if leaves else ' dx="3"'
+        yield f'<text class="faint" x="{x}" y="{foot + _LINE}"{anchor}>{phase}</text>'
 
 
 def _legend(kinds: Sequence[Kind], top_px: int) -> Iterator[str]:
@@ -202,16 +202,22 @@ def _legend(kinds: Sequence[Kind], top_px: int) -> Iterator[str]:
     rows = (len(kinds) + 1) // 2
     for place, kind in enumerate(kinds):
         column, row = divmod(place, rows)
-        x, y = _MARGIN + column * (_WIDTH // 2 + 10), top_px + _LINE * row
+        x, y = "52%" if column else str(_MARGIN), top_px + _LINE * row
         yield f'<rect x="{x}" y="{y}" width="12" height="12" fill="{_COLOURS[kind]}"/>'
-        yield f'<text class="ink" x="{x + 18}" y="{y + 11}">{escape(NAMES[kind])}</text>'
+        yield f'<text class="ink" x="{x}" dx="18" y="{y + 11}">{escape(NAMES[kind])}</text>'
 
 
-def _limit(room: int, y: _Scale) -> list[str]:
-    at = y(room)
+def _limit(room: int, y: _Scale, *, near: bool) -> list[str]:
+    """The line that torch must stay below; where it lies far above, what and how far."""
+    at = y(room) if near else y(y.highest)
+    line = (
+        f'<line class="limit" stroke-dasharray="6 4" stroke-width="1.5" x1="{_x(0)}" '
+        f'x2="{_x(1)}" y1="{at:.1f}" y2="{at:.1f}"/>'
+    )
+    words = (
+        f"room for torch: {size(room)}" if near else f"↑ room for torch: {size(room)}, far above"
+    )
     return [
-        f'<line class="limit" stroke-dasharray="6 4" stroke-width="1.5" x1="{_LEFT}" '
-        f'x2="{_x(1):.1f}" y1="{at:.1f}" y2="{at:.1f}"/>',
-        f'<text class="limit-text" x="{_x(1):.1f}" y="{at - 5:.1f}" text-anchor="end">'
-        "room for torch</text>",
+        *([line] if near else []),
+        f'<text class="limit-text" x="{_x(1)}" y="{at - 5:.1f}" text-anchor="end">{words}</text>',
     ]

@@ -1,5 +1,5 @@
-"""A sweep as one HTML file that needs nothing else, drawn and styled as a run's report: its trials
-as parallel coordinates, and how much each setting had to do with what came out.
+"""A sweep as one HTML file that needs nothing else, drawn and styled as a run's report: its trials'
+curves, what came out over each setting and over all of them, and how much each had to do with it.
 
 That goes by ranks, so that neither the scale of a setting nor that of the metric matters, and a
 trial that blew up counts as the worst, not as a thousand: of numbers Spearman's rank correlation
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from markupsafe import Markup
@@ -19,11 +20,25 @@ from markupsafe import Markup
 from fsdpkit import __version__
 from fsdpkit.config.array_tasks import text
 from fsdpkit.config.fields import Scalar
+from fsdpkit.reporting.comparison.compared import Curve, Side, curves
+from fsdpkit.reporting.comparison.page import steps_axis, values_axis
+from fsdpkit.reporting.report.figures import DrawnFigure
 from fsdpkit.reporting.report.page import rendered
-from fsdpkit.reporting.report.plots import WIDTH, frame, stretched
+from fsdpkit.reporting.report.plots import (
+    WIDTH,
+    Chart,
+    PlotLine,
+    draw,
+    frame,
+    grid,
+    stretched,
+    ticks,
+)
 from fsdpkit.reporting.scales import Axis, linear, logarithmic, moment, number, zone_name
-from fsdpkit.reporting.series import Floats
+from fsdpkit.reporting.series import Floats, thin
+from fsdpkit.reporting.training import trainings_of
 from fsdpkit.runs.record import now_s
+from fsdpkit.sweeps.own_runs import opened
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions
 from fsdpkit.sweeps.results import Result, best
 from fsdpkit.sweeps.space import Settings, SweptParameter, parameters
@@ -48,7 +63,7 @@ def comparable(
 def page(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> str:
     """The page's text."""
     space = parameters(record.file.parameters)
-    drawn = [one for one in in_order(record, found) if one.counts]
+    drawn = [one for one in in_order(record, found) if one.leads]
     judged_by = comparable(paths, record, found)
     top = best(found, highest=record.highest)
     made_s = now_s()
@@ -68,6 +83,10 @@ def page(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> str
             },
             "table": rows(record, found),
             "problems": [(one.trial, one.problem) for one in found if one.problem],
+            "curves": over_steps(curves_of(paths, record, found), drawn, record.file.metric),
+            "scatters": [scatter(one, drawn, record.file.metric) for one in space[:MOST_AXES]]
+            if drawn
+            else [],
             "parallel": parallel(space, drawn, record.file.metric) if drawn else None,
             "drawn": len(drawn),
             "hidden_axes": max(0, len(space) - MOST_AXES + 1),
@@ -76,7 +95,7 @@ def page(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> str
                     "key": short(one.key),
                     "strength": f"{one.strength:.2f}",
                     "share": round(100 * one.strength),
-                    "direction": {None: "choice", True: "rises", False: "falls"}[one.rises],
+                    "direction": _DIRECTIONS[one.rises],
                 }
                 for one in importances(judged_by)
             ],
@@ -97,19 +116,95 @@ _SHOWN = 0.25
 MOST_AXES = 12
 
 
+_DIRECTIONS = {None: "depends on the choice", True: "rises with it", False: "falls as it rises"}
+_MOST_POINTS = 40_000
+"""Of all curves together."""
+
+
+def curves_of(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> list[Curve]:
+    """The metric over steps, of each trial that has logged it."""
+    runs = {name: opened(paths, name) for name in dict.fromkeys(one.run for one in found) if name}
+    sides = [
+        Side(str(one.trial), training, None)
+        for one in found
+        if (run := runs.get(one.run)) is not None
+        for training in trainings_of(run, [None if run.record.array is None else one.trial], {})
+    ]
+    return curves(sides, record.file.metric)
+
+
+def over_steps(found: Sequence[Curve], trials: Sequence[Result], metric: str) -> Markup | None:
+    """`<svg>` of the curves; trials: those that count, the best first."""
+    if not found:
+        return None
+    places = {str(one.trial): place for place, one in enumerate(trials)}
+    behind = sorted(found, key=lambda one: -places.get(one.label, len(places)))
+    lines = []
+    for one in behind:
+        tone = _tone(places.get(one.label, len(places)), len(trials))
+        x, y = thin(one.step, one.value, max(20, _MOST_POINTS // len(found)))
+        others = tone == "muted"
+        name = "" if others else f"trial {one.label}"
+        style: Literal["faint", "plain"] = "faint" if others and len(x) > 1 else "plain"
+        lines.append(PlotLine(name=name, x=x, y=y, tone=tone, style=style))
+    chart = Chart(
+        key="curves",
+        title=f"{metric} over steps",
+        description=f"{metric} of {len(found)} trials",
+        x=steps_axis(found),
+        y=values_axis(found),
+        lines=lines,
+        height=240,
+    )
+    return draw(chart)
+
+
+def scatter(one: SweptParameter, trials: Sequence[Result], metric: str) -> DrawnFigure:
+    """What came out over one setting: a dot for each trial."""
+    marks = _ticks(one)
+    every = -(-sum(len(label) + 2 for _, label in marks) // 40)  # as many labels as have room
+    x, y, height = Axis(0, 1, tuple(marks[::every])), _metric_axis(trials), 170
+    dots = [
+        Markup('<path class="line dots {}" d="M{:.5g} {:.5g}h0"><title>{}</title></path>').format(
+            _tone(place, len(trials)),
+            WIDTH * _place(one, trial.settings[one.key]),
+            height * (1 - y.fraction(trial.value or 0)),
+            _called(trial),
+        )
+        for place, trial in reversed(list(enumerate(trials)))
+    ]
+    title, about = f"{metric} over {short(one.key)}", f"{len(trials)} trials"
+    inside = grid(y, height) + ticks(x, height) + stretched(dots, height)
+    drawing = frame(f"over-{one.key}", title, about, height, inside)
+    is_log = one.is_logarithmic and not one.values
+    return DrawnFigure(title=title, drawing=drawing, remark="logarithmic scale" if is_log else "")
+
+
+def _metric_axis(trials: Sequence[Result]) -> Axis:
+    values = [one.value for one in trials if one.value is not None]
+    low, high = min(values), max(values)
+    return logarithmic(low, high) if low > 0 and high > 8 * low else linear(low, high)
+
+
+def _tone(place: int, trials: int) -> str:
+    """Of the best, of the best quarter, of the others."""
+    return "b" if place == 0 else "a" if place < max(1, round(_SHOWN * trials)) else "muted"
+
+
+def _called(trial: Result) -> str:
+    return f"trial {trial.trial}: {number(trial.value or 0, 4)}"
+
+
 def parallel(
     space: Sequence[SweptParameter], trials: Sequence[Result], metric: str, height: int = 300
 ) -> Markup:
     """`<svg>`; trials: those with a value, the best first."""
     shown = list(space[: MOST_AXES - 1])
-    values = [one.value for one in trials if one.value is not None]
-    low, high = min(values), max(values)
-    last = logarithmic(low, high) if low > 0 and high > 8 * low else linear(low, high)
+    last = _metric_axis(trials)
     axes = [(_name(one.key), _ticks(one)) for one in shown]
     axes.append((metric, [(last.fraction(v), label) for v, label in last.ticks]))
-    foremost = max(1, round(_SHOWN * len(trials)))
     lines = [
-        _line(one, shown, last, height, best=place == 0, fore=place < foremost)
+        _line(one, shown, last, height, _tone(place, len(trials)))
         for place, one in reversed(list(enumerate(trials)))  # the best is drawn over the others
     ]
     names = Markup("").join(_axis(k, len(axes), *axis, height) for k, axis in enumerate(axes))
@@ -149,9 +244,7 @@ def _line(
     space: Sequence[SweptParameter],
     last: Axis,
     height: int,
-    *,
-    best: bool,
-    fore: bool,
+    tone: str,
 ) -> Markup:
     assert trial.value is not None
     up = [_place(one, trial.settings[one.key]) for one in space] + [last.fraction(trial.value)]
@@ -159,10 +252,9 @@ def _line(
     points = "L".join(
         f"{x:.5g} {height * (1 - y):.5g}" for x, y in zip(across.tolist(), up, strict=True)
     )
-    tone = "b" if best else "a" if fore else "muted faint"
-    label = f"trial {trial.trial}: {number(trial.value, 4)}"
-    return Markup('<path class="line {}" d="M{}"><title>{}</title></path>').format(
-        tone, points, label
+    faint = " faint" if tone == "muted" else ""
+    return Markup('<path class="line {}{}" d="M{}"><title>{}</title></path>').format(
+        tone, faint, points, _called(trial)
     )
 
 

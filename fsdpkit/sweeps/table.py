@@ -8,17 +8,20 @@ from collections.abc import Sequence
 from fsdpkit.config.array_tasks import ARGUMENT, text
 from fsdpkit.reporting.scales import number
 from fsdpkit.sweeps.record import SweepRecord
-from fsdpkit.sweeps.results import Result
+from fsdpkit.sweeps.results import Result, best
 
 ABSENT = "–"
 
 
 def in_a_line(record: SweepRecord, found: Sequence[Result]) -> str:
-    """`lr: 32 trials, 3 rungs, lowest eval_loss: 28 DROPPED, 4 RUNNING`."""
+    """`lr: 32 trials, 3 rungs: 28 DROPPED, 4 RUNNING; lowest eval_loss: 1.333, of trial 4`."""
     states = ", ".join(f"{n} {word}" for word, n in Counter(one.state for one in found).items())
     rungs = f", {record.file.rungs} rungs" if record.halving else ""
     trials = f"{len(found)} trial{'s' * (len(found) != 1)}"
-    return f"{record.name}: {trials}{rungs}, {record.file.best} {record.file.metric}: {states}"
+    top = best(found, highest=record.highest)
+    value = "none yet" if top is None else f"{number(top.value or 0, 4)}, of trial {top.trial}"
+    what = f"{record.file.best} {record.file.metric}"
+    return f"{record.name}: {trials}{rungs}: {states}; {what}: {value}"
 
 
 def in_order(record: SweepRecord, found: Sequence[Result]) -> list[Result]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -42,6 +43,15 @@ def test_a_plan_says_what_takes_the_memory_how_fast_it_is_and_how_it_scales():
     for noun in (*nouns, "GPU-hours", "a checkpoint is"):
         assert noun in text
     assert "not measured" in text
+
+
+def test_the_picture_names_the_room_that_torch_has_wherever_it_lies(tmp_path):
+    for gpu in ("h100-80", "16"):
+        said("--gpu", gpu, *TWO_BY_TWO, *TINY, "--picture", "memory.svg")
+        drawn = ElementTree.parse(tmp_path / "memory.svg").getroot()
+        texts = [one.text or "" for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
+        assert any("room for torch: " in text for text in texts), texts
+    assert "viewBox" not in drawn.attrib  # which would press letters together in a narrow window
 
 
 def test_a_job_that_does_not_fit_is_answered_with_what_would_and_then_refused_by_submit(tmp_path):

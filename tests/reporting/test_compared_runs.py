@@ -84,6 +84,23 @@ def test_scripts_that_differ_are_told_once(two: list[Run]) -> None:
         assert {one.key for one in told.settings} == keys
 
 
+def test_of_a_trainer_that_some_lack_the_others_settings_are_compared(
+    two: list[Run], tmp_path: Path
+) -> None:
+    own = made_run(tmp_path / "runs" / "own-20261121-101502-1111", job={"name": "t"})
+    write_lines(own.paths.task().metrics, {"time_s": T0, "step": 3, "loss": 1.0, "bleu": 21.5})
+    job = {"name": "t", "training": {"steps": 20, "seed": 7}}
+    two[1].paths.job.write_text(json.dumps(job))
+    told, sides = compare([*two, own])
+    settings = {one.key: one.values for one in told.settings if "training" in one.key}
+    assert settings == {
+        "[training]": {"a": "keys: 1", "b": "keys: 2", "c": "–"},
+        "training.seed": {"a": "–", "b": "7", "c": "–"},
+    }
+    assert [one.own for one in told.runs] == [{}, {}, {"bleu": 21.5}]
+    assert "bleu over steps" in page(told, sides)
+
+
 def test_no_secret_is_shown(two: list[Run]) -> None:
     told, sides = compare(two)
     assert "hidden-" not in repr(told)

@@ -16,10 +16,13 @@ import pytest
 
 from benchmarks.operate_parts.report import synthetic
 from fsdpkit.reporting import spent_shown
+from fsdpkit.reporting.comparison import page as compared
+from fsdpkit.reporting.comparison.compared import compare
 from fsdpkit.reporting.report.page import page
 from fsdpkit.reporting.spent import Gathered
 from fsdpkit.runs.tally import tallies
 from fsdpkit.scheduling.run import Run
+from fsdpkit.sweeps import page as swept
 from tests.reporting.made_run import (
     T0,
     breaks,
@@ -30,6 +33,7 @@ from tests.reporting.made_run import (
     trains,
     write_lines,
 )
+from tests.sweeps.made_up import made_up_results, made_up_sweep
 
 DESK, PHONE = 1280, 390
 
@@ -70,6 +74,14 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     sections = [spent_shown.rows_section(rows, ["run", "gpu"])]
     text = spent_shown.page("Used", T0, weeks, total, sections, ["a note"])
     written["usage"].write_text(text, encoding="utf-8")
+    paths, record = made_up_sweep(work, 12)
+    texts = {
+        "compare": compared.page(*compare([failed, exploded])),
+        "sweep": swept.page(paths, record, made_up_results(record)),
+    }
+    for name, text in texts.items():
+        written[name] = work / f"{name}.html"
+        written[name].write_text(text, encoding="utf-8")
     return written
 
 
@@ -121,22 +133,14 @@ def show(browser: Any, reports: dict[str, Path]) -> Iterator[Any]:
         context.close()
 
 
-PAGES = pytest.mark.parametrize("name", ["long", "failed", "array", "exploded", "usage"])
+PAGES = pytest.mark.parametrize(
+    "name", ["long", "failed", "array", "exploded", "usage", "compare", "sweep"]
+)
 
 
 def test_the_words_of_a_table_stay_words_on_a_phone(show: Any) -> None:
     heights = "[...document.querySelectorAll('.scroll tr')].map((row) => row.offsetHeight)"
     assert max(show("array", PHONE).page.evaluate(heights)) < 60
-
-
-@PAGES
-@pytest.mark.parametrize("width", [DESK, PHONE])
-def test_the_page_fits_and_asks_for_nothing(show: Any, name: str, width: int) -> None:
-    shown = show(name, width)
-    overhang = "document.scrollingElement.scrollWidth - innerWidth"
-    assert shown.page.evaluate(overhang) <= 0
-    assert shown.said == []
-    assert [url for url in shown.requests if not url.startswith("data:")] == [shown.page.url]
 
 
 LUMINANCE = """
@@ -173,18 +177,42 @@ CONTRASTS = (
 )
 
 
+HIDDEN_SCROLLS = """
+[...document.querySelectorAll("body *")].filter((one) => one.scrollWidth > one.clientWidth + 1 &&
+  /auto|scroll/.test(getComputedStyle(one).overflowX)
+).filter((one) => one.tabIndex < 0 || !one.ariaLabel ||
+  !getComputedStyle(one).backgroundImage.includes("gradient")
+).map((one) => one.outerHTML.slice(0, 90))
+"""
+FOCUS = """
+(() => { const at = document.activeElement, style = getComputedStyle(at);
+  return [at.outerHTML.slice(0, 90), style.outlineStyle !== "none"]; })()
+"""
+
+
 @PAGES
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read_against_what_is_behind_it(
-    show: Any, name: str, scheme: str
-) -> None:
-    shown = show(name, scheme=scheme)
-    back = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    channels = [int(part) for part in back.removeprefix("rgb(").removesuffix(")").split(",")]
-    assert (min(channels) > 230) if scheme == "light" else (max(channels) < 40)
-    contrasts = shown.page.evaluate(CONTRASTS)
-    assert len(contrasts) > 50
-    assert [(round(ratio, 2), what) for ratio, what in contrasts if ratio < 4.5] == []
+def test_every_page_can_be_read_and_reached(show: Any, name: str) -> None:
+    """Light and dark, at a desk, at twice the size, on a phone, and by the keyboard alone."""
+    shown = show(name)
+    page = shown.page
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        channels = [int(part) for part in back.removeprefix("rgb(").removesuffix(")").split(",")]
+        assert (min(channels) > 230) if scheme == "light" else (max(channels) < 40)
+        contrasts = page.evaluate(CONTRASTS)
+        assert len(contrasts) > 50
+        assert [(round(ratio, 2), what) for ratio, what in contrasts if ratio < 4.5] == []
+    for width in (DESK, DESK // 2, PHONE):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.scrollingElement.scrollWidth - innerWidth") <= 0
+        assert page.evaluate(HIDDEN_SCROLLS) == []
+    for _ in range(page.locator("summary, .scroll").count()):
+        page.keyboard.press("Tab")
+        where, seen = page.evaluate(FOCUS)
+        assert seen, where
+    assert shown.said == []
+    assert [url for url in shown.requests if not url.startswith("data:")] == [page.url]
 
 
 DRAWN = """

@@ -10,15 +10,24 @@ from fsdpkit.sweeps.halving import Decision, JudgedTrial
 from fsdpkit.sweeps.page import comparable, page
 from fsdpkit.sweeps.record import write_decision
 from fsdpkit.sweeps.results import result_of
+from tests.reporting.made_run import made_run, write_lines
 from tests.sweeps.made_up import DONE, made_up_results, made_up_sweep
 
 
 def test_every_trial_stands_in_the_table_and_every_line_is_one_that_counts(tmp_path: Path) -> None:
     paths, record = made_up_sweep(tmp_path, 12)
     found = made_up_results(record)
+    run = made_run(paths.dir.parent.parent / found[0].run, array=[*range(12)])
+    best = min((one.value, one.trial) for one in found if one.value)[1]
+    for trial in (best, 3):
+        told = {"time_s": 1.0, "eval_loss": 1.5}
+        write_lines(run.paths.task(trial).metrics, {**told, "step": 5}, {**told, "step": 9})
     text = page(paths, record, found)
     drawn = re.findall(r"<title>trial (\d+): ", text)
-    assert sorted(map(int, drawn)) == [k for k in range(12) if k != 3]
+    # Over each of four settings, and over all of them.
+    assert sorted(map(int, drawn)) == sorted(5 * [k for k in range(12) if k != 3])
+    assert re.findall(r'data-name="(trial \d+)"', text) == [f"trial {best}"]
+    assert "eval_loss of 2 trials" in text
     assert "Trial 3: FAILED, exit status 1" in text
     assert "over 11 trials" in text
     assert not re.search(r'(src|href)="(?!data:)', text)

@@ -5,11 +5,13 @@ Nothing here names a field, so a field that the schema gains is shown as soon as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from markupsafe import Markup, escape
 
 from fsdpkit.config.explain import description_of, fields_of
 
@@ -46,7 +48,12 @@ class Section:
 def named(key: str) -> str:
     """`max_time` as `max time`; units and abbreviations as people write them."""
     words = key.strip("_").split("_")
-    return " ".join(_WRITTEN.get(word, word) for word in words)
+    return re.sub(r"(Gbit|GB) \(s\)", r"\1/s", " ".join(_WRITTEN.get(word, word) for word in words))
+
+
+def coded(text: str) -> Markup:
+    """What stands between backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 
 _WRITTEN = {
@@ -55,6 +62,7 @@ _WRITTEN = {
     "cpus": "CPUs",
     "gb": "GB",
     "mb": "MB",
+    "gbit": "Gbit",
     "qos": "QOS",
     "s": "(s)",
     "h": "(h)",

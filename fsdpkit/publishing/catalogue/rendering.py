@@ -22,7 +22,7 @@ from fsdpkit.config.partition import together
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Parameter, Template
-from fsdpkit.publishing.catalogue.facts import in_words, named, sections, table_of
+from fsdpkit.publishing.catalogue.facts import coded, in_words, named, sections, table_of
 from fsdpkit.publishing.catalogue.reading import Catalogue
 from fsdpkit.publishing.catalogue.released import Released
 
@@ -193,6 +193,7 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {
+        "coded": coded,
         "named": named,
         "words": in_words,
         "capfirst": lambda text: text[:1].upper() + text[1:],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 import msgspec
@@ -18,7 +19,7 @@ from fsdpkit.errors import UsageError
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.report import about
 from fsdpkit.reporting.report.predicted import comparisons
-from fsdpkit.reporting.series import Floats, MetricsTable
+from fsdpkit.reporting.series import Floats, MetricsTable, read_own_numbers
 from fsdpkit.reporting.training import Training, trainings_of
 from fsdpkit.runs.provenance import Provenance, in_words
 from fsdpkit.runs.uses import COUNTS, Uses
@@ -29,6 +30,7 @@ SCHEMA: Final = "fsdpkit.compare/1"
 MOST = 200
 """Runs and tasks in one comparison."""
 ABSENT = "–"
+_TRAINER = "training."
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     mfu: float | None
     memory_bytes: float | None
     """The largest that was logged."""
+    own: dict[str, float]
+    """The last of each number that the script logged by a name of its own."""
     predictions: list[Prediction]
     """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured."""
     granted_h: float | None
@@ -104,6 +108,19 @@ class Side:
         one = self.training
         return one.run.id if one.task is None else f"{one.run.id}, task {one.task}"
 
+    @cached_property
+    def own(self) -> dict[str, tuple[Floats, Floats]]:
+        """Steps and values that the script logged by names of its own."""
+        return read_own_numbers(self.training.history.paths.metrics)
+
+    def logged(self, name: str) -> tuple[Floats, Floats]:
+        """Steps and values of a metric, as the file has them; none if it has no such metric."""
+        metrics = self.training.metrics
+        for columns in (metrics.evaluations, metrics.steps):
+            if name in columns:
+                return columns["step"], columns[name]
+        return self.own.get(name, (np.empty(0), np.empty(0)))
+
 
 def compare(runs: Sequence[Run], now_s: float | None = None) -> tuple[Comparison, list[Side]]:
     """The comparison and its sources. Raises UsageError for under 2 trainings, over `MOST`."""
@@ -122,7 +139,7 @@ def compare(runs: Sequence[Run], now_s: float | None = None) -> tuple[Comparison
     told = Comparison(
         made_s=now_s,
         runs=[_row(side, now_s) for side in sides],
-        settings=_differences({side.label: _settings(side) for side in sides}),
+        settings=_settings_that_differ({side.label: _settings(side) for side in sides}),
         packages=_differences(
             {s.label: _packages(s.made_from) for s in sides if s.made_from is not None}
         ),
@@ -137,12 +154,10 @@ def label(number: int) -> str:
 
 
 def curves(sides: Sequence[Side], name: str) -> list[Curve]:
-    """Those of the metric `name` (`loss`, `eval_loss`, `tokens_per_s`) that were logged at all."""
+    """Those of the metric `name`, fsdpkit's or a script's own, that were logged at all."""
     found = []
     for side in sides:
-        metrics = side.training.metrics
-        columns = metrics.evaluations if name == "eval_loss" else metrics.steps
-        step, value = columns["step"], columns[name]
+        step, value = side.logged(name)
         # A resumed run has repeated some steps: the later line counts.
         _, newest = np.unique(step[::-1], return_index=True)
         kept = len(step) - 1 - newest
@@ -172,6 +187,7 @@ def _row(side: Side, now_s: float) -> Compared:
         step_time_s=_median(metrics, "step_time_s"),
         mfu=_median(metrics, "mfu"),
         memory_bytes=float(memory.max()) if len(memory) else None,
+        own={name: float(values[-1]) for name, (_, values) in side.own.items()},
         predictions=comparisons(one),
         granted_h=spent.granted_h or None if spent else None,
         trained_share=spent.share(*COUNTS) if spent else None,
@@ -212,6 +228,29 @@ def _packages(made_from: Provenance | None) -> dict[str, str]:
         name, _, release = line.partition("=")
         found[f"conda {name}"] = release
     return found | ({"python": installed.python} if installed.python else {})
+
+
+def _settings_that_differ(by_label: Mapping[str, Mapping[str, str]]) -> list[RunDifference]:
+    """Of the table of a trainer that some of the runs do not have, one row says that; its settings
+    are compared among those that have it."""
+    having = {
+        label: sum(key.startswith(_TRAINER) for key in found) for label, found in by_label.items()
+    }
+    if all(having.values()) or not any(having.values()):
+        return _differences(by_label)
+    having_it = {label: found for label, found in by_label.items() if having[label]}
+    without = {
+        label: {key: value for key, value in found.items() if not key.startswith(_TRAINER)}
+        for label, found in by_label.items()
+    }
+    for label, count in having.items():
+        without[label]["[training]"] = f"keys: {count}" if count else ABSENT
+    among = [one for one in _differences(having_it) if one.key.startswith(_TRAINER)]
+    absent = dict.fromkeys(by_label, ABSENT)
+    return [
+        *_differences(without),
+        *(RunDifference(key=one.key, values=absent | one.values) for one in among),
+    ]
 
 
 def _differences(by_label: Mapping[str, Mapping[str, str]]) -> list[RunDifference]:

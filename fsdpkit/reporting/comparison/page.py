@@ -34,6 +34,7 @@ MOST_CURVES = 2 * len(TONES)
 
 def page(told: Comparison, sides: Sequence[Side]) -> str:
     """The page's text."""
+    head, *lines = rows(told)
     return rendered(
         "compare.html.j2",
         {
@@ -41,12 +42,12 @@ def page(told: Comparison, sides: Sequence[Side]) -> str:
             "told": told,
             "names": {side.label: side.name for side in sides},
             "tones": {side.label: _tone(n)[0] for n, side in enumerate(sides)},
-            "table": rows(told),
+            "table": [["Run", *head[1:]], *lines],
             "differences": {
                 "Settings that differ": _values(told.settings, sides),
                 "Packages that differ": _values(told.packages, sides),
             },
-            "figures": [f for name, title in _PLOTS if (f := _figure(name, title, sides))],
+            "figures": _figures(sides),
             "now": f"{moment(told.made_s)} {zone_name(told.made_s)}",
             "version": __version__,
         },
@@ -63,40 +64,55 @@ def _tone(number: int) -> tuple[str, bool]:
     return TONES[number % len(TONES)], number >= len(TONES)
 
 
-def _figure(name: str, title: str, sides: Sequence[Side]) -> DrawnFigure | None:
-    shown = list(sides[:MOST_CURVES])
-    found = curves(shown, name)
+def _figures(sides: Sequence[Side]) -> list[DrawnFigure]:
+    """All over the same steps."""
+    shown = sides[:MOST_CURVES]
+    own = dict.fromkeys(name for side in shown for name in side.own)
+    names = {**dict(_PLOTS), **{name: name[:60] for name in own}}
+    found = {name: drawn for name in names if (drawn := curves(shown, name))}
     if not found:
-        return None
-    order = {side.label: n for n, side in enumerate(shown)}
-    x, y = _axes(found)
+        return []
+    x = steps_axis([curve for drawn in found.values() for curve in drawn])
+    return [_figure(name, names[name], drawn, x, sides) for name, drawn in found.items()]
+
+
+def _figure(
+    name: str, title: str, found: Sequence[Curve], x: Axis, sides: Sequence[Side]
+) -> DrawnFigure:
+    order = {side.label: n for n, side in enumerate(sides)}
+    y, is_own = values_axis(found), name not in dict(_PLOTS)
     remarks = ["logarithmic scale"] if y.kind == "log" else []
-    if len(sides) > len(shown):
-        remarks.append(f"the first {len(shown)} of {len(sides)}")
+    if len(sides) > MOST_CURVES:
+        remarks.append(f"the first {MOST_CURVES} of {len(sides)}")
     values = tuple((_tone(order[curve.label])[0], curve.label) for curve in found)
     chart = Chart(
-        key=name,
+        key=f"own-{name}" if is_own else name,
         title=f"{title} over steps",
         description=f"{title} of {', '.join(curve.label for curve in found)}",
         x=x,
         y=y,
         lines=[_line(curve, order[curve.label]) for curve in found],
-        height=240,
+        height=170 if is_own else 240,
     )
     return DrawnFigure(
-        title=title, drawing=draw(chart), values=values, remark="; ".join(remarks), wide=True
+        title=title, drawing=draw(chart), values=values, remark="; ".join(remarks), wide=not is_own
     )
 
 
-def _axes(curves: Sequence[Curve]) -> tuple[Axis, Axis]:
-    """Steps and values; values on a logarithmic scale if they differ fourfold."""
+def steps_axis(curves: Sequence[Curve]) -> Axis:
+    """A little wider than their steps, so that no dot at an end is cut."""
     steps = np.concatenate([curve.step for curve in curves])
+    first, last = float(steps.min()), float(steps.max())
+    room = max(0.5, 0.01 * (last - first))
+    return linear(first - room, last + room, tight=True, ticks=5)
+
+
+def values_axis(curves: Sequence[Curve]) -> Axis:
+    """On a logarithmic scale if they differ fourfold."""
     values = np.concatenate([curve.value for curve in curves])
     values = values[np.isfinite(values)]
     low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
-    y = logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
-    first, last = float(steps.min()), float(steps.max())
-    return linear(first, max(last, first + 1), tight=True, ticks=5), y
+    return logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
 
 
 def _line(curve: Curve, number: int) -> PlotLine:

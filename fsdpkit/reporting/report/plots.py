@@ -96,8 +96,8 @@ def draw(chart: Chart) -> Markup:
         chart.height,
         Markup("").join(
             [
-                _grid(chart.y, chart.height),
-                _ticks(chart.x, chart.height),
+                grid(chart.y, chart.height),
+                ticks(chart.x, chart.height),
                 stretched(inside, chart.height),
                 *(_rule(chart, mark) for mark in chart.marks if mark.until is None),
                 element("line", class_="cross", y1=0, y2=chart.height, visibility="hidden"),
@@ -125,7 +125,7 @@ def stretched(content: Iterable[Markup], height: int) -> Markup:
     return element("svg", *content, "", class_="data", **size)
 
 
-def _grid(y: Axis, height: int) -> Markup:
+def grid(y: Axis, height: int) -> Markup:
     drawn = []
     for value, label in y.ticks:
         at = f"{height * (1 - y.fraction(value)):.1f}"
@@ -134,7 +134,7 @@ def _grid(y: Axis, height: int) -> Markup:
     return Markup("").join(drawn)
 
 
-def _ticks(x: Axis, height: int) -> Markup:
+def ticks(x: Axis, height: int) -> Markup:
     drawn = [element("line", class_="axis", x1=0, x2="100%", y1=height, y2=height)]
     for place, (value, label) in enumerate(x.ticks):
         at = f"{100 * x.fraction(value):.2f}%"
@@ -217,7 +217,7 @@ def lanes(
 ) -> Markup:
     """Rows of blocks over one time axis, each with its name above the axis's left end."""
     height = len(rows) * _LANE
-    drawn = [_ticks(x, height)]
+    drawn = [ticks(x, height)]
     for place, (name, blocks) in enumerate(rows):
         top = place * _LANE + (_LANE - _BAR) // 2
         drawn.append(element("text", name, class_="tick y", x=0, y=top + 11, dx=-6))
