@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.json_output import json_option
 from fsdpkit.cli.options import (
     AFTERWARDS,
     HOW,
@@ -27,7 +27,9 @@ from fsdpkit.cli.options import (
     wanted,
 )
 from fsdpkit.cli.submitting import (
+    asked_by,
     ending,
+    judged,
     outcome,
     print_script,
     rendered,
@@ -66,11 +68,6 @@ class _Submit(WithTrainerArgs):
 
 _KEEP = "--keep-on-failure"
 _BEHIND = "Arguments of the program go after --"
-
-
-@answer("fsdpkit.submit-check/1")
-def _judged(answer: str) -> None:
-    """`submit --check`: Slurm would take the script; nothing was submitted. In Slurm's words."""
 
 
 @click.command("submit", cls=_Submit)
@@ -116,7 +113,7 @@ def _judged(answer: str) -> None:
     callback=for_seconds,
     help="If it fails, keep the nodes so long (10m), to try again at once; implies --wait.",
 )
-@json_option(submitted, rendered, _judged, group=AFTERWARDS)
+@json_option(submitted, rendered, judged, group=AFTERWARDS)
 def command(
     args: tuple[str, ...],
     trust: tuple[str, ...],
@@ -179,13 +176,13 @@ def command(
         how = {"dry_run": dry_run, "follow": follow, "as_json": as_json}
         return submit_and_keep(request, plan, keep_s, agreed, **how)
     if dry_run:
-        print_script(submission.script_of(plan, request.runs), as_json)
+        print_script(submission.script_of(plan, request.runs), plan, as_json)
         click.echo("fsdpkit: RUN-ID stands for the id that a submission makes", err=True)
         return 0
     if check:
         verdict = submission.check(plan, request.runs)
         if as_json:
-            return _judged(verdict)
+            return judged(verdict, asked_by(plan), plan.warnings)
         click.echo(verdict)
         return 0
     if not at_once:
