@@ -31,20 +31,25 @@ def _change(
     steps: int | None,
     words: PrintedText,
     printed: Printed | None,
-    phase: Phase,
+    phase: Phase | None,
 ) -> None:
     """Something new in a run that is watched; each is an object of its own.
 
     state: the run's by now, as Slurm calls it, with what belongs to it. step: steps that are done
     by now, by what was logged, of `steps` in all. words: what is new, for a person. printed: what
     the output of rank 0 says by now, in the script's own words and as read from them. phase: as
-    `status` says it.
+    `status` says it; null before the scheduler has answered.
     """
 
 
 @answer("fsdpkit.watch-end/1")
 def _ended(
-    run: str, job_id: str | None, state: str, exit_status: int, why: PrintedText, phase: Phase
+    run: str,
+    job_id: str | None,
+    state: str,
+    exit_status: int,
+    why: PrintedText,
+    phase: Phase | None,
 ) -> None:
     """The end of a run that was watched: the last object.
 

@@ -50,7 +50,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     state: str
     """As Slurm calls it, with what belongs to it: `RUNNING`, `FAILED, exit status 3`."""
-    phase: Phase = "unknown"
+    phase: Phase | None = None
+    """None: the scheduler has not answered yet."""
     job_id: str | None = None
     nodes: str | None = None
     why: str | None = None
@@ -194,7 +195,7 @@ def view_of(
     return View(
         run=run,
         state=_state(state, history, standing),
-        phase=phase_of([state]),
+        phase=phase_of([state]) if standing else None,
         job_id=job_id,
         nodes=state.node_list if state else None,
         why=f"{answer.words}{_FOR_EVER * answer.never}" if answer else None,
