@@ -139,6 +139,7 @@ def test_every_step_of_it_works_and_each_answer_has_the_fields_that_it_names(
                     assert word in fields, f"{title}: {word}"
                 elif word.startswith("fsdpkit."):
                     assert word in BY_NAME
-    fsdpkit("cancel", runs[1])
+    assert [one["state"] for one in told["jobs"]] == ["RUNNING"], "cancel --dry-run"
+    assert not checked(fsdpkit("cancel", runs[1], "--json").stdout)["had_ended"]
     assert (tmp_path / f"{runs[0]}.html").exists()
     assert len(list((tmp_path / "runs").glob("train-*"))) == 1
