@@ -67,7 +67,7 @@ def say_what_would_end(run: Run, as_json: bool) -> int:
     on_it = []
     if run.record.holds:
         found = use_of_hold(run.paths, run.record, 0.0, Asking()).runs
-        on_it = [one.run for one in found if one.state == "RUNNING"]
+        on_it = [one.run for one in found if one.state in ("PENDING", "RUNNING")]
     if as_json:
         return would_end(run.id, jobs, on_it)
     for one in jobs:
