@@ -28,7 +28,7 @@ from fsdpkit.reporting.diagnosis.evidence import (
     JobEvidence,
     TaskEvidence,
 )
-from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
+from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of, in_words
 from fsdpkit.reporting.diagnosis.last_lines import what_it_got_over, where_all_stood
 from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.stalled import stalled_ranks
@@ -390,7 +390,8 @@ def _earlier(attempts: Sequence[AttemptEvidence], run: str) -> Iterator[str]:
 def _restarts(attempts: Sequence[AttemptEvidence]) -> Iterator[str]:
     for attempt in attempts:
         for message in attempt.restarts:
-            yield f"the ranks of attempt {attempt.number} were started again after: {message}"
+            why = in_words(message)
+            yield f"the ranks of attempt {attempt.number} were started again after: {why}"
 
 
 def _looked_at(attempt: AttemptEvidence, evidence: Evidence) -> tuple[str, ...]:

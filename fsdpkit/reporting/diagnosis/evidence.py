@@ -307,7 +307,9 @@ def _attempts(
         staging = _staging(attempt, record.nodes)
         found.append(msgspec.structs.replace(one, staging=staging))
     begun = {attempt.job_id for attempt in past}
-    if newest is not None and newest.id not in begun and newest.state and newest.state.over:
+    ended = newest.state if newest is not None and newest.state and newest.state.over else None
+    # Cancelled in the queue, perhaps after a requeue: its last attempt had ended for another cause.
+    if newest is not None and ended and (newest.id not in begun or ended.never_began):
         voices = tuple(batch_voices(paths, newest.id))
         found.append(AttemptEvidence(number=None, voices=voices, job=newest))
     return tuple(found)
