@@ -298,6 +298,7 @@ def test_a_job_that_was_cancelled_after_a_requeue_was_not_ended_by_what_requeued
 ) -> None:
     task = run_with_an_attempt(tmp_path)
     ends(task, 0, T0 + 50, cause="preemption")
+    log(task.dir, f"slurm-{JOB}.log", "slurmstepd-node1: error: *** JOB 7 DUE TO PREEMPTION ***\n")
     diagnosis = diagnosed(task, f"{JOB}|CANCELLED by 0|0:0|0:0|None|None assigned\n")
     assert (diagnosis.cause, diagnosis.attempt) == ("cancelled", None)
     assert "preempted" in diagnosis.earlier[0]

@@ -310,7 +310,7 @@ def _attempts(
     ended = newest.state if newest is not None and newest.state and newest.state.over else None
     # Cancelled in the queue, perhaps after a requeue: its last attempt had ended for another cause.
     if newest is not None and ended and (newest.id not in begun or ended.never_began):
-        voices = tuple(batch_voices(paths, newest.id))
+        voices = () if newest.id in begun else tuple(batch_voices(paths, newest.id))
         found.append(AttemptEvidence(number=None, voices=voices, job=newest))
     return tuple(found)
 
