@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.config.units import roughly
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
@@ -25,13 +28,68 @@ def _cancelled(
     """
 
 
+@dataclass(frozen=True)
+class JobToEnd:
+    """A job, or an array task, that is not over."""
+
+    job_id: str
+    state: str
+    elapsed_s: float | None
+
+
+@answer("fsdpkit.cancel-dry-run/1")
+def would_end(run: str, jobs: Sequence[JobToEnd], runs_on_it: Sequence[str]) -> None:
+    """`--dry-run` of cancel and release: what would end; nothing was asked to.
+
+    runs_on_it: of a hold, the runs that would end with it.
+    """
+
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would end.")
+
+
+def say_what_would_end(run: Run, as_json: bool) -> int:
+    """Of cancel and release."""
+    from fsdpkit.reporting.status.held_runs import use_of_hold
+    from fsdpkit.scheduling.asking import Asking
+
+    jobs = [
+        JobToEnd(
+            job_id,
+            state.describe() if state else "unknown",
+            time.time() - state.start_s
+            if state and state.start_s and state.phase == "running"
+            else None,
+        )
+        for _, left in run.not_over()
+        for job_id, state in left.items()
+    ]
+    on_it = []
+    if run.record.holds:
+        found = use_of_hold(run.paths, run.record, 0.0, Asking()).runs
+        on_it = [one.run for one in found if one.state in ("PENDING", "RUNNING")]
+    if as_json:
+        return would_end(run.id, jobs, on_it)
+    for one in jobs:
+        so_far = "" if one.elapsed_s is None else f", for {roughly(one.elapsed_s)}"
+        click.echo(f"would end job {one.job_id}: {one.state}{so_far}")
+    for name in on_it:
+        click.echo(f"would end {name}, which is on it")
+    if not jobs:
+        click.echo(f"{run.id} has ended already")
+    return 0
+
+
 @click.command("cancel")
 @click.argument("run", shell_complete=complete_run)
 @runs_option
 @click.option("--save", is_flag=True, help="Save a checkpoint first.")
 @click.option("--wait", is_flag=True, help="Wait for the end.")
-@json_option(_cancelled)
-def command(run: str, runs: str | None, save: bool, wait: bool, as_json: bool) -> int:
+@dry_run_option
+@json_option(_cancelled, would_end)
+def command(
+    run: str, runs: str | None, save: bool, wait: bool, dry_run: bool, as_json: bool
+) -> int:
     """End RUN: all its array tasks, and jobs chained behind it.
 
     \b
@@ -43,6 +101,8 @@ def command(run: str, runs: str | None, save: bool, wait: bool, as_json: bool) -
     from fsdpkit.scheduling.run import Run
 
     opened = Run.open(run, runs=runs)
+    if dry_run:
+        return say_what_would_end(opened, as_json)
     state = opened.state()
     if state is not None and state.over:
         if as_json:

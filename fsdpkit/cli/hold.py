@@ -92,7 +92,7 @@ def command(
         told = " or ".join(f"--partition {shlex.quote(name)}" for name in names)
         click.echo(f"fsdpkit: for trying things out there is {told}", err=True)
     if dry_run:
-        print_script(submission.script_of(plan, request.runs), as_json)
+        print_script(submission.script_of(plan, request.runs), plan, as_json)
         return 0
     run = submission.submit_plan(plan, request.runs, agreed)
     if not as_json:

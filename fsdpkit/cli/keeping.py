@@ -60,7 +60,7 @@ def submit_and_keep(
     )
     held_plan, _ = submission.plan(asked, agreed)
     if dry_run:
-        print_script(submission.script_of(held_plan, request.runs), as_json)
+        print_script(submission.script_of(held_plan, request.runs), held_plan, as_json)
         click.echo("fsdpkit: this job holds the nodes, and the run is one on it", err=True)
         return 0
     held = submission.submit_plan(held_plan, request.runs, agreed)

@@ -19,6 +19,7 @@ from fsdpkit.listing import first_of, spans
 if TYPE_CHECKING:
     from fsdpkit.reporting.logs.errors import FailedAttempt
     from fsdpkit.reporting.logs.lines import Batch, LineFilter, LogSource, Tail
+    from fsdpkit.runs.printed_words import PrintedText
     from fsdpkit.scheduling.run import Run
 
 _NEWEST, _ALL = "newest", "all"
@@ -26,7 +27,9 @@ _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task", "as_jso
 
 
 @answer("fsdpkit.logs/1", is_last=False)
-def _line(attempt: int, launch: int | None, rank: int | None, stream: str, text: str) -> None:
+def _line(
+    attempt: int, launch: int | None, rank: int | None, stream: str, text: PrintedText
+) -> None:
     """One line of a log; each is an object of its own.
 
     launch, rank: both null of the batch shell's. stream: `out` or `err`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fsdpkit.cli.cancel import dry_run_option, say_what_would_end, would_end
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_hold, runs_option
 
@@ -16,8 +17,9 @@ def _released(run: str, job_id: str | None, had_ended: bool, state: str | None) 
 @click.command("release")
 @click.argument("hold", shell_complete=complete_hold)
 @runs_option
-@json_option(_released)
-def command(hold: str, runs: str | None, as_json: bool) -> int:
+@dry_run_option
+@json_option(_released, would_end)
+def command(hold: str, runs: str | None, dry_run: bool, as_json: bool) -> int:
     """Give back the nodes of HOLD; runs that are on it end.
 
     \b
@@ -29,6 +31,8 @@ def command(hold: str, runs: str | None, as_json: bool) -> int:
     run = Run.open(hold, runs=runs)
     if not run.record.holds:
         raise UsageError(f"{run.id} is no hold; to end a run: fsdpkit cancel {run.id}")
+    if dry_run:
+        return say_what_would_end(run, as_json)
     before = run.state()
     had_ended = before is not None and before.over
     if not had_ended:

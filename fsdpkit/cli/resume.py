@@ -122,7 +122,7 @@ def command(
     agreed = consent(trust, submits=not dry_run)
     agreed.to(items_of(plan.job, plan.site, plan.template))
     if dry_run:
-        print_script(render(plan, opened.dir, compiled_templates()), as_json)
+        print_script(render(plan, opened.dir, compiled_templates()), plan, as_json)
         return 0
     if not at_once:
         say_what_is_left_out(leaked_variables())

@@ -31,7 +31,7 @@ class SilentNode:
     ranks: Sequence[int]
 
 
-@answer("fsdpkit.stacks/1")
+@answer("fsdpkit.stacks/2")
 def _stacks(
     run: str,
     job_id: str,
@@ -42,7 +42,8 @@ def _stacks(
 ) -> None:
     """Where the ranks of a running job are.
 
-    odd_one: the rank that the others wait for; null: none stands out.
+    odd_one: the rank that the others wait for; null: none stands out. The `text` of each rank, all
+    its threads, is empty without --full.
     """
 
 
@@ -72,7 +73,7 @@ def command(run: Run, task: int | None, full: bool, as_json: bool) -> int:
     asked = ask_for_stacks(running(run, task))
     lacking = _lacking(asked)
     if as_json:
-        _print_json(asked)
+        _print_json(asked, full=full)
     else:
         for line in _full(asked) if full else _brief(asked):
             click.echo(line)
@@ -125,14 +126,19 @@ def _lacking(asked: StacksAnswer) -> list[str]:
     return lines
 
 
-def _print_json(asked: StacksAnswer) -> None:
+def _print_json(asked: StacksAnswer, *, full: bool) -> None:
+    from msgspec.structs import replace
+
     from fsdpkit.reporting.stacks import places
+
+    def shown(node: NodeStacks) -> NodeStacks:
+        return node if full else replace(node, ranks=tuple(replace(r, text="") for r in node.ranks))
 
     _stacks(
         run=asked.visited.run.id,
         job_id=asked.visited.job_id,
         places=places(asked.answers),
         odd_one=asked.odd_one,
-        nodes=asked.answers,
+        nodes=[shown(node) for node in asked.answers],
         silent=[SilentNode(one.number, one.name, asked.ranks_of(one)) for one in asked.silent],
     )

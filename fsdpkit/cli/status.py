@@ -57,9 +57,12 @@ def _status(status: Status) -> None:
     """A run as of now."""
 
 
-@answer("fsdpkit.status-all/1", is_last=False)
-def _statuses(runs: Sequence[Status]) -> None:
-    """All runs in the directory of runs, newest first."""
+@answer("fsdpkit.status-all/2", is_last=False)
+def _statuses(runs: Sequence[Status], left_out: int) -> None:
+    """The runs in the directory of runs, newest first.
+
+    left_out: how many ended runs are older than the newest few; with --all, none.
+    """
 
 
 @click.command("status", cls=_WithSeconds)
@@ -105,10 +108,10 @@ def command(
             if _not_vouched_for(status):
                 unknown.append(status.run)
             return _status.text(status) if as_json else "\n".join(_described(status))
-        newest = None if everything or as_json else NEWEST
+        newest = None if everything else NEWEST
         statuses, left_out = all_statuses(top, newest, asking, over)
         if as_json:
-            return _statuses.text(statuses)
+            return _statuses.text(statuses, left_out)
         return "\n".join(_listed(statuses, left_out)) if statuses else f"no runs in {top}"
 
     if isinstance(asking, PacedAsking):

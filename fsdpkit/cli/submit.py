@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.json_output import answer, json_option
+from fsdpkit.cli.json_output import json_option
 from fsdpkit.cli.options import (
     AFTERWARDS,
     HOW,
@@ -30,7 +30,9 @@ from fsdpkit.cli.options import (
     wanted,
 )
 from fsdpkit.cli.submitting import (
+    asked_by,
     ending,
+    judged,
     outcome,
     print_script,
     rendered,
@@ -76,11 +78,6 @@ _KEEP = "--keep-on-failure"
 _BEHIND = "Arguments of the program go after --"
 
 
-@answer("fsdpkit.submit-check/1")
-def _judged(answer: str) -> None:
-    """`submit --check`: Slurm would take the script; nothing was submitted. In Slurm's words."""
-
-
 @click.command("submit", cls=_Submit)
 @click.pass_obj
 @click.argument("job", required=False, shell_complete=complete("job"))
@@ -124,7 +121,7 @@ def _judged(answer: str) -> None:
     callback=for_seconds,
     help="If it fails, keep the nodes so long (10m), to try again at once; implies --wait.",
 )
-@json_option(submitted, rendered, _judged, group=AFTERWARDS)
+@json_option(submitted, rendered, judged, group=AFTERWARDS)
 def command(
     args: tuple[str, ...],
     trust: tuple[str, ...],
@@ -191,13 +188,13 @@ def command(
         how = {"dry_run": dry_run, "follow": follow, "as_json": as_json}
         return submit_and_keep(request, plan, keep_s, agreed, **how)
     if dry_run:
-        print_script(submission.script_of(plan, request.runs), as_json)
+        print_script(submission.script_of(plan, request.runs), plan, as_json)
         click.echo("fsdpkit: RUN-ID stands for the id that a submission makes", err=True)
         return 0
     if check:
         verdict = submission.check(plan, request.runs)
         if as_json:
-            return _judged(verdict)
+            return judged(verdict, asked_by(plan), plan.warnings)
         click.echo(verdict)
         return 0
     if not at_once:

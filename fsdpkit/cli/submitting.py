@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
+    from fsdpkit.planning.cost import Asked
     from fsdpkit.rendering.script import Plan
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.states import JobState
@@ -32,8 +33,27 @@ def submitted(run: str, job_id: str | None, cluster: str, dir: Path) -> None:
 
 
 @answer("fsdpkit.dry-run/1")
-def rendered(script: str) -> None:
-    """`--dry-run`: what sbatch would get; nothing was submitted."""
+def rendered(script: str, asks: Asked, warnings: Sequence[str]) -> None:
+    """`--dry-run`: what sbatch would get; nothing was submitted.
+
+    asks: what a person should agree to first. warnings: what to know before it is submitted.
+    """
+
+
+@answer("fsdpkit.submit-check/1")
+def judged(answer: str, asks: Asked, warnings: Sequence[str]) -> None:
+    """`submit --check`: Slurm would take the script; nothing was submitted.
+
+    answer: in Slurm's words. asks, warnings: as with `--dry-run`.
+    """
+
+
+def asked_by(plan: Plan) -> Asked:
+    """What it asks for, and what that costs at most."""
+    from fsdpkit.planning.cost import asked_by as of_plan
+    from fsdpkit.scheduling.charging import rates_of
+
+    return of_plan(plan, rates_of(plan.site.profile, plan.placement))
 
 
 @contextlib.contextmanager
@@ -61,9 +81,9 @@ def interrupt_at_end_of_shell() -> None:
         signal.signal(number, interrupt)
 
 
-def print_script(script: str, as_json: bool) -> None:
+def print_script(script: str, plan: Plan, as_json: bool) -> None:
     if as_json:
-        rendered(script)
+        rendered(script, asked_by(plan), plan.warnings)
     else:
         sys.stdout.write(script)
 

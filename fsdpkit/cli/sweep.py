@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,18 @@ from fsdpkit.cli.options import (
     wanted,
     write_page,
 )
-from fsdpkit.cli.submitting import interrupt_at_end_of_shell, say_what_is_left_out, say_where
+from fsdpkit.cli.submitting import (
+    asked_by,
+    interrupt_at_end_of_shell,
+    say_what_is_left_out,
+    say_where,
+)
 from fsdpkit.cli.trusting import consent, trust_option
 from fsdpkit.errors import STOPPED_EARLY, NotFoundError
 from fsdpkit.listing import spans
 
 if TYPE_CHECKING:
+    from fsdpkit.planning.cost import Asked
     from fsdpkit.sweeps.advancing import BatchStep
     from fsdpkit.sweeps.record import SweepPaths, SweepRecord
     from fsdpkit.sweeps.results import Result
@@ -46,6 +53,14 @@ def _started(
 
     run: whose array tasks the trials are; empty with --on, where each is a run. trials: numbers of
     those that were submitted. left_out: why others would have been refused, with --leave-out.
+    """
+
+
+@answer("fsdpkit.sweep-dry-run/1")
+def _would_start(trials: Sequence[dict[str, Any]], asks: Asked) -> None:
+    """`--dry-run`: the settings of each trial, in order; nothing was submitted.
+
+    asks: of the first rung, where there are several.
     """
 
 
@@ -111,7 +126,7 @@ def command() -> None:
 @on_hold
 @click.option("--leave-out", is_flag=True, help="Skip trials that would be refused.")
 @click.option("--dry-run", is_flag=True, help="Print the trials; submit nothing.")
-@json_option(_started)
+@json_option(_started, _would_start)
 def start(
     file: str,
     sets: tuple[str, ...],
@@ -139,6 +154,9 @@ def start(
     prepared = starting.prepare(*load_file(Path(file)), asked)
     say_where(prepared.plan, prepared.why_site)
     if dry_run:
+        if as_json:
+            batch = replace(prepared.plan, array=f"0-{len(prepared.trials) - 1}")
+            return _would_start(prepared.trials, asked_by(batch))
         _print_trials(prepared)
         return 0
     say_what_is_left_out(leaked_variables())

@@ -15,8 +15,9 @@ from fsdpkit.cli.options import going_on, on_run
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.looking import Watcher
-    from fsdpkit.reporting.status.status_record import Printed
+    from fsdpkit.reporting.status.status_record import Phase, Printed
     from fsdpkit.reporting.status.watching import RunEvent, View
+    from fsdpkit.runs.printed_words import PrintedText
     from fsdpkit.scheduling.run import Run
 
 
@@ -28,23 +29,32 @@ def _change(
     state: str,
     step: int | None,
     steps: int | None,
-    words: str,
+    words: PrintedText,
     printed: Printed | None,
+    phase: Phase | None,
 ) -> None:
     """Something new in a run that is watched; each is an object of its own.
 
     state: the run's by now, as Slurm calls it, with what belongs to it. step: steps that are done
     by now, by what was logged, of `steps` in all. words: what is new, for a person. printed: what
-    the output of rank 0 says by now, in the script's own words and as read from them.
+    the output of rank 0 says by now, in the script's own words and as read from them. phase: as
+    `status` says it; null before the scheduler has answered.
     """
 
 
 @answer("fsdpkit.watch-end/1")
-def _ended(run: str, job_id: str | None, state: str, exit_status: int, why: str) -> None:
+def _ended(
+    run: str,
+    job_id: str | None,
+    state: str,
+    exit_status: int,
+    why: PrintedText,
+    phase: Phase | None,
+) -> None:
     """The end of a run that was watched: the last object.
 
     exit_status: the run's own, and that of `watch`. why: in a sentence; `fsdpkit diagnose` has
-    more.
+    more. phase: as `status` says it.
     """
 
 
@@ -87,7 +97,8 @@ def command(run: Run, task: int | None, every: float, as_json: bool) -> int:
         watcher.close()
     why = diagnosis_of(run, task)
     if as_json:
-        _ended(view.run, view.job_id, view.state, view.exit_status or 0, why)
+        status = view.exit_status or 0
+        _ended(view.run, view.job_id, view.state, status, why, view.phase)
     else:
         click.echo("\n".join(summary(view, why)))
     return view.exit_status or 0
@@ -123,7 +134,8 @@ def _print_line(_: View, one: RunEvent) -> None:
 
 def _print_json(view: View, one: RunEvent) -> None:
     at, of = view.progress.step, view.progress.steps
-    _change(view.run, view.job_id, one.time_s, view.state, at, of, one.words, view.printed)
+    seen, state = view.printed, view.state
+    _change(view.run, view.job_id, one.time_s, state, at, of, one.words, seen, view.phase)
 
 
 def _frames(watcher: Watcher, every_s: float) -> Iterator[Frame]:

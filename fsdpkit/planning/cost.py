@@ -1,4 +1,5 @@
-"""What a job costs: GPU-hours, and the centre's own units where its rates are known. No torch."""
+"""What a job asks for and costs: GPU-hours, and the centre's own units where its rates are known.
+No torch."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import msgspec
 from fsdpkit.config.billing import HourlyRates
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement
+from fsdpkit.config.units import parse_array
+from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.predicted import Span
 
 _HOUR_S = 3600
@@ -27,6 +30,49 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     most_units: float | None = None
     source: str = ""
     """Where the rates are from, or why they could not be used."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a submission would ask for: what a person agrees to. `most`: if every task runs up to
+    its time limit, once."""
+
+    cluster: str
+    partition: str | None
+    """None: Slurm's default."""
+    account: str | None
+    nodes: int
+    """Of each task, standby nodes included."""
+    gpus_per_node: int
+    tasks: int
+    """Of an array; else 1."""
+    time_limit_s: int
+    most_gpu_hours: float
+    """0 in an allocation that exists: that one is paid for."""
+    unit: str | None
+    most_units: float | None
+    requeues: bool
+    """Whether the job may queue itself again, by `[retry]`; each start may cost as much again."""
+
+
+def asked_by(plan: Plan, rates: HourlyRates | None) -> Asked:
+    """rates: of its partition, where they are known."""
+    resources, placement = plan.job.spec.resources, plan.placement
+    cost = cost_of(resources, placement, rates, None)
+    tasks = len(parse_array(plan.array)[0]) if plan.array else 1
+    starts = 0 if plan.allocation else tasks
+    return Asked(
+        cluster=plan.site.id,
+        partition=placement.partition,
+        account=resources.account,
+        nodes=resources.nodes_asked,
+        gpus_per_node=resources.gpus,
+        tasks=tasks,
+        time_limit_s=resources.time_s,
+        most_gpu_hours=starts * cost.most_gpu_hours,
+        unit=cost.unit,
+        most_units=None if cost.most_units is None else starts * cost.most_units,
+        requeues=plan.requeues,
+    )
 
 
 def cost_of(

@@ -15,6 +15,7 @@ import msgspec
 
 from fsdpkit.errors import FsdpkitError, StorageError, UsageError, storage_errors
 from fsdpkit.runs.layout import make_directory, write_atomically
+from fsdpkit.runs.printed_words import PrintedText
 from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.record import RunId, Time, load, now_s
 
@@ -34,7 +35,7 @@ class AvoidedNode(msgspec.Struct, frozen=True):
     """A node with the reason why jobs are kept away from it. Times are Unix times."""
 
     node: str
-    why: str
+    why: PrintedText
     run_id: str
     since_s: float
     until_s: float

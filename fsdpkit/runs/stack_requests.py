@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_atomically
+from fsdpkit.runs.printed_words import PrintedText
 from fsdpkit.runs.reading import read_text, record_in
 
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -27,7 +28,7 @@ class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's answer."""
 
     rank: int
-    text: str = ""
+    text: PrintedText = ""
     """All threads, as faulthandler writes them: the main thread, called the current one, last."""
     by: Literal["signal", "py-spy"] | None = None
     """How it was taken; None: there is none."""

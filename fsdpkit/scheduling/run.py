@@ -16,6 +16,8 @@ from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.opened import OpenRun
 
 if TYPE_CHECKING:
+    from fsdpkit.runs.record import JobRecord
+    from fsdpkit.scheduling.run_states import States
     from fsdpkit.scheduling.saving import SaveRequest
 
 
@@ -121,12 +123,8 @@ class Run(OpenRun):
             from fsdpkit.scheduling.visiting import refuse_of_others
 
             refuse_of_others(self)
-        client, states = self.client(), self.job_states()
-        asked = []
-        # The newest first, lest the end of one lets the next start.
-        for job in reversed([job for job in self.record.jobs if job.ended is None]):
-            states_here = {job_id: states.get(job_id) for job_id in job.job_ids}
-            left = {j: s for j, s in states_here.items() if s is None or not s.over}
+        client, asked = self.client(), []
+        for job, left in self.not_over():
             if save:
                 running = [j for j, s in left.items() if s is not None and s.phase == "running"]
                 asked += [j for j in running if self._ask_to_stop(j)]
@@ -135,6 +133,14 @@ class Run(OpenRun):
             elif left and job.job_id is not None:
                 client.cancel(self.marked(job.job_id))
         return asked
+
+    def not_over(self) -> list[tuple[JobRecord, States]]:
+        """Its jobs with those of their array tasks that have not ended, or of which nobody knows:
+        the newest first, lest the end of one lets the next start."""
+        states = self.job_states()
+        jobs = [job for job in reversed(self.record.jobs) if job.ended is None]
+        here = [(job, {one: states.get(one) for one in job.job_ids}) for job in jobs]
+        return [(job, {i: s for i, s in of.items() if not (s and s.over)}) for job, of in here]
 
     def save_checkpoint(self, *, array_task: int | None = None) -> list[SaveRequest]:
         """Ask what is running to save a checkpoint and go on, as `fsdpkit checkpoint save` does.

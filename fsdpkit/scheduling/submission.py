@@ -337,7 +337,7 @@ def submit(
         account: Account (project) to charge.
         partition: Partition; None: the first that fits.
         time: Time limit as in sbatch(1), `--time`: `"30"` is minutes, `"02:00:00"` hours.
-        sets: `KEY=VALUE` each, for any key of the job file; the options above are stronger.
+        sets: `KEY=VALUE` each, for any key of the job file; the options above take precedence.
         array: Array tasks as in sbatch: `"0-15"`, `"1,3"`, `"0-99%10"`.
         after: Id or path of a run, or the number of a job: the job starts after that one has
             succeeded. `"afterany:RUN"`, `afternotok`, `aftercorr`, `after` and `"singleton"` mean

@@ -126,9 +126,10 @@ def test_what_can_be_submitted_is_told_as_json(
 def test_a_dry_run_and_a_check_are_told_as_json(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     words = ["submit", "--nodes", "1", "--gpus", "1", "--cluster", "local"]
     told = answer_of(fsdpkit(*words, "--dry-run", "--json"))
-    assert told == {"schema": "fsdpkit.dry-run/1", "script": fsdpkit(*words, "--dry-run").stdout}
-    told = answer_of(fsdpkit(*words, "--check", "--json"))
-    assert told["answer"] == fsdpkit(*words, "--check").stdout.strip()
+    assert told["script"] == fsdpkit(*words, "--dry-run").stdout
+    checked_by_slurm = answer_of(fsdpkit(*words, "--check", "--json"))
+    assert checked_by_slurm["answer"] == fsdpkit(*words, "--check").stdout.strip()
+    assert checked_by_slurm["asks"] == told["asks"]
     assert list(tmp_path.iterdir()) == []
 
 

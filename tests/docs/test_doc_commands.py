@@ -114,7 +114,6 @@ def test_every_command_in_a_code_block_is_one_that_the_program_takes(
 CHEAP = (
     *("jobs", "jobs t5 --all", "sites", "templates", "nodes", "status", "usage", "skill"),
     *("submit --nodes 2 --gpus 4 --dry-run", "template new ours", "template context ours"),
-    "submit train.py --nodes 2 --gpus 4 --time 02:00:00 --dry-run",
     "submit train.py --nodes 1 --gpus 1 --dry-run",
     *("jobs t5", "sites osc-ascend", "templates torchrun", "completion fish", "status --json"),
     "submit --cluster ./ours.toml --dry-run",

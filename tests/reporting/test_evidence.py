@@ -18,7 +18,7 @@ from fsdpkit.runs.failures import FailureRecord, in_a_line
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from fsdpkit.runs.log_ends import end_of
 from tests.reporting.log_runs import raised
-from tests.reporting.made_run import JOB, T0, launches, made_run, starts, write_lines
+from tests.reporting.made_run import JOB, T0, ends, launches, made_run, starts, write_lines
 
 SACCT = f"{JOB}|FAILED|1:0|1:0|None|node[1-2]\n"
 RESET = "RuntimeError: Connection reset by peer"
@@ -291,6 +291,17 @@ def test_a_job_that_made_no_directory_is_read_by_its_log(tmp_path: Path) -> None
         None,
         "node1",
     )
+
+
+def test_a_job_that_was_cancelled_after_a_requeue_was_not_ended_by_what_requeued_it(
+    tmp_path: Path,
+) -> None:
+    task = run_with_an_attempt(tmp_path)
+    ends(task, 0, T0 + 50, cause="preemption")
+    log(task.dir, f"slurm-{JOB}.log", "slurmstepd-node1: error: *** JOB 7 DUE TO PREEMPTION ***\n")
+    diagnosis = diagnosed(task, f"{JOB}|CANCELLED by 0|0:0|0:0|None|None assigned\n")
+    assert (diagnosis.cause, diagnosis.attempt) == ("cancelled", None)
+    assert "preempted" in diagnosis.earlier[0]
 
 
 def test_memory_that_was_full_at_the_end_is_read_where_a_rank_was_killed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 import fsdpkit
 from fsdpkit import FunctionError, Run
+from fsdpkit.cli.cancel import say_what_would_end
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import for_trying_out
 from fsdpkit.config.site import choose_site
@@ -30,6 +31,7 @@ from fsdpkit.scheduling import kept
 from fsdpkit.scheduling.here.held import idle_limit_s
 from fsdpkit.scheduling.local.supervisor import nodes_of
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
+from tests.json_answers import checked
 
 pytestmark = pytest.mark.local
 
@@ -73,7 +75,7 @@ def agents_said(run: Run) -> str:
     return "".join(path.read_text() for path in run.paths.submitit.glob("*_log.*"))
 
 
-def test_runs_on_a_hold(hold: Run, place: Path) -> None:
+def test_runs_on_a_hold(hold: Run, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hold.job_id is not None
     nodes = nodes_of(int(hold.job_id) * 7, 2)
     # Who says nothing is let go, and another user is not answered.
@@ -117,6 +119,9 @@ def test_runs_on_a_hold(hold: Run, place: Path) -> None:
     first = submit_plan(plans[0], place / "runs")
     with pytest.raises(UsageError, match="has just taken"):
         submit_plan(plans[1], place / "runs")
+    capsys.readouterr()
+    say_what_would_end(hold, as_json=True)
+    assert checked(capsys.readouterr().out)["runs_on_it"] == [first.id]
     first.cancel()
     first.wait(poll_s=0.2)
     # It goes on where it is told to.

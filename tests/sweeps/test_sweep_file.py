@@ -16,7 +16,7 @@ from fsdpkit.errors import ConfigError, NotFoundError, RenderError
 from fsdpkit.rendering.script import render
 from fsdpkit.sweeps.file import load_file
 from fsdpkit.sweeps.starting import CheckedTrials, SweepRequest, prepare
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
 from tests.sweeps.made_up import made_up_sweep
 from tests.sweeps.trials import as_toml
 
@@ -225,6 +225,8 @@ def test_a_dry_run_shows_the_trials_and_makes_nothing(
     done = fsdpkit("sweep", "a.toml", "--cluster", "local", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].split() == ["TRIAL", "seed"]
+    told = answer_of(fsdpkit("sweep", "a.toml", "--cluster", "local", "--dry-run", "--json"))
+    assert told["asks"]["tasks"] == len(told["trials"]) == len(done.stdout.splitlines()) - 1
     assert not (tmp_path / "runs").exists()
 
 

@@ -29,13 +29,14 @@ _IN_WORDS = {
     "library": (re.compile(r"\b(lib[\w.+-]+?\.so[\w.]*\b)|cannot find -l([\w+-]+)"), "said"),
     "repository": (re.compile(r"huggingface\.co/((?!api/)[\w.-]+/[\w.-]*\w)"), "said"),
     "lock": (
-        re.compile(r"(/[^\s'\"]{1,256}\.lock\b|/[^\s'\"]{1,256}/torch_extensions/[\w./-]*\w)"),
+        re.compile(r"(/[\w.@+~/-]{1,256}\.lock\b|/[\w.@+~/-]{1,256}/torch_extensions/[\w./-]*\w)"),
         "around",
     ),
 }
 """Names that stand in what was said, or in the lines around it."""
 _MISSED_KEY = re.compile(r"^KeyError: '([A-Z][A-Z0-9_]+)'")
 _OF_OS = re.compile(r"\bos(?:\.py)?>?$")
+_LONGEST = 256
 _PEER = re.compile(r"(?i)\brank (\d+)\b")
 _FUNCTIONS: tuple[tuple[Phase, tuple[str, ...]], ...] = (
     ("saving", ("save_",)),
@@ -107,7 +108,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             return _first(words, getattr(self, place))
         if name in ("node", "run", "place", "earlier", "source"):
             known: str | None = getattr(self, name)
-            return known
+            return known and known.replace("`", "'")[:_LONGEST]  # an advice quotes it in backticks
         if name == "exclude":
             return f"--set resources.exclude={self.node}" if self.may_exclude else None
         if name == "directory":

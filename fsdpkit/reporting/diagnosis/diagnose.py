@@ -28,13 +28,14 @@ from fsdpkit.reporting.diagnosis.evidence import (
     JobEvidence,
     TaskEvidence,
 )
-from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
+from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of, in_words
 from fsdpkit.reporting.diagnosis.last_lines import what_it_got_over, where_all_stood
 from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.stalled import stalled_ranks
 from fsdpkit.reporting.scales import moment
 from fsdpkit.runs.failures import Level
 from fsdpkit.runs.outcomes import WARNING, IdleGpus
+from fsdpkit.runs.printed_words import PrintedText
 
 _MOST_FOLLOW_ON = 20
 
@@ -45,7 +46,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["fsdpkit.diagnose/1"] = "fsdpkit.diagnose/1"
     cause: str
     """One of causes.CAUSES."""
-    sentence: str
+    sentence: PrintedText
     rank: int | None = None
     node: str | None = None
     attempt: int | None = None
@@ -59,11 +60,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     action: str | None = None
     again: str | None = None
     """Whether another start would help, and why, as far as that is known."""
-    also: tuple[str, ...] = ()
+    also: tuple[PrintedText, ...] = ()
     """Failures of other ranks and nodes that have causes of their own, a line each."""
-    follow_on: tuple[str, ...] = ()
+    follow_on: tuple[PrintedText, ...] = ()
     """Failures that only followed from it, a line each."""
-    earlier: tuple[str, ...] = ()
+    earlier: tuple[PrintedText, ...] = ()
     """What attempts before this one ended for, or launches within it, a line each; and that its
     script began at its beginning again, where that is known."""
     looked_at: tuple[str, ...] = ()
@@ -389,7 +390,8 @@ def _earlier(attempts: Sequence[AttemptEvidence], run: str) -> Iterator[str]:
 def _restarts(attempts: Sequence[AttemptEvidence]) -> Iterator[str]:
     for attempt in attempts:
         for message in attempt.restarts:
-            yield f"the ranks of attempt {attempt.number} were started again after: {message}"
+            why = in_words(message)
+            yield f"the ranks of attempt {attempt.number} were started again after: {why}"
 
 
 def _looked_at(attempt: AttemptEvidence, evidence: Evidence) -> tuple[str, ...]:

@@ -307,8 +307,10 @@ def _attempts(
         staging = _staging(attempt, record.nodes)
         found.append(msgspec.structs.replace(one, staging=staging))
     begun = {attempt.job_id for attempt in past}
-    if newest is not None and newest.id not in begun and newest.state and newest.state.over:
-        voices = tuple(batch_voices(paths, newest.id))
+    ended = newest.state if newest is not None and newest.state and newest.state.over else None
+    # Cancelled in the queue, perhaps after a requeue: its last attempt had ended for another cause.
+    if newest is not None and ended and (newest.id not in begun or ended.never_began):
+        voices = () if newest.id in begun else tuple(batch_voices(paths, newest.id))
         found.append(AttemptEvidence(number=None, voices=voices, job=newest))
     return tuple(found)
 

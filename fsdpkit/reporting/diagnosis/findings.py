@@ -27,6 +27,7 @@ from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs.failures import FailureRecord, Level
 from fsdpkit.runs.log_ends import LogText
 from fsdpkit.runs.outcomes import WARNING
+from fsdpkit.runs.printed_words import PrintedText
 
 _MOST_WORDS = 160
 
@@ -36,7 +37,7 @@ class Quote(msgspec.Struct, frozen=True):
 
     file: Path | None
     line: int | None
-    text: str
+    text: PrintedText
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

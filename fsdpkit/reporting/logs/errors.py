@@ -25,6 +25,7 @@ from fsdpkit.reporting.printable import one_line
 from fsdpkit.runs.failures import Level
 from fsdpkit.runs.history import Attempt
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.printed_words import PrintedText
 from fsdpkit.runs.record import RunRecord
 
 _TAIL = 20
@@ -40,7 +41,7 @@ class LoggedFailure(msgspec.Struct, frozen=True, kw_only=True):
     who: str
     """`rank 3 on node2`; a node's name; empty where the words say it."""
     rank: int | None = None
-    message: str
+    message: PrintedText
     time_s: float = 0.0
     """Unix time, by the clock of the run directory's file server."""
     lost_a_peer: bool = False
@@ -49,7 +50,7 @@ class LoggedFailure(msgspec.Struct, frozen=True, kw_only=True):
     """It only lost a peer, and there is a failure that explains it."""
     same: tuple[str, ...] = ()
     """Others who reported the same."""
-    details: tuple[str, ...] = ()
+    details: tuple[PrintedText, ...] = ()
     """The end of the rank's standard error."""
     file: Path | None = None
     """Where the details are from."""
@@ -59,7 +60,7 @@ class LogErrors(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of the log of the batch shell, Slurm or a node."""
 
     file: Path
-    lines: tuple[str, ...]
+    lines: tuple[PrintedText, ...]
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ the same. Filled in by overview.py.
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from fsdpkit.reporting.status.held_runs import HoldUse
 from fsdpkit.reporting.words import number, second
 from fsdpkit.reporting.worth import Hint
 from fsdpkit.runs.account import Account
+from fsdpkit.runs.printed_words import PRINTED, PrintedText
 from fsdpkit.runs.provenance import Provenance
 from fsdpkit.scheduling.left_out import LeftOut
 
@@ -53,7 +54,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The first failure of the newest attempt that failed."""
 
-    message: str
+    message: PrintedText
     """`rank 2 on node2: ValueError: …`"""
     status: int
     """That process's exit status, 128 + signal."""
@@ -63,7 +64,7 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank's output says. None: not found at its end."""
 
     rank: int = 0
-    line: str | None = None
+    line: PrintedText | None = None
     """Its newest line, in the script's own words, without what a terminal would obey."""
     printed_s: float | None = None
     """When the output last grew, Unix time."""
@@ -118,7 +119,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """In words."""
     attempts: list[int] = []
-    ending: dict[str, Any] | None = None
+    ending: Annotated[dict[str, Any], PRINTED] | None = None
     """What the newest attempt that has ended left as `ending.json`, with its number."""
     progress: dict[str, Any] | None = None
     """The fields of `progress.Progress`: what was logged, and only that."""
@@ -170,7 +171,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What Slurm has otherwise than was asked for; asked for only about a single run."""
     attempts: list[int] = []
     """Of the run, or of the first array task; as the next five."""
-    ending: dict[str, Any] | None = None
+    ending: Annotated[dict[str, Any], PRINTED] | None = None
     progress: dict[str, Any] | None = None
     printed: Printed | None = None
     stage: StageProgress | None = None

@@ -16,8 +16,9 @@ from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.pending import PendingEvidence, why
 from fsdpkit.reporting.series import KNOWN_NAMES
 from fsdpkit.reporting.staged import StageProgress
+from fsdpkit.reporting.status.job_words import phase_of
 from fsdpkit.reporting.status.progress import TrainingProgress
-from fsdpkit.reporting.status.status_record import Printed
+from fsdpkit.reporting.status.status_record import Phase, Printed
 from fsdpkit.reporting.timeline import TimelineSpan
 from fsdpkit.reporting.usage import NodeUsage
 from fsdpkit.reporting.words import duration, number, second
@@ -49,6 +50,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     state: str
     """As Slurm calls it, with what belongs to it: `RUNNING`, `FAILED, exit status 3`."""
+    phase: Phase | None = None
+    """None: the scheduler has not answered yet."""
     job_id: str | None = None
     nodes: str | None = None
     why: str | None = None
@@ -192,6 +195,7 @@ def view_of(
     return View(
         run=run,
         state=_state(state, history, standing),
+        phase=phase_of([state]) if standing else None,
         job_id=job_id,
         nodes=state.node_list if state else None,
         why=f"{answer.words}{_FOR_EVER * answer.never}" if answer else None,
