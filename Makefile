@@ -22,15 +22,17 @@ SHELL := /bin/bash
 .PHONY: help env demo-env packages demo test test-quick test-pythons test-faults test-slurm test-releases test-torch lint docs \
     pictures release slurm slurm-down bench pins lock
 
-ifndef PYTHON
-ifdef VIRTUAL_ENV
-PYTHON := $(VIRTUAL_ENV)/bin/python
+# Not $(dir ...), which would split a path at its spaces.
+ifdef PYTHON
+export PATH := $(shell dirname "$(PYTHON)"):$(PATH)
 else
-PYTHON := $(CURDIR)/.venv/bin/python
+ifndef VIRTUAL_ENV
+VIRTUAL_ENV := $(CURDIR)/.venv
 OWN_VENV := yes
 endif
+PYTHON := $(VIRTUAL_ENV)/bin/python
+export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 endif
-export PATH := $(dir $(PYTHON)):$(PATH)
 # Thousands of processes import this checkout, and five pytests rewrite all assertions: once is enough.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -62,23 +64,43 @@ if [[ -z $$base ]]; then
 fi
 endef
 
-# An environment with this checkout and the extra $(1), unless it is there. The stamp lies in it and
+# torch's own index: PyPI's build is for CUDA and brings 3 GB, this one 200 MB.
+TORCH_FOR_CPUS ?= https://download.pytorch.org/whl/cpu
+
+# An environment with this checkout and the extras $(1), unless it is there. The stamp lies in it and
 # names the checkout, which an editable install belongs to. pip would compile on one core, and what
-# hardly any run imports.
+# hardly any run imports; of the demo's packages each run compiles what it imports.
 define make_environment
-if [[ -n "$(OWN_VENV)" && ! -x "$(PYTHON)" ]]; then
+if [[ -n "$(OWN_VENV)" && ! -x .venv/bin/pip ]]; then
     $(find_python)
-    echo "make: $$base makes the environment .venv; it takes a while, the first time"
+    echo "make: $$base makes the environment .venv"
     "$$base" -m venv .venv
 fi
-stamp=$$("$(PYTHON)" -c 'import sys; print(sys.prefix)')/fsdpkit-environment
+prefix=$$("$(PYTHON)" -c 'import sys; print(sys.prefix)')
+stamp=$$prefix/fsdpkit-environment
 wanted="$(CURDIR) $$(cat pyproject.toml constraints.txt | cksum)"
 found=$$(cat "$$stamp" 2>/dev/null || true)
 if [[ $$found != "$$wanted dev" && $$found != "$$wanted $(1)" ]]; then
-    "$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[$(1)]'
-    "$(PYTHON)" -m compileall -qq -j 0 -x '/(tests?|pip|setuptools|networkx|fontTools)/' \
-        "$$("$(PYTHON)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
+    printf %s "make: installing fsdpkit[$(1)] in $$prefix "
+    while sleep 5 >/dev/null 2>&1; do printf .; done &
+    trap "kill $$!; echo" EXIT
+    pip=("$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt)
+    packages=$$("$(PYTHON)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    if [[ ! -e /proc/driver/nvidia && ! -d $$packages/torch ]]; then
+        "$${pip[@]}" --no-deps --retries 0 --timeout 10 --index-url "$(TORCH_FOR_CPUS)" torch 2>/dev/null || true
+    fi
+    if ! "$${pip[@]}" -e '.[$(1)]'; then
+        echo "make: pip could not install them and says why above; without a network, PIP_INDEX_URL" \
+            "names an index that can be reached; the packages need 1.1 GB" >&2
+        exit 1
+    fi
+    if [[ $(1) == dev ]]; then
+        "$(PYTHON)" -m compileall -qq -j 0 -x '/(tests?|pip|setuptools|networkx|fontTools)/' "$$packages" || true
+    fi
     echo "$$wanted $(1)" >"$$stamp"
+    kill $$!
+    trap - EXIT
+    echo
 fi
 endef
 
@@ -120,7 +142,6 @@ packages:
 	$(call install_packages,$(TEST_PACKAGES))
 
 demo: demo-env
-	$(call install_packages,iproute2)
 	mkdir -p demo
 	fsdpkit submit --cluster local --nodes 2 --gpus 4 --runs demo/runs --follow $(DEMO_ARGS) | tee demo/log.txt
 	"$(PYTHON)" examples/plot_loss.py "demo/runs/$$(head -n 1 demo/log.txt)" --output demo/loss.png

@@ -1,4 +1,5 @@
-"""What is built says which commit it is of: fsdpkit/commit.txt, which `fsdpkit --version` shows."""
+"""What is built says which commit it is of: fsdpkit/commit.txt, which `fsdpkit --version` shows,
+with `-dirty` if files were changed or new."""
 
 from __future__ import annotations
 
@@ -19,9 +20,16 @@ class CommitHook(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         if version == "editable" or not (root / ".git").exists() or (root / NAME).exists():
             return
-        asked = ["git", "rev-parse", "HEAD"]
-        found = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=False)
-        if found.returncode == 0:
-            path = Path(tempfile.mkdtemp(), "commit.txt")
-            path.write_text(found.stdout, encoding="ascii")
-            build_data["force_include"][str(path)] = NAME
+        try:
+            commit, changes = (
+                subprocess.run(
+                    ["git", *words], cwd=root, capture_output=True, text=True, check=True
+                )
+                for words in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+            )
+        except (OSError, subprocess.CalledProcessError):  # no git, or none of this user's
+            return
+        path = Path(tempfile.mkdtemp(), "commit.txt")
+        told = commit.stdout.strip() + ("-dirty" if changes.stdout else "")
+        path.write_text(f"{told}\n", encoding="ascii")
+        build_data["force_include"][str(path)] = NAME

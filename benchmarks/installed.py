@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.packaging.installation import ROOT, build_wheel
+from tests.packaging.installation import ROOT
+from tests.packaging.release import build
 
 TORCHX = "torchx==0.7.0"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -65,7 +66,7 @@ class Installed:
 def install_fsdpkit(work: Path, base: Mapping[str, str]) -> Installed:
     """fsdpkit from its wheel, with everything that jobs need, torch included."""
     (work / "wheel").mkdir()
-    wheel = build_wheel(work / "wheel")
+    wheel = build(ROOT, work / "wheel")
     return _install(
         work / "fsdpkit", base, ["-c", str(ROOT / "constraints.txt"), f"{wheel}[torch]"]
     )

@@ -165,8 +165,8 @@ def _commit() -> str:
         name = head.removeprefix("ref: ")
         commit = here / "commit.txt" if not head else git / name
         told = head if head and name == head else commit.read_text("ascii").strip()
-        if re.fullmatch("[0-9a-f]{40}", told):
-            return f" (commit {told[:12]})"
+        if re.fullmatch("[0-9a-f]{40}(-dirty)?", told):
+            return f" (commit {told[:12]}{told[40:]})"
     return ""
 
 

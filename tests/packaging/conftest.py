@@ -1,4 +1,4 @@
-"""The wheel, built and installed once a session; or the one that a release is tried with."""
+"""The wheel of the sdist, built and installed once a session; or the one that a release tries."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.installation import Installation, build_wheel, install
-from tests.packaging.release import WHEEL_VARIABLE
+from tests.packaging.installation import ROOT, Installation, install
+from tests.packaging.release import WHEEL_VARIABLE, build
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if given := os.environ.get(WHEEL_VARIABLE):
         return Path(given)
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
+    return build(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")

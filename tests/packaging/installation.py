@@ -62,15 +62,6 @@ def install(wheel: Path, prefix: Path) -> Installation:
     return installed
 
 
-def build_wheel(where: Path) -> Path:
-    """The wheel of this checkout, built without a network."""
-    offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    pip = [sys.executable, "-m", "pip", "wheel"]
-    run_checked([*pip, *offline, "--wheel-dir", str(where), str(ROOT)])
-    (built,) = where.glob("*.whl")
-    return built
-
-
 def _link_dependencies(directory: Path, site_packages: Path) -> None:
     directory.mkdir()
     for source in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:

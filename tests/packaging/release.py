@@ -8,6 +8,7 @@ uploaded, and nothing is built of a tree with changes or of a version that CHANG
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
@@ -22,6 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.packaging.installation import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 OUT = ROOT / "build" / "release"
 WHEEL_VARIABLE = "FSDPKIT_TEST_WHEEL"
@@ -77,7 +83,6 @@ def provenance(root: Path, built: dict[str, str], began: datetime, ended: dateti
     asked = ["git", "rev-parse", "HEAD"]
     commit = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=True).stdout
     lock = digests(root, ["locked.txt"])["locked.txt"]
-    times = [moment.isoformat(timespec="seconds") for moment in (began, ended)]
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": name, "digest": {"sha256": one}} for name, one in built.items()],
@@ -92,29 +97,94 @@ def provenance(root: Path, built: dict[str, str], began: datetime, ended: dateti
                 ],
             },
             "runDetails": {
-                "builder": {"id": "urn:fsdpkit:by-hand", "version": {"hatchling": _hatchling()}},
-                "metadata": dict(zip(("startedOn", "finishedOn"), times, strict=True)),
+                "builder": {
+                    "id": "urn:fsdpkit:by-hand",
+                    "version": {"hatchling": importlib.metadata.version("hatchling")},
+                },
+                "metadata": {"startedOn": in_utc(began), "finishedOn": in_utc(ended)},
             },
         },
     }
 
 
-def _hatchling() -> str:
-    from importlib.metadata import version
+def in_utc(moment: datetime) -> str:
+    """As in-toto and CycloneDX want it: RFC 3339 with a Z."""
+    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    return version("hatchling")
+
+def name_of(requirement: str) -> str:
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert found
+    return re.sub(r"[._]", "-", found[0].lower())
 
 
-def bill_of_materials(root: Path, into: Path) -> None:
-    """What is locked, with digests, by CycloneDX's own program in an environment of its own."""
-    with tempfile.TemporaryDirectory(prefix="fsdpkit-sbom-") as folder:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        quiet = ["install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([f"{folder}/bin/pip", *quiet, "cyclonedx-bom>=7,<8"], check=True)
-        ours = ["--pyproject", str(root / "pyproject.toml"), "--mc-type", "application"]
-        how = ["--output-reproducible", "--of", "JSON", "-o", str(into)]
-        words = ["requirements", *ours, *how, str(root / "locked.txt")]
-        subprocess.run([f"{folder}/bin/cyclonedx-py", *words], check=True)
+def locked(root: Path) -> list[tuple[str, str, str]]:
+    """Name, version and the rest of each requirement in locked.txt."""
+    one = r"^([A-Za-z0-9._-]+)==([^\s;]+)(.*?)(?=^[A-Za-z]|\Z)"
+    found = re.findall(one, (root / "locked.txt").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [(name_of(name), version, rest) for name, version, rest in found]
+
+
+def bill_of_materials(root: Path, built: dict[str, str], made: datetime) -> Any:
+    """CycloneDX 1.6: the built files and what locked.txt has for them, with digests and what needs
+    what. Whatever only builds has the scope `excluded`; torch and other extras are not listed."""
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    refs: dict[str, list[str]] = {}
+    for name, version, _ in locked(root):
+        refs.setdefault(name, []).append(f"pkg:pypi/{name}@{version}")
+    ours = f"pkg:pypi/{project['name']}@{version_of(root)}"
+    needs = {ours: _among(refs, project["dependencies"])}
+    for name, versions in refs.items():
+        needs |= dict.fromkeys(versions, _among(refs, _requirements(name)))
+    reached = [ours]
+    for ref in reached:
+        reached += [needed for needed in needs[ref] if needed not in reached]
+    components = [
+        {
+            **_component("library", name, f"pkg:pypi/{name}@{version}"),
+            "scope": "required" if f"pkg:pypi/{name}@{version}" in reached else "excluded",
+            "externalReferences": [
+                _files(f"https://pypi.org/simple/{name}/", re.findall(r"sha256:(\w+)", rest))
+            ],
+        }
+        for name, version, rest in locked(root)
+    ]
+    released = {
+        **_component("application", project["name"], ours),
+        "licenses": [{"license": {"id": project["license"]}}],
+        "externalReferences": [_files(name, [digest]) for name, digest in built.items()],
+    }
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"timestamp": in_utc(made), "component": released},
+        "components": components,
+        "dependencies": [{"ref": ref, "dependsOn": needed} for ref, needed in needs.items()],
+    }
+
+
+def _requirements(name: str) -> list[str]:
+    try:
+        return importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:  # of another Python
+        return []
+
+
+def _among(refs: dict[str, list[str]], requirements: Iterable[str]) -> list[str]:
+    names = {name_of(text) for text in requirements if "extra ==" not in text}
+    return [ref for name in sorted(names) for ref in refs.get(name, [])]
+
+
+def _component(kind: str, name: str, ref: str) -> dict[str, Any]:
+    version = ref.rpartition("@")[2]
+    return {"bom-ref": ref, "type": kind, "name": name, "version": version, "purl": ref}
+
+
+def _files(url: str, digests: list[str]) -> dict[str, Any]:
+    hashes = [{"alg": "SHA-256", "content": digest} for digest in digests]
+    return {"type": "distribution", "url": url, "hashes": hashes}
 
 
 def main() -> int:
@@ -130,9 +200,13 @@ def main() -> int:
     if tried.returncode:
         shutil.rmtree(OUT)
         return tried.returncode
-    statement = provenance(ROOT, built, began, datetime.now(timezone.utc))
-    (OUT / "provenance.json").write_text(json.dumps(statement, indent=2) + "\n", "utf-8")
-    bill_of_materials(ROOT, OUT / "sbom.json")
+    ended = datetime.now(timezone.utc)
+    statements = {
+        "provenance.json": provenance(ROOT, built, began, ended),
+        "sbom.json": bill_of_materials(ROOT, built, ended),
+    }
+    for name, statement in statements.items():
+        (OUT / name).write_text(json.dumps(statement, indent=2) + "\n", "utf-8")
     listed = digests(OUT, [path.name for path in OUT.iterdir()])
     (OUT / "SHA256SUMS").write_text(sums(listed), "ascii")
     print(f"{OUT}: {', '.join(sorted(path.name for path in OUT.iterdir()))}; nothing is uploaded")

@@ -3,34 +3,22 @@ each file by its digest."""
 
 from __future__ import annotations
 
-import re
 import sys
 
 import pytest
 
 from tests.packaging.installation import ROOT
+from tests.packaging.release import locked, name_of
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-REQUIREMENT = re.compile(
-    r"^([A-Za-z0-9._-]+)==([^\s;]+)(.*?)(?=^[A-Za-z]|\Z)", re.MULTILINE | re.DOTALL
-)
 
-
-def name_of(requirement: str) -> str:
-    found = re.match(r"[A-Za-z0-9._-]+", requirement)
-    assert found
-    return found[0].lower().replace("_", "-")
-
-
-@pytest.fixture(scope="module")
-def locked() -> list[tuple[str, str, str]]:
-    """Name, version and the rest of each requirement."""
-    text = (ROOT / "locked.txt").read_text()
-    return [(name_of(name), version, rest) for name, version, rest in REQUIREMENT.findall(text)]
+@pytest.fixture(scope="module", name="locked")
+def in_locked_txt() -> list[tuple[str, str, str]]:
+    return locked(ROOT)
 
 
 def test_whatever_is_installed_or_builds_us_is_locked_and_torch_is_not(

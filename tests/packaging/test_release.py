@@ -11,8 +11,16 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from fsdpkit import __version__
+from hatch_build import CommitHook
 from tests.packaging.installation import ROOT
-from tests.packaging.release import digests, provenance, refusals, sums, version_of
+from tests.packaging.release import (
+    bill_of_materials,
+    digests,
+    provenance,
+    refusals,
+    sums,
+    version_of,
+)
 from tests.packaging.test_documentation import command_lines, wrong_words
 
 FORM = ROOT / ".github" / "ISSUE_TEMPLATE" / "run.yml"
@@ -97,3 +105,36 @@ def test_what_is_released_can_be_checked(tree: Path) -> None:
     made_of = told["predicate"]["buildDefinition"]["resolvedDependencies"]
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, capture_output=True, check=True)
     assert made_of[0]["digest"]["gitCommit"] == head.stdout.decode().strip()
+    assert told["predicate"]["runDetails"]["metadata"]["startedOn"] == "2026-01-02T00:00:00Z"
+
+
+def test_the_bill_of_materials_names_the_release_and_all_that_it_needs() -> None:
+    """Validated by cyclonedx-python-lib against CycloneDX 1.6 when it was written."""
+    wheel = f"fsdpkit-{__version__}-py3-none-any.whl"
+    bill = bill_of_materials(ROOT, {wheel: "ab" * 32}, datetime.now(timezone.utc))
+    ours = bill["metadata"]["component"]
+    assert (ours["name"], ours["version"]) == ("fsdpkit", __version__)
+    assert [(one["url"], one["hashes"][0]["content"]) for one in ours["externalReferences"]] == [
+        (wheel, "ab" * 32)
+    ]
+    parts = {one["bom-ref"]: one for one in bill["components"]}
+    assert len(parts) == len(bill["components"])
+    assert all(one["externalReferences"][0]["hashes"] for one in parts.values())
+    scopes = {one["name"]: one["scope"] for one in parts.values()}
+    assert (scopes["markupsafe"], scopes["hatchling"]) == ("required", "excluded")
+    needs = {one["ref"]: one["dependsOn"] for one in bill["dependencies"]}
+    assert set(needs) == {ours["bom-ref"], *parts}
+    assert [ref for refs in needs.values() for ref in refs if ref not in parts] == []
+    assert any(ref.startswith("pkg:pypi/submitit@") for ref in needs[ours["bom-ref"]])
+
+
+@pytest.mark.parametrize(("changed", "after"), [(False, "\n"), (True, "-dirty\n")])
+def test_what_is_built_of_changed_files_says_so(tree: Path, changed: bool, after: str) -> None:
+    if changed:
+        (tree / "fsdpkit" / "new.py").write_text("")
+    hook = CommitHook(str(tree), {}, None, None, "", "wheel")  # type: ignore[arg-type]
+    data: dict[str, dict[str, str]] = {"force_include": {}}
+    hook.initialize("standard", data)
+    ((path, name),) = data["force_include"].items()
+    assert name == "fsdpkit/commit.txt"
+    assert re.fullmatch("[0-9a-f]{40}" + after, Path(path).read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -101,10 +102,17 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
     assert all("extra ==" in r for r in torch), "who only submits needs none"
     assert "fsdpkit = fsdpkit.cli.main:main" in entry_points
     assert "[submitit]" in entry_points
-    assert re.fullmatch("[0-9a-f]{40}\n", commit)
+    assert re.fullmatch("[0-9a-f]{40}(-dirty)?\n", commit)
 
 
 # What it does.
+
+
+def test_it_says_of_which_commit_it_is(installation: Installation, empty: Path) -> None:
+    asked = ["git", "rev-parse", "HEAD"]
+    head = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    told = installation.fsdpkit("--version", cwd=empty).stdout
+    assert told.startswith(f"fsdpkit, version {__version__} (commit {head[:12]}")
 
 
 def test_the_dry_run_is_the_checkout_s_but_for_where_the_trainer_lies(

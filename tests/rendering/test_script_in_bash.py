@@ -1,4 +1,4 @@
-"""The rendered script, run by bash with stand-ins for srun, scontrol, ip, ss, getent and python.
+"""The rendered script, run by bash with stand-ins for srun, scontrol, ip, getent and python.
 
 No Slurm, no torch: what is proved here is the script's own decisions. Each stand-in writes what it
 was given to a file. Cases A01… are those of the launch reference.

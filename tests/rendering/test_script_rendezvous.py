@@ -230,7 +230,11 @@ def test_a17_the_port_is_outside_the_ephemeral_range(
 
 
 def test_a17_a_taken_port_is_passed_over(shell: Bash, render_script: RenderScript) -> None:
-    shell.stubs["ss"] = 'if [[ $* == *":22345" ]]; then echo "LISTEN 0 128 *:22345 *:*"; fi'
+    # 22345 is 0x5749; a connection from a port (01) does not take it, a listening socket (0A) does.
+    lines = f"{'0' * 32}:{22345 + 4001:04X} {'0' * 32}:0050 01 \n 00000000:5749 00000000:0000 0A "
+    shell.stubs["cat"] = (
+        f'[[ $* == /proc/net/* ]] || exec /usr/bin/cat "$@"\necho "local_address\n{lines}"'
+    )
     assert shell.run(render_script(python=shell.python)).returncode == 0
     assert port_of(shell) == 10000 + (12345 + 4001) % 20000
 
@@ -238,10 +242,10 @@ def test_a17_a_taken_port_is_passed_over(shell: Bash, render_script: RenderScrip
 def test_a17_a_probe_that_fails_is_not_a_free_port(
     shell: Bash, render_script: RenderScript
 ) -> None:
-    shell.stubs["ss"] = "exit 1"
+    shell.stubs["cat"] = '[[ $* != /proc/net/* ]] && exec /usr/bin/cat "$@"'
     done = shell.run(render_script(python=shell.python))
     assert done.returncode == 78
-    assert "ss cannot list the ports in use" in done.stderr
+    assert "/proc/net/tcp" in done.stderr
 
 
 def test_a18_neighbouring_jobs_array_tasks_and_restarts_get_ports_of_their_own(
@@ -261,7 +265,7 @@ def test_a18_one_node_needs_neither_port_nor_address(
     shell: Bash, render_script: RenderScript
 ) -> None:
     shell.nodes = ("node1",)
-    for name in ("ip", "ss", "getent"):
+    for name in ("ip", "getent"):
         del shell.stubs[name]
     done = shell.run(render_script(python=shell.python, options={"resources.nodes": 1}))
     assert done.returncode == 0, done.stderr

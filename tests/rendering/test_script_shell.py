@@ -15,7 +15,7 @@ from tests.rendering.bash_stubs import Bash, RenderScript
 
 COMMANDS = (
     *("srun", "scontrol", "scancel", "python", "torchrun", "timeout", "conda", "apptainer"),
-    *("ip", "ss", "getent", "awk", "sed", "sort", "cat", "mkdir", "rm", "sleep", "bash", "env"),
+    *("ip", "getent", "awk", "sed", "sort", "cat", "mkdir", "rm", "sleep", "bash", "env"),
     *("printf", "echo", "export", "unset", "set", "exec", "exit", "trap", "wait", "kill", "read"),
     *("builtin", "command", "type", "mapfile", "ulimit", "source", ".", ":", "true", "local"),
     *("shift", "disown", "declare", "eval", "test", "[", "fail", "notify", "read_in", "printenv"),
