@@ -320,8 +320,9 @@ def cores_of_task(resources: Resources, node: NodeType) -> tuple[int, str]:
 def _offers(
     resources: Resources, ways: Mapping[str, PartitionLimits], chosen: Collection[str]
 ) -> list[str]:
-    """Lines that say it to the person who asked; empty if nothing would fit. chosen: those of
-    `ways` that the request may get as it stands."""
+    """What would fit instead, tried against the limits that refused, as lines for the person who
+    asked; empty if nothing would. chosen: those of `ways` that the request may get as it
+    stands."""
     others = {n: way for n, way in ways.items() if n not in chosen and way.partition.offered}
     lines = []
     if takers := [n for n, way in others.items() if way.starts(resources)]:
