@@ -42,7 +42,7 @@ from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.reach import Interfaces, Ways, try_doors
 from fsdpkit.launching.sampling import PrintedSoFar, sampling
 from fsdpkit.launching.signing import keys_of
-from fsdpkit.launching.stack_requests import AskedForStacks
+from fsdpkit.launching.stacks import AskedForStacks
 from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.launching.stop_relay import StopRelay
 from fsdpkit.launching.waiting import why_superseded
