@@ -24,8 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
-from fsdpkit.training.activation_checkpointing import checkpoint_activations
-from fsdpkit.training.activation_offload import offload_activations
+from fsdpkit.training.activation_checkpointing import checkpoint_activations, offload_activations
 from fsdpkit.training.compilation import COMPILED, compile_blocks
 from fsdpkit.training.distributed import Ranks, check_same_everywhere
 from fsdpkit.training.engine import EngineSetup

@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError, FsdpkitError
-from fsdpkit.training.activation_offload import _Offloaded, offload_activations
+from fsdpkit.training.activation_checkpointing import _Offloaded, offload_activations
 from fsdpkit.training.distributed import (
     Ranks,
     check_same_everywhere,
