@@ -17,7 +17,8 @@ import msgspec
 
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.units import format_time
-from fsdpkit.publishing.node_kinds import FEATURE, Kind, cut, gpu_kinds, profile_text
+from fsdpkit.publishing.node_kinds import FEATURE, Kind, gpu_kinds
+from fsdpkit.publishing.profile_text import cut, profile_text
 from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
 from fsdpkit.scheduling.live_limits import LiveQos
 from fsdpkit.scheduling.live_placement import gpu_form, max_memory_per_cpu_mb
