@@ -31,21 +31,15 @@ occur twice, and the later line counts. A number that is not finite is written a
 
 from __future__ import annotations
 
-import platform
 import resource
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from statistics import median_low
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-from torch.nn.parallel import DistributedDataParallel
 
 from fsdpkit.config.training import MetricsSettings
 from fsdpkit.errors import StorageError
@@ -54,106 +48,7 @@ from fsdpkit.runs.heartbeat import HeartbeatFile, own_heart
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.compilation import COMPILED, CompiledBlocks
 from fsdpkit.training.distributed import Ranks, sum_over_ranks
-
-SLOW = 1.2
-"""A rank this many times slower than the median is worth a line to the person."""
-
-_Mark = float | torch.cuda.Event
-
-
-@dataclass(frozen=True)
-class _Slowest:
-    """The rank with the most computing time, and how many times the median that is."""
-
-    rank: int
-    host: str
-    ratio: float
-    compute_s: tuple[float, ...]
-    """Each rank's computing time since the metrics line before, in seconds."""
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        return {
-            "slowest_rank": self.rank,
-            "slowest_host": self.host,
-            "slowest_ratio": round(self.ratio, 4),
-            "rank_compute_s": [float(f"{seconds:.4g}") for seconds in self.compute_s],
-        }
-
-    def __str__(self) -> str:
-        return (
-            f"rank {self.rank} on {self.host} computes {self.ratio:.2f} times as long as the "
-            "median rank, and all wait for it"
-        )
-
-
-class Stopwatch:
-    """Adds up this rank's forward computing of `model`'s units while `running` is true."""
-
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self._device = device
-        self._open: dict[nn.Module, _Mark] = {}
-        self._spans: list[tuple[_Mark, _Mark]] = []
-        self.running = False
-        self.units = _units(model)
-        for unit in self.units:
-            # After the engine's own hook, which waits for the weights, and before its other one.
-            unit.register_forward_pre_hook(self._begin)
-            unit.register_forward_hook(self._end, prepend=True)
-
-    def _begin(self, module: nn.Module, inputs: Any) -> None:
-        if self.running and torch.is_grad_enabled():
-            self._open[module] = self._mark()
-
-    def _end(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if (began := self._open.pop(module, None)) is not None:
-            self._spans.append((began, self._mark()))
-
-    def _mark(self) -> _Mark:
-        if self._device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-    def take_s(self) -> float:
-        """Seconds since the last call; on a GPU its work must be done, or the host waits for it."""
-        spans, self._spans = self._spans, []
-        return sum((_seconds(began, ended) for began, ended in spans), 0.0)
-
-
-def _slowest(own_s: float, ranks: Ranks) -> _Slowest | None:
-    """Compare all ranks' computing times in seconds; a collective. None if a rank has none."""
-    found: list[Any] = [None] * ranks.world_size
-    dist.all_gather_object(found, (own_s, platform.node()))
-    times: list[float] = [seconds for seconds, _ in found]
-    if min(times) <= 0:
-        return None
-    rank = max(range(len(times)), key=times.__getitem__)
-    return _Slowest(rank, found[rank][1], times[rank] / median_low(times), tuple(times))
-
-
-def _seconds(began: _Mark, ended: _Mark) -> float:
-    if isinstance(began, float) or isinstance(ended, float):
-        assert isinstance(began, float)
-        assert isinstance(ended, float)
-        return ended - began
-    ended.synchronize()
-    return float(began.elapsed_time(ended)) / 1e3
-
-
-def _units(model: nn.Module) -> list[nn.Module]:
-    """Modules whose forward pass contains no message; none if some are compiled or nested."""
-    if isinstance(model, DistributedDataParallel):
-        units: list[nn.Module] = [model.module]
-    elif isinstance(model, FullyShardedDataParallel):
-        units = [m.module for m in FullyShardedDataParallel.fsdp_modules(model) if m is not model]
-    else:
-        units = [m for m in model.modules() if isinstance(m, FSDPModule) and m is not model]
-    inside = [m for unit in units for m in unit.modules()]
-    compiled = any(m._compiled_call_impl is not None for m in inside)
-    nested = len(set(inside)) < len(inside)
-    return [] if compiled or nested else units
+from fsdpkit.training.stragglers import SLOW, Stopwatch, slowest
 
 
 class Metrics:
@@ -325,7 +220,7 @@ class Metrics:
     def _compare_ranks(self) -> dict[str, Any]:
         if not (self._stopwatch and self._comparing):
             return {}
-        found = _slowest(self._stopwatch.take_s(), self.ranks)
+        found = slowest(self._stopwatch.take_s(), self.ranks)
         if found and found.ratio > SLOW:
             self.ranks.say(str(found))
         return found.fields if found else {}

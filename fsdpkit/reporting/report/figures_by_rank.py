@@ -21,7 +21,7 @@ from fsdpkit.runs.samples import read_samples, throttling_in_words
 
 FEW_RANKS = 8
 _SLOW = 1.2
-"""As `fsdpkit.training.metrics.SLOW`: worth naming."""
+"""As `fsdpkit.training.stragglers.SLOW`: worth naming."""
 _ENOUGH = 3
 """Fewer comparisons say nothing."""
 _OFTEN = 0.1

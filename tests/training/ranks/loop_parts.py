@@ -21,7 +21,7 @@ from fsdpkit.config.training import MetricsSettings
 from fsdpkit.config.training.settings import DebugSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training import debugging, metrics
+from fsdpkit.training import debugging, metrics, stragglers
 from fsdpkit.training.distributed import process_group
 from fsdpkit.training.finite import may_update
 
@@ -109,7 +109,7 @@ with process_group(240, startup_timeout_s=120) as ranks:
     compared.close()
     dist.all_gather_single = gather
     found["said"] = said.getvalue()
-    stopwatch = metrics.Stopwatch(model, ranks.device)
+    stopwatch = stragglers.Stopwatch(model, ranks.device)
     stopwatch.running = True
     model(torch.ones(2, 4))
     found["own seconds"] = [0.0, 0.0]
