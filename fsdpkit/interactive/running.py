@@ -107,7 +107,9 @@ def _last_words(submitted: Run) -> str:
 
 
 class _ProgressLine:
-    """Use it with `with`: a terminal's line stays when it is left."""
+    """One line that says how far something is: in a notebook by IPython's display, on a terminal
+    over itself, elsewhere a line whenever it has changed. Use it with `with`: a terminal's line
+    stays when it is left."""
 
     def __init__(self) -> None:
         self._notebook = _has_notebook()

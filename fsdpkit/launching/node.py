@@ -315,7 +315,8 @@ def _in_words(findings: Mapping[str, Any]) -> str:
 
 
 def _carrier_of(host: str) -> Callable[[], bool]:
-    """Asks whether the interface with the address of `host` here has a carrier; True: unknown."""
+    """Asks whether the interface with the address of `host` here has a carrier; True: unknown.
+    Without, this node was cut off, not the others."""
     address = own_address(host)
     name = next(
         (

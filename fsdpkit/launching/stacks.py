@@ -317,7 +317,8 @@ def _as_faulthandler(threads: Iterable[_Thread]) -> str:
 
 
 class AskedForStacks:
-    """Records where this node's ranks are, each time somebody asks."""
+    """Records where this node's ranks are, each time somebody asks: on a thread of its own, because
+    ranks that do not answer take time, and failures of others must be noticed meanwhile."""
 
     def __init__(self, node: int, name: str, attempt: AttemptPaths, directory: HeartbeatDir):
         self._node, self._name, self._attempt, self._dir = node, name, attempt, directory

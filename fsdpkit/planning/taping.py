@@ -153,7 +153,13 @@ _KEPT = {"lstm": 6, "gru": 5, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 def _as_on_a_gpu() -> list[tuple[Any, str, Any]]:
-    """What to replace, as `pretend.replaced` takes it."""
+    """Recurrent layers, of which cuDNN takes a whole one and a fused kernel a step of `nn.GRUCell`:
+    what to replace, as `pretend.replaced` takes it.
+
+    Each layer is one product with its input and one with its states, of all steps together. What
+    cuDNN keeps for its backward it does not say: taken are a step's gates and states, and a copy of
+    the weights, which sharded ones need.
+    """
     changes: list[tuple[Any, str, Any]] = [
         (torch._VF, name, partial(_layers, getattr(torch._VF, name), kept_each))
         for name, kept_each in _KEPT.items()

@@ -301,7 +301,9 @@ class _Painter:
 
 
 class _AttemptSamples:
-    """Of all nodes of an attempt, by name; of a node that has not told its own, by its file's."""
+    """Of all nodes of an attempt, by name; of a node that has not told its own, by its file's.
+    The newest line has the sums since its sampler began. Nothing is believed beyond what an attempt
+    can have used."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.newest: dict[str, Sample] = {}

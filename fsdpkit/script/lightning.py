@@ -7,8 +7,8 @@
 
 It is for `lightning` and `pytorch_lightning`, whichever made the trainer. What the trainer saves,
 by a ModelCheckpoint of the script's or because somebody asked, can be gone on from: a job that
-Slurm queues again continues after the newest whole checkpoint, at the same place in the epoch
-(script/lightning_position.py). A run that is to stop saves after the same step on every rank, and
+Slurm queues again continues after the newest whole checkpoint, at the same place in the epoch.
+A run that is to stop saves after the same step on every rank, and
 the process ends with `fsdpkit.STOPPED` where `fit` would have returned. Where fsdpkit did not start
 the script, `attach` changes nothing.
 """
@@ -294,12 +294,18 @@ def _model_checkpoints(trainer: Any) -> list[Any]:
 
 
 def _position() -> dict[str, Any]:
-    """What a checkpoint keeps: all ranks' random states; to be called on all of them."""
+    """What a checkpoint keeps beside Lightning's count of batches: all ranks' random states; to be
+    called on all of them."""
     return {"random": from_all(random_state())}
 
 
 def _restore(trainer: Any, saved: dict[str, Any]) -> None:
     """As training is about to begin: put data and random numbers where they were.
+
+    By itself Lightning begins the epoch's data anew, so that a run which was interrupted sees some
+    rows twice and others never. A shuffled epoch is the same again where its order is drawn from
+    the number of the epoch, as Lightning's sampler for several ranks does; one rank's RandomSampler
+    draws a new one.
 
     A loader draws a number as it begins an epoch: after a checkpoint between two epochs, before one
     within an epoch.

@@ -180,8 +180,9 @@ _MOST_SAID = 20
 
 
 def bring_back(stage: Path, names: list[str], to: Path) -> Iterator[str]:
-    """Copy what is below `stage` under these names. Yields sentences: of what could not be copied,
-    and at last how much was."""
+    """Copy what is below `stage` under these names into the run's directory. A file gets its name
+    when it is complete, so what Slurm interrupts leaves whole files. Yields sentences: of what
+    could not be copied, and at last how much was."""
     files = size = failed = 0
     try:
         for name in names:

@@ -1,4 +1,4 @@
-"""Trade compute for memory: drop a block's activations and compute them again in backward.
+"""Trade compute for memory, or bandwidth (`offload_activations`): drop a block's activations and compute them again in backward.
 
 Applied on every rank alike (a rank that keeps its activations runs out of memory as if nothing had
 been done) and to whole blocks (between a block's children there would be as much left to keep).
@@ -150,6 +150,10 @@ def offload_activations(
     model: nn.Module, blocks: Collection[type[nn.Module]], *, every: int = 1
 ) -> int:
     """Keep what every `every`-th block saves, the first included, in host memory; how many do.
+
+    Bandwidth for memory: nothing is computed twice, and no number changes. A block's weights are
+    not copied: their storage is FSDP's, which frees it and gathers it again. On a CPU the copies
+    stay where the originals were, and save nothing.
 
     Call it before sharding, so that a block's weights are gathered around it, and after compiling,
     so that compiled blocks save through it, too. Raises ConfigError for a model without blocks.

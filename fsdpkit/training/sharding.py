@@ -344,7 +344,8 @@ def _fill_ignored(
 
 
 def _keep_equal(ignored: Collection[nn.Parameter], device: torch.device) -> None:
-    """Put them on `device`; from now on their gradients are the average over all ranks.
+    """Put them on `device`; from now on their gradients are the average over all ranks,
+    which both engines leave alone, so that each rank would train its own copy.
 
     Each time that one was added to, so that gradients may also be accumulated: the average of what
     is the same everywhere and of what was added is the average of both.
