@@ -66,7 +66,8 @@ def _autocasting() -> Iterator[None]:
     """Inside, `torch.autocast` of the pretended device casts, as torch does it for CUDA.
 
     The lists are those of torch's documentation (Automatic Mixed Precision, "CUDA Ops that can
-    autocast to" ...). The copy of a weight in a lower type is kept until the outermost context ends.
+    autocast to" ...). The copy of a weight in a lower type is kept until the outermost context
+    ends.
     """
     kept: dict[int, tuple[Tensor, Tensor]] = {}
     library: Any = torch.library.Library

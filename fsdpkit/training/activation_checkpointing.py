@@ -1,4 +1,5 @@
-"""Trade compute for memory, or bandwidth (`offload_activations`): drop a block's activations and compute them again in backward.
+"""Trade compute for memory: drop a block's activations and compute them again in backward. Or
+bandwidth: `offload_activations`.
 
 Applied on every rank alike (a rank that keeps its activations runs out of memory as if nothing had
 been done) and to whole blocks (between a block's children there would be as much left to keep).
