@@ -29,7 +29,7 @@ from fsdpkit.launching.accelerate_variables import accelerate_variables
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.connection import LocalConnection, PeerConnection
 from fsdpkit.launching.head_port import HeadPort
-from fsdpkit.launching.heartbeats import RankHeartbeats, heartbeats
+from fsdpkit.launching.heartbeats import AskedForStacks, RankHeartbeats, heartbeats
 from fsdpkit.launching.idle_gpus import IdleWatch
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import HeadLostError, Link, pace_s, patience_s
@@ -42,7 +42,6 @@ from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.reach import Interfaces, Ways, try_doors
 from fsdpkit.launching.sampling import PrintedSoFar, sampling
 from fsdpkit.launching.signing import keys_of
-from fsdpkit.launching.stacks import AskedForStacks
 from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.launching.stop_relay import StopRelay
 from fsdpkit.launching.waiting import why_superseded

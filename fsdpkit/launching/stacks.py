@@ -22,12 +22,10 @@ from typing import IO, Any, Literal, NamedTuple, TypedDict
 import msgspec
 import psutil
 
-from fsdpkit.launching import stacks
-from fsdpkit.launching.heartbeats import RankHeartbeats
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.reading import read_bytes, read_text
-from fsdpkit.runs.stack_requests import NodeStacks, RankStacks, answer, shortened
+from fsdpkit.runs.stack_requests import RankStacks
 from fsdpkit.runs.stacks import SIGNAL
 
 ANSWER_S = 10.0
@@ -314,38 +312,3 @@ def _as_faulthandler(threads: Iterable[_Thread]) -> str:
         text = "\n".join([f"{kind} {number} (most recent call first):", *frames])
         (main if is_main else others).append(text)
     return "\n\n".join([*others, *main]) + "\n"
-
-
-class AskedForStacks:
-    """Records where this node's ranks are, each time somebody asks: on a thread of its own, because
-    ranks that do not answer take time, and failures of others must be noticed meanwhile."""
-
-    def __init__(self, node: int, name: str, attempt: AttemptPaths, directory: HeartbeatDir):
-        self._node, self._name, self._attempt, self._dir = node, name, attempt, directory
-        self._now: tuple[RankHeartbeats, int] | None = None
-
-    def look_at(self, rank_heartbeats: RankHeartbeats, launch: int) -> None:
-        """From now on these are the ranks."""
-        self._now = (rank_heartbeats, launch)
-
-    def answer(self, asked: str) -> None:
-        """Answer the request of this id; returns at once."""
-        thread = threading.Thread(
-            target=self._answer, args=(asked,), name="fsdpkit-stacks", daemon=True
-        )
-        thread.start()
-
-    def _answer(self, asked: str) -> None:
-        rank_heartbeats, launch = self._now or (None, 0)
-        ranks = [] if rank_heartbeats is None else list(rank_heartbeats.ranks)
-        found = stacks.read(ranks, self._dir).values()
-        said = NodeStacks(
-            id=asked,
-            node=self._node,
-            name=self._name,
-            launch=launch,
-            time_s=round(time.time(), 3),
-            ranks=tuple(map(shortened, found)),
-        )
-        with contextlib.suppress(OSError):  # the requester is told that this node did not answer
-            answer(self._attempt, said)

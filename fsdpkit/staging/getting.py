@@ -23,7 +23,7 @@ from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
 from fsdpkit.staging.relocate import relocate
 from fsdpkit.staging.source import PackFile, SharedFiles
 from fsdpkit.staging.tree import StagedTree
-from fsdpkit.staging.wire import StageKeys
+from fsdpkit.staging.wire import AttemptKeys
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -112,7 +112,7 @@ class HubPlace(NamedTuple):
     """How the nodes of a job find and know each other."""
 
     hub: tuple[str, int]
-    keys: StageKeys
+    keys: AttemptKeys
     ports: list[int]
     """Those at which a node may serve others, as many as are tried; none: any."""
 
@@ -145,7 +145,7 @@ class Place:
             meeting = None
             if nodes > 1:
                 hub = environ["RDZV_HOST"], int(environ["STAGE_PORT"])
-                keys = StageKeys(bytes.fromhex(environ["FSDPKIT_SECRET"]), start)
+                keys = AttemptKeys(bytes.fromhex(environ["FSDPKIT_SECRET"]), start)
                 meeting = HubPlace(hub, keys, _ports(environ.get("FSDPKIT_PORTS", "")))
             return cls(
                 number,

@@ -20,10 +20,12 @@ from fsdpkit.launching.head_port import HeadPort
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.message_log import HeadAnswer, Letter, MessageLog, Order, Said
 from fsdpkit.launching.policy import Report
-from fsdpkit.launching.signing import CLAIM_BYTES, GREETING_BYTES, AgentHandshake, Frames, Keys
+from fsdpkit.staging import wire
+from fsdpkit.staging.wire import CLAIM_BYTES, GREETING_BYTES, AttemptKeys, SignedFrames
 from tests.launching.made_reports import record
 
-KEYS = Keys(bytes(range(32)), "12345_0")
+SECRET = bytes(range(32))
+KEYS = AttemptKeys(SECRET, "12345_0")
 HOST = "127.0.0.1"
 
 
@@ -284,13 +286,14 @@ def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
     link.start()
     letter = msgspec.msgpack.encode(Letter(0, (Said(1, Report(9, 1, "node1", "done")),), True))
     granted: list[bytes] = []
-    forgers = (Keys(os.urandom(32), KEYS.attempt), Keys(KEYS.secret, "12345_1"))
+    forgers = (AttemptKeys(os.urandom(32), "12345_0"), AttemptKeys(SECRET, "12345_1"))
 
-    def forge(keys: Keys) -> None:
+    def forge(keys: AttemptKeys) -> None:
         while not over.is_set():
             with contextlib.suppress(OSError), head.dial() as forger:
-                claim = AgentHandshake(keys, 1, forger.recv(GREETING_BYTES, socket.MSG_WAITALL))
-                forger.sendall(claim.claim + Frames(b"", b"").seal(letter))
+                greeting = forger.recv(GREETING_BYTES, socket.MSG_WAITALL)
+                claim, _ = wire.claimed(keys, wire.AGENTS, 1, greeting)
+                forger.sendall(claim + SignedFrames(b"", b"").seal(letter))
                 granted.append(forger.recv(1))
 
     threads = [threading.Thread(target=forge, args=(keys,), daemon=True) for keys in forgers]
