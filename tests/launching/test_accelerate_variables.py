@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit
 
 FSDP = """\
 compute_environment: LOCAL_MACHINE
@@ -36,9 +37,7 @@ SHOWS = """
 
 
 @pytest.fixture
-def given(
-    fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
-) -> Callable[..., Run]:
+def given(fsdpkit: Fsdpkit, write_script: Callable[..., Path]) -> Callable[..., Run]:
     """A finished run of two ranks whose script prints its environment."""
 
     def run(config: Path | None, *options: str) -> Run:

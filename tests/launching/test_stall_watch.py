@@ -23,7 +23,8 @@ from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.stall import Stall, read_stall
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit
 
 INTERVAL_S = 0.1
 needs_spy = pytest.mark.skipif(stacks._spy() is None, reason="py-spy is not installed")
@@ -144,12 +145,11 @@ STANDS = """
 @pytest.mark.torch
 @needs_spy
 def test_a_start_that_waits_for_ever_is_diagnosed_while_it_waits(
-    fsdpkit: Callable[..., Completed], write_script: Callable[[str, str], Path]
+    fsdpkit: Fsdpkit, write_script: Callable[[str, str], Path]
 ) -> None:
     script = write_script("train.py", STANDS)
     shape = ("--cluster", "local", "--nodes", "1", "--gpus", "2")
-    started = fsdpkit("submit", str(script), *shape, "--set", "parameters.sample_s=1")
-    assert started.returncode == 0, started.stderr
+    fsdpkit("submit", str(script), *shape, "--set", "parameters.sample_s=1", status=0)
     (run,) = (script.parent / "runs").iterdir()
     try:
         until(lambda: RunPaths(run).task(None).attempt(0).node_still(0).exists(), within_s=120)

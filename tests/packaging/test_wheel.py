@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import sys
 import zipfile
-from collections.abc import Callable
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
 from fsdpkit import __version__
-from tests.packaging.installation import ROOT, Completed, Installation
+from tests.packaging.installation import ROOT, Installation
+from tests.programs import Fsdpkit
 from tests.reporting.made_run import T0, made_run, starts
 from tests.reporting.test_evidence import fails
 
@@ -108,7 +108,7 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
 
 
 def test_the_dry_run_is_the_checkout_s_but_for_where_the_trainer_lies(
-    installation: Installation, fsdpkit: Callable[..., Completed], empty: Path
+    installation: Installation, fsdpkit: Fsdpkit, empty: Path
 ) -> None:
     # The script activates the environment that submits; here it must be the same for both.
     words = ["submit", "--nodes", "2", "--gpus", "4", "--dry-run",
@@ -137,7 +137,7 @@ def test_a_diagnosis_brings_its_page_with_it(
 
 @pytest.mark.parametrize("kind", ["sites", "jobs", "templates"])
 def test_what_travels_with_the_package_is_listed(
-    installation: Installation, fsdpkit: Callable[..., Completed], empty: Path, kind: str
+    installation: Installation, fsdpkit: Fsdpkit, empty: Path, kind: str
 ) -> None:
     listed = installation.fsdpkit(kind, cwd=empty)
     assert listed.returncode == 0, listed.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from fsdpkit.rendering.script import PythonEnvironment
+from tests.programs import Completed, ended
 
 RenderScript = Callable[..., str]
 NODES = ("node1", "node2")
@@ -93,10 +94,11 @@ class Bash:
             text=True,
         )
 
-    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, status: int | None = None) -> Completed:
+        """status: that it must end with; None: any."""
         process = self.start(script)
         out, err = process.communicate(timeout=180)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        return ended(Completed(process.args, process.returncode, out, err), status)
 
     def arguments(self, node: int) -> list[str]:
         return (self.record / f"args.{node}").read_text().splitlines()

@@ -6,7 +6,6 @@ import contextlib
 import json
 import shutil
 import signal
-import subprocess
 import time
 
 import psutil
@@ -15,6 +14,7 @@ import pytest
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.errors import ConfigError
 from fsdpkit.rendering.directives import read_directives
+from tests.programs import ran
 from tests.rendering.bash_stubs import Bash, RenderScript
 
 COMMAND = {"notify.command": ["/nowhere/tell", "$HOME; `x`"]}
@@ -84,7 +84,10 @@ def test_shellcheck_finds_nothing_and_the_command_is_not_in_the_script(
     options = {**COMMAND, "environment.container": "/images/torch.sif"}
     profile = {"container": {"engine": "apptainer"}}
     script = render_script(options=options, profile=profile)
-    done = subprocess.run(["shellcheck", "-"], input=script, text=True, capture_output=True)
+    done = ran(
+        ["shellcheck", "-"],
+        input=script,
+    )
     assert (done.stdout, done.returncode) == ("", 0)
     assert "/nowhere/tell" not in script
 

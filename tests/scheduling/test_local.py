@@ -18,7 +18,8 @@ from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.client import LocalClient
 from fsdpkit.scheduling.states import JobState
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit
 from tests.reporting.made_run import made_run
 
 Submit = Callable[..., dict[str, Any]]
@@ -30,7 +31,7 @@ WHO = """
 
 
 @pytest.fixture
-def submit(fsdpkit: Callable[..., Completed]) -> Submit:
+def submit(fsdpkit: Fsdpkit) -> Submit:
     def call(*args: str) -> dict[str, Any]:
         return answer_of(fsdpkit("submit", "--cluster", "local", *COLD, "--json", *args))
 
@@ -72,14 +73,13 @@ def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
 
 @pytest.mark.local
 def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
-    submit: Submit, write_script: Callable[..., Path], fsdpkit: Callable[..., Completed]
+    submit: Submit, write_script: Callable[..., Path], fsdpkit: Fsdpkit
 ) -> None:
     failing = write_script(
         "fails.py", "import os, sys; sys.exit(5 if os.environ['RANK'] == '1' else 0)"
     )
     words = ["submit", "--cluster", "local", *COLD, "--nodes", "2", "--gpus", "1"]
-    done = fsdpkit(*words, str(failing), "--wait")
-    assert done.returncode == 5, done.stderr
+    done = fsdpkit(*words, str(failing), "--wait", status=5)
     assert "rank 1" in done.stderr
     first = done.stdout.split(", in ")[1].splitlines()[0]
     script = str(write_script("who.py", WHO))
@@ -89,7 +89,7 @@ def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
 
 @pytest.mark.local
 def test_cancel_ends_every_process(
-    submit: Submit, write_script: Callable[..., Path], fsdpkit: Callable[..., Completed]
+    submit: Submit, write_script: Callable[..., Path], fsdpkit: Fsdpkit
 ) -> None:
     script = write_script(
         "stubborn.py",

@@ -15,12 +15,12 @@ import pytest
 from fsdpkit.runs.avoided_nodes import avoided
 from tests.conftest import Completed
 from tests.json_answers import checked
+from tests.programs import Fsdpkit
 from tests.slurm.conftest import WHO, everything_said
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
-Fsdpkit = Callable[..., Completed]
 ACCOUNT = ("--account", "pas1234")
 
 

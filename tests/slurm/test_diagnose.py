@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit
 from tests.slurm.conftest import everything_said
 from tests.slurm_cluster import SlurmCluster
 
@@ -33,7 +34,7 @@ RAISES_WHEN_TOLD = """
 def test_one_job_is_diagnosed_from_the_queue_to_its_end(
     on_slurm: SlurmCluster,
     submit: Callable[..., dict[str, Any]],
-    fsdpkit: Callable[..., Completed],
+    fsdpkit: Fsdpkit,
     write_script: Callable[[str, str], Path],
 ) -> None:
     """A23, A25: never an end while it waits and runs; then the rank that began, and its words."""

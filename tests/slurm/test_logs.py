@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 from tests.slurm.conftest import Finished, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
@@ -67,7 +67,7 @@ def test_follow_goes_over_a_requeue_prints_each_line_once_and_ends_by_itself(
 
 
 def test_errors_name_the_rank_that_failed_first(
-    failed_run: Finished, on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed]
+    failed_run: Finished, on_slurm: SlurmCluster, fsdpkit: Fsdpkit
 ) -> None:
     """A25, without an error file."""
     told = fsdpkit("logs", str(failed_run.dir), "--errors").stdout.splitlines()

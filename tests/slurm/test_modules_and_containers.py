@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import COLD, ROOT, Completed, answer_of
+from tests.conftest import COLD, ROOT, answer_of
+from tests.programs import Fsdpkit
 from tests.slurm.conftest import ACCOUNT, everything_said, told_by_ranks, write_profile
 from tests.slurm_cluster import NEWEST, SlurmCluster, choice
 from tests.slurm_cluster.machines import ClusterError
 from tests.slurm_cluster.packages import laid_over, unpack
 
-Fsdpkit = Callable[..., Completed]
 Script = Callable[[str, str], Path]
 Submit = Callable[..., Run]
 

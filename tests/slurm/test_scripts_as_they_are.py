@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fsdpkit.runs.events import read_json_lines
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 from tests.slurm.conftest import until
 from tests.slurm_cluster import SlurmCluster
 
@@ -69,7 +69,7 @@ def test_jobs_of_any_script_are_queued_again_at_their_time_limit(
 
 
 def test_cancel_save_reaches_a_script_s_own_handler(
-    submit: Submit, fsdpkit: Callable[..., Completed], tmp_path: Path
+    submit: Submit, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(SAVES)
@@ -83,7 +83,7 @@ def test_cancel_save_reaches_a_script_s_own_handler(
 
 
 def test_ranks_find_slurm_s_variables_as_under_srun(
-    submit: Submit, fsdpkit: Callable[..., Completed], tmp_path: Path
+    submit: Submit, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)

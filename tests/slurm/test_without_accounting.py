@@ -12,7 +12,8 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit.runs import record
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit
 from tests.slurm.conftest import ACCOUNT, WHO, Person, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.slurm
 
 
 def test_states_come_from_the_controller(
-    on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
+    on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Callable[..., Path]
 ) -> None:
     """A01, A41, L5: nodes meet although each calls itself 127.0.1.1, and success, failure and
     cancellation are all told without accounting."""
@@ -32,8 +33,7 @@ def test_states_come_from_the_controller(
     assert [r["node"] for r in run.results()] == ["node1", "node2"]
 
     failing = (str(write_script("fails.py", "raise SystemExit(4)")), *words)
-    bad = fsdpkit("submit", *failing, "--set", "retry.on_crash=stop", "--wait")
-    assert bad.returncode == 4
+    fsdpkit("submit", *failing, "--set", "retry.on_crash=stop", "--wait", status=4)
 
     sleeper = write_script("sleeps.py", "import time; time.sleep(600)")
     run = Run.open(answer_of(fsdpkit("submit", str(sleeper), *words))["dir"])
@@ -44,7 +44,7 @@ def test_states_come_from_the_controller(
 
 
 def test_of_a_job_nobody_knows_its_own_files_say_how_it_ended_or_nobody_does(
-    on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
+    on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Callable[..., Path]
 ) -> None:
     words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
     answer = answer_of(fsdpkit("submit", str(write_script("who.py", WHO)), *words))

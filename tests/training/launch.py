@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.programs import Completed, ended
 from tests.training.pool import Pool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -44,12 +45,14 @@ def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
 
 
 def run_ranks(
-    ranks: int, script: Path, *arguments: str, libraries: Sequence[str] = (), **extra: str
-) -> subprocess.CompletedProcess[str]:
-    """On ranks of the pool; the status is that of the first rank that failed."""
-    return the_pool().run(
-        ranks, script, *arguments, environment=environment(**extra), libraries=libraries
-    )
+    ranks: int, script: Path, *words: str, libraries: Sequence[str] = (),
+    status: int | None = None, **extra: str,
+) -> Completed:  # fmt: skip
+    """On ranks of the pool; the status is that of the first rank that failed. status: that it must
+    be; None: any."""
+    variables = environment(**extra)
+    done = the_pool().run(ranks, script, *words, environment=variables, libraries=libraries)
+    return ended(done, status)
 
 
 @functools.cache

@@ -1,0 +1,24 @@
+"""A program that a test runs to its end, with what it printed as text."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+Completed = subprocess.CompletedProcess[str]
+Fsdpkit = Callable[..., Completed]
+"""The fixture `fsdpkit`."""
+
+
+def ran(command: Any, *, status: int | None = None, **options: Any) -> Completed:
+    """As subprocess.run does it. status: that it must end with; None: any."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    return ended(done, status)
+
+
+def ended(done: Completed, status: int | None) -> Completed:
+    """The same, if it ended with that status; None: any."""
+    said = f"status {done.returncode}\n{(done.stdout or '')[-4000:]}\n{(done.stderr or '')[-4000:]}"
+    assert status is None or done.returncode == status, said
+    return done
