@@ -13,7 +13,7 @@ import pytest
 from fsdpkit.config.allocation import Allocation
 from fsdpkit.errors import UsageError
 from fsdpkit.launching.ending import job_told
-from fsdpkit.runs.record import JobRecord, RunRecord
+from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling import submission
 from fsdpkit.scheduling.here import allocation as asking
 from fsdpkit.scheduling.here import request as requests
@@ -22,6 +22,7 @@ from fsdpkit.scheduling.here.commands import AllocationStep
 from fsdpkit.scheduling.job_mark import JobMark, JobTraits, MarkedJob
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.states import JobState
+from tests.scheduling.records import recorded
 
 NODES = Allocation(
     job_id="7",
@@ -37,22 +38,7 @@ NODES = Allocation(
 RUN = "run-1"
 OWN = JobRecord(job_id="7", nodes=2, ranks_per_node=1, here=True)
 ANOTHER = JobRecord(job_id="8", nodes=2, ranks_per_node=1)
-RECORD = RunRecord(
-    id=RUN,
-    state="submitted",
-    created_s=1.0,
-    name="run",
-    site="generic",
-    kind="slurm",
-    job_id="7",
-    nodes=2,
-    ranks_per_node=1,
-    here=True,
-    work_dir="/",
-    version="1",
-    template="torchrun 1",
-    digests={},
-)
+RECORD = recorded(id=RUN, name="run", ranks_per_node=1, here=True, version="1")
 
 
 def told(
