@@ -1,8 +1,9 @@
-"""A program that a test runs to its end, with what it printed as text."""
+"""What a test runs to its end, with what was printed as text; and what it waits for."""
 
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,3 +23,12 @@ def ended(done: Completed, status: int | None) -> Completed:
     said = f"status {done.returncode}\n{(done.stdout or '')[-4000:]}\n{(done.stderr or '')[-4000:]}"
     assert status is None or done.returncode == status, said
     return done
+
+
+def until(question: Callable[[], Any], what: str = "it", within_s: float = 300) -> Any:
+    """The answer, once it is true; minutes on a busy machine."""
+    deadline = time.monotonic() + within_s
+    while not (answer := question()):
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.02)
+    return answer

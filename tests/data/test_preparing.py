@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from fsdpkit.data.pool import PreparationProgress
 from fsdpkit.data.preparing import PreparedDirectory, prepare
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 from tests.data.conftest import WRITERS, pairs, write_jsonl
+from tests.programs import until
 
 PAIRS = DataSettings(task="pairs")
 
@@ -121,10 +121,7 @@ def test_a_killed_preparation_leaves_no_process_and_goes_on_with_whole_shards(
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 60
-    while processes_with(mark) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert processes_with(mark) == []
+    until(lambda: not processes_with(mark))
 
     with pytest.raises(NotFoundError, match=r"not complete: run the same .* again"):
         read_index(output)

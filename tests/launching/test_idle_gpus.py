@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.outcomes import IdleGpus
 from fsdpkit.runs.reading import record_in
 from tests.conftest import answer_of
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, until
 
 LIMIT_S = 1200
 NOTHING: dict[str, Any] = {"util": 0}
@@ -279,11 +278,8 @@ def test_a_run_that_sleeps_is_ended_and_diagnosed(
     shape = ("--cluster", "local", "--nodes", "1", "--gpus", "1")
     fsdpkit("submit", str(script), *shape, *sets, status=0)
     (run,) = (script.parent / "runs").iterdir()
-    deadline = time.monotonic() + 120
     try:
-        while not told.exists() or "failure" not in told.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+        until(lambda: told.exists() and "failure" in told.read_text())
     finally:
         fsdpkit("cancel", run.name)
     found = answer_of(fsdpkit("diagnose", run.name, "--json"))

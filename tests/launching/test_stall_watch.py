@@ -24,7 +24,7 @@ from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.stall import Stall, read_stall
 from tests.conftest import answer_of
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, until
 
 INTERVAL_S = 0.1
 needs_spy = pytest.mark.skipif(stacks._spy() is None, reason="py-spy is not installed")
@@ -50,13 +50,6 @@ def watched(attempt: AttemptPaths, tmp_path: Path, rank: RankProcess) -> StallWa
     rank_heartbeats.started([rank])
     node = SimpleNamespace(number=0, name="node1", attempt=attempt, printed=PrintedSoFar())
     return StallWatch(rank_heartbeats, node, 0, INTERVAL_S)  # type: ignore[arg-type]
-
-
-def until(condition: Callable[[], object], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(INTERVAL_S / 2)
 
 
 def test_it_is_on_record_while_nothing_moves_and_no_longer(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,14 +25,6 @@ STUBS = {
 """What stands for each command: `srun` runs the here-document for each node, and the record says
 what each task saw; `python` notes what torchrun was started with on each node."""
 IP = STUBS["ip"]
-
-
-def wait_for(path: Path) -> None:
-    """Until a process of the script has made it."""
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
 
 
 @dataclass

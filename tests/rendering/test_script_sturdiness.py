@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import ran
-from tests.rendering.bash_stubs import Bash, RenderScript, wait_for
+from tests.programs import ran, until
+from tests.rendering.bash_stubs import Bash, RenderScript
 
 
 def test_a_posix_minded_environment_does_not_lose_the_status(
@@ -30,7 +30,7 @@ def test_a_warning_during_start_up_is_heard(
     slowly = f"touch {tmp_path}/asked; until [[ -e {tmp_path}/go ]]; do /usr/bin/sleep 0.05; done; "
     shell.stubs["scontrol"] = slowly + shell.stubs["scontrol"]
     process = shell.start(render_script(python=shell.python))
-    wait_for(tmp_path / "asked")
+    until((tmp_path / "asked").exists)
     os.kill(process.pid, signal.SIGUSR1)
     (tmp_path / "go").touch()
     assert process.wait(timeout=60) == 0
@@ -51,13 +51,13 @@ def test_a_warning_on_a_full_disk_leaves_no_empty_request_to_stop(
     shell.stubs["rm"] = f'[[ $2 != */stop-requested ]] || echo >>{tmp_path}/rm; exec /bin/rm "$@"'
     try:
         process = shell.start(render_script(python=shell.python))
-        wait_for(shell.record / "args.1")
+        until((shell.record / "args.1").exists)
         with contextlib.suppress(OSError), (tmp_path / "run" / "filler").open("wb", 0) as file:
             while file.write(b"x"):
                 pass
         (tmp_path / "rm").unlink(missing_ok=True)  # of its beginning
         os.kill(process.pid, signal.SIGUSR1)
-        wait_for(tmp_path / "rm")
+        until((tmp_path / "rm").exists)
         (shell.record / "go").touch()
         process.communicate(timeout=60)
         assert not (tmp_path / "run" / "stop-requested").exists()

@@ -19,7 +19,7 @@ from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.client import LocalClient
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import COLD, answer_of
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, until
 from tests.reporting.made_run import made_run
 
 Submit = Callable[..., dict[str, Any]]
@@ -41,13 +41,6 @@ def submit(fsdpkit: Fsdpkit) -> Submit:
 def said(run: Run) -> str:
     logs = [*run.batch_logs(), *run.paths.submitit.glob("*log*")]
     return "\n".join(f"== {p.name}\n{p.read_text()}" for p in logs)
-
-
-def until(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.mark.local
@@ -156,7 +149,7 @@ def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path:
     client = LocalClient()
     job_id = client.submit(script).job_id
     job = MarkedJob(job_id, JobMark("", os.geteuid()))
-    until(lambda: client.states([job])[job].phase == "ended", timeout_s=120)
+    until(lambda: client.states([job])[job].phase == "ended")
     assert client.states([job])[job].state == "TIMEOUT"
     assert (tmp_path / f"log-{job_id}").read_text() == "warned\n"
 

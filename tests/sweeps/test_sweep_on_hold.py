@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.sweeps.on_hold import left
 from fsdpkit.sweeps.record import SweepPaths, decisions, load
 from fsdpkit.sweeps.results import Result, results
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, until
 from tests.sweeps.trials import write_sweep
 
 pytestmark = pytest.mark.local
@@ -33,13 +32,6 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     yield run
     run.cancel(save=True)
     run.wait(poll_s=0.2)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def trials_of(name: str) -> dict[int, Result]:

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from fsdpkit.runs.checkpoints import checkpoints_in, describe, problems_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, ask
+from tests.programs import until
 
 pytestmark = pytest.mark.torch
 TRAINER = EXAMPLE / "fsdp_t5.py"
@@ -165,12 +165,9 @@ def test_a_run_saves_when_asked_and_goes_on_and_stops_when_asked(data, tmp_path)
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 120
-        while not losses(paths) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        until(lambda: losses(paths))
         asked = ask(paths)
-        while not (told := answer_to(paths, asked)) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        told = until(lambda: answer_to(paths, asked))
         saved = [p.name for p in checkpoints_in(paths.checkpoints)]
         paths.stop_requested.touch()
         output, _ = process.communicate(timeout=120)
