@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Completed = subprocess.CompletedProcess[str]
+
+# Of fixtures
 Fsdpkit = Callable[..., Completed]
-"""The fixture `fsdpkit`."""
+Submit = Callable[..., dict[str, Any]]
+Write = Callable[[str, str], Path]
 
 
 def ran(command: Any, *, status: int | None = None, **options: Any) -> Completed:

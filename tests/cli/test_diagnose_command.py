@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import COLD, answer_of
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, Write
 from tests.reporting.made_run import T0, launches, made_run, starts
 from tests.reporting.test_evidence import fails
 
@@ -73,7 +72,7 @@ def test_of_an_array_the_task_and_how_many_share_its_cause_are_told(
 
 @pytest.mark.local
 def test_a_run_of_the_local_cluster_is_diagnosed_with_what_it_really_left(
-    fsdpkit: Fsdpkit, write_script: Callable[[str, str], Path], tmp_path: Path
+    fsdpkit: Fsdpkit, write_script: Write, tmp_path: Path
 ) -> None:
     """Bare ranks; the first launches and the record of the end are the real ones."""
     script = write_script(

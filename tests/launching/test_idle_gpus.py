@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.outcomes import IdleGpus
 from fsdpkit.runs.reading import record_in
 from tests.conftest import answer_of
-from tests.programs import Fsdpkit, until
+from tests.programs import Fsdpkit, Write, until
 
 LIMIT_S = 1200
 NOTHING: dict[str, Any] = {"util": 0}
@@ -258,10 +257,7 @@ def nvmlDeviceGetMemoryInfo(h, version=None): return N(total=80 << 30, used=4 <<
 
 @pytest.mark.torch
 def test_a_run_that_sleeps_is_ended_and_diagnosed(
-    fsdpkit: Fsdpkit,
-    write_script: Callable[[str, str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    fsdpkit: Fsdpkit, write_script: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "nvml").mkdir()
     (tmp_path / "nvml" / "pynvml.py").write_text(FAKE)

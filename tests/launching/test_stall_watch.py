@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.stall import Stall, read_stall
 from tests.conftest import answer_of
-from tests.programs import Fsdpkit, until
+from tests.programs import Fsdpkit, Write, until
 
 INTERVAL_S = 0.1
 needs_spy = pytest.mark.skipif(stacks._spy() is None, reason="py-spy is not installed")
@@ -138,7 +138,7 @@ STANDS = """
 @pytest.mark.torch
 @needs_spy
 def test_a_start_that_waits_for_ever_is_diagnosed_while_it_waits(
-    fsdpkit: Fsdpkit, write_script: Callable[[str, str], Path]
+    fsdpkit: Fsdpkit, write_script: Write
 ) -> None:
     script = write_script("train.py", STANDS)
     shape = ("--cluster", "local", "--nodes", "1", "--gpus", "2")

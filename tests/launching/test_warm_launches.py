@@ -12,10 +12,10 @@ from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.rank_ends import read_rank_ends
 from tests.conftest import Completed
+from tests.programs import Write
 
 pytestmark = pytest.mark.torch
 Command = Callable[..., Completed]
-Write = Callable[[str, str], Path]
 
 SHAPE = ("--cluster", "local", "--nodes", "2", "--gpus", "2", "--time", "15", "--wait")
 QUICK = ("--set", "retry.backoff_s=0", "--set", "parameters.omp_threads=1")

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.client import LocalClient
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import COLD, answer_of
-from tests.programs import Fsdpkit, until
+from tests.programs import Fsdpkit, Submit, Write, until
 from tests.reporting.made_run import made_run
 
-Submit = Callable[..., dict[str, Any]]
 WHO = """
     import json, os
     keys = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURMD_NODENAME", "SLURM_ARRAY_TASK_ID")
@@ -45,10 +43,7 @@ def said(run: Run) -> str:
 
 @pytest.mark.local
 def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
-    submit: Submit,
-    write_script: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    submit: Submit, write_script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
@@ -66,7 +61,7 @@ def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
 
 @pytest.mark.local
 def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
-    submit: Submit, write_script: Callable[..., Path], fsdpkit: Fsdpkit
+    submit: Submit, write_script: Write, fsdpkit: Fsdpkit
 ) -> None:
     failing = write_script(
         "fails.py", "import os, sys; sys.exit(5 if os.environ['RANK'] == '1' else 0)"
@@ -81,9 +76,7 @@ def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
 
 
 @pytest.mark.local
-def test_cancel_ends_every_process(
-    submit: Submit, write_script: Callable[..., Path], fsdpkit: Fsdpkit
-) -> None:
+def test_cancel_ends_every_process(submit: Submit, write_script: Write, fsdpkit: Fsdpkit) -> None:
     script = write_script(
         "stubborn.py",
         """
@@ -180,7 +173,7 @@ def test_what_a_job_runs_and_writes_is_its_owner_s_whatever_the_umask(tmp_path: 
 
 @pytest.mark.local
 def test_a_supervisor_that_is_killed_is_not_running_for_ever(
-    submit: Submit, write_script: Callable[..., Path]
+    submit: Submit, write_script: Write
 ) -> None:
     script = write_script("sleeps.py", "import time; print('up', flush=True); time.sleep(600)")
     answer = submit(str(script), "--nodes", "1", "--gpus", "1")

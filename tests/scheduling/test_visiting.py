@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from fsdpkit.launching import stacks as spy
 from fsdpkit.scheduling.stacks import ask_for_stacks
 from fsdpkit.scheduling.visiting import running
 from tests.conftest import answer_of
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, Write
 from tests.slurm.conftest import until
 
 WAITS = """
@@ -29,7 +28,7 @@ WAITS = """
 
 
 @pytest.fixture
-def submitted(fsdpkit: Fsdpkit, write_script: Callable[[str, str], Path]) -> Callable[..., Any]:
+def submitted(fsdpkit: Fsdpkit, write_script: Write) -> Callable[..., Any]:
     """A run of a script that waits, started by no process of ours; ended behind the block."""
 
     @contextmanager

@@ -14,7 +14,7 @@ import pytest
 
 from fsdpkit import Run
 from tests.conftest import COLD, answer_of
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, Write
 from tests.slurm.conftest import everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
@@ -30,9 +30,7 @@ echo "$FSDPKIT_EVENT $FSDPKIT_STATUS $FSDPKIT_CAUSE $SLURM_JOB_ID $told" >>"$1"
 
 
 @pytest.fixture
-def start(
-    on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Callable[..., Path]
-) -> Callable[..., Run]:
+def start(on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Write) -> Callable[..., Run]:
     def call(command: list[str], *sets: str) -> Run:
         words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
         for one in (f"notify.command={json.dumps(command)}", *sets):

@@ -14,20 +14,17 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fsdpkit import Run
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, Submit, Write
 from tests.slurm.conftest import WHO, everything_said
 from tests.slurm_cluster import NEWEST, SlurmCluster, choice
 from tests.slurm_cluster.machines import poll
 
 pytestmark = pytest.mark.newest_slurm
 
-Submit = Callable[..., dict[str, Any]]
-Script = Callable[[str, str], Path]
 RELEASE = choice() or NEWEST
 HOLDS = """
     import os, pathlib, signal, sys, time
@@ -52,7 +49,7 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmClu
 
 
 @pytest.fixture
-def holding(submit: Submit, write_script: Script, tmp_path: Path) -> Callable[..., Run]:
+def holding(submit: Submit, write_script: Write, tmp_path: Path) -> Callable[..., Run]:
     """Submits a run that holds, and waits until its ranks are there."""
 
     def start(*words: str) -> Run:
@@ -103,7 +100,7 @@ def test_a_drafted_profile_agrees_with_its_cluster_and_makes_scripts_that_slurm_
 
 
 def test_a_failure_is_over_with_the_rank_s_own_status(
-    submit: Submit, write_script: Script, fsdpkit: Fsdpkit
+    submit: Submit, write_script: Write, fsdpkit: Fsdpkit
 ) -> None:
     """Also where Slurm would hold a failed job in the queue, as it does with --requeue=expedite."""
     script = write_script("fails.py", "raise SystemExit(3)")
@@ -122,7 +119,7 @@ def test_a_requeue_is_another_attempt_of_the_same_run(
 
 
 def test_a_preempted_run_that_finishes_has_no_failed_step(
-    holding: Callable[..., Run], submit: Submit, write_script: Script, fsdpkit: Fsdpkit
+    holding: Callable[..., Run], submit: Submit, write_script: Write, fsdpkit: Fsdpkit
 ) -> None:
     whole_node = ("--nodes", "1", "--gpus", "4", "--set", "resources.nodelist=node2")
     run = holding(*whole_node)
@@ -165,7 +162,7 @@ def test_a_job_asks_to_be_expedited_where_the_cluster_does_that(
 def test_a_user_environment_that_cannot_be_read_is_named(
     on_slurm: SlurmCluster,
     submit: Submit,
-    write_script: Script,
+    write_script: Write,
     fsdpkit: Fsdpkit,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -195,7 +192,7 @@ def test_a_user_environment_that_cannot_be_read_is_named(
 
 
 def test_a_run_whose_tasks_never_began_is_not_taken_for_done(
-    on_slurm: SlurmCluster, submit: Submit, write_script: Script, tmp_path: Path
+    on_slurm: SlurmCluster, submit: Submit, write_script: Write, tmp_path: Path
 ) -> None:
     """Cancelled while a node still ran its prolog, srun ended with 0 in 22.05 and does not in
     26.05. No agent vouched for that end, so in every release the run goes on."""

@@ -24,7 +24,7 @@ from fsdpkit.errors import UsageError
 from fsdpkit.runs.avoided_nodes import avoid
 from fsdpkit.runs.exclusions import expand
 from tests.conftest import answer_of
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, Write
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import everything_said, until
 from tests.slurm_cluster import SlurmCluster
@@ -56,9 +56,7 @@ Submit = Callable[..., Run]
 
 @pytest.fixture
 def start(
-    submit: Callable[..., dict[str, Any]],
-    isolated_user: Path,
-    write_script: Callable[[str, str], Path],
+    submit: Callable[..., dict[str, Any]], isolated_user: Path, write_script: Write
 ) -> Submit:
     """Submits the trainer with so many steps to do. `hold` among its arguments: it goes on when
     there is a file `go` in the run directory; `requeue`: its first attempt then has Slurm queue it

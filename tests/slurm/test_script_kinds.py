@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +20,7 @@ from fsdpkit.reporting.status.overview import one_status
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.history import history_of
 from tests.conftest import ROOT
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, Submit, Write
 from tests.slurm.conftest import everything_said, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -88,9 +86,7 @@ def scripts() -> dict[str, str]:
 
 
 def test_a_script_goes_all_the_way_whoever_has_the_loop(
-    submit: Callable[..., dict[str, Any]],
-    write_script: Callable[[str, str], Path],
-    fsdpkit: Fsdpkit,
+    submit: Submit, write_script: Write, fsdpkit: Fsdpkit
 ) -> None:
     shape = ("--nodes", "1", "--gpus", "2", "--set", "retry.restarts=2")
     preload = {"accelerate": ("accelerate",)}

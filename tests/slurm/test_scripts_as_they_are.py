@@ -3,19 +3,16 @@ back at the time limit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fsdpkit.runs.events import read_json_lines
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, Submit
 from tests.slurm.conftest import until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
-Submit = Callable[..., dict[str, Any]]
 
 GOES_ON = """
 import os, time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit.runs.events import read_json_lines
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, Submit
 from tests.slurm.conftest import T5_LANE, everything_said
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, T5_LANE]
-
-Submit = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from fsdpkit import Run
 from fsdpkit.launching import stacks as spy
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import RunPaths
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, Submit, Write
 from tests.slurm.conftest import until
 from tests.slurm_cluster import SlurmCluster
 from tests.terminals import Terminal
@@ -35,10 +34,7 @@ WAITS = """
 
 
 def test_a_visitor_sees_the_ranks_and_leaves_no_trace_on_the_run(
-    on_slurm: SlurmCluster,
-    submit: Callable[..., dict[str, Any]],
-    fsdpkit: Fsdpkit,
-    write_script: Callable[[str, str], Path],
+    on_slurm: SlurmCluster, submit: Submit, fsdpkit: Fsdpkit, write_script: Write
 ) -> None:
     script = write_script("train.py", WAITS)
     answer = submit(str(script), "--nodes", "2", "--gpus", "2", warm=True)
