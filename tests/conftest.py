@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.browsers import browser
+from tests.programs import Completed, ended
 from tests.slurm_cluster import (
     NEWEST,
     SlurmCluster,
@@ -29,9 +30,8 @@ from tests.slurm_cluster import (
 )
 from tests.warm import WARM
 
-__all__ = ["browser"]  # a fixture of all rooms
+__all__ = ["Completed", "browser"]  # the second is a fixture of all rooms
 
-Completed = subprocess.CompletedProcess[str]
 ROOT = Path(__file__).resolve().parent.parent
 COLD = ("--set", "launch.warm=off")
 """For ranks without torch, which a process that has imported it would only delay."""
@@ -147,15 +147,18 @@ def isolated_user(users: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fsdpkit(tmp_path: Path) -> Callable[..., Completed]:
-    """Runs `fsdpkit ARGS…` as a process of its own in the test's directory."""
+    """Runs `fsdpkit ARGS…` as a process of its own in the test's directory. status: that it must
+    end with; None: any."""
 
     def run(
         *args: str,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         timeout_s: float = 300,
+        status: int | None = None,
     ) -> Completed:
-        return WARM.run(args, cwd or tmp_path, {**os.environ, **(env or {})}, timeout_s)
+        done = WARM.run(args, cwd or tmp_path, {**os.environ, **(env or {})}, timeout_s)
+        return ended(done, status)
 
     return run
 

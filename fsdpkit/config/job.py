@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from fsdpkit.bounded import PATTERN
 from fsdpkit.config.fields import (
     A_SWEEP_EACH,
     PER_TASK,
@@ -19,8 +20,8 @@ from fsdpkit.config.fields import (
 )
 from fsdpkit.config.key_changes import OWN_TRAINER
 from fsdpkit.config.launch import LaunchSettings
+from fsdpkit.config.linear_regex import LinearRegex
 from fsdpkit.config.loading import parsed
-from fsdpkit.config.metrics import PrintedMetrics
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.secrets import may_pass, why_not_passed
@@ -29,6 +30,33 @@ from fsdpkit.config.stage import Stage
 from fsdpkit.config.steps import OwnSteps
 from fsdpkit.config.track import Track
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
+
+GROUPS = ("step", "total", "epoch", "loss", "rate")
+
+
+class PrintedMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For a script that does not call fsdpkit.log and prints in no common format."""
+
+    pattern: Annotated[
+        Text,
+        doc(
+            "Regular expression for a line of the output, with at least one of the "
+            "groups (?P<step>…), total, epoch, loss and rate; no lookaround, no references.",
+            max_length=PATTERN,
+        ),
+    ]
+
+    def __post_init__(self) -> None:
+        try:
+            groups = LinearRegex(self.pattern).groups
+        except ValueError as error:
+            raise ValueError(f"pattern: {error}") from None
+        known = "(?P<step>…), total, epoch, loss, rate"
+        if other := [name for name in groups if name not in GROUPS]:
+            raise ValueError(f"pattern: the group {other[0]} has no meaning; there are {known}")
+        if not groups:
+            raise ValueError(f"pattern: it names no group; there are {known}")
+
 
 JOB_SCHEMA = "fsdpkit.job/1"
 MOST_NODES = 8192

@@ -12,7 +12,7 @@ from fsdpkit.config.billing import Billing
 from fsdpkit.config.fields import Scalar, Text, VariableName, doc
 from fsdpkit.config.linear_regex import LinearRegex, matches
 from fsdpkit.config.loading import parsed
-from fsdpkit.config.partition import MaxTime, NodeType, Partition, release
+from fsdpkit.config.partition import MaxTime, NodeType, Partition
 from fsdpkit.config.spelling import nearest
 
 __all__ = [
@@ -369,17 +369,3 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                         f"partitions: {name} has node_type {kind!r}."
                         f"{nearest(kind, self.node_types)} Known: {known}."
                     )
-        version = self.slurm.version
-        if (
-            version
-            and release(version) < (19, 5)
-            and self.gpu_request.form
-            in (
-                None,
-                "gpus-per-node",
-            )
-        ):
-            raise ValueError(
-                f"gpu_request: Slurm {version} does not know --gpus-per-node, which came with "
-                '19.05; write form = "gres"'
-            )

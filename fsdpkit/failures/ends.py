@@ -11,25 +11,26 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from fsdpkit.failures import exceptions, refusals
-from fsdpkit.failures.aborts import aborted_by
 from fsdpkit.failures.last_words import LAST_LINES, last_line, last_words, refused_by_hydra
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.raised import exception_of, left_at
 from fsdpkit.failures.stacks import current_thread
 from fsdpkit.failures.tracebacks import (
     PrintedException,
+    TracebackLine,
     ended_by,
     is_of_a_library,
     last_unless_it_went_on,
     lines_of,
 )
+from fsdpkit.failures.wording import is_of_gpu
 from fsdpkit.runs.failures import Level
 from fsdpkit.runs.raised import RaisedRecord
 
@@ -245,7 +246,7 @@ def _where(stacks: str) -> str:
 def _abort(end: ProcessEnd) -> Explanation | None:
     if end.status not in (ABRT, None):
         return None
-    return _in_err(aborted_by(end.err, ended=end.status is not None))
+    return _in_err(_aborted_by(end.err, ended=end.status is not None))
 
 
 def _in_err(shown: Shown | None) -> Explanation | None:
@@ -348,3 +349,69 @@ def told(end: ProcessEnd, found: Explanation | None) -> str:
     text = {"err": end.err, "out": end.out}.get(found.where, "")
     line = lines_of(text[shown.begin : shown.end])[0].text.strip()
     return (text and (shown.words or line)) or in_words_of(end.status)
+
+
+_ABORT_LINES, _LAST_LINES = 120, 3
+_WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
+_THROWN = re.compile(r"^terminate called after throwing an instance of '([^']+)'")
+_WATCHED = re.compile(
+    r"Watchdog caught collective operation timeout|watchdog thread terminated with exception|"
+    r"Exception \(either an error or timeout\) detected|heartbeat|watchdog (?:got )?stuck|"
+    r"watchdog hang|Received a dump signal"
+)
+
+
+def _aborted_by(err: str, *, ended: bool) -> Shown | None:
+    """What a process said before it aborted, the most particular first; if none of them has a known
+    form, what its last lines show of a peer that it lost. ended: whether it is known that the
+    process ended, else only a hang counts."""
+    lines = _before_a_dump(lines_of(err))[-_ABORT_LINES:]
+    if not ended:  # then it may only have been asked to dump by one that waited
+        lines = [line for line in lines if "Received a dump signal" not in line.text]
+    found = [one for place in range(len(lines)) if (one := _of_line(lines, place)) is not None]
+    if not ended:
+        found = [one for one in found if one.cause == "hang"]
+    found = [one for one in found if one.cause != "exception"] or found
+    if ended and not found:
+        found = [one for line in lines[-_LAST_LINES:] if (one := _of_a_peer(line)) is not None]
+    highest = max((one.level for one in found), default=None)
+    return next((one for one in found if one.level == highest), None)
+
+
+def _before_a_dump(lines: list[TracebackLine]) -> list[TracebackLine]:
+    """Without the stacks that faulthandler writes behind the last words of who aborted."""
+    dumps = [at for at, line in enumerate(lines) if line.text.startswith("Fatal Python error: ")]
+    return lines[: dumps[-1] + 1] if dumps else lines
+
+
+def _of_line(lines: Sequence[TracebackLine], place: int) -> Shown | None:
+    line = lines[place]
+    if match := _WHAT.match(line.text):
+        before = (_THROWN.match(one.text) for one in lines[max(0, place - 2) : place])
+        thrown = next(filter(None, before), None)
+        return _of_cpp(thrown[1] if thrown else "", f"{match[1]}\n{_more(lines, place)}", line)
+    if not _WATCHED.search(line.text):
+        return None
+    said = exceptions.said(line.text) if "NCCL error" not in line.text else iter(())
+    if (found := next(said, None)) is not None:
+        return found.moved(line.begin)
+    thread = line.text.partition("terminated with exception: ")[2]
+    return _of_cpp("", f"{thread}\n{_more(lines, place)}", line) if thread else None
+
+
+def _of_a_peer(line: TracebackLine) -> Shown | None:
+    raised = PrintedException(type="", message=line.text, begin=line.begin, end=line.end)
+    found = msgspec.structs.replace(exceptions.shown(raised), raised=None)
+    return found if found.level <= Level.WAITED else None
+
+
+def _more(lines: Sequence[TracebackLine], place: int) -> str:
+    return "\n".join(later.text for later in lines[place + 1 : place + 12])
+
+
+def _of_cpp(thrown: str, text: str, line: TracebackLine) -> Shown:
+    of_gpu = is_of_gpu(PrintedException(type=thrown, message=text.partition("\n")[0]))
+    kind = "MemoryError" if "bad_alloc" in thrown + text and not of_gpu else "RuntimeError"
+    raised = PrintedException(type=kind, message=text, begin=line.begin, end=line.end)
+    found = exceptions.shown(raised)
+    return msgspec.structs.replace(found, raised=None, begin=line.begin, end=line.end)

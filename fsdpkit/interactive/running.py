@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.interactive.display import ProgressLine
 from fsdpkit.scheduling.functions import submit_function
 from fsdpkit.scheduling.returned import results_of
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.states import JobState
+import shutil
+from importlib import import_module
+
+from fsdpkit.reporting.printable import printable
 
 _TAIL_BYTES = 4096
 
@@ -76,7 +79,7 @@ def outcome(submitted: Run) -> list[Any]:
 def watching(submitted: Run) -> Iterator[Callable[[JobState | None], None]]:
     """One line: the newest state, for how long it was awaited, what rank 0 last wrote."""
     began_s = time.monotonic()
-    with ProgressLine() as line:
+    with _ProgressLine() as line:
 
         def tell(state: JobState | None) -> None:
             minutes, seconds = divmod(int(time.monotonic() - began_s), 60)
@@ -101,3 +104,50 @@ def _last_words(submitted: Run) -> str:
     except (OSError, FsdpkitError):
         return ""
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+
+
+class _ProgressLine:
+    """One line that says how far something is: in a notebook by IPython's display, on a terminal
+    over itself, elsewhere a line whenever it has changed. Use it with `with`: a terminal's line
+    stays when it is left."""
+
+    def __init__(self) -> None:
+        self._notebook = _has_notebook()
+        self._handle: Any = None
+        self._terminal = not self._notebook and sys.stderr.isatty()
+        self._shown = ""
+
+    def show(self, what: str, since: str = "") -> None:
+        """`what` is printed when it changes, `since` only where the line can be drawn anew."""
+        what, since = (printable(text).replace("\n", " ") for text in (what, since))
+        if self._notebook:
+            self._display(what + since)
+        elif self._terminal:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r{(what + since)[:width]}\x1b[K")
+            sys.stderr.flush()
+        elif what != self._shown:
+            sys.stderr.write(f"{what}\n")
+        self._shown = what
+
+    def _display(self, text: str) -> None:
+        display: Any = import_module("IPython.display").display
+        data = {"text/plain": text}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+
+    def __enter__(self) -> _ProgressLine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._terminal and self._shown:
+            sys.stderr.write("\n")
+
+
+def _has_notebook() -> bool:
+    """Whether this is a kernel, which shows what it is handed; IPython in a terminal is none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None

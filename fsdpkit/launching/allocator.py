@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from fsdpkit.launching.torch_release import installed_torch, release_of
-
 SETTING = "expandable_segments:True"
 
 _NAME = "PYTORCH_ALLOC_CONF"
-_OLD_NAME = "PYTORCH_CUDA_ALLOC_CONF"  # newer releases also read it
-_OWN = (_NAME, _OLD_NAME, "PYTORCH_HIP_ALLOC_CONF")
-_KNOWS_SETTING, _KNOWS_NAME = (2, 1), (2, 9)
+_OWN = (_NAME, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""torch reads all of them."""
 
 
 def set_allocator(environ: MutableMapping[str, str], devices: Path = Path("/dev")) -> None:
@@ -26,9 +23,5 @@ def set_allocator(environ: MutableMapping[str, str], devices: Path = Path("/dev"
         return
     if environ.get("FSDPKIT_DEVICE", "gpu") not in ("gpu", "nvidia"):
         return
-    if not any(devices.glob("nvidia[0-9]*")):
-        return
-    version = installed_torch()
-    release = release_of(version) if version else None
-    if release is not None and release >= _KNOWS_SETTING:
-        environ[_NAME if release >= _KNOWS_NAME else _OLD_NAME] = SETTING
+    if any(devices.glob("nvidia[0-9]*")):
+        environ[_NAME] = SETTING

@@ -17,15 +17,9 @@ import msgspec
 
 from fsdpkit.errors import NodeError, NotMetError
 from fsdpkit.launching.message_log import HeadAnswer, Letter, MessageLog
-from fsdpkit.launching.signing import (
-    GRANT_BYTES,
-    GREETING_BYTES,
-    AgentHandshake,
-    ForgedError,
-    Frames,
-    Keys,
-)
 from fsdpkit.runs.failures import PORTS_BLOCKED
+from fsdpkit.staging import wire
+from fsdpkit.staging.wire import AttemptKeys, SignedFrames, StrangeError
 
 _CONNECT_S = 5.0
 _ANSWER_S = 5.0
@@ -82,12 +76,12 @@ class PeerConnection:
     than this run's head agent answers there."""
 
     def __init__(
-        self, host: str, port: int, node: int, keys: Keys, said: Callable[[str], None]
+        self, host: str, port: int, node: int, keys: AttemptKeys, said: Callable[[str], None]
     ) -> None:
         self.broken: Exception | None = None
         self._host, self._port, self._node, self._keys, self._said = host, port, node, keys, said
         self._socket: socket.socket | None = None
-        self._frames: Frames | None = None
+        self._frames: SignedFrames | None = None
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
@@ -157,8 +151,8 @@ class PeerConnection:
         try:
             data = self._socket.recv(_READ_BYTES)
             assert self._frames is not None
-            answers = [msgspec.msgpack.decode(b, type=HeadAnswer) for b in self._frames.open(data)]
-        except (OSError, ForgedError, msgspec.MsgspecError):
+            answers = [msgspec.msgpack.decode(b, type=HeadAnswer) for b in self._frames.take(data)]
+        except (OSError, StrangeError, msgspec.MsgspecError):
             data = b""
         if not data:
             self._drop()
@@ -195,12 +189,11 @@ class PeerConnection:
             return error
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            claim = AgentHandshake(
-                self._keys, self._node, _receive(connection, GREETING_BYTES, deadline)
-            )
-            connection.sendall(claim.claim)
-            self._frames = claim.frames(_receive(connection, GRANT_BYTES, deadline))
-        except (OSError, ForgedError) as error:
+            greeting = _receive(connection, wire.GREETING_BYTES, deadline)
+            claim, frames = wire.claimed(self._keys, wire.AGENTS, self._node, greeting)
+            connection.sendall(claim)
+            frames.open(_receive(connection, wire.GRANT_BYTES, deadline)[wire.LENGTH_BYTES :])
+        except (OSError, StrangeError) as error:
             connection.close()
             if isinstance(error, OSError):
                 return error
@@ -211,7 +204,8 @@ class PeerConnection:
                     "not believed, and tried again"
                 )
             return NodeError("what answers there does not know this run's secret", "port-taken")
-        self._socket, self._refused_s, self._asked_s = connection, None, None
+        self._socket, self._frames = connection, frames
+        self._refused_s = self._asked_s = None
         return None
 
     def _note(self, error: Exception) -> None:

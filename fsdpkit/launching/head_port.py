@@ -23,7 +23,8 @@ import msgspec
 from fsdpkit.errors import NodeError, PortTakenError
 from fsdpkit.launching.listening import BACKLOG, listen
 from fsdpkit.launching.message_log import Letter, MessageLog
-from fsdpkit.launching.signing import CLAIM_BYTES, ForgedError, Frames, Head, Keys
+from fsdpkit.staging import wire
+from fsdpkit.staging.wire import AttemptKeys, SignedFrames, StrangeError
 
 _CLAIM_S = 5.0
 _STRANGERS = 256
@@ -37,7 +38,7 @@ _READ_BYTES = 1 << 16
 class HeadPort:
     """Serves `message_log` to the agents of the other nodes."""
 
-    def __init__(self, message_log: MessageLog, keys: Keys) -> None:
+    def __init__(self, message_log: MessageLog, keys: AttemptKeys) -> None:
         self.refused = 0
         """How many connections did not show the secret, or were not what comes next on theirs."""
         self.first_refused = ""
@@ -101,9 +102,9 @@ class HeadPort:
                 self._refuse(writer)
                 return
             while data := await reader.read(_READ_BYTES):
-                for body in agent.frames.open(data):
+                for body in agent.frames.take(data):
                     self._answer(agent, msgspec.msgpack.decode(body, type=Letter))
-        except (ForgedError, msgspec.MsgspecError):
+        except (StrangeError, msgspec.MsgspecError):
             self._refuse(writer)
         except (OSError, asyncio.CancelledError):
             pass
@@ -114,17 +115,17 @@ class HeadPort:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> _Agent | None:
         """The agent at the other end, once it has proved that it knows the secret."""
-        head = Head(self._keys)
+        greeting = wire.greeting()
         self._strangers[writer] = None
         if len(self._strangers) > _STRANGERS:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.close()
         try:
-            writer.write(head.greeting)
-            claim = await asyncio.wait_for(reader.readexactly(CLAIM_BYTES), _CLAIM_S)
-            node, grant, frames = head.grant(claim)
-        except (ForgedError, EOFError, OSError, asyncio.TimeoutError):
+            writer.write(greeting)
+            claim = await asyncio.wait_for(reader.readexactly(wire.CLAIM_BYTES), _CLAIM_S)
+            grant, node, frames = wire.granted(self._keys, wire.AGENTS, greeting, claim)
+        except (StrangeError, EOFError, OSError, asyncio.TimeoutError):
             return None
         finally:
             self._strangers.pop(writer, None)
@@ -163,7 +164,7 @@ class HeadPort:
 class _Agent:
     """A connection of another node's agent. seen: how many orders it said to have read."""
 
-    def __init__(self, node: int, frames: Frames, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, node: int, frames: SignedFrames, writer: asyncio.StreamWriter) -> None:
         self.node, self.frames, self.writer, self.seen = node, frames, writer, 0
 
 

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.reading import read_text
+from fsdpkit.runs.stack_requests import NodeStacks, answer, shortened
 from fsdpkit.runs.stacks import StacksTaken, Why
 
 _SLOW_FACTOR = 10
@@ -204,3 +206,38 @@ class RankHeartbeats:
                 text = read_text(attempt.rank_file(rank.rank, "stacks", launch))
                 found[rank.rank] = place_of(text)
         return standing_out(found)
+
+
+class AskedForStacks:
+    """Records where this node's ranks are, each time somebody asks: on a thread of its own, because
+    ranks that do not answer take time, and failures of others must be noticed meanwhile."""
+
+    def __init__(self, node: int, name: str, attempt: AttemptPaths, directory: HeartbeatDir):
+        self._node, self._name, self._attempt, self._dir = node, name, attempt, directory
+        self._now: tuple[RankHeartbeats, int] | None = None
+
+    def look_at(self, rank_heartbeats: RankHeartbeats, launch: int) -> None:
+        """From now on these are the ranks."""
+        self._now = (rank_heartbeats, launch)
+
+    def answer(self, asked: str) -> None:
+        """Answer the request of this id; returns at once."""
+        thread = threading.Thread(
+            target=self._answer, args=(asked,), name="fsdpkit-stacks", daemon=True
+        )
+        thread.start()
+
+    def _answer(self, asked: str) -> None:
+        rank_heartbeats, launch = self._now or (None, 0)
+        ranks = [] if rank_heartbeats is None else list(rank_heartbeats.ranks)
+        found = stacks.read(ranks, self._dir).values()
+        said = NodeStacks(
+            id=asked,
+            node=self._node,
+            name=self._name,
+            launch=launch,
+            time_s=round(time.time(), 3),
+            ranks=tuple(map(shortened, found)),
+        )
+        with contextlib.suppress(OSError):  # the requester is told that this node did not answer
+            answer(self._attempt, said)

@@ -26,11 +26,10 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, PortTakenError
 from fsdpkit.launching import flight, warm
 from fsdpkit.launching.accelerate_variables import accelerate_variables
-from fsdpkit.launching.carrier import carrier_of
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.connection import LocalConnection, PeerConnection
 from fsdpkit.launching.head_port import HeadPort
-from fsdpkit.launching.heartbeats import RankHeartbeats, heartbeats
+from fsdpkit.launching.heartbeats import AskedForStacks, RankHeartbeats, heartbeats
 from fsdpkit.launching.idle_gpus import IdleWatch
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import HeadLostError, Link, pace_s, patience_s
@@ -43,7 +42,6 @@ from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.reach import Interfaces, Ways, try_doors
 from fsdpkit.launching.sampling import PrintedSoFar, sampling
 from fsdpkit.launching.signing import keys_of
-from fsdpkit.launching.stack_requests import AskedForStacks
 from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.launching.stop_relay import StopRelay
 from fsdpkit.launching.waiting import why_superseded
@@ -54,6 +52,9 @@ from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 
 if TYPE_CHECKING:
     from fsdpkit.launching.ranks import Torchrun
+
+
+from fsdpkit.launching.listening import own_address
 
 _STUCK_S = 20.0
 """How long the main thread may take to notice that the head node is gone."""
@@ -195,7 +196,7 @@ def _linked_as_head(
     with contextlib.ExitStack() as at_end:
         connected, ways = Conductor.connected, None
         if torchrun.endpoint is not None:
-            connected = carrier_of(torchrun.endpoint[0])
+            connected = _carrier_of(torchrun.endpoint[0])
             head_port = HeadPort(message_log, keys_of(torchrun.config.run_id))
             head_port.open(*torchrun.endpoint)
             at_end.callback(_close_port, head_port, record)
@@ -310,3 +311,23 @@ def _in_words(findings: Mapping[str, Any]) -> str:
     gpus = findings["gpus"]
     parts = [f"torch {software['torch']}", f"{findings['run_directory_free_gb']:.0f} GB free"]
     return ", ".join(parts if gpus is None else [*parts, f"{gpus} GPUs"])
+
+
+def _carrier_of(host: str) -> Callable[[], bool]:
+    """Asks whether the interface with the address of `host` here has a carrier; True: unknown.
+    Without, this node was cut off, not the others."""
+    address = own_address(host)
+    name = next(
+        (
+            name
+            for name, entries in psutil.net_if_addrs().items()
+            if any(entry.address.partition("%")[0] == address for entry in entries)
+        ),
+        None,
+    )
+
+    def has_carrier() -> bool:
+        found = psutil.net_if_stats().get(name) if name else None
+        return found is None or bool(found.isup)
+
+    return has_carrier

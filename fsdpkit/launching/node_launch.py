@@ -16,7 +16,7 @@ import msgspec
 
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.errors import STOPPED_EARLY, NodeError
-from fsdpkit.launching import flight, machine, slurm_variables, worlds
+from fsdpkit.launching import flight, machine, slurm_variables
 from fsdpkit.launching.heartbeats import RankHeartbeats
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import HeadLostError, Link
@@ -45,7 +45,13 @@ from fsdpkit.runs.stacks import Why
 
 if TYPE_CHECKING:
     from fsdpkit.launching.ranks import RankForks, RankVariables, Torchrun
+import contextlib
+from pathlib import Path
 
+import psutil
+
+from fsdpkit.runs.heartbeat import HeartbeatDir
+from fsdpkit.runs.reading import read_text
 
 _LOOK_FOR_LAUNCHERS_S = 5.0
 
@@ -122,7 +128,7 @@ class NodeLaunch:
                 hooks=self,
             )
         except ChildFailedError as error:
-            if found := worlds.wrong_world(self.rank_heartbeats.node, self.rank_heartbeats.ranks):
+            if found := wrong_world(self.rank_heartbeats.node, self.rank_heartbeats.ranks):
                 return self._report("failed", self._wrong_world(*found))
             ranks = [rank.rank for rank in self.rank_heartbeats.ranks]
             when = PrintedWhen.of(node.attempt.node_samples(node.number), order.launch)
@@ -190,9 +196,7 @@ class NodeLaunch:
         if self.cut_short is None and self.node.launch.world != "any" and now > self._look_s:
             self._look_s = now + _LOOK_FOR_LAUNCHERS_S
             sizes = (self._size, len(self.order.nodes) * self.node.gpus)
-            if found := worlds.inner_world(
-                self.rank_heartbeats.node, self.rank_heartbeats.ranks, sizes
-            ):
+            if found := _inner_world(self.rank_heartbeats.node, self.rank_heartbeats.ranks, sizes):
                 self.cut_short = self._wrong_world(*found)
         return self.cut_short
 
@@ -242,7 +246,7 @@ class NodeLaunch:
         if failure is None:
             own_workers = len(self.rank_heartbeats.ranks) < node.gpus
             if outcome == "done" and self._size > 1 and not own_workers:
-                told["process_group"] = worlds.made_a_group(
+                told["process_group"] = made_a_group(
                     self.rank_heartbeats.node, self.rank_heartbeats.ranks
                 )
             node.events.write(**told)
@@ -253,3 +257,56 @@ class NodeLaunch:
         )
         record_failure(failure, node.attempt, node.number, node.name)
         return replace(report, failure=failure, step=step)
+
+
+def wrong_world(node: HeartbeatDir, ranks: Sequence[RankProcess]) -> tuple[int, str] | None:
+    """A rank whose process group is not the job's, and what its script did; None: no rank."""
+    for rank in ranks:
+        kind, _, why = _noted(node.world(rank.local_rank)).partition(" ")
+        if kind == "wrong":
+            return rank.rank, why
+    return None
+
+
+def made_a_group(node: HeartbeatDir, ranks: Sequence[RankProcess]) -> bool | None:
+    """Whether any rank made a process group; None where that is not known of all of them."""
+    notes = [_noted(node.world(rank.local_rank)) for rank in ranks]
+    if any(note and note != "none" for note in notes):
+        return True
+    return False if notes and all(notes) else None
+
+
+def _inner_world(
+    node: HeartbeatDir, ranks: Sequence[RankProcess], sizes: Sequence[int]
+) -> tuple[int, str] | None:
+    """A rank that has made no process group but has started ranks of another world, as `torchrun`
+    inside a rank does, and a sentence about it. sizes: those of worlds that are the job's."""
+    for rank in ranks:
+        if _noted(node.world(rank.local_rank)) not in ("", "none"):
+            continue
+        for name, environ in _descendants(rank.pid):
+            size = environ.get("WORLD_SIZE", "")
+            if size.isdigit() and int(size) not in sizes and "RANK" in environ:
+                return rank.rank, (
+                    f"the script has started a launcher of its own, whose {name} has "
+                    f"WORLD_SIZE={size}, in each of the job's {sizes[0]} ranks; name the training "
+                    f"script itself as the job's entry, or start one process a node with "
+                    f'launch.ranks_per_node = 1; to allow it: launch.world = "any".'
+                )
+    return None
+
+
+def _noted(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return read_text(path).strip()
+    return ""
+
+
+def _descendants(pid: int) -> list[tuple[str, Mapping[str, str]]]:
+    """Name and environment of each process below this one."""
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error, OSError):
+                found.append((child.name(), child.environ()))
+    return found

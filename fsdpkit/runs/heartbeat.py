@@ -9,7 +9,7 @@ for messages between the agent and the ranks:
     looks               a rank has checked for `stop`, so it would see it
     dump                something hangs: record what you were doing
     flight-<rank>.pipe  NCCL's: writing to it makes the rank dump its last collectives
-    world-<local rank>  the process group that the rank made (launching/worlds.py)
+    world-<local rank>  the process group that the rank made (launching/node_launch.py)
     unheard-<local rank> the rank's script has no handler for the warning
     terminated          Slurm has sent SIGTERM to all processes of this node
     anew                why the ranks of later launches must not be forked

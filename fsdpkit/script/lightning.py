@@ -7,8 +7,8 @@
 
 It is for `lightning` and `pytorch_lightning`, whichever made the trainer. What the trainer saves,
 by a ModelCheckpoint of the script's or because somebody asked, can be gone on from: a job that
-Slurm queues again continues after the newest whole checkpoint, at the same place in the epoch
-(script/lightning_position.py). A run that is to stop saves after the same step on every rank, and
+Slurm queues again continues after the newest whole checkpoint, at the same place in the epoch.
+A run that is to stop saves after the same step on every rank, and
 the process ends with `fsdpkit.STOPPED` where `fit` would have returned. Where fsdpkit did not start
 the script, `attach` changes nothing.
 """
@@ -22,16 +22,17 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fsdpkit.errors import STOPPED_EARLY, UsageError
 from fsdpkit.runs.heartbeat import HeartbeatFile, Phase, own_heart
 from fsdpkit.runs.layout import LIGHTNING
-from fsdpkit.script.lightning_position import position, restore
 from fsdpkit.script.log import log
+from fsdpkit.script.random_states import random_state, set_random_state
 from fsdpkit.script.saving import Wishes, in_a_run, prune_requested, saving, where_to_go_on
-from fsdpkit.script.stopping import task_dir
+from fsdpkit.script.stopping import from_all, task_dir
 
 AnyTrainer = TypeVar("AnyTrainer")
 _PREFIX = "checkpoint-"
@@ -162,7 +163,7 @@ class RunCallback:
         self._loaded = checkpoint.get("fsdpkit")
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        checkpoint["fsdpkit"] = position()
+        checkpoint["fsdpkit"] = _position()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._silence_lightning()
@@ -171,7 +172,7 @@ class RunCallback:
         if isinstance(planned, int) and planned > 0:
             self._planned = planned
         if self._loaded is not None:
-            restore(trainer, self._loaded)
+            _restore(trainer, self._loaded)
             self._loaded = None
         self._beat("training")
 
@@ -290,3 +291,93 @@ def _callback_class(trainer: Any) -> type:
 
 def _model_checkpoints(trainer: Any) -> list[Any]:
     return [callback for callback in trainer.callbacks if hasattr(callback, "dirpath")]
+
+
+def _position() -> dict[str, Any]:
+    """What a checkpoint keeps beside Lightning's count of batches: all ranks' random states; to be
+    called on all of them."""
+    return {"random": from_all(random_state())}
+
+
+def _restore(trainer: Any, saved: dict[str, Any]) -> None:
+    """As training is about to begin: put data and random numbers where they were.
+
+    By itself Lightning begins the epoch's data anew, so that a run which was interrupted sees some
+    rows twice and others never. A shuffled epoch is the same again where its order is drawn from
+    the number of the epoch, as Lightning's sampler for several ranks does; one rank's RandomSampler
+    draws a new one.
+
+    A loader draws a number as it begins an epoch: after a checkpoint between two epochs, before one
+    within an epoch.
+    """
+    states = saved.get("random")
+    own = states[trainer.global_rank] if states and len(states) == trainer.world_size else None
+    done = _batches_done(trainer)
+    if own is not None and not done:
+        set_random_state(own)
+    _advance_data(trainer, done)
+    if own is not None and done:
+        set_random_state(own)
+
+
+def _batches_done(trainer: Any) -> int:
+    """Of the epoch that goes on; 0 if one is to begin."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    done = int(progress.current.ready)
+    return 0 if progress.is_last_batch or done >= trainer.num_training_batches else done
+
+
+def _advance_data(trainer: Any, done: int) -> None:
+    """Begin the epoch's data behind the batches that are done."""
+    loop = trainer.fit_loop
+    fetcher = loop._data_fetcher
+    if fetcher is None:
+        return
+    loaders = list(fetcher.combined_loader.flattened)
+    if all(hasattr(loader, "load_state_dict") for loader in loaders):
+        return  # Lightning has told the loaders
+    for loader in loaders:
+        _set_epoch(loader, loop.epoch_progress.current.processed)
+    by_index = done > 0 and all(_skip(loader, done) for loader in loaders)
+    iter(fetcher)  # the iterator that there is may have drawn from an earlier epoch
+    if done and not by_index:
+        for _ in range(done):
+            next(fetcher)
+        fetcher.fetched = 0  # the loop adds what is done itself
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    for holder in (loader, getattr(loader, "batch_sampler", None)):
+        set_epoch = getattr(getattr(holder, "sampler", None), "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+
+
+def _skip(loader: Any, batches: int) -> bool:
+    """Leave out as many batches without reading them; False where the loader cannot."""
+    from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return False
+    sampler = loader.batch_sampler
+    if type(sampler) is not BatchSampler or isinstance(sampler.sampler, _Rest):
+        return False
+    sampler.sampler = _Rest(sampler.sampler, batches * sampler.batch_size)
+    return True
+
+
+class _Rest:
+    """A sampler's indices, without the first ones when it is read for the first time."""
+
+    def __init__(self, sampler: Any, skipped: int) -> None:
+        self._sampler, self._skipped = sampler, skipped
+
+    def __iter__(self) -> Iterator[int]:
+        skipped, self._skipped = self._skipped, 0
+        return islice(iter(self._sampler), skipped, None)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:  # set_epoch
+        return getattr(self._sampler, name)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from fsdpkit.staging.manifest import StageError
 from fsdpkit.staging.port import Address, Line, StagePort
-from fsdpkit.staging.wire import HUB, StageKeys, StrangeError
+from fsdpkit.staging.wire import HUB, AttemptKeys, StrangeError
 
 _CHILDREN = 2
 _HEAR_S, _LOOK_S = 5.0, 0.05
@@ -66,7 +66,7 @@ class _Member:
 class Hub:
     """What the nodes of an attempt ask and tell."""
 
-    def __init__(self, keys: StageKeys, nodes: int, host: str, port: int) -> None:
+    def __init__(self, keys: AttemptKeys, nodes: int, host: str, port: int) -> None:
         """nodes: how many the job has. host: "" listens at all addresses."""
         self._nodes, self._host, self._at = nodes, host, port
         self._port = StagePort(keys, HUB, self._serve)

@@ -20,7 +20,7 @@ from fsdpkit.staging import wire
 from fsdpkit.staging.hub import decoded, encoded
 from fsdpkit.staging.manifest import BLOCK, StageError
 from fsdpkit.staging.port import Address, Line, StagePort, connect
-from fsdpkit.staging.wire import StageKeys, StrangeError
+from fsdpkit.staging.wire import AttemptKeys, StrangeError
 
 _NEWS_S = 3.0
 _LOST_S = 60.0
@@ -65,7 +65,7 @@ class Growing:
 class BlockServer:
     """Serves blocks to other nodes."""
 
-    def __init__(self, keys: StageKeys, node: int, blocks: Callable[[int], Growing]) -> None:
+    def __init__(self, keys: AttemptKeys, node: int, blocks: Callable[[int], Growing]) -> None:
         """blocks: the object of that number; raises LookupError while there is none."""
         self.node, self._blocks = node, blocks
         self._port = StagePort(keys, wire.BLOCKS, self._serve)
@@ -97,7 +97,7 @@ class BlockServer:
 class HubLink:
     """Asks and tells the hub, for one node. Threads may share it."""
 
-    def __init__(self, keys: StageKeys, node: int, name: str, hub: Address) -> None:
+    def __init__(self, keys: AttemptKeys, node: int, name: str, hub: Address) -> None:
         self._keys, self.node, self._name, self._hub = keys, node, name, hub
         self._line: Line | None = None
         self._lock = threading.Lock()
@@ -196,7 +196,7 @@ class HubLink:
         return told
 
 
-def fetch(link: HubLink, keys: StageKeys, item: int, growing: Growing, last: int) -> None:
+def fetch(link: HubLink, keys: AttemptKeys, item: int, growing: Growing, last: int) -> None:
     """Fill it up to block `last` with what other nodes have. Raises StageError."""
     fetching = _Fetch(link, keys, item, growing, last)
     try:
@@ -207,7 +207,7 @@ def fetch(link: HubLink, keys: StageKeys, item: int, growing: Growing, last: int
 
 class _Fetch:
     def __init__(
-        self, link: HubLink, keys: StageKeys, item: int, growing: Growing, last: int
+        self, link: HubLink, keys: AttemptKeys, item: int, growing: Growing, last: int
     ) -> None:
         self._link, self._keys, self._item, self._growing = link, keys, item, growing
         self._end = last + 1

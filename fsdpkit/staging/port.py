@@ -17,7 +17,7 @@ from ipaddress import ip_address
 
 from fsdpkit.staging import wire
 from fsdpkit.staging.manifest import BLOCK, StageError
-from fsdpkit.staging.wire import StageKeys, StrangeError
+from fsdpkit.staging.wire import AttemptKeys, StrangeError
 
 Address = tuple[str, int]
 _CLAIM_S = 5.0
@@ -49,7 +49,7 @@ class Line:
             for option, value in _KEPT:
                 connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
-    def claim(self, keys: StageKeys, kind: bytes, node: int) -> None:
+    def claim(self, keys: AttemptKeys, kind: bytes, node: int) -> None:
         """Be admitted. Raises OSError, StrangeError."""
         until_s = time.monotonic() + _CLAIM_S
         greeting = self._read(wire.GREETING_BYTES, until_s)
@@ -58,7 +58,7 @@ class Line:
         grant = self._read(wire.GRANT_BYTES, until_s)
         self._frames.open(grant[wire.LENGTH_BYTES :])
 
-    def admit(self, keys: StageKeys, kind: bytes) -> None:
+    def admit(self, keys: AttemptKeys, kind: bytes) -> None:
         """Raises OSError, StrangeError."""
         until_s = time.monotonic() + _CLAIM_S
         greeting = wire.greeting()
@@ -107,7 +107,7 @@ class Line:
         return bytes(data)
 
 
-def connect(keys: StageKeys, kind: bytes, node: int, address: Address) -> Line:
+def connect(keys: AttemptKeys, kind: bytes, node: int, address: Address) -> Line:
     """As node `node` to what listens there. Raises OSError, StrangeError."""
     line = Line(socket.create_connection(address, timeout=_CLAIM_S), address[0])
     try:
@@ -121,7 +121,7 @@ def connect(keys: StageKeys, kind: bytes, node: int, address: Address) -> Line:
 class StagePort:
     """Listens, and calls `serve`, in a thread of its own, with whoever has shown the secret."""
 
-    def __init__(self, keys: StageKeys, kind: bytes, serve: Callable[[Line], None]) -> None:
+    def __init__(self, keys: AttemptKeys, kind: bytes, serve: Callable[[Line], None]) -> None:
         self.refused = 0
         """Connections that did not show the secret, or on which something else came later."""
         self._keys, self._kind, self._serve = keys, kind, serve

@@ -1,5 +1,6 @@
-"""How nodes recognise each other while they copy: the job's secret, and messages signed with it.
+"""How a job's nodes recognise each other: the attempt's secret, and messages signed with it.
 
+The batch shell makes a new secret for each attempt and passes it on only in the environment.
 Anybody who reaches a port may connect; nothing that they send is decoded before its signature has
 been verified. No input or output here:
 
@@ -23,10 +24,10 @@ import struct
 
 from fsdpkit.staging.manifest import BLOCK, StageError
 
-HUB, BLOCKS = b"hub", b"blocks"
+HUB, BLOCKS, AGENTS = b"hub", b"blocks", b"agents"
 """What listens at a port: a claim to one is none to the other."""
-MAGIC = b"fsdpstg1"
-FRAME_BYTES = 1 << 16
+MAGIC = b"fsdpkit2"
+FRAME_BYTES = 1 << 20
 """A longer body is none of ours."""
 _NONCE, _NODE, LENGTH_BYTES = 32, 4, 4
 _SIGNATURE = hashlib.sha256().digest_size
@@ -38,19 +39,17 @@ _BLOCK = struct.Struct("!QI32s")
 
 
 class StrangeError(Exception):
-    """What arrived was not signed with this job's secret, or is not what comes next."""
+    """What arrived was not signed with this attempt's secret, or is not what comes next."""
 
 
-class StageKeys:
+class AttemptKeys:
     """What the nodes of one attempt sign with."""
 
     def __init__(self, secret: bytes, attempt: str) -> None:
         """Raises StageError for a secret that is not 32 bytes long."""
         if len(secret) != _SIGNATURE:
             raise StageError("settings", "the job's secret is not 64 hexadecimal digits")
-        # The agents have the same secret, but no attempt's name begins with NUL: nothing that they
-        # sign passes for this.
-        self._key = hmac.digest(secret, b"\0stage\0" + attempt.encode(), "sha256")
+        self._key = hmac.digest(secret, attempt.encode(), "sha256")
 
     def of(self, way: bytes, kind: bytes, node: bytes, nonces: bytes) -> bytes:
         """The key of one direction of a connection."""
@@ -63,9 +62,12 @@ class SignedFrames:
     def __init__(self, sending: bytes, receiving: bytes) -> None:
         self._sending, self._receiving = sending, receiving
         self._sent = self._received = 0
+        self._arrived = bytearray()
 
     def seal(self, body: bytes) -> bytes:
-        """One frame."""
+        """One frame. Raises ValueError beyond FRAME_BYTES."""
+        if len(body) > FRAME_BYTES:
+            raise ValueError(f"a message of {len(body)} bytes; the most are {FRAME_BYTES}")
         self._sent += 1
         return (
             len(body).to_bytes(LENGTH_BYTES, "big") + body + _sign(self._sending, self._sent, body)
@@ -79,8 +81,20 @@ class SignedFrames:
         self._received += 1
         return body
 
+    def take(self, data: bytes) -> list[bytes]:
+        """The bodies of the frames that are complete with these bytes. Raises StrangeError."""
+        self._arrived += data
+        bodies = []
+        while len(self._arrived) >= LENGTH_BYTES:
+            end = LENGTH_BYTES + rest_bytes(self._arrived[:LENGTH_BYTES])
+            if len(self._arrived) < end:
+                break
+            bodies.append(self.open(bytes(self._arrived[LENGTH_BYTES:end])))
+            del self._arrived[:end]
+        return bodies
 
-def rest_bytes(length: bytes) -> int:
+
+def rest_bytes(length: bytes | bytearray) -> int:
     """How many bytes a frame has after these LENGTH_BYTES. Raises StrangeError."""
     body = int.from_bytes(length, "big")
     if body > FRAME_BYTES:
@@ -96,7 +110,9 @@ def greeting() -> bytes:
     return MAGIC + os.urandom(_NONCE)
 
 
-def claimed(keys: StageKeys, kind: bytes, node: int, greeting: bytes) -> tuple[bytes, SignedFrames]:
+def claimed(
+    keys: AttemptKeys, kind: bytes, node: int, greeting: bytes
+) -> tuple[bytes, SignedFrames]:
     """The claim of a client, and its frames, of which the grant is to be the first.
 
     greeting: GREETING_BYTES. Raises StrangeError.
@@ -110,7 +126,7 @@ def claimed(keys: StageKeys, kind: bytes, node: int, greeting: bytes) -> tuple[b
 
 
 def granted(
-    keys: StageKeys, kind: bytes, greeting: bytes, claim: bytes
+    keys: AttemptKeys, kind: bytes, greeting: bytes, claim: bytes
 ) -> tuple[bytes, int, SignedFrames]:
     """The server's answer to a claim, which node is at the other end, and the server's frames.
 

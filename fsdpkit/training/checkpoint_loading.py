@@ -5,6 +5,7 @@ Functions that take ranks are collectives.
 
 from __future__ import annotations
 
+import io
 import json
 import platform
 import warnings
@@ -25,9 +26,9 @@ from fsdpkit.listing import first_of
 from fsdpkit.runs import checkpoints as files
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.starting_points import starting_point
+from fsdpkit.script import random_states
 from fsdpkit.training.checkpoint_files import CheckpointReader, LoadPlanner, tensors_in
 from fsdpkit.training.distributed import Ranks, error_text, gather, on_any, on_first, together
-from fsdpkit.training.random_state import random_state, set_random_state
 from fsdpkit.training.units import plain_name
 
 
@@ -98,7 +99,7 @@ def sharded_state(
         "model": get_model_state_dict(model),
         # Asked for the state of an optimizer that has none, torch takes a step to make some.
         "optimizer": get_optimizer_state_dict(model, optimizer) if optimizer.state or fresh else {},
-        "random": {str(ranks.rank): random_state()},
+        "random": {str(ranks.rank): _random_state()},
     }
 
 
@@ -150,7 +151,7 @@ def load(
     if has_steps:
         set_optimizer_state_dict(model, optimizer, state["optimizer"])
     for each in state["random"].values():
-        set_random_state(each)
+        _set_random_state(each)
     for name, here in versions().items():
         if (there := description.versions.get(name)) != here:
             ranks.say(
@@ -359,3 +360,16 @@ def _room_for_random_state(
         return {}
     size, dtype = stored[mine]
     return {mine: torch.empty(size, dtype=dtype)}
+
+
+def _random_state() -> Tensor:
+    """State of Python's, numpy's, torch's and, on a GPU, the device's generator; uint8 [n]."""
+    written = io.BytesIO()
+    torch.save(random_states.random_state(), written)
+    return torch.frombuffer(written.getbuffer(), dtype=torch.uint8)
+
+
+def _set_random_state(state: Tensor) -> None:
+    """Go on drawing where `random_state` was called; a device of another kind keeps its own."""
+    found = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
+    random_states.set_random_state(found)

@@ -14,30 +14,31 @@ those that a checkpoint has.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
-from fsdpkit.training.activation_checkpointing import checkpoint_activations
-from fsdpkit.training.activation_offload import offload_activations
+from fsdpkit.training.activation_checkpointing import checkpoint_activations, offload_activations
 from fsdpkit.training.compilation import COMPILED, compile_blocks
 from fsdpkit.training.distributed import Ranks, check_same_everywhere
 from fsdpkit.training.engine import EngineSetup
 from fsdpkit.training.fsdp1 import shard_fsdp1
 from fsdpkit.training.fsdp2 import shard_fsdp2
-from fsdpkit.training.ignored import fill_ignored, ignored_parameters, keep_equal, modules_of
 from fsdpkit.training.initialisation import (
     Fill,
     PartFill,
     Start,
     fingerprint,
     is_on_meta,
+    seeded_generator,
     send_to_all,
 )
 from fsdpkit.training.precision import cast_around, compute_dtype, keep_float32, lower_masters
@@ -48,6 +49,7 @@ from fsdpkit.training.units import (
     find_units,
     own_blocks,
     plain_name,
+    unwrapped,
     walk,
     warning_about_tiny,
 )
@@ -130,7 +132,7 @@ def shard(
             compiled=compile is True,
         )
     dtype = compute_dtype(precision, ranks.device)
-    ignored = ignored_parameters(model, sharding.ignore)
+    ignored = _ignored_parameters(model, sharding.ignore)
     kept = _set_types(model, precision, dtype, ignored.values())
     units = find_units(
         model, sharding, blocks, kept, is_unit, _apart(model, sharding, last, set(ignored.values()))
@@ -147,8 +149,8 @@ def shard(
     if sharding.activation_checkpointing == "offload":
         offload_activations(model, blocks, every=sharding.checkpoint_every)
     if start:
-        ignored = fill_ignored(model, ignored, start.fill, seed, ranks.device)
-    keep_equal(ignored.values(), ranks.device)
+        ignored = _fill_ignored(model, ignored, start.fill, seed, ranks.device)
+    _keep_equal(ignored.values(), ranks.device)
     sharding = _without_groups_of_one(sharding, ranks)
     setup = EngineSetup(
         sharding,
@@ -178,7 +180,7 @@ def _set_types(
     """Make modules that compute in another type than the rest cast by themselves, and the shards
     as small as they are to be; paths of the modules that compute in float32."""
     if ignored and dtype is not torch.float32:
-        cast_around(model, modules_of(model, ignored), dtype)
+        cast_around(model, _modules_of(model, ignored), dtype)
     kept = keep_float32(model, precision, dtype)
     if precision.master == "bfloat16":
         lower_masters(model, kept, set(ignored))
@@ -277,3 +279,84 @@ def _memory_bytes(device: torch.device) -> int:
         return 0
     total: int = torch.cuda.get_device_properties(device).total_memory
     return total
+
+
+_KEY = "training.sharding.ignore"
+
+
+def _ignored_parameters(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Parameter]:
+    """The parameters that one of `patterns` fits, by plain name; a tied one under its first.
+
+    Raises ConfigError for a pattern that fits nothing, and when nothing would be left to shard.
+    """
+    named = {plain_name(name): parameter for name, parameter in model.named_parameters()}
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in named):
+            raise ConfigError(
+                f"{_KEY}: {pattern!r} fits no parameter of {type(model).__name__}. They are named "
+                f"like {', '.join(list(named)[:4])}."
+            )
+    found = {n: p for n, p in named.items() if any(fnmatchcase(n, each) for each in patterns)}
+    if found and len(found) == len(named):
+        raise ConfigError(
+            f"{_KEY} fits every parameter, so nothing would be sharded: use strategy "
+            '"no_shard", or narrower patterns.'
+        )
+    return found
+
+
+def _modules_of(model: nn.Module, ignored: Collection[nn.Parameter]) -> list[str]:
+    """Paths of the modules that hold `ignored`. Raises ConfigError for one that holds others, too:
+    it could not compute in a single type."""
+    paths = []
+    for path, module in walk(model):
+        own = [p for p in unwrapped(module)._parameters.values() if p is not None]
+        among = [p for p in own if any(p is each for each in ignored)]
+        if among and len(among) < len(own):
+            raise ConfigError(
+                f"{_KEY}: {path} has other parameters, too, which would compute in another type: "
+                f'ignore all of it ("{path}.*"), or set training.precision.param = "float32".'
+            )
+        if among:
+            paths.append(path)
+    return paths
+
+
+def _fill_ignored(
+    model: nn.Module,
+    ignored: Mapping[str, nn.Parameter],
+    fill: Fill,
+    seed: int,
+    device: torch.device,
+) -> dict[str, nn.Parameter]:
+    """`ignored` with memory on `device` and the values that `fill` gives them, put into `model`."""
+    filled: dict[str, nn.Parameter] = {}
+    for name, parameter in ignored.items():
+        whole = torch.empty_like(parameter, device=device)
+        with torch.no_grad():
+            fill(name, whole, seeded_generator(name, seed, device))
+        filled[name] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
+    by_empty = {id(parameter): filled[name] for name, parameter in ignored.items()}
+    for module in model.modules():
+        for last, held in module._parameters.items():
+            module._parameters[last] = by_empty.get(id(held), held)
+    return filled
+
+
+def _keep_equal(ignored: Collection[nn.Parameter], device: torch.device) -> None:
+    """Put them on `device`; from now on their gradients are the average over all ranks,
+    which both engines leave alone, so that each rank would train its own copy.
+
+    Each time that one was added to, so that gradients may also be accumulated: the average of what
+    is the same everywhere and of what was added is the average of both.
+    """
+    for parameter in ignored:
+        parameter.data = parameter.data.to(device)
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(_average)  # type: ignore[no-untyped-call]
+
+
+def _average(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    dist.all_reduce(parameter.grad)
+    parameter.grad.div_(dist.get_world_size())

@@ -28,7 +28,8 @@ import msgspec
 
 from fsdpkit.launching.message_log import HeadAnswer, Letter, Order, Said
 from fsdpkit.launching.policy import Report
-from fsdpkit.launching.signing import GREETING_BYTES, MAGIC, AgentHandshake, Frames, Keys
+from fsdpkit.staging import wire
+from fsdpkit.staging.wire import GREETING_BYTES, MAGIC, AttemptKeys
 
 TIMEOUT_S = 3
 FLOOD_KEYS, FLOOD_VALUE = 2000, b"x" * 50_000
@@ -112,7 +113,7 @@ def _with_pickle(value: bytes, code: bytes) -> bytes | None:
 # At the agents' door, in their own language
 
 
-def forge(host: str, port: int, attempt: str, known: str = "") -> Done:
+def forge(host: str, port: int, attempt: str, known: str = 64 * "0") -> Done:
     """Claims to be an agent by whoever has the package and not the secret; orders and reports that
     follow at once, as if it had been granted. attempt: the right name of it. known: another
     attempt's secret, in hexadecimal digits."""
@@ -123,11 +124,11 @@ def forge(host: str, port: int, attempt: str, known: str = "") -> Done:
     for secret in {bytes(32), b"\xff" * 32, os.urandom(32), bytes.fromhex(known)}:
         for name in {attempt, first, "", "none"}:
             for node in (0, 1, 2, 99, 2**32 - 1):
-                keys = Keys(secret, name)
+                keys = AttemptKeys(secret, name)
                 with _open(host, port) as connection:
-                    claim = AgentHandshake(keys, node, _greeting(connection))
-                    frames = Frames(sending=keys.sign(b"up"), receiving=keys.sign(b"down"))
-                    said = claim.claim + frames.seal(end) + frames.seal(done)
+                    greeting = _greeting(connection)
+                    claim, frames = wire.claimed(keys, wire.AGENTS, node, greeting)
+                    said = claim + frames.seal(end) + frames.seal(done)
                     answers.append(_answers(connection, said))
     return len(answers), sum(answers)
 
@@ -313,7 +314,8 @@ def slow(host: str, port: int) -> Done:
 
 
 def _half_claims() -> Iterator[bytes]:
-    whole = AgentHandshake(Keys(bytes(32), ""), 1, MAGIC + bytes(GREETING_BYTES - len(MAGIC))).claim
+    greeting = MAGIC + bytes(GREETING_BYTES - len(MAGIC))
+    whole, _ = wire.claimed(AttemptKeys(bytes(32), ""), wire.AGENTS, 1, greeting)
     for length in (1, len(MAGIC), len(whole) - 1):
         yield whole[:length]
 

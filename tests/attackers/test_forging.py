@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fsdpkit.launching.head_port import HeadPort
 from fsdpkit.launching.message_log import MessageLog
-from fsdpkit.launching.signing import Keys
+from fsdpkit.staging.wire import AttemptKeys
 from tests.attackers.attacks import forge
 
 
 def test_whoever_knows_the_secret_is_believed() -> None:
     secret = bytes(range(32))
-    head_port = HeadPort(MessageLog(3), Keys(secret, "7_1"))
+    head_port = HeadPort(MessageLog(3), AttemptKeys(secret, "7_1"))
     port = head_port.open("127.0.0.1", 0)
     try:
         assert forge("127.0.0.1", port, "7_1")[1] == 0

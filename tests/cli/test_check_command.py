@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
 from itertools import combinations, islice
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -20,14 +19,14 @@ from fsdpkit.runs.failures import CHECK
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling import checks, submission
 from fsdpkit.scheduling.slurm_answers import SlurmAnswers
-from tests.conftest import Command, Completed
+from tests.conftest import Command
 from tests.json_answers import checked
 from tests.launching.made_reports import record
 from tests.packaging.installation import ROOT
+from tests.programs import Fsdpkit
 from tests.publishing.live_answers import Says, answers, node, partition, slurm_says
 
 __all__ = ["slurm_says"]
-Fsdpkit = Callable[..., Completed]
 
 
 @pytest.fixture
@@ -39,8 +38,7 @@ def plan() -> Plan:
 def test_nothing_that_could_not_be_read_is_called_ok(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     """A machine without Slurm, asked about a Slurm cluster that needs an account."""
     env = {"PATH": "/usr/local/no-such-directory", "FSDPKIT_CLUSTER": "osc-ascend"}
-    done = fsdpkit("check", "--json", env=env)
-    assert done.returncode == 78
+    done = fsdpkit("check", "--json", env=env, status=78)
     found = {each["check"]: each["outcome"] for each in checked(done.stdout)["checks"]}
     assert found["site and job"] == found["slurm"] == "failed"
     assert {found[name] for name in ("account", "partition", "script", "environment", "clock")} == {

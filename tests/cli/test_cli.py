@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,14 @@ from click.testing import CliRunner
 
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as commands
-from tests.conftest import Completed
+from tests.programs import Fsdpkit, ran
 from tests.rows import pairs
-
-Fsdpkit = Callable[..., Completed]
 
 
 def test_help_lists_every_command_and_each_command_s_help_opens_with_an_example(
     fsdpkit: Fsdpkit,
 ) -> None:
-    top = fsdpkit("--help")
-    assert top.returncode == 0
+    top = fsdpkit("--help", status=0)
     for name in COMMANDS:
         assert f"  {name} " in top.stdout
         text = CliRunner().invoke(commands, [name, "--help"], prog_name="fsdpkit").output
@@ -44,8 +40,9 @@ def test_a_word_of_another_program_is_told_with_ours(word: str, ours: str) -> No
 
 
 def test_the_dry_run_prints_the_script_and_only_it(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
-    done = fsdpkit("submit", "--nodes", "2", "--gpus", "4", "--cluster", "generic", "--dry-run")
-    assert done.returncode == 0, done.stderr
+    done = fsdpkit(
+        "submit", "--nodes", "2", "--gpus", "4", "--cluster", "generic", "--dry-run", status=0
+    )
     assert done.stdout.startswith("#!/bin/bash -p\n")
     assert done.stdout.endswith('exit "$status"\n')
     assert "--nodes=2" in done.stdout
@@ -88,8 +85,7 @@ def test_odd_words_reach_slurm_as_they_are(fsdpkit: Fsdpkit, word: str) -> None:
     from fsdpkit.rendering.directives import read_directives
 
     where = ["--cluster", "generic", "--account", word, "--partition", word]
-    done = fsdpkit("submit", *where, "--dry-run", "--", f"--name={word}")
-    assert done.returncode == 0, done.stderr
+    done = fsdpkit("submit", *where, "--dry-run", "--", f"--name={word}", status=0)
     options = dict(read_directives(done.stdout))
     assert options["account"] == word
     assert options["partition"] == word
@@ -99,8 +95,7 @@ def test_odd_words_reach_slurm_as_they_are(fsdpkit: Fsdpkit, word: str) -> None:
 def test_completion_scripts_exist_and_complete_commands_jobs_and_sites(
     fsdpkit: Fsdpkit, shell: str
 ) -> None:
-    script = fsdpkit("completion", shell)
-    assert script.returncode == 0
+    script = fsdpkit("completion", shell, status=0)
     assert "_FSDPKIT_COMPLETE" in script.stdout
 
     def complete(words: str, count: int) -> str:
@@ -113,8 +108,7 @@ def test_completion_scripts_exist_and_complete_commands_jobs_and_sites(
 
 
 def test_no_runs_is_an_answer(fsdpkit: Fsdpkit) -> None:
-    done = fsdpkit("status")
-    assert done.returncode == 0
+    done = fsdpkit("status", status=0)
     assert "no runs in" in done.stdout
 
 
@@ -136,9 +130,8 @@ def test_sites_templates_and_jobs_are_listed_with_where_they_were_found(
 
 def test_a_closed_pipe_is_no_crash(tmp_path: Path) -> None:
     command = f"{sys.executable} -m fsdpkit submit --cluster generic --dry-run | head -1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, capture_output=True, text=True,
-        check=False,
+    done = ran(
+        ["bash", "-o", "pipefail", "-c", command], cwd=tmp_path
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit, Write
 from tests.reporting.made_run import T0, launches, made_run, starts
 from tests.reporting.test_evidence import fails
 
@@ -32,7 +32,7 @@ def failed_run(tmp_path: Path) -> Path:
 
 
 def test_the_sentence_comes_first_and_nothing_is_wider_than_80_columns(
-    failed_run: Path, fsdpkit: Callable[..., Completed]
+    failed_run: Path, fsdpkit: Fsdpkit
 ) -> None:
     done = fsdpkit("diagnose", "t5-1", "--runs", str(failed_run.parent))
     assert (done.returncode, done.stderr) == (0, "")
@@ -52,7 +52,7 @@ def test_the_sentence_comes_first_and_nothing_is_wider_than_80_columns(
     "words", [["nowhere"], ["t5-1", "--attempt", "9"], ["t5-1", "--task", "3"]]
 )
 def test_what_does_not_exist_ends_with_66(
-    failed_run: Path, fsdpkit: Callable[..., Completed], words: list[str]
+    failed_run: Path, fsdpkit: Fsdpkit, words: list[str]
 ) -> None:
     done = fsdpkit("diagnose", *words, "--runs", str(failed_run.parent))
     assert (done.returncode, done.stdout) == (66, "")
@@ -60,7 +60,7 @@ def test_what_does_not_exist_ends_with_66(
 
 
 def test_of_an_array_the_task_and_how_many_share_its_cause_are_told(
-    tmp_path: Path, fsdpkit: Callable[..., Completed]
+    tmp_path: Path, fsdpkit: Fsdpkit
 ) -> None:
     run = made_run(tmp_path / "t5-3", state="FAILED", exit_code=1, array=[0, 1])
     for number in (0, 1):
@@ -72,7 +72,7 @@ def test_of_an_array_the_task_and_how_many_share_its_cause_are_told(
 
 @pytest.mark.local
 def test_a_run_of_the_local_cluster_is_diagnosed_with_what_it_really_left(
-    fsdpkit: Callable[..., Completed], write_script: Callable[[str, str], Path], tmp_path: Path
+    fsdpkit: Fsdpkit, write_script: Write, tmp_path: Path
 ) -> None:
     """Bare ranks; the first launches and the record of the end are the real ones."""
     script = write_script(
@@ -86,8 +86,7 @@ def test_a_run_of_the_local_cluster_is_diagnosed_with_what_it_really_left(
     )
     words = ["--cluster", "local", "--nodes", "1", "--gpus", "2"]
     words += [*COLD, "--set", "retry.on_crash=stop"]
-    done = fsdpkit("submit", str(script), *words, "--runs", str(tmp_path / "runs"), "--wait")
-    assert done.returncode == 1, done.stderr
+    fsdpkit("submit", str(script), *words, "--runs", str(tmp_path / "runs"), "--wait", status=1)
     run = next((tmp_path / "runs").glob("*/run.json")).parent
     answer = answer_of(fsdpkit("diagnose", str(run), "--json"))
     assert (answer["cause"], answer["rank"]) == ("import-error", 1)

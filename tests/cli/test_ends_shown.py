@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 from fsdpkit.cli.submitting import failure_lines, outcome
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.scheduling.run import Run
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 from tests.reporting.made_run import made_run
 
-Fsdpkit = Callable[..., Completed]
 ID = "made-20260101-000000-0000"
 BEGAN = time.mktime(time.strptime("2026-01-01 10:00:00", "%Y-%m-%d %H:%M:%S"))
 
@@ -36,8 +34,7 @@ def test_stopped_is_a_word_of_its_own_and_tells_how_to_go_on(
     account = "asked to stop and not to come back; saved at step 120"
     stopped = state("FAILED", exit_code=75, outcome="stopped", account=account)
     run = ended(tmp_path, {"7": stopped})
-    done = fsdpkit("status", ID)
-    assert done.returncode == 0
+    done = fsdpkit("status", ID, status=0)
     assert f"  state      STOPPED: {account}\n" in done.stdout
     assert f"  to go on: fsdpkit resume {ID}\n" in done.stdout
     answer = json.loads(fsdpkit("status", ID, "--json").stdout)
@@ -53,8 +50,7 @@ def test_what_nobody_vouches_for_is_unknown_and_no_success(
     run = ended(
         tmp_path, {"7": state("COMPLETED", outcome="unknown", account="no agent left a verdict")}
     )
-    done = fsdpkit("status", ID)
-    assert done.returncode == FsdpkitError.exit_code
+    done = fsdpkit("status", ID, status=FsdpkitError.exit_code)
     assert "  state      UNKNOWN: it is COMPLETED, but no agent left a verdict\n" in done.stdout
     assert json.loads(fsdpkit("status", ID, "--json").stdout)["phase"] == "unknown"
     assert fsdpkit("status").returncode == 0, "a list of runs, however they stand"

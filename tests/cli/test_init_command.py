@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from fsdpkit.config.job_loading import load_job
 from tests.conftest import Completed
+from tests.programs import Fsdpkit
 from tests.terminals import Terminal
 
-Fsdpkit = Callable[..., Completed]
 MAIN = "def main() -> None:\n    print('trained')\n\n\nif __name__ == '__main__':\n    main()\n"
 PITZER = ("--cluster", "osc-pitzer", "--account", "PAS2136")
 
@@ -58,8 +58,7 @@ def test_a_job_and_defaults_are_written_that_submit_takes(
     fsdpkit: Fsdpkit, here: Path, defaults: Path, venv: Path
 ) -> None:
     words = (*PITZER, "--environment", str(venv), "--script", "train.py", "--nodes", "2")
-    done = fsdpkit("init", *words, cwd=here)
-    assert done.returncode == 0, done.stderr
+    done = fsdpkit("init", *words, cwd=here, status=0)
     (proposed,) = (line for line in done.stdout.splitlines() if line.endswith("--dry-run"))
     shown = fsdpkit(*proposed.split()[1:], cwd=here)
     assert "#SBATCH --account=PAS2136" in shown.stdout, shown.stderr
@@ -91,8 +90,7 @@ def test_without_a_terminal_what_is_missing_is_named(
 ) -> None:
     words = [*PITZER, "--environment", "current", "--script", "train.py"]
     at = words.index(missing)
-    done = fsdpkit("init", *words[:at], *words[at + 2 :], cwd=here)
-    assert done.returncode == 2
+    done = fsdpkit("init", *words[:at], *words[at + 2 :], cwd=here, status=2)
     assert f"also give {missing}" in done.stderr
     assert not (here / "train.toml").exists()
     assert not defaults.exists()
@@ -112,8 +110,7 @@ def test_what_is_there_stays(fsdpkit: Fsdpkit, here: Path, defaults: Path) -> No
     assert (again.returncode, files_below(here, defaults.parent)) == (2, after)
     assert "not overwritten" in again.stderr
     (here / "link.toml").symlink_to("nowhere.toml")
-    linked = fsdpkit("init", *words, "-o", "link.toml", cwd=here)
-    assert linked.returncode == 2
+    linked = fsdpkit("init", *words, "-o", "link.toml", cwd=here, status=2)
     assert "not overwritten" in linked.stderr
     assert not (here / "nowhere.toml").exists()
 
@@ -142,12 +139,7 @@ def test_what_is_there_stays(fsdpkit: Fsdpkit, here: Path, defaults: Path) -> No
     ],
 )
 def test_what_submit_would_refuse_is_not_written(
-    fsdpkit: Fsdpkit,
-    here: Path,
-    isolated_user: Path,
-    venv: Path,
-    words: tuple[str, str],
-    said: str,
+    fsdpkit: Fsdpkit, here: Path, isolated_user: Path, venv: Path, words: tuple[str, str], said: str
 ) -> None:
     (here / "notes.txt").write_text("to do")
     (here / "broken.py").write_text("def (\n")
@@ -217,8 +209,7 @@ def test_who_submits_a_shell_script_gets_the_command_that_does_the_same(
     fsdpkit: Fsdpkit, here: Path, name: str
 ) -> None:
     (here / name).write_text(OLD if name == "old.sbatch" else OLD.replace("#SBATCH", "# "))
-    done = fsdpkit("submit", name, "--cluster", "local", "--", "--extra", cwd=here)
-    assert done.returncode == 2
+    done = fsdpkit("submit", name, "--cluster", "local", "--", "--extra", cwd=here, status=2)
     assert "an sbatch script" in done.stderr or "a shell script" in done.stderr
     (command,) = re.findall(r"^  fsdpkit (submit .*)$", done.stderr, re.MULTILINE)
     words = shlex.split(command)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
 from fsdpkit import Run
 from tests.cli.terminal import on_terminal
+from tests.programs import until
 
 pytestmark = pytest.mark.local
 
@@ -30,11 +30,8 @@ def runs() -> list[Run]:
 
 
 def ended(hold: Run) -> str:
-    deadline = time.monotonic() + 60
-    while not (state := hold.state()) or not state.over:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return state.state
+    until(lambda: (state := hold.state()) and state.over)
+    return hold.state().state
 
 
 def test_the_corrected_script_is_tried_on_the_same_nodes_and_success_gives_them_back(

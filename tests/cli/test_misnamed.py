@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 from tests.reporting.made_run import made_run
 from tests.rows import pairs
 
-Fsdpkit = Callable[..., Completed]
 RUN, HOLD = "train-20260101-000000-ffff", "hold-20260102-000000-0000"
 
 
@@ -43,8 +41,7 @@ def test_a_refusal_names_what_the_word_is(
 def test_a_run_is_found_by_the_number_of_its_job(here: Path, fsdpkit: Fsdpkit) -> None:
     assert RUN in fsdpkit("status", "77").stdout
     again = made_run(here / "runs" / "train-20260103-000000-ffff", job_id="77")
-    refused = fsdpkit("status", "77")
-    assert refused.returncode == 66
+    refused = fsdpkit("status", "77", status=66)
     assert RUN in refused.stderr
     assert again.dir.name in refused.stderr
 
@@ -53,6 +50,5 @@ def test_what_cannot_be_looked_at_leaves_the_refusal_as_it_is(here: Path, fsdpki
     (here / "runs" / RUN / "run.json").write_text("{")
     (here / "\x1b[31m.toml").write_text("schema")
     assert "no run '77'" in fsdpkit("logs", "77").stderr
-    refused = fsdpkit("logs", "\x1b[31m.toml")
-    assert refused.returncode == 66
+    refused = fsdpkit("logs", "\x1b[31m.toml", status=66)
     assert "\x1b" not in refused.stderr

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fsdpkit.errors import NotFoundError
 from fsdpkit.runs.store import find_run
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 from tests.reporting.made_run import T0, ends, launches, made_run, starts, trains
 
-Fsdpkit = Callable[..., Completed]
 OLD, NEW = "zzz-20260101-000000-ffff", "made-20260102-000000-0000"
 
 

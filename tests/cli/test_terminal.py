@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,11 +17,9 @@ import pytest
 from fsdpkit.reporting.printable import printable
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
-from tests.conftest import Completed
 from tests.packaging.installation import ROOT
+from tests.programs import Fsdpkit
 from tests.reporting.log_runs import T0_S, append, attempt_of, failure, launch, make_run, raised
-
-Fsdpkit = Callable[..., Completed]
 
 POISON = (
     "\x1b]0;title\x07 \x1b]52;c;Y2xpcA==\x1b\\ \x1b[2J\x1b[8mhidden\x1b[0m \x1bc \x1bP+q\x1b\\ "

@@ -25,8 +25,8 @@ from fsdpkit.config.trust import Consent, items_of, strangers, vouch
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.subjects import of_model
 from tests.conftest import Command, Completed
+from tests.programs import Fsdpkit
 
-Fsdpkit = Callable[..., Completed]
 JOB = """schema = "fsdpkit.job/1"
 name = "mine"
 entry = "train.py"

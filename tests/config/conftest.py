@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-Write = Callable[[str, str], Path]
+from tests.programs import Write
 
 
 def _writer(top: Path) -> Write:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,13 +15,11 @@ from fsdpkit.config.fields import VariableName
 from fsdpkit.config.job import Environment, JobSpec, Resources
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.loading import tomllib
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 
 
 @pytest.mark.parametrize("name", sorted(assets.available("job")))
-def test_each_job_reads_back_as_it_was(
-    name: str, fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
+def test_each_job_reads_back_as_it_was(name: str, fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     printed = fsdpkit("jobs", name, "--all")
     (tmp_path / "mine.toml").write_text(printed.stdout)
     job, again = load_job(name), load_job(str(tmp_path / "mine.toml"))

@@ -13,9 +13,9 @@ from fsdpkit.config.job_loading import LoadedJob, load_job, reload_job
 from fsdpkit.config.site import load_site
 from fsdpkit.config.units import parse_array
 from fsdpkit.errors import ConfigError, UsageError
+from tests.programs import Write
 
 JobFile = Callable[[str], str]
-Write = Callable[[str, str], Path]
 
 
 def test_defaults_lie_beneath_the_jobs_own_values(

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 import fsdpkit
 from fsdpkit.config.key_changes import release_of
 from fsdpkit.config.site import load_site
 from fsdpkit.errors import ConfigError
+from tests.programs import Write
 
-Write = Callable[[str, str], Path]
 SITE = 'schema = "fsdpkit.site/1"\ntitle = "T"\n'
 NEWER = "comet = true\n[policy]\norbit = 3\nrequeue = true\n[node_types.gpu]\ntail = 1\n"
 
 
-def test_a_profile_for_a_newer_release_is_used_without_what_that_brought(user_file: Write) -> None:
+def test_a_profile_for_a_newer_release_is_used_without_what_that_brought(
+    user_file: Write,
+) -> None:
     path = user_file("site/profiles/new.toml", SITE + 'requires = "99.1"\n' + NEWER)
     for site in (load_site("new"), load_site(str(path))):
         assert site.profile.policy.requeue is True

@@ -11,10 +11,10 @@ import pytest
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.site import load_site
 from fsdpkit.errors import ConfigError
+from tests.programs import Write
 from tests.rows import pairs
 
 JobFile = Callable[[str], str]
-Write = Callable[[str, str], Path]
 
 HERE = Path(__file__).parent
 SETS = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsdpkit.config.secrets import may_pass, secrets_in, why_secret
-from tests.conftest import Command, Completed
+from tests.conftest import Command
+from tests.programs import Fsdpkit
 
-Fsdpkit = Callable[..., Completed]
 # Put together here, so that nothing that scans a repository for secrets finds one.
 LETTERS = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fX"
 TOKENS = [
@@ -154,8 +153,7 @@ def test_a_secret_is_refused_without_being_repeated_and_before_anything_is_writt
     words: list[str], fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("")
-    done = fsdpkit("submit", "train.py", "--cluster", "generic", *words)
-    assert done.returncode == 65, done.stderr
+    done = fsdpkit("submit", "train.py", "--cluster", "generic", *words, status=65)
     assert 'environment.pass = ["' in done.stderr
     assert "hunter-two" not in done.stdout + done.stderr
     assert not (tmp_path / "runs").exists()
@@ -164,8 +162,7 @@ def test_a_secret_is_refused_without_being_repeated_and_before_anything_is_writt
 def test_a_passed_variable_reaches_sbatch_and_no_file(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     words = ["submit", "--cluster", "generic", "--set", 'environment.pass=["HF_TOKEN"]']
     assert fsdpkit(*words).returncode == 65  # not set
-    done = fsdpkit(*words, env={"HF_TOKEN": "hunter-two"})
-    assert done.returncode == 0, done.stderr
+    done = fsdpkit(*words, env={"HF_TOKEN": "hunter-two"}, status=0)
     assert "HF_TOKEN=hunter-two\n" in (tmp_path / "arrived").read_text()
     written = [p for p in (tmp_path / "runs").rglob("*") if p.is_file()]
     assert len(written) >= 4

@@ -13,8 +13,8 @@ import pytest
 from fsdpkit.config import assets
 from fsdpkit.config.site import choose_site, load_site
 from fsdpkit.errors import ConfigError, NotFoundError
+from tests.programs import Write
 
-Write = Callable[[str, str], Path]
 TOP = 'schema = "fsdpkit.site/1"\ntitle = "T"\n'
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,8 +13,7 @@ from fsdpkit.config.profile import Login, NodeType, SiteProfile
 from fsdpkit.config.submit_place import Here, reasons_against
 from fsdpkit.errors import UsageError
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
-
-Write = Callable[[str, str], Path]
+from tests.programs import Write
 
 
 def reasons(login: Login, directory: str = "/", node: NodeType | None = None, **other: Any) -> str:

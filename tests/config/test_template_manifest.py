@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsdpkit.config.template import load_template, parameter_values
 from fsdpkit.errors import ConfigError
+from tests.programs import Write
 
-Write = Callable[[str, str], Path]
 HEAD = 'schema = "fsdpkit.template/1"\nname = "mine"\nversion = "1.2.3"\ndescription = "d"\n'
 PARAMETERS = """
 [parameters.count]

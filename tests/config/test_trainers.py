@@ -18,8 +18,7 @@ from fsdpkit.config.trainer import CheckpointSize, GpuVerdict, Trainer
 from fsdpkit.errors import ConfigError
 from fsdpkit.scheduling import job_checks
 from fsdpkit.scheduling.room import room_for
-
-Write = Callable[[str, str], Path]
+from tests.programs import Write
 
 
 class DiffusionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tests.data.conftest import (
     write_jsonl,
     write_parquet,
 )
+from tests.programs import ran
 
 
 def job(**keys: Any) -> TrainingSettings:
@@ -218,13 +218,10 @@ def test_looking_needs_neither_numpy_nor_any_reader_package(
         "heavy = {'numpy', 'torch', 'pyarrow', 'tokenizers', 'sentencepiece', 'safetensors'}\n"
         "print(heavy & {name.partition('.')[0] for name in sys.modules})\n"
     )
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", program, str(tokenizer_json)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.stdout.splitlines() == ["[]", "[]", "set()"], done.stderr
 

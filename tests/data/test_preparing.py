@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,6 +18,7 @@ from fsdpkit.data.pool import PreparationProgress
 from fsdpkit.data.preparing import PreparedDirectory, prepare
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 from tests.data.conftest import WRITERS, pairs, write_jsonl
+from tests.programs import Write, until
 
 PAIRS = DataSettings(task="pairs")
 
@@ -112,7 +111,7 @@ def processes_with(variable: str) -> list[int]:
 
 
 def test_a_killed_preparation_leaves_no_process_and_goes_on_with_whole_shards(
-    tmp_path: Path, source: Path, write_script: Callable[[str, str], Path], small_shards: None
+    tmp_path: Path, source: Path, write_script: Write, small_shards: None
 ) -> None:
     output, mark = tmp_path / "out", f"FSDPKIT_TEST_{os.getpid()}"
     done = subprocess.run(
@@ -121,10 +120,7 @@ def test_a_killed_preparation_leaves_no_process_and_goes_on_with_whole_shards(
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 60
-    while processes_with(mark) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert processes_with(mark) == []
+    until(lambda: not processes_with(mark))
 
     with pytest.raises(NotFoundError, match=r"not complete: run the same .* again"):
         read_index(output)
@@ -223,7 +219,7 @@ SMALL = """
 
 
 def test_a_corpus_is_prepared_and_opened_in_little_memory(
-    tmp_path: Path, write_script: Callable[[str, str], Path]
+    tmp_path: Path, write_script: Write
 ) -> None:
     source = tmp_path / "large.jsonl"
     with open(source, "wb") as file:

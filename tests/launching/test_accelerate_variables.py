@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit, Write
 
 FSDP = """\
 compute_environment: LOCAL_MACHINE
@@ -36,9 +37,7 @@ SHOWS = """
 
 
 @pytest.fixture
-def given(
-    fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
-) -> Callable[..., Run]:
+def given(fsdpkit: Fsdpkit, write_script: Write) -> Callable[..., Run]:
     """A finished run of two ranks whose script prints its environment."""
 
     def run(config: Path | None, *options: str) -> Run:
@@ -56,10 +55,7 @@ def given(
 @pytest.mark.local
 @pytest.mark.parametrize("options", [(), ("--fsdp_sharding_strategy", "2")])
 def test_the_script_finds_what_accelerate_launch_gives(
-    given: Callable[..., Run],
-    write_script: Callable[..., Path],
-    tmp_path: Path,
-    options: tuple[str, ...],
+    given: Callable[..., Run], write_script: Write, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     config = tmp_path / "fsdp.yaml"
     config.write_text(FSDP)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import psutil
 
 from fsdpkit.runs.layout import SUBMISSION_PICKLE
 from tests.conftest import Completed
+from tests.programs import ran
 
 
 class Planted:
@@ -101,7 +101,7 @@ RUNS = "import sys; from fsdpkit.launching.agent import run_agent; sys.exit(run_
 
 def agent(folder: Path, program: str) -> Completed:
     """A node's agent, called with what it does not understand."""
-    return subprocess.run(
+    return ran(
         [sys.executable, "-c", program, "what", "it", "is", "called", "with"],
         env={
             **os.environ,
@@ -115,8 +115,5 @@ def agent(folder: Path, program: str) -> Completed:
             "SLURM_NODEID": "0",
             "SLURM_JOB_NODELIST": "node1",
         },
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.launching import agent, allocator
+from fsdpkit.launching import agent
 from fsdpkit.launching.allocator import SETTING, set_allocator
 
 
@@ -17,23 +17,15 @@ def gpus(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [
-        ("2.0.1", None),
-        ("2.8.0+cu128", "PYTORCH_CUDA_ALLOC_CONF"),
-        ("2.9.0", "PYTORCH_ALLOC_CONF"),
-        ("2.13.0+cpu", "PYTORCH_ALLOC_CONF"),
-        ("3.0", "PYTORCH_ALLOC_CONF"),
-        ("unknown", None),
-        (None, None),
-    ],
-)
-def test_the_variable_has_the_name_that_this_torch_reads(monkeypatch, gpus, version, name):
-    monkeypatch.setattr(allocator, "installed_torch", lambda: version)
-    environ: dict[str, str] = {}
+def test_it_is_set_where_there_is_a_gpu_and_nobody_has_chosen(gpus):
+    chosen = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+    for given, found in (({}, {"PYTORCH_ALLOC_CONF": SETTING}), (chosen, chosen)):
+        environ = dict(given)
+        set_allocator(environ, gpus)
+        assert environ == found
+    environ = {"FSDPKIT_DEVICE": "amd"}
     set_allocator(environ, gpus)
-    assert environ == ({name: SETTING} if name else {})
+    assert environ == {"FSDPKIT_DEVICE": "amd"}
 
 
 def test_the_agent_sets_it_before_it_imports_torch(monkeypatch):

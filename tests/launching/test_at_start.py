@@ -14,6 +14,7 @@ import pytest
 
 from fsdpkit.launching.at_start import sitecustomize
 from tests.launching.forking import Ended, started_anew
+from tests.programs import ran
 
 pytestmark = pytest.mark.torch
 
@@ -27,9 +28,7 @@ ALONE = {"PATH": os.environ["PATH"]}
 
 
 def started_by_hand(command: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Ended:
-    done = subprocess.run(
-        command, env=dict(environ), cwd=cwd, capture_output=True, text=True, check=False
-    )
+    done = ran(command, env=dict(environ), cwd=cwd)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

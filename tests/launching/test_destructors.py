@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+
+from tests.programs import ran
 
 
 def test_an_agent_leaves_with_its_status_and_all_that_it_said() -> None:
@@ -21,7 +22,5 @@ sys.stdout.write("out ")
 sys.stderr.write("err")
 leave(75)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
-    )
+    done = ran([sys.executable, "-c", program], timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (75, "out atexit\n", "err")

@@ -34,8 +34,7 @@ def analysed(dumps: Path, world_size: int) -> FlightRecord | None:
 def real(tmp_path_factory: pytest.TempPathFactory) -> FlightRecord:
     directory = tmp_path_factory.mktemp("task") / "flight-0"
     directory.mkdir(mode=0o700)
-    done = run_ranks(3, PROGRAM, str(directory))
-    assert done.returncode == 0, done.stdout
+    run_ranks(3, PROGRAM, str(directory), status=0)
     record = analysed(directory, 3)
     assert record is not None
     return record

@@ -26,6 +26,7 @@ from fsdpkit.runs.heartbeat import (
 )
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.stacks import StacksTaken
+from tests.programs import until
 
 
 @pytest.fixture
@@ -129,10 +130,7 @@ def test_stacks_are_left_and_the_rank_outside_a_collective_is_blamed(tmp_path: P
     try:
         assert rank.stdout.readline() == b"here\n"
         rank_heartbeats.started([RankProcess(0, 6, rank.pid)])
-        deadline = time.monotonic() + 120
-        while rank_heartbeats.look() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(rank_heartbeats.look)
         taken = rank_heartbeats.ask_for_stacks(attempt, 1, "hang")
         assert taken == StacksTaken(launch=1, why="hang", taken={6: "signal"})
         assert "stuck_here" in attempt.rank_file(6, "stacks", 1).read_text()

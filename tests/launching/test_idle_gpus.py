@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,8 @@ from fsdpkit.launching.idle_gpus import IdleWatch, NodeState, judgement
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.outcomes import IdleGpus
 from fsdpkit.runs.reading import record_in
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit, Write, until
 
 LIMIT_S = 1200
 NOTHING: dict[str, Any] = {"util": 0}
@@ -258,10 +257,7 @@ def nvmlDeviceGetMemoryInfo(h, version=None): return N(total=80 << 30, used=4 <<
 
 @pytest.mark.torch
 def test_a_run_that_sleeps_is_ended_and_diagnosed(
-    fsdpkit: Callable[..., Completed],
-    write_script: Callable[[str, str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    fsdpkit: Fsdpkit, write_script: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "nvml").mkdir()
     (tmp_path / "nvml" / "pynvml.py").write_text(FAKE)
@@ -276,14 +272,10 @@ def test_a_run_that_sleeps_is_ended_and_diagnosed(
     }
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     shape = ("--cluster", "local", "--nodes", "1", "--gpus", "1")
-    started = fsdpkit("submit", str(script), *shape, *sets)
-    assert started.returncode == 0, started.stderr
+    fsdpkit("submit", str(script), *shape, *sets, status=0)
     (run,) = (script.parent / "runs").iterdir()
-    deadline = time.monotonic() + 120
     try:
-        while not told.exists() or "failure" not in told.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+        until(lambda: told.exists() and "failure" in told.read_text())
     finally:
         fsdpkit("cancel", run.name)
     found = answer_of(fsdpkit("diagnose", run.name, "--json"))

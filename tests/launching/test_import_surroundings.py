@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.conftest import ROOT
+from tests.programs import ran
 
 UNNOTICED = [
     "os.environ['RANK'] = '7'",
@@ -73,14 +73,11 @@ def test_what_an_import_would_notice_and_nothing_else_is_a_difference(tmp_path: 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "trials.py").write_text(TRIALS)
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "trials.py"],
         input=json.dumps([*UNNOTICED, *NOTICED]),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     found = dict(zip([*UNNOTICED, *NOTICED], done.stdout.splitlines(), strict=True))
     assert done.stderr == ""

@@ -7,8 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -20,18 +19,14 @@ from fsdpkit.launching.head_port import HeadPort
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.message_log import HeadAnswer, Letter, MessageLog, Order, Said
 from fsdpkit.launching.policy import Report
-from fsdpkit.launching.signing import CLAIM_BYTES, GREETING_BYTES, AgentHandshake, Frames, Keys
+from fsdpkit.staging import wire
+from fsdpkit.staging.wire import CLAIM_BYTES, GREETING_BYTES, AttemptKeys, SignedFrames
 from tests.launching.made_reports import record
+from tests.programs import until
 
-KEYS = Keys(bytes(range(32)), "12345_0")
+SECRET = bytes(range(32))
+KEYS = AttemptKeys(SECRET, "12345_0")
 HOST = "127.0.0.1"
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
 
 
 class Head:
@@ -78,7 +73,7 @@ def talks(head: Head, link: Link, node: int = 1) -> None:
     told = record(3, 'what\'s "that"\n{}', time_ns=12, rank=5)
     report = Report(0, node, f"node{node}", "failed", told, 7)
     link.tell(report=report)
-    assert wait_for(head.reports) == [report]
+    assert until(head.reports) == [report]
     head.message_log.order(Order(do="run", launch=7, nodes=(0, 1)))
     assert link.next_order() == Order(do="run", launch=7, nodes=(0, 1))
 
@@ -185,7 +180,7 @@ def test_hiccups_lose_nothing_and_repeat_nothing(
         time.sleep(0.2)
         cable.cut = False
         assert link.next_order().launch == number
-        assert wait_for(lambda report=report: said.extend(head.reports()) or report in said)
+        assert until(lambda report=report: said.extend(head.reports()) or report in said)
     assert [report.launch for report in said] == list(range(6))
     assert link.superseded is None
 
@@ -241,7 +236,7 @@ def test_what_a_stranger_sends_is_not_read(head: Head, number: int) -> None:
             while more := stranger.recv(1 << 16):
                 answer += more
             assert len(answer) == GREETING_BYTES
-    assert wait_for(lambda: head.head_port.refused) == 1
+    assert until(lambda: head.head_port.refused) == 1
     assert head.reports() == []
     talks(head, link)
     assert link.superseded is None
@@ -255,21 +250,21 @@ def test_what_a_cut_connection_swallowed_is_believed_of_the_agent_alone_and_once
     tap = Tap(head.port)
     link = head.agent(1, port=tap.port)
     link.start()
-    assert wait_for(lambda: head.message_log.alive()[1])
+    assert until(lambda: head.message_log.alive()[1])
     tap.cut = True
     heard = len(tap.up)
     report = Report(0, 1, "node1", "failed")
     link.tell(report=report)
-    assert wait_for(lambda: len(tap.up) > heard)
+    assert until(lambda: len(tap.up) > heard)
     for words in (tap.up, tap.up[heard:], tap.up[::-1]):
         refused = head.head_port.refused
         with head.dial() as stranger, contextlib.suppress(OSError):
             stranger.sendall(b"".join(words))
             stranger.shutdown(socket.SHUT_WR)
-            assert wait_for(lambda refused=refused: head.head_port.refused > refused)
+            assert until(lambda refused=refused: head.head_port.refused > refused)
     assert head.reports() == []
     tap.cut = False
-    assert wait_for(head.reports) == [report]
+    assert until(head.reports) == [report]
     talks(head, link)
 
 
@@ -284,13 +279,14 @@ def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
     link.start()
     letter = msgspec.msgpack.encode(Letter(0, (Said(1, Report(9, 1, "node1", "done")),), True))
     granted: list[bytes] = []
-    forgers = (Keys(os.urandom(32), KEYS.attempt), Keys(KEYS.secret, "12345_1"))
+    forgers = (AttemptKeys(os.urandom(32), "12345_0"), AttemptKeys(SECRET, "12345_1"))
 
-    def forge(keys: Keys) -> None:
+    def forge(keys: AttemptKeys) -> None:
         while not over.is_set():
             with contextlib.suppress(OSError), head.dial() as forger:
-                claim = AgentHandshake(keys, 1, forger.recv(GREETING_BYTES, socket.MSG_WAITALL))
-                forger.sendall(claim.claim + Frames(b"", b"").seal(letter))
+                greeting = forger.recv(GREETING_BYTES, socket.MSG_WAITALL)
+                claim, _ = wire.claimed(keys, wire.AGENTS, 1, greeting)
+                forger.sendall(claim + SignedFrames(b"", b"").seal(letter))
                 granted.append(forger.recv(1))
 
     threads = [threading.Thread(target=forge, args=(keys,), daemon=True) for keys in forgers]
@@ -300,11 +296,11 @@ def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
     for number in range(6):
         before = head.head_port.refused
         cable.reset()
-        assert wait_for(lambda before=before: head.head_port.refused > before + 1)
+        assert until(lambda before=before: head.head_port.refused > before + 1)
         link.tell(report=Report(number, 1, "node1", "failed"))
         head.message_log.order(Order(do="run", launch=number))
         assert link.next_order().launch == number
-        assert wait_for(lambda n=number: said.extend(head.reports()) or len(said) > n)
+        assert until(lambda n=number: said.extend(head.reports()) or len(said) > n)
     over.set()
     for thread in threads:
         thread.join(30)
@@ -331,7 +327,7 @@ def test_idle_and_slow_strangers_by_the_thousand_take_nothing_from_the_agents(he
         talks(head, link)
         late = head.agent(2)
         late.start()
-        assert wait_for(lambda: head.message_log.alive()[2])
+        assert until(lambda: head.message_log.alive()[2])
     assert len(head.head_port._strangers) <= head_port._STRANGERS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdpkit.launching.lost_nodes import Losses
+from fsdpkit.launching.policy import Losses
 
 ALL = tuple(f"node{n}" for n in range(2, 31))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from fsdpkit.launching import notifying
 from fsdpkit.runs.account import Account
 from fsdpkit.runs.job_file import DIGEST
 from fsdpkit.runs.uses import Uses
+from tests.programs import until
 
 ENDING = {"action": "end", "status": 1, "cause": "crash", "why": "rank 1 on node2: x", "step": 40}
 KEEP = "import json, os, sys; keep = {k: v for k, v in os.environ.items() if 'FSDPKIT' in k}; "
@@ -149,18 +149,11 @@ def test_a_command_that_never_ends_is_killed_with_all_it_started(
         """Its time runs from when it has told whom it started."""
 
         def communicate(self, *given: Any, **named: Any) -> tuple[bytes, bytes]:
-            deadline = time.monotonic() + 60
-            while not (pids.exists() and pids.read_text().endswith("\n")):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            until(lambda: pids.exists() and pids.read_text().endswith("\n"))
             return super().communicate(*given, **named)
 
     monkeypatch.setattr(notifying.subprocess, "Popen", Begun)
     sleepers = f'trap "" TERM; sleep 600 & echo $$ $! > {pids}; sleep 600'
     complaint = notified(command=["bash", "-c", sleepers], limit_s=1)
     assert complaint == "fsdpkit: the command of [notify] was killed after 1 s (notify.limit_s)\n"
-    deadline = time.monotonic() + 60
-    for pid in pids.read_text().split():
-        while is_alive(int(pid)):
-            assert time.monotonic() < deadline, pid
-            time.sleep(0.05)
+    until(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()))

@@ -5,7 +5,6 @@ What the agents of several nodes leave, tests/slurm/test_hung_script.py sees on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from fsdpkit.runs.flight_record import in_words, read_flight_record
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.rank_ends import read_rank_ends
 from fsdpkit.runs.stacks import EVENT
-from tests.conftest import Completed
+from tests.programs import Fsdpkit, Write
 
 pytestmark = pytest.mark.torch
 # What NCCL's watchdog does by itself, the script does with gloo's recorder.
@@ -47,14 +46,12 @@ HANGS = """
 
 
 def test_the_rank_that_others_waited_for_is_looked_at_before_it_is_ended(
-    fsdpkit: Callable[..., Completed],
-    write_script: Callable[[str, str], Path],
+    fsdpkit: Fsdpkit, write_script: Write
 ) -> None:
     script = write_script("train.py", HANGS)
     shape = ("--cluster", "local", "--nodes", "1", "--gpus", "2", "--wait")
     policy = ("--set", "retry.restarts=0", "--set", "launch.warm=auto")
-    done = fsdpkit("submit", str(script), *shape, *policy)
-    assert done.returncode == 1, done.stderr
+    fsdpkit("submit", str(script), *shape, *policy, status=1)
     (run,) = (script.parent / "runs").iterdir()
     check_what_is_left(run, 1, "signal")
 

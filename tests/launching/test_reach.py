@@ -11,8 +11,8 @@ import pytest
 from fsdpkit.errors import NodeError
 from fsdpkit.launching.connection import PeerConnection
 from fsdpkit.launching.reach import CHOSEN, RENDEZVOUS, Door, Interfaces, Reached, Ways, try_doors
-from fsdpkit.launching.signing import Keys
 from fsdpkit.runs.failures import PORTS_BLOCKED
+from fsdpkit.staging.wire import AttemptKeys
 
 HEAD = Interfaces("lo", "lo", "127.0.0.1")
 PEER = Interfaces("lo", "lo", "127.0.0.2")
@@ -87,7 +87,7 @@ def test_an_agent_gives_up_where_the_heads_is_known_to_listen(
     with socket.socket() as refusing:
         refusing.bind(("127.0.0.1", 0))
         port = refusing.getsockname()[1]
-        line = PeerConnection("127.0.0.1", port, 1, Keys(bytes(32), "1_0"), told.append)
+        line = PeerConnection("127.0.0.1", port, 1, AttemptKeys(bytes(32), "1_0"), told.append)
         with pytest.raises(NodeError) as blocked:
             line.open(60, lambda: True, told.append)
         with pytest.raises(NodeError) as absent:

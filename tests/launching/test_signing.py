@@ -1,9 +1,8 @@
-"""What two agents say to each other is believed only if it was signed, there and then, for them."""
+"""What two nodes say to each other is believed only if it was signed, there and then, for them."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 
 import pytest
 from hypothesis import given
@@ -11,19 +10,21 @@ from hypothesis import strategies as st
 
 from fsdpkit.errors import NodeError
 from fsdpkit.launching import signing
-from fsdpkit.launching.signing import AgentHandshake, ForgedError, Frames, Head, Keys
+from fsdpkit.staging import wire
+from fsdpkit.staging.manifest import StageError
+from fsdpkit.staging.wire import AGENTS, LENGTH_BYTES, AttemptKeys, SignedFrames, StrangeError
 
 SECRET = bytes(range(32))
-KEYS = Keys(SECRET, "12345_0")
+KEYS = AttemptKeys(SECRET, "12345_0")
 
 
-def connected(keys: Keys = KEYS, node: int = 1) -> tuple[Frames, Frames]:
+def connected(keys: AttemptKeys = KEYS, kind: bytes = AGENTS) -> tuple[SignedFrames, SignedFrames]:
     """The head's frames and the agent's."""
-    head = Head(KEYS)
-    claim = AgentHandshake(keys, node, head.greeting)
-    found, grant, frames = head.grant(claim.claim)
-    assert found == node
-    return frames, claim.frames(grant)
+    greeting = wire.greeting()
+    claim, agent = wire.claimed(keys, kind, 7, greeting)
+    grant, node, head = wire.granted(KEYS, AGENTS, greeting, claim)
+    assert (node, agent.take(grant)) == (7, [b""])
+    return head, agent
 
 
 @given(bodies=st.lists(st.binary(max_size=300), max_size=8), cut=st.integers(1, 100))
@@ -33,84 +34,88 @@ def test_what_is_sealed_comes_out_in_whatever_pieces_it_arrives(
     head, agent = connected()
     for sender, receiver in ((head, agent), (agent, head)):
         stream = b"".join(sender.seal(body) for body in bodies)
-        found = [b for i in range(0, len(stream), cut) for b in receiver.open(stream[i : i + cut])]
+        found = [b for i in range(0, len(stream), cut) for b in receiver.take(stream[i : i + cut])]
         assert found == bodies
 
 
 @given(st.data())
 def test_one_changed_bit_is_noticed_wherever_it_is(data: st.DataObject) -> None:
-    head = Head(KEYS)
-    claim = bytearray(AgentHandshake(KEYS, 1, head.greeting).claim)
+    greeting = wire.greeting()
+    claim = bytearray(wire.claimed(KEYS, AGENTS, 1, greeting)[0])
     claim[data.draw(st.integers(0, len(claim) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises(ForgedError):
-        head.grant(bytes(claim))
+    with pytest.raises(StrangeError):
+        wire.granted(KEYS, AGENTS, greeting, bytes(claim))
 
     sender, receiver = connected()
     frame = bytearray(sender.seal(b"body"))
     place = data.draw(st.integers(0, len(frame) - 1))
     frame[place] ^= 1 << data.draw(st.integers(0, 7))
-    if place >= 4:
-        with pytest.raises(ForgedError):
-            receiver.open(bytes(frame))
+    if place >= LENGTH_BYTES:
+        with pytest.raises(StrangeError):
+            receiver.take(bytes(frame))
     else:  # of the length: more is waited for, or it is not believed; nothing comes out
-        with contextlib.suppress(ForgedError):
-            assert receiver.open(bytes(frame) + bytes(100)) == []
+        with contextlib.suppress(StrangeError):
+            assert receiver.take(bytes(frame) + bytes(100)) == []
 
 
 @pytest.mark.parametrize(
-    "keys", [Keys(bytes(32), "12345_0"), Keys(SECRET, "12345_1"), Keys(SECRET, "")]
+    ("keys", "kind"),
+    [
+        (AttemptKeys(bytes(32), "12345_0"), AGENTS),
+        (AttemptKeys(SECRET, "12345_1"), AGENTS),
+        (AttemptKeys(SECRET, ""), AGENTS),
+        (KEYS, wire.HUB),
+    ],
 )
-def test_another_secret_or_attempt_is_not_ours(keys: Keys) -> None:
-    with pytest.raises(ForgedError):
-        connected(keys)
+def test_another_secret_attempt_or_port_is_not_ours(keys: AttemptKeys, kind: bytes) -> None:
+    with pytest.raises(StrangeError):
+        connected(keys, kind)
 
 
 def test_an_agent_does_not_believe_a_head_that_does_not_know_the_secret() -> None:
-    stranger = Head(Keys(bytes(32), "12345_0"))
-    claim = AgentHandshake(KEYS, 1, stranger.greeting)
-    for grant in (os.urandom(32), claim.claim[-32:], stranger._keys.sign(b"grant")):
-        with pytest.raises(ForgedError):
-            claim.frames(grant)
-    with pytest.raises(ForgedError):
-        AgentHandshake(KEYS, 1, b"HTTP/1.1" + bytes(32))
+    claim, agent = wire.claimed(KEYS, AGENTS, 1, wire.greeting())
+    zeros = bytes(wire.GRANT_BYTES)
+    for grant in (zeros, claim[-wire.GRANT_BYTES :], SignedFrames(b"", b"").seal(b"")):
+        with pytest.raises(StrangeError):
+            agent.open(grant[LENGTH_BYTES:])
+    with pytest.raises(StrangeError):
+        wire.claimed(KEYS, AGENTS, 1, b"HTTP/1.1" + bytes(32))
 
 
 def test_what_was_recorded_cannot_be_said_again() -> None:
-    head = Head(KEYS)
-    recorded = AgentHandshake(KEYS, 1, head.greeting)
-    head.grant(recorded.claim)
-    with pytest.raises(ForgedError):  # on another connection
-        Head(KEYS).grant(recorded.claim)
+    recorded, _ = wire.claimed(KEYS, AGENTS, 1, wire.greeting())
+    with pytest.raises(StrangeError):  # on another connection
+        wire.granted(KEYS, AGENTS, wire.greeting(), recorded)
 
     ours, theirs = connected()
     first, second = ours.seal(b"first"), ours.seal(b"second")
-    assert theirs.open(first) == [b"first"]
-    with pytest.raises(ForgedError):  # twice
-        theirs.open(first)
-    ours, theirs = connected()
-    first, second = ours.seal(b"first"), ours.seal(b"second")
-    with pytest.raises(ForgedError):  # in another order
-        theirs.open(second)
-    ours, theirs = connected()
-    with pytest.raises(ForgedError):  # back to who said it
-        ours.open(ours.seal(b"first"))
-    with pytest.raises(ForgedError):  # on another connection
-        connected()[1].open(connected()[0].seal(b"first"))
+    assert theirs.take(first) == [b"first"]
+    for wrong in (first, ours.seal(b"third"), second[:LENGTH_BYTES] + b"x" + second[5:]):
+        with pytest.raises(StrangeError):  # twice, in another order, changed
+            theirs.open(wrong[LENGTH_BYTES:])
+    with pytest.raises(StrangeError):  # back to who said it
+        ours.take(ours.seal(b"first"))
+    with pytest.raises(StrangeError):  # on another connection
+        connected()[1].take(connected()[0].seal(b"first"))
 
 
 def test_a_node_cannot_be_another_one() -> None:
-    head = Head(KEYS)
-    claim = bytearray(AgentHandshake(KEYS, 1, head.greeting).claim)
-    claim[len(signing.MAGIC) : len(signing.MAGIC) + 4] = (2).to_bytes(4, "big")
-    with pytest.raises(ForgedError):
-        head.grant(bytes(claim))
+    greeting = wire.greeting()
+    claim = wire.claimed(KEYS, AGENTS, 1, greeting)[0]
+    renumbered = claim.replace((1).to_bytes(4, "big"), (2).to_bytes(4, "big"), 1)
+    with pytest.raises(StrangeError):
+        wire.granted(KEYS, AGENTS, greeting, renumbered)
 
 
 def test_a_length_beyond_any_of_ours_is_refused_before_it_is_waited_for() -> None:
-    with pytest.raises(ForgedError):
-        connected()[0].open(b"\xff\xff\xff\xff")
+    with pytest.raises(StrangeError):
+        connected()[0].take(b"\xff\xff\xff\xff")
     with pytest.raises(ValueError, match="a message of"):
-        connected()[0].seal(bytes(signing.FRAME_BYTES + 1))
+        connected()[0].seal(bytes(wire.FRAME_BYTES + 1))
+    with pytest.raises(StrangeError):
+        wire.headed(wire.header(0, (4 << 20) + 1, bytes(32)))
+    with pytest.raises(StageError):
+        AttemptKeys(b"short", "job")
 
 
 def test_the_secret_leaves_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +123,7 @@ def test_the_secret_leaves_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     environ = {"FSDPKIT_SECRET": SECRET.hex(), "HOME": "/"}
     signing.take_secret(environ)
     assert environ == {"HOME": "/"}
-    assert signing.keys_of("12345_0") == KEYS
+    assert vars(signing.keys_of("12345_0")) == vars(KEYS)
 
 
 @pytest.mark.parametrize("text", [None, "", "ab", "zz" * 32, "ab" * 33])

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths
 from tests.launching.forking import Forking
+from tests.programs import until
 
 HANGS = {
     "sleep": "time.sleep(600)",
@@ -63,13 +63,6 @@ def script_of(hang: str, directory: Path) -> Path:
     return path
 
 
-def wait_for(found: object) -> None:
-    deadline = time.monotonic() + 120
-    while not found():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def check(text: str, hang: str) -> None:
     main = text[text.index("Current thread ") :]
     assert "train.py" in main
@@ -89,7 +82,7 @@ def test_a_forked_rank_answers_the_signal(
     command = (sys.executable, "-u", str(script_of(hang, tmp_path)), hang)
     started = forking.start(command, environ)
     try:
-        wait_for(lambda: "here" in Path(started["files"][0]).read_text())
+        until(lambda: "here" in Path(started["files"][0]).read_text())
         ranks = [RankProcess(1, 5, started["pid"])]
         assert stacks.take(ranks, node, attempt, 0) == ({5: "signal"}, {})
         check(attempt.rank_file(5, "stacks", 0).read_text(), hang)

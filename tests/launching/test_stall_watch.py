@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +23,8 @@ from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.stall import Stall, read_stall
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit, Write, until
 
 INTERVAL_S = 0.1
 needs_spy = pytest.mark.skipif(stacks._spy() is None, reason="py-spy is not installed")
@@ -49,13 +50,6 @@ def watched(attempt: AttemptPaths, tmp_path: Path, rank: RankProcess) -> StallWa
     rank_heartbeats.started([rank])
     node = SimpleNamespace(number=0, name="node1", attempt=attempt, printed=PrintedSoFar())
     return StallWatch(rank_heartbeats, node, 0, INTERVAL_S)  # type: ignore[arg-type]
-
-
-def until(condition: Callable[[], object], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(INTERVAL_S / 2)
 
 
 def test_it_is_on_record_while_nothing_moves_and_no_longer(
@@ -144,12 +138,11 @@ STANDS = """
 @pytest.mark.torch
 @needs_spy
 def test_a_start_that_waits_for_ever_is_diagnosed_while_it_waits(
-    fsdpkit: Callable[..., Completed], write_script: Callable[[str, str], Path]
+    fsdpkit: Fsdpkit, write_script: Write
 ) -> None:
     script = write_script("train.py", STANDS)
     shape = ("--cluster", "local", "--nodes", "1", "--gpus", "2")
-    started = fsdpkit("submit", str(script), *shape, "--set", "parameters.sample_s=1")
-    assert started.returncode == 0, started.stderr
+    fsdpkit("submit", str(script), *shape, "--set", "parameters.sample_s=1", status=0)
     (run,) = (script.parent / "runs").iterdir()
     try:
         until(lambda: RunPaths(run).task(None).attempt(0).node_still(0).exists(), within_s=120)

@@ -16,6 +16,7 @@ import pytest
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stop_relay import StopRelay
 from fsdpkit.runs.heartbeat import HeartbeatDir, looked_whether_to_stop
+from tests.programs import until
 
 HANDLER = """
 import signal, sys
@@ -89,10 +90,8 @@ def test_a_script_without_a_handler_goes_on_and_says_so(tmp_path: Path) -> None:
     node = HeartbeatDir(tmp_path)
     with rank(node, "") as process:
         relay = warned(node, process)
-        deadline = time.monotonic() + 60
-        while relay.left_by_handler and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert (process.poll(), relay.left_by_handler) == (None, False)
+        until(lambda: not relay.left_by_handler)
+        assert process.poll() is None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +12,7 @@ import pytest
 from fsdpkit.errors import NodeError
 from fsdpkit.launching import preflight
 from fsdpkit.launching.torch_release import NEWEST, OLDEST, installed_torch, too_old, untested
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 
 
 @pytest.mark.torch
@@ -60,17 +59,13 @@ def old_torch(directory: Path) -> Path:
     return directory
 
 
-def test_a_submission_with_an_old_torch_is_refused(
-    fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
+def test_a_submission_with_an_old_torch_is_refused(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     """Selective checkpointing trains wrongly on 2.10, and says nothing."""
     words = ("submit", "--nodes", "2", "--gpus", "4", "--cluster", "generic", "--dry-run")
     old = {"PYTHONPATH": str(old_torch(tmp_path))}
-    done = fsdpkit(*words, env=old)
-    assert done.returncode == 65
+    done = fsdpkit(*words, env=old, status=65)
     assert "2.10.0" in done.stderr
-    elsewhere = fsdpkit(*words, "--set", "environment.venv=/opt/env", env=old)
-    assert elsewhere.returncode == 0, elsewhere.stderr
+    fsdpkit(*words, "--set", "environment.venv=/opt/env", env=old, status=0)
 
 
 def test_a_node_with_an_old_torch_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,19 +89,17 @@ def without_torch(directory: Path) -> Path:
     return directory
 
 
-def test_who_only_submits_needs_no_torch(fsdpkit: Callable[..., Completed], tmp_path: Path) -> None:
+def test_who_only_submits_needs_no_torch(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     words = ("submit", "--nodes", "2", "--gpus", "4", "--cluster", "generic", "--dry-run")
     light = {"PYTHONPATH": str(without_torch(tmp_path))}
-    here = fsdpkit(*words, env=light)
-    assert here.returncode == 65
+    here = fsdpkit(*words, env=light, status=65)
     assert "fsdpkit[torch]" in here.stderr
-    elsewhere = fsdpkit(*words, "--set", "environment.venv=/opt/env", env=light)
-    assert elsewhere.returncode == 0, elsewhere.stderr
+    fsdpkit(*words, "--set", "environment.venv=/opt/env", env=light, status=0)
 
 
 @pytest.mark.parametrize("command", [("plan", "--gpu", "h100-80"), ("generate", ".", "a text")])
 def test_what_needs_torch_says_so(
-    command: tuple[str, ...], fsdpkit: Callable[..., Completed], tmp_path: Path
+    command: tuple[str, ...], fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     done = fsdpkit(*command, env={"PYTHONPATH": str(without_torch(tmp_path))})
     assert (done.returncode, "Traceback" in done.stderr) == (69, False)

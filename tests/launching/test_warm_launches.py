@@ -12,10 +12,10 @@ from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.rank_ends import read_rank_ends
 from tests.conftest import Completed
+from tests.programs import Write
 
 pytestmark = pytest.mark.torch
 Command = Callable[..., Completed]
-Write = Callable[[str, str], Path]
 
 SHAPE = ("--cluster", "local", "--nodes", "2", "--gpus", "2", "--time", "15", "--wait")
 QUICK = ("--set", "retry.backoff_s=0", "--set", "parameters.omp_threads=1")
@@ -80,8 +80,7 @@ def test_what_only_the_nodes_see_ends_the_job_before_training(
     script = write_script("own/train.py", "import torch\n")
     write_script("own/fractions.py", "mine = True\n")  # torch has loaded Python's own
     alone = (*SHAPE, *QUICK, "--nodes", "1", "--set", "launch.warm=on")
-    done = fsdpkit("submit", str(script), *alone)
-    assert done.returncode == 78, done.stderr
+    fsdpkit("submit", str(script), *alone, status=78)
     (run,) = (tmp_path / "runs").iterdir()
     assert "fractions.py" in "".join(path.read_text() for path in run.glob("*.log"))
     assert len(events(run, 0, "ranks-starting")) == 1  # and not again: it is in the settings

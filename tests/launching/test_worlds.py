@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.launching import worlds
+from fsdpkit.launching import node_launch
 from fsdpkit.launching.sampling import Sampler
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import HeartbeatDir
@@ -78,7 +78,7 @@ def test_a_rank_in_another_world_ends_whatever_its_script_catches(
     script = f"{MAKE}try:\n{caught}except BaseException: pass\nprint('trains')\n"
     ended = run(server, started, tmp_path, script)
     assert (ended.status, ended.out) == (78, "")
-    found = worlds.wrong_world(HeartbeatDir(tmp_path), RANKS)
+    found = node_launch.wrong_world(HeartbeatDir(tmp_path), RANKS)
     assert found is not None
     assert found[0] == 2
     assert told in found[1]
@@ -97,7 +97,7 @@ def test_a_group_is_made_as_the_script_says_where_that_is_right_or_allowed(
     script = f"{make}{step}print(dist.get_rank(), dist.init_process_group.__name__, len(hooks))"
     ended = run(server, started, tmp_path, script, FSDPKIT_WORLD=world)
     assert ended == Ended(0, f"{rank} init_process_group 0\n", ended.err)
-    assert worlds.made_a_group(HeartbeatDir(tmp_path), RANKS) is True
+    assert node_launch.made_a_group(HeartbeatDir(tmp_path), RANKS) is True
 
 
 PARSE = """

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.packaging.installation import ROOT
+from tests.programs import ran
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -44,7 +45,7 @@ def version_of(root: Path) -> str:
 def refusals(root: Path) -> Iterator[str]:
     """Why there can be no release of the tree."""
     asked = ["git", "status", "--porcelain"]
-    changed = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=True).stdout
+    changed = ran(asked, cwd=root, status=0).stdout
     if changed:
         yield f"not committed: {', '.join(line[3:] for line in changed.splitlines()[:5])}"
     version = version_of(root)
@@ -81,7 +82,7 @@ def sums(found: dict[str, str]) -> str:
 def provenance(root: Path, built: dict[str, str], began: datetime, ended: datetime) -> Any:
     """An in-toto statement (v1) with SLSA's provenance (v1) of the built files."""
     asked = ["git", "rev-parse", "HEAD"]
-    commit = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=True).stdout
+    commit = ran(asked, cwd=root, status=0).stdout
     lock = digests(root, ["locked.txt"])["locked.txt"]
     return {
         "_type": "https://in-toto.io/Statement/v1",

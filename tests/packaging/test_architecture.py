@@ -11,7 +11,6 @@ import ast
 import functools
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import pytest
 
 from tests.packaging.import_circles import circle_in, graph_of
 from tests.packaging.installation import ROOT
+from tests.programs import ran
 
 PACKAGE = ROOT / "fsdpkit"
 
@@ -232,12 +232,8 @@ def loaded_by(*words: str, env: dict[str, str] | None = None) -> set[str]:
         "finally:\n"
         "    print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        env={**os.environ, "COLUMNS": "80", **(env or {})},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = ran(
+        [sys.executable, "-c", program, *words], env={**os.environ, "COLUMNS": "80", **(env or {})}
     )
     assert done.stdout, done.stderr
     return set(done.stderr.splitlines()[-1].split())

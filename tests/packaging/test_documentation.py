@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as group
 from tests.packaging.installation import ROOT
+from tests.programs import ran
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -30,12 +30,8 @@ OTHERWISE = ("docs/messages.md",)
 @cache
 def tracked() -> tuple[str, ...]:
     """Every file of the project, those not yet committed included."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+    listed = ran(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, status=0
     )
     return tuple(name for name in listed.stdout.splitlines() if (ROOT / name).is_file())
 

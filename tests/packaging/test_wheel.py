@@ -6,14 +6,14 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
 from fsdpkit import __version__
-from tests.packaging.installation import ROOT, Completed, Installation
+from tests.packaging.installation import ROOT, Installation
+from tests.programs import Fsdpkit
 from tests.reporting.made_run import T0, made_run, starts
 from tests.reporting.test_evidence import fails
 
@@ -116,7 +116,7 @@ def test_it_says_of_which_commit_it_is(installation: Installation, empty: Path) 
 
 
 def test_the_dry_run_is_the_checkout_s_but_for_where_the_trainer_lies(
-    installation: Installation, fsdpkit: Callable[..., Completed], empty: Path
+    installation: Installation, fsdpkit: Fsdpkit, empty: Path
 ) -> None:
     # The script activates the environment that submits; here it must be the same for both.
     words = ["submit", "--nodes", "2", "--gpus", "4", "--dry-run",
@@ -145,7 +145,7 @@ def test_a_diagnosis_brings_its_page_with_it(
 
 @pytest.mark.parametrize("kind", ["sites", "jobs", "templates"])
 def test_what_travels_with_the_package_is_listed(
-    installation: Installation, fsdpkit: Callable[..., Completed], empty: Path, kind: str
+    installation: Installation, fsdpkit: Fsdpkit, empty: Path, kind: str
 ) -> None:
     listed = installation.fsdpkit(kind, cwd=empty)
     assert listed.returncode == 0, listed.stderr

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from fsdpkit.cli.plan import command
 from fsdpkit.config.script_source import trains_when_imported
 from fsdpkit.errors import FsdpkitError, UsageError
-from fsdpkit.planning import autocast
+from fsdpkit.planning import cuda_calls
 from fsdpkit.planning.outside import CALIBRATED_TORCH
 from tests.training.launch import REPOSITORY
 from tests.training.small_transformers import made
@@ -213,7 +213,7 @@ def test_what_only_a_gpu_computes_is_followed_to_the_end(function):
 
 
 def test_autocast_casts_the_operations_that_torch_does_for_cuda():
-    lists = (*autocast.LOWER, *autocast.PROMOTED, *autocast.SUMMED, *autocast.WHOLE)
+    lists = (*cuda_calls.LOWER, *cuda_calls.PROMOTED, *cuda_calls.SUMMED, *cuda_calls.WHOLE)
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     of_torch = {n for n in torch._C._dispatch_get_all_op_names() if has(n, "AutocastCUDA")}
     others = {"_convolution.deprecated", "binary_cross_entropy"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,9 +14,8 @@ from fsdpkit.runs.account import Account, Measured
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.shared_record import AttemptEnd, SharedRecord, Used
 from fsdpkit.runs.tally import weeks_since
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 
-Fsdpkit = Callable[..., Completed]
 NOW = now_s()
 DAY = 86400.0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import pytest
 from fsdpkit.cli.in_page import Answered, dry_run
 from fsdpkit.config.published.centre import open_centre
 from fsdpkit.config.surroundings import of_this_process
+from tests.programs import ran
 from tests.publishing.catalogue_pages import LANE, Shown, centres_of
 from tests.publishing.drawn import Drawn, drawn
 
@@ -115,12 +115,9 @@ def test_a_few_are_the_same_as_a_process_of_their_own_writes(form: Shown, place:
             patch.undo()
         with pytest.MonkeyPatch.context() as patch:
             surroundings(place, request, patch)
-            done = subprocess.run(
+            done = ran(
                 [python, "-m", "fsdpkit", "submit", "--dry-run", *request.words],
-                capture_output=True,
-                text=True,
                 timeout=300,
-                check=False,
                 env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             )
         asked["surroundings"]["python"] = asdict(of_this_process().python)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 from fsdpkit.cli import in_page
 from fsdpkit.config.surroundings import of_this_process
 from fsdpkit.publishing.catalogue.bundle import folder, modules_zip
+from tests.programs import ran
 from tests.publishing.centres import Centre, submit
 
 
@@ -142,13 +142,7 @@ def test_the_modules_of_a_page_answer_without_any_other(tmp_path: Path) -> None:
         "files = in_page.CatalogueFiles({})\n"
         "print(json.dumps([in_page.answer(each, files) for each in json.load(sys.stdin)]))\n"
     )
-    alone = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    alone = ran([sys.executable, "-I", "-S", "-c", program], input=json.dumps(asked), status=0)
     expected = [in_page.answer(each, in_page.CatalogueFiles({})) for each in asked]
     assert json.loads(alone.stdout) == expected
     statuses = [msgspec.json.decode(each)["status"] for each in expected]

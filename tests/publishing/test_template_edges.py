@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from itertools import combinations, product
 
 import pytest
@@ -14,6 +13,7 @@ from fsdpkit.config.template import Parameter, load_template
 from fsdpkit.publishing.export.posix_pattern import for_bash
 from fsdpkit.publishing.template_edges import edges, value_sets
 from fsdpkit.publishing.template_pattern import LONG, allowed_texts
+from tests.programs import ran
 
 PATTERNS = [
     "[a-z]+", r"\w{1,8}", "(a|bc){2,3}x?", ".*", "[^/]+", r"^[A-Z]{2}\d{4}$", r"[\w.@:/+-]{1,64}",
@@ -59,13 +59,7 @@ def test_a_pattern_gives_its_longest_and_its_nastiest_text() -> None:
 def grep(posix: str, texts: list[str]) -> list[bool]:
     """What bash says of each text, by its own expressions."""
     program = 'LC_ALL=C re="^($RE)$"; for t; do [[ $t =~ $re ]] && printf 1 || printf 0; done'
-    done = subprocess.run(
-        ["bash", "-c", program, "bash", *texts],
-        env={"RE": posix},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ran(["bash", "-c", program, "bash", *texts], env={"RE": posix}, status=0)
     return [char == "1" for char in done.stdout]
 
 

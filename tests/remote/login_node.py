@@ -23,6 +23,7 @@ from pathlib import Path
 import click
 
 from tests.packaging.installation import ROOT
+from tests.programs import ran
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin:/bin")
 SHELLS = ("bash", "dash", "tcsh")
@@ -55,12 +56,7 @@ class Sshd:
 
     def cut(self) -> None:
         """End every connection, as a login node that goes down does; the daemon stays."""
-        found = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        found = ran(["ps", "-o", "pid=", "--ppid", str(self.process.pid)])
         for pid in map(int, found.stdout.split()):
             os.kill(pid, signal.SIGKILL)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from fsdpkit.rendering.script import PythonEnvironment
+from tests.programs import Completed, ended
 
 RenderScript = Callable[..., str]
 NODES = ("node1", "node2")
@@ -25,14 +25,6 @@ STUBS = {
 """What stands for each command: `srun` runs the here-document for each node, and the record says
 what each task saw; `python` notes what torchrun was started with on each node."""
 IP = STUBS["ip"]
-
-
-def wait_for(path: Path) -> None:
-    """Until a process of the script has made it."""
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
 
 
 @dataclass
@@ -93,10 +85,11 @@ class Bash:
             text=True,
         )
 
-    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, status: int | None = None) -> Completed:
+        """status: that it must end with; None: any."""
         process = self.start(script)
         out, err = process.communicate(timeout=180)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        return ended(Completed(process.args, process.returncode, out, err), status)
 
     def arguments(self, node: int) -> list[str]:
         return (self.record / f"args.{node}").read_text().splitlines()

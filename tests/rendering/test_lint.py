@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from shutil import which
@@ -16,6 +15,7 @@ from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering import script as script_module
 from fsdpkit.rendering.lint import LONG_OPTIONS, LintFinding, lint
+from tests.programs import ran
 
 RenderScript = Callable[..., str]
 GOOD = """#!/bin/bash
@@ -143,7 +143,9 @@ def test_options_of_a_sites_plugins_can_be_named() -> None:
 
 @pytest.mark.skipif(which("man") is None or which("sbatch") is None, reason="needs sbatch's manual")
 def test_the_options_are_those_of_the_manual() -> None:
-    done = subprocess.run(["man", "sbatch"], capture_output=True, text=True, check=False)
+    done = ran(
+        ["man", "sbatch"],
+    )
     named = set(re.findall(r"^ +(?:-\w, )?--([a-z][a-z-]+)(?=[=\[ ]|$)", done.stdout, re.MULTILINE))
     if not named:
         pytest.skip("sbatch's manual is not installed")

@@ -6,8 +6,6 @@ import contextlib
 import json
 import shutil
 import signal
-import subprocess
-import time
 
 import psutil
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.errors import ConfigError
 from fsdpkit.rendering.directives import read_directives
+from tests.programs import ran, until
 from tests.rendering.bash_stubs import Bash, RenderScript
 
 COMMAND = {"notify.command": ["/nowhere/tell", "$HOME; `x`"]}
@@ -84,7 +83,10 @@ def test_shellcheck_finds_nothing_and_the_command_is_not_in_the_script(
     options = {**COMMAND, "environment.container": "/images/torch.sif"}
     profile = {"container": {"engine": "apptainer"}}
     script = render_script(options=options, profile=profile)
-    done = subprocess.run(["shellcheck", "-"], input=script, text=True, capture_output=True)
+    done = ran(
+        ["shellcheck", "-"],
+        input=script,
+    )
     assert (done.stdout, done.returncode) == ("", 0)
     assert "/nowhere/tell" not in script
 
@@ -148,10 +150,7 @@ def test_slurms_sigterm_after_a_requeue_does_not_end_the_command(
     )
     calling.stubs["python"] = calling.stubs["python"].replace("echo", wait + "echo", 1)
     process = calling.start(render_script(python=calling.python, options=COMMAND))
-    deadline = time.monotonic() + 60
-    while calls(calling) != ["began"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: calls(calling) == ["began"])
     for one in [*psutil.Process(process.pid).children(recursive=True), process]:
         with contextlib.suppress(psutil.NoSuchProcess):  # a stand-in's nap is over
             one.send_signal(signal.SIGTERM)

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.runs.exclusions import SINFO_FORMAT
-from tests.rendering.bash_stubs import IP, Bash, RenderScript, wait_for
+from tests.programs import until
+from tests.rendering.bash_stubs import IP, Bash, RenderScript
 
 
 def test_the_whole_script_ends_with_status_0_and_starts_torchrun_on_each_node(
@@ -128,12 +129,12 @@ def test_no_link_of_a_run_leads_to_what_is_removed_or_overwritten(
     (run / "attempt-0" / "failures").symlink_to(thesis)
     shell.environment["HOLD"] = "1"
     process = shell.start(render_script(python=shell.python))
-    wait_for(shell.record / "args.1")
+    until((shell.record / "args.1").exists)
     assert [path.name for path in thesis.iterdir()] == ["chapter1"]
     run.rename(tmp_path / "real")
     run.symlink_to(thesis)
     os.kill(process.pid, signal.SIGUSR1)
-    wait_for(tmp_path / "real" / "stop-requested")
+    until((tmp_path / "real" / "stop-requested").exists)
     assert [path.name for path in thesis.iterdir()] == ["chapter1"]
     run.unlink()
     (tmp_path / "real").rename(run)
@@ -173,10 +174,10 @@ def test_a20_a29_a31_two_warnings_leave_a_file_and_the_status_alone(
 ) -> None:
     shell.environment.update(SRUN_STATUS=str(status), HOLD="1")
     process = shell.start(render_script(python=shell.python))
-    wait_for(shell.record / "args.1")
+    until((shell.record / "args.1").exists)
     for _ in range(2):
         os.kill(process.pid, signal.SIGUSR1)  # the batch shell alone, as with --signal=B:
-        wait_for(tmp_path / "run" / "stop-requested")
+        until((tmp_path / "run" / "stop-requested").exists)
     (shell.record / "go").touch()
     assert process.wait(timeout=60) == status
     assert (tmp_path / "run" / "stop-requested").read_text() == "warning\n"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rendering.bash_stubs import Bash, RenderScript, wait_for
+from tests.programs import ran, until
+from tests.rendering.bash_stubs import Bash, RenderScript
 
 
 def test_a_posix_minded_environment_does_not_lose_the_status(
@@ -29,7 +30,7 @@ def test_a_warning_during_start_up_is_heard(
     slowly = f"touch {tmp_path}/asked; until [[ -e {tmp_path}/go ]]; do /usr/bin/sleep 0.05; done; "
     shell.stubs["scontrol"] = slowly + shell.stubs["scontrol"]
     process = shell.start(render_script(python=shell.python))
-    wait_for(tmp_path / "asked")
+    until((tmp_path / "asked").exists)
     os.kill(process.pid, signal.SIGUSR1)
     (tmp_path / "go").touch()
     assert process.wait(timeout=60) == 0
@@ -50,13 +51,13 @@ def test_a_warning_on_a_full_disk_leaves_no_empty_request_to_stop(
     shell.stubs["rm"] = f'[[ $2 != */stop-requested ]] || echo >>{tmp_path}/rm; exec /bin/rm "$@"'
     try:
         process = shell.start(render_script(python=shell.python))
-        wait_for(shell.record / "args.1")
+        until((shell.record / "args.1").exists)
         with contextlib.suppress(OSError), (tmp_path / "run" / "filler").open("wb", 0) as file:
             while file.write(b"x"):
                 pass
         (tmp_path / "rm").unlink(missing_ok=True)  # of its beginning
         os.kill(process.pid, signal.SIGUSR1)
-        wait_for(tmp_path / "rm")
+        until((tmp_path / "rm").exists)
         (shell.record / "go").touch()
         process.communicate(timeout=60)
         assert not (tmp_path / "run" / "stop-requested").exists()
@@ -122,7 +123,7 @@ def test_together_the_nodes_without_their_head_ask_slurm_four_times_a_second_at_
         job=1 FSDPKIT_ATTEMPT_DIR=/none SLURM_JOB_NUM_NODES={nodes} SLURM_NODEID={nodes - 1}
     """
     command = ["bash", "-c", f"{pretended}{loop}echo $SECONDS"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = ran(command, status=0)
     asked = done.stderr.count("asked\n") * nodes / int(done.stdout)
     assert 0 < asked < 4.1
 
@@ -163,8 +164,7 @@ def test_an_interface_without_a_cable_is_passed_over(
     script = render_script(python=shell.python).replace(
         "-e /sys/class/net/$name/carrier", "-n $name"
     )
-    done = shell.run(script)
-    assert done.returncode == 0, done.stderr
+    done = shell.run(script, status=0)
     assert "sockets on eth1" in done.stdout
 
 
@@ -177,5 +177,5 @@ def test_open_files_are_raised_to_the_hard_limit_and_to_a_million_at_most(
     _, begin, rest = render_script().partition("most_files=")
     lines = begin + rest.partition("\nulimit -S -u")[0]
     asked = f'ulimit() {{ if [[ $1 = -H ]]; then echo {hard}; else echo "$@"; fi; }}\n{lines}'
-    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
+    done = ran(["bash", "-c", asked], status=0)
     assert done.stdout == f"-S -n {soft}\n"

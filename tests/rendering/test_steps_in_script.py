@@ -17,7 +17,8 @@ from fsdpkit.config.site import load_site
 from fsdpkit.errors import ConfigError, NotFoundError, RenderError
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
-from tests.rendering.bash_stubs import Bash, RenderScript, wait_for
+from tests.programs import until
+from tests.rendering.bash_stubs import Bash, RenderScript
 
 NOTES = 'echo "{0} $SLURMD_NODENAME ${{FSDPKIT_STATUS-}}" >>"$RECORD/steps"\n'
 
@@ -81,9 +82,9 @@ def test_the_warning_before_the_end_is_heard_while_the_first_step_runs(
     wait = 'touch "$RECORD/began"; until [[ -e $RECORD/go ]]; do /usr/bin/sleep 0.05; done'
     options = steps(own, before=wait)
     process = own.start(render_script(python=own.python, options=options, run_dir=run))
-    wait_for(own.record / "began")
+    until((own.record / "began").exists)
     process.send_signal(signal.SIGUSR1)
-    wait_for(run / "stop-requested")
+    until((run / "stop-requested").exists)
     (own.record / "go").touch()
     process.communicate(timeout=60)
     assert process.returncode == 0

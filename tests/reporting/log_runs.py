@@ -8,8 +8,9 @@ from typing import Any
 
 from fsdpkit.runs.failures import FailureRecord, in_a_line
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, write_atomically
-from fsdpkit.runs.record import RunRecord, save
+from fsdpkit.runs.record import save
 from fsdpkit.scheduling.run import Run
+from tests.scheduling.records import recorded
 
 T0_S = 1_795_295_000.0
 
@@ -17,22 +18,8 @@ T0_S = 1_795_295_000.0
 def make_run(directory: Path, **fields: Any) -> Run:
     """A run of two nodes with two ranks each, job 12."""
     directory.mkdir(parents=True, exist_ok=True)
-    told: dict[str, Any] = {
-        "id": directory.name,
-        "state": "submitted",
-        "created_s": T0_S,
-        "name": "t",
-        "site": "s",
-        "kind": "slurm",
-        "job_id": "12",
-        "nodes": 2,
-        "ranks_per_node": 2,
-        "work_dir": "/",
-        "version": "0",
-        "template": "torchrun 2.0.0",
-        "digests": {},
-    }
-    record = RunRecord(**{**told, **fields})
+    told = {"id": directory.name, "job_id": "12", "ranks_per_node": 2, "created_s": T0_S}
+    record = recorded(**{**told, "template": "torchrun 2.0.0", **fields})
     save(RunPaths(directory), record)
     return Run(directory, record)
 

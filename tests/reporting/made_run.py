@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.runs.layout import RunPaths, TaskPaths
-from fsdpkit.runs.record import RunRecord, save
+from fsdpkit.runs.record import save
 from fsdpkit.scheduling.run import Run
+from tests.scheduling.records import recorded
 
 T0 = 1_790_000_000.0
 """When runs are submitted, Unix time."""
@@ -37,23 +38,14 @@ def made_run(
     told = {"state": state, "source": "sacct", "exit_code": exit_code, "exit_signal": 0}
     given: dict[str, Any] = {
         "id": directory.name,
-        "state": "submitted",
         "created_s": T0,
-        "name": "made",
-        "site": "generic",
-        "kind": "local" if state is None else "slurm",
-        "job_id": JOB,
-        "nodes": nodes,
-        "ranks_per_node": ranks_per_node,
-        "array": array,
         "submitted_s": T0,
-        "ended": None if state is None else dict.fromkeys(ids, told),
-        "work_dir": "/",
-        "version": "0.1.0",
-        "template": "torchrun",
-        "digests": {},
+        "name": "made",
     }
-    record = RunRecord(**{**given, **fields})
+    given |= {"job_id": JOB, "nodes": nodes, "ranks_per_node": ranks_per_node, "array": array}
+    given |= {"kind": "local" if state is None else "slurm", "version": "0.1.0"}
+    given |= {"ended": None if state is None else dict.fromkeys(ids, told), "template": "torchrun"}
+    record = recorded(**{**given, **fields})
     save(RunPaths(directory), record)
     RunPaths(directory).job.write_text(
         json.dumps(job or {"name": "made", "training": {"steps": 20}})

@@ -18,6 +18,7 @@ from fsdpkit.runs.history import attempt_of, history_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Trouble
 from fsdpkit.runs.record import JobRecord, RunRecord
+from tests.scheduling.records import recorded
 
 T0 = 1_800_000_000.0
 ORDERS = [
@@ -38,23 +39,13 @@ ENDING = {"action": "requeue", "status": 75, "cause": "time-limit", "why": "the 
 
 def record(*jobs: JobRecord, array: list[int] | None = None) -> RunRecord:
     newest, earlier = jobs[-1], list(jobs[:-1])
-    return RunRecord(
+    return recorded(
         id="a-run",
-        state="submitted",
         created_s=T0,
-        name="a",
-        site="x",
-        kind="slurm",
         job_id=newest.job_id,
-        nodes=2,
-        ranks_per_node=4,
         array=array,
         first_attempt=newest.first_attempt,
         earlier=earlier,
-        work_dir="/w",
-        version="0",
-        template="t",
-        digests={},
     )
 
 

@@ -8,25 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.runs.layout import RunPaths, write_atomically
-from fsdpkit.runs.record import RunRecord, save
+from fsdpkit.runs.record import save
+from tests.scheduling.records import recorded
 
 RUN_ID = "t5-20261121-101500-3f2a"
-RECORD = RunRecord(
-    id=RUN_ID,
-    state="submitted",
-    created_s=1.0,
-    name="t5",
-    site="generic",
-    kind="slurm",
-    job_id="7",
-    nodes=2,
-    ranks_per_node=2,
-    submitted_s=2.0,
-    work_dir="/",
-    version="0",
-    template="torchrun 1",
-    digests={},
-)
+RECORD = recorded(id=RUN_ID, ranks_per_node=2, submitted_s=2.0)
 
 
 class WatchedRun:

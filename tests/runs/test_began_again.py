@@ -13,7 +13,8 @@ from fsdpkit import Run
 from fsdpkit.runs.began_again import SENTENCE, began_again
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.layout import TaskPaths
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit, Write
 from tests.reporting.made_run import T0, breaks, launches, made_run, saves, starts, write_lines
 
 PLAIN: dict[str, Any] = {"name": "made", "retry": {"args_again": []}}
@@ -69,7 +70,7 @@ def test_nothing_is_said_where_it_is_not_known(why: str, tmp_path: Path) -> None
 
 @pytest.mark.local
 def test_further_arguments_come_with_a_restart_and_with_a_resume(
-    fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
+    fsdpkit: Fsdpkit, write_script: Write
 ) -> None:
     script = write_script(
         "again.py", "import sys; print(sys.argv[1:]); sys.exit('--resume' not in sys.argv)"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,10 @@ from fsdpkit.errors import StorageError
 from fsdpkit.runs.job_file import table_of_job, unknown_keys
 from fsdpkit.runs.record import load
 from fsdpkit.training.command_line import read_settings
+from tests.programs import Fsdpkit
 
 KEPT = Path(__file__).with_name("earlier_releases")
 Completed = subprocess.CompletedProcess[str]
-Fsdpkit = Callable[..., Completed]
 
 
 def restored(date: str, tmp_path: Path) -> Path:
@@ -61,8 +60,7 @@ def test_a_run_that_trained_is_listed_and_goes_on(fsdpkit: Fsdpkit, tmp_path: Pa
     assert run.name in fsdpkit("status", "--runs", str(run.parent)).stdout
     status = json.loads(fsdpkit("status", "--json", str(run)).stdout)
     assert (status["phase"], status["progress"]["step"]) == ("succeeded", 4)
-    again = fsdpkit("resume", str(run), "--set", "training.steps=6", "--dry-run")
-    assert again.returncode == 0, again.stderr
+    again = fsdpkit("resume", str(run), "--set", "training.steps=6", "--dry-run", status=0)
     assert "training.log_every" in again.stderr
 
 
@@ -77,8 +75,7 @@ def test_a_run_of_a_newer_release_goes_on_without_what_that_brought(
     fsdpkit: Fsdpkit, newer: Path
 ) -> None:
     assert fsdpkit("status", str(newer)).returncode == 0
-    again = fsdpkit("resume", str(newer), "--dry-run")
-    assert again.returncode == 0, again.stderr
+    again = fsdpkit("resume", str(newer), "--dry-run", status=0)
     for text in ("orbit", "retry.on_comet", "training.metrics.tails", "99.1.0"):
         assert text in again.stderr
 

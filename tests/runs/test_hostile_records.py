@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,9 +21,9 @@ from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.slurm import SlurmClient
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import ROOT, Completed, answer_of
+from tests.programs import Fsdpkit, ran
 from tests.reporting.log_runs import make_run
 
-Fsdpkit = Callable[..., Completed]
 DONE = {"12": asdict(JobState("COMPLETED", "sacct", exit_code=0, exit_signal=0))}
 
 
@@ -92,8 +91,7 @@ def test_what_is_no_record_is_one_line_and_the_other_runs_are_shown(
     answers = answer_of_list(fsdpkit(*words, timeout_s=60))
     assert answers["good"]["phase"] == "succeeded"
     assert "run.json" in answers["bad"]["error"]
-    alone = fsdpkit("status", str(bad.dir), timeout_s=60)
-    assert alone.returncode == 74
+    alone = fsdpkit("status", str(bad.dir), timeout_s=60, status=74)
     assert alone.stderr.count("\n") == 1
 
 
@@ -129,8 +127,7 @@ def test_no_file_of_a_run_is_waited_for_or_read_without_end(
         kind(file)
     changed(bad, ended={"12": asdict(JobState("FAILED", "sacct", exit_code=1, exit_signal=0))})
     program = [sys.executable, "-c", IN_ONE_PROCESS, json.dumps([str(bad.dir), *LOOKS])]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    done = ran(program, cwd=ROOT, timeout=240, status=0)
     assert "Traceback" not in done.stderr
 
 

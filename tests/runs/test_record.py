@@ -12,23 +12,10 @@ import pytest
 
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.lock import BusyError
-from fsdpkit.runs.record import RunRecord, changing, load, save
+from fsdpkit.runs.record import changing, load, save
+from tests.scheduling.records import recorded
 
-RECORD = RunRecord(
-    id="t5-1",
-    state="submitted",
-    created_s=1.0,
-    name="t5",
-    site="generic",
-    kind="slurm",
-    job_id="7",
-    nodes=2,
-    ranks_per_node=4,
-    work_dir="/",
-    version="0",
-    template="torchrun 1",
-    digests={},
-)
+RECORD = recorded(id="t5-1")
 
 
 @pytest.fixture

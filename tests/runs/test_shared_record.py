@@ -14,6 +14,7 @@ from fsdpkit.runs.record import RunRecord, now_s
 from fsdpkit.runs.shared_record import AttemptEnd, Folder, SharedRecord, Used, add_end, share
 from fsdpkit.runs.tally import tally
 from fsdpkit.scheduling.sharing import tell_ends
+from tests.scheduling.records import recorded
 
 
 @pytest.fixture
@@ -109,23 +110,17 @@ def record_of(run: RunPaths, ended: dict[str, str] | None) -> RunRecord:
         job_id: {"state": state, "source": "sacct", "exit_code": 0, "end_s": now_s()}
         for job_id, state in (ended or {}).items()
     }
-    return RunRecord(
-        id="run-1",
-        state="submitted",
+    return recorded(
         created_s=now_s() - 60,
         name="run",
         site="local",
-        kind="slurm",
-        job_id="7",
         nodes=1,
         ranks_per_node=1,
         array=[0, 1] if ended and "7_0" in ended else None,
         submitted_s=now_s() - 60,
         ended=states or None,
-        work_dir="/",
         version="1",
         template="small 1.0.0",
-        digests={},
     )
 
 

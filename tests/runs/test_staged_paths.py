@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import fsdpkit
 from fsdpkit.config.training import DataSettings, ModelSettings, TrainingSettings
 from fsdpkit.data.loading import load
 from fsdpkit.training.command_line import on_this_node
+from tests.programs import ran
 
 ROWS = '{"source": "a", "target": "b"}\n{"source": "c", "target": "d"}\n'
 
@@ -85,5 +85,5 @@ def test_the_trainer_opens_copies_and_its_data_are_the_same_by_name(shared: Path
 
 def test_a_script_that_asks_imports_nothing_of_the_launcher() -> None:
     code = "import sys, fsdpkit; fsdpkit.staged('x'); print('msgspec' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code], status=0)
     assert done.stdout == "False\n"

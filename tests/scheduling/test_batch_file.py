@@ -6,7 +6,6 @@ The scripts are small ones of our own, each after a way of doing things that is 
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from fsdpkit.scheduling.batch_file.reading import read
 from fsdpkit.scheduling.batch_file.recognition import shell_script_kind
 from fsdpkit.scheduling.batch_file.shape import Given
 from fsdpkit.scheduling.batch_file.walking import Walk
+from tests.programs import ran
 
 HERE = "/lab/me"
 ENVIRON = {"HOME": "/home/me", "USER": "me", "SCRATCH": "/scratch/me", "PATH": "/bin"}
@@ -113,7 +113,7 @@ ${e:-q}${e-q} ${x:+p} "${x}'s" $"s" '' "" $e "$e" a#b {x= x{} $ !  # "c
 def test_words_are_expanded_as_bash_expands_them() -> None:
     text = f'x="v w"; A=("p q" r ""); e=; n=7\nprog {" ".join(WORDS.split(chr(10)))}\n'
     shown = "prog() { printf '%s\\0' \"$@\"; }; HOME=/h\n" + text
-    answer = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True)
+    answer = ran(["bash", "-c", shown], status=0)
     walk = Walk({}, {"HOME": "/h"}, HERE)
     walk.walk(walk.parsed(text))
     assert [*walk.steps[-1].words[1:]] == answer.stdout.split("\0")[:-1]

@@ -15,7 +15,7 @@ from fsdpkit.config.surroundings import of_this_process, stand_in
 from fsdpkit.rendering.sandbox import sandbox_of
 from fsdpkit.scheduling import compiled_templates as module
 from fsdpkit.scheduling.compiled_templates import CompiledTemplates, compiled_templates
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 
 DRY_RUN = ("submit", "--nodes", "2", "--gpus", "4", "--dry-run", "--cluster", "generic")
 TEXT = b"#!/bin/bash\n{% if v %}\nX={{ v | sh }}\n{% endif %}\n"
@@ -61,9 +61,7 @@ def test_a_changed_template_or_compiler_is_another(
     assert compiled == ["a"] * 3
 
 
-def test_a_dry_run_says_the_same_both_times(
-    fsdpkit: Callable[..., Completed], tmp_path: Path
-) -> None:
+def test_a_dry_run_says_the_same_both_times(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
     first, again = (fsdpkit(*DRY_RUN, env=cache) for _ in range(2))
     assert first.returncode == again.returncode == 0

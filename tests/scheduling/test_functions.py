@@ -25,6 +25,7 @@ from fsdpkit.scheduling.functions import submit_function
 from fsdpkit.scheduling.returned import results_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
+from tests.programs import ran
 from tests.reporting.log_runs import attempt_of, make_run
 
 
@@ -68,12 +69,9 @@ def call(tmp_path: Path) -> Call:
         entry = assets.package_dir() / "launching" / "entries" / calls.ENTRY
         words = ["--digest", calls.digest_of(content), "--result-mb", str(most_mb)]
         told = {"FSDPKIT_RUN_DIR": run.dir, "FSDPKIT_ATTEMPT_DIR": attempt.dir, "RANK": "0"}
-        done = subprocess.run(
+        done = ran(
             [sys.executable, str(entry), *words],
             env={**os.environ, **{name: str(value) for name, value in told.items()}},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         return Called(run, attempt, done)
 

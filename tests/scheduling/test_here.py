@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from fsdpkit.config.allocation import Allocation
 from fsdpkit.errors import UsageError
 from fsdpkit.launching.ending import job_told
-from fsdpkit.runs.record import JobRecord, RunRecord
+from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling import submission
 from fsdpkit.scheduling.here import allocation as asking
 from fsdpkit.scheduling.here import request as requests
@@ -22,6 +21,8 @@ from fsdpkit.scheduling.here.commands import AllocationStep
 from fsdpkit.scheduling.job_mark import JobMark, JobTraits, MarkedJob
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.states import JobState
+from tests.programs import Write
+from tests.scheduling.records import recorded
 
 NODES = Allocation(
     job_id="7",
@@ -37,27 +38,10 @@ NODES = Allocation(
 RUN = "run-1"
 OWN = JobRecord(job_id="7", nodes=2, ranks_per_node=1, here=True)
 ANOTHER = JobRecord(job_id="8", nodes=2, ranks_per_node=1)
-RECORD = RunRecord(
-    id=RUN,
-    state="submitted",
-    created_s=1.0,
-    name="run",
-    site="generic",
-    kind="slurm",
-    job_id="7",
-    nodes=2,
-    ranks_per_node=1,
-    here=True,
-    work_dir="/",
-    version="1",
-    template="torchrun 1",
-    digests={},
-)
+RECORD = recorded(id=RUN, name="run", ranks_per_node=1, here=True, version="1")
 
 
-def told(
-    monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., Path], **asked: object
-) -> str:
+def told(monkeypatch: pytest.MonkeyPatch, write_script: Write, **asked: object) -> str:
     monkeypatch.setattr(requests, "allocation_here", lambda: NODES)
     job = str(write_script("t.py", "pass"))
     request = submission.SubmitRequest(job=job, cluster="generic", here=True, **asked)  # type: ignore[arg-type]
@@ -65,7 +49,7 @@ def told(
 
 
 def test_what_nobody_asked_for_is_the_allocations(
-    monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., Path]
+    monkeypatch: pytest.MonkeyPatch, write_script: Write
 ) -> None:
     script = told(monkeypatch, write_script, gpus=1)
     for line in ("--nodes=3", "--gpus-per-node=1", "--time=00:30:00", "--no-requeue"):
@@ -79,9 +63,7 @@ def test_what_nobody_asked_for_is_the_allocations(
     "asked", [{"nodes": 4}, {"gpus": 3}, {"time": "60"}, {"array": "0-1"}, {"spare": 1}]
 )
 def test_more_than_there_is_is_refused(
-    asked: dict[str, object],
-    monkeypatch: pytest.MonkeyPatch,
-    write_script: Callable[..., Path],
+    asked: dict[str, object], monkeypatch: pytest.MonkeyPatch, write_script: Write
 ) -> None:
     with pytest.raises(UsageError, match="--here"):
         told(monkeypatch, write_script, **asked)
@@ -111,7 +93,7 @@ def test_an_allocation_is_never_queued_again(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("change", [{"array": [0, 1]}, {"earlier": [ANOTHER, OWN]}])
 def test_a_run_whose_jobs_could_be_mistaken_goes_on_in_no_allocation(
-    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., Path]
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch, write_script: Write
 ) -> None:
     monkeypatch.setattr(requests, "allocation_here", lambda: NODES)
     asked = submission.SubmitRequest(job=str(write_script("t.py", "pass")), cluster="generic")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
 from fsdpkit.reporting.diagnosis.evidence import gather
 from fsdpkit.runs import outcomes
 from fsdpkit.scheduling.local.supervisor import nodes_of
+from tests.programs import until
 
 pytestmark = pytest.mark.local
 
@@ -42,13 +42,6 @@ def hold(tmp_path: Path) -> Iterator[Run]:
     yield run
     run.cancel()
     run.wait(poll_s=0.2)
-
-
-def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def begun(hold: Run, how: str) -> Run:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.client import LocalClient
 from fsdpkit.scheduling.states import JobState
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit, Submit, Write, until
 from tests.reporting.made_run import made_run
 
-Submit = Callable[..., dict[str, Any]]
 WHO = """
     import json, os
     keys = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURMD_NODENAME", "SLURM_ARRAY_TASK_ID")
@@ -30,7 +29,7 @@ WHO = """
 
 
 @pytest.fixture
-def submit(fsdpkit: Callable[..., Completed]) -> Submit:
+def submit(fsdpkit: Fsdpkit) -> Submit:
     def call(*args: str) -> dict[str, Any]:
         return answer_of(fsdpkit("submit", "--cluster", "local", *COLD, "--json", *args))
 
@@ -42,19 +41,9 @@ def said(run: Run) -> str:
     return "\n".join(f"== {p.name}\n{p.read_text()}" for p in logs)
 
 
-def until(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-
-
 @pytest.mark.local
 def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
-    submit: Submit,
-    write_script: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    submit: Submit, write_script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
@@ -72,14 +61,13 @@ def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
 
 @pytest.mark.local
 def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
-    submit: Submit, write_script: Callable[..., Path], fsdpkit: Callable[..., Completed]
+    submit: Submit, write_script: Write, fsdpkit: Fsdpkit
 ) -> None:
     failing = write_script(
         "fails.py", "import os, sys; sys.exit(5 if os.environ['RANK'] == '1' else 0)"
     )
     words = ["submit", "--cluster", "local", *COLD, "--nodes", "2", "--gpus", "1"]
-    done = fsdpkit(*words, str(failing), "--wait")
-    assert done.returncode == 5, done.stderr
+    done = fsdpkit(*words, str(failing), "--wait", status=5)
     assert "rank 1" in done.stderr
     first = done.stdout.split(", in ")[1].splitlines()[0]
     script = str(write_script("who.py", WHO))
@@ -88,9 +76,7 @@ def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
 
 
 @pytest.mark.local
-def test_cancel_ends_every_process(
-    submit: Submit, write_script: Callable[..., Path], fsdpkit: Callable[..., Completed]
-) -> None:
+def test_cancel_ends_every_process(submit: Submit, write_script: Write, fsdpkit: Fsdpkit) -> None:
     script = write_script(
         "stubborn.py",
         """
@@ -156,7 +142,7 @@ def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path:
     client = LocalClient()
     job_id = client.submit(script).job_id
     job = MarkedJob(job_id, JobMark("", os.geteuid()))
-    until(lambda: client.states([job])[job].phase == "ended", timeout_s=120)
+    until(lambda: client.states([job])[job].phase == "ended")
     assert client.states([job])[job].state == "TIMEOUT"
     assert (tmp_path / f"log-{job_id}").read_text() == "warned\n"
 
@@ -187,7 +173,7 @@ def test_what_a_job_runs_and_writes_is_its_owner_s_whatever_the_umask(tmp_path: 
 
 @pytest.mark.local
 def test_a_supervisor_that_is_killed_is_not_running_for_ever(
-    submit: Submit, write_script: Callable[..., Path]
+    submit: Submit, write_script: Write
 ) -> None:
     script = write_script("sleeps.py", "import time; print('up', flush=True); time.sleep(600)")
     answer = submit(str(script), "--nodes", "1", "--gpus", "1")

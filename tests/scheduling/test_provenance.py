@@ -13,7 +13,8 @@ from fsdpkit.runs.provenance import Provenance, read_provenance
 from fsdpkit.scheduling.provenance import write_provenance
 from fsdpkit.scheduling.submission import SubmitRequest, plan
 from fsdpkit.worktree.git import GitError, git_in
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit
 from tests.reporting.log_runs import make_run
 from tests.scheduling.work_trees import git, work_tree
 
@@ -104,12 +105,9 @@ def test_a_repository_says_neither_what_is_run_nor_what_the_work_tree_is(
 
 
 @pytest.mark.local
-def test_status_and_report_say_which_code_ran(
-    fsdpkit: Callable[..., Completed], tree: Path
-) -> None:
+def test_status_and_report_say_which_code_ran(fsdpkit: Fsdpkit, tree: Path) -> None:
     sets = ("--set", "environment.variables.COLOUR=blue")
-    done = fsdpkit("submit", "train.py", "--cluster", "local", *COLD, "--wait", *sets, cwd=tree)
-    assert done.returncode == 0, done.stderr
+    fsdpkit("submit", "train.py", "--cluster", "local", *COLD, "--wait", *sets, cwd=tree, status=0)
     (run,) = (tree / "runs").iterdir()
     commit = git(tree, "rev-parse", "HEAD")
     said = answer_of(fsdpkit("status", str(run), "--json", cwd=tree))["provenance"]
@@ -122,14 +120,11 @@ def test_status_and_report_say_which_code_ran(
     assert str(run / "source.diff") in page
 
 
-def test_a_dry_run_asks_nothing(
-    fsdpkit: Callable[..., Completed], tree: Path, tmp_path: Path
-) -> None:
+def test_a_dry_run_asks_nothing(fsdpkit: Fsdpkit, tree: Path, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "git"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\n")
     program.chmod(0o755)
     env = {"PATH": f"{program.parent}:/usr/bin:/bin"}
-    done = fsdpkit("submit", "train.py", "--cluster", "local", "--dry-run", cwd=tree, env=env)
-    assert done.returncode == 0, done.stderr
+    fsdpkit("submit", "train.py", "--cluster", "local", "--dry-run", cwd=tree, env=env, status=0)
     assert not (tmp_path / "asked").exists()

@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,8 @@ from fsdpkit.runs.record import save
 from fsdpkit.scheduling import pruning
 from fsdpkit.scheduling.pruning import Holding, prune, survey
 from fsdpkit.scheduling.run import Run
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit
 from tests.reporting.made_run import made_run
 from tests.runs.trained import flip
 
@@ -192,9 +192,8 @@ def test_another_user_s_run_is_left_alone_even_by_root(run: Run, top: Path) -> N
     assert "belongs to user 65534" in (found.why_not or "")
 
 
-def test_the_command_deletes_only_after_a_yes(run: Run, fsdpkit: Callable[..., Completed]) -> None:
-    done = fsdpkit("prune", "--older", "0")
-    assert done.returncode == 0, done.stderr
+def test_the_command_deletes_only_after_a_yes(run: Run, fsdpkit: Fsdpkit) -> None:
+    done = fsdpkit("prune", "--older", "0", status=0)
     assert "2 of 3 checkpoints" in done.stdout
     assert "nothing was deleted" in done.stderr
     told = answer_of(fsdpkit("prune", OLD, "--json"))

@@ -11,7 +11,7 @@ import pytest
 from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 
 
 def planned(tmp_path: Path, *sets: str, job: str = "t5", cluster: str = "local") -> Plan:
@@ -74,13 +74,11 @@ def test_a_file_that_the_job_needs_must_be_there(tmp_path: Path) -> None:
         warnings(tmp_path, f'files.needs=["{tmp_path}/data", "{tmp_path}/gone"]', job=job)
 
 
-def test_a_disk_that_is_really_full(
-    fsdpkit: Callable[..., Completed], tmp_path: Path, full_disk: Path
-) -> None:
+def test_a_disk_that_is_really_full(fsdpkit: Fsdpkit, tmp_path: Path, full_disk: Path) -> None:
     (tmp_path / "train.py").write_text("")
     done = fsdpkit(
         *("submit", "train.py", "--cluster", "local", "--runs", str(full_disk / "r")),
         *("--set", "files.room_gb=0.5"),
+        status=StorageError.exit_code,
     )
-    assert done.returncode == StorageError.exit_code
     assert "GB free" in done.stderr

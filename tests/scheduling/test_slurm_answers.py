@@ -11,7 +11,7 @@ import pytest
 from fsdpkit.errors import SchedulerError
 from fsdpkit.scheduling.slurm_answers import SlurmAnswers, wants_expediting
 from fsdpkit.scheduling.submission import SubmitRequest, asked_for
-from tests.conftest import Completed
+from tests.programs import Fsdpkit
 from tests.publishing.live_answers import CONFIG, Says, answers, node, partition, slurm_says
 
 __all__ = ["slurm_says"]
@@ -67,7 +67,7 @@ WORDS = ("train.py", "--cluster", "generic", "--nodes", "2", "--gpus", "4", "--t
 
 
 def test_a_submission_asks_each_question_once(
-    asked: Callable[..., list[str]], fsdpkit: Callable[..., Completed], tmp_path: Path
+    asked: Callable[..., list[str]], fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").touch()
     asked()
@@ -76,7 +76,7 @@ def test_a_submission_asks_each_question_once(
 
 
 def test_what_can_never_start_is_refused_before_it_is_queued_and_what_may_wait_is_not(
-    asked: Callable[..., list[str]], fsdpkit: Callable[..., Completed], tmp_path: Path
+    asked: Callable[..., list[str]], fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").touch()
     asked(MaxTime="00:10:00")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,7 +15,8 @@ from fsdpkit.scheduling.refusals import remedy_for
 from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, parse_sbatch
 from fsdpkit.scheduling.slurm import Round, SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.states import JobState
-from tests.conftest import Command, Completed
+from tests.conftest import Command
+from tests.programs import Fsdpkit
 
 MARK = JobMark("fsdpkit:r", 501, "r/job.sbatch")
 
@@ -303,14 +303,13 @@ def test_scrubbing_keeps_how_to_reach_slurm_and_drops_what_a_job_left() -> None:
 
 
 def test_a_hanging_sbatch_keeps_the_run_and_says_how_to_find_it(
-    command: Command, fsdpkit: Callable[..., Completed], tmp_path: Path
+    command: Command, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     command("sbatch", 'echo "a banner, and no id"')
     command("squeue", "exit 0")
     script = tmp_path / "train.py"
     script.write_text("pass\n")
-    done = fsdpkit("submit", str(script), "--cluster", "generic", "--nodes", "2")
-    assert done.returncode == 69
+    done = fsdpkit("submit", str(script), "--cluster", "generic", "--nodes", "2", status=69)
     (directory,) = (tmp_path / "runs").iterdir()
     assert f"fsdpkit status {directory}" in done.stderr
     shown = fsdpkit("status", str(directory))

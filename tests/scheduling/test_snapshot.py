@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,8 @@ from fsdpkit.runs.provenance import read_provenance
 from fsdpkit.scheduling.snapshot import copy_tree, editable_dirs, in_copy, read_tree
 from fsdpkit.scheduling.submission import SubmitRequest, plan
 from fsdpkit.worktree.files import Limit, WorkTreeFiles, files_of
-from tests.conftest import COLD, Completed
+from tests.conftest import COLD
+from tests.programs import Fsdpkit
 from tests.scheduling.work_trees import git, work_tree
 
 MB = 1_000_000
@@ -129,9 +129,7 @@ def test_only_what_pip_left_in_its_place_is_imported_from_there(
 
 
 @pytest.mark.local
-def test_the_job_runs_in_the_copy_and_is_resumed_there(
-    fsdpkit: Callable[..., Completed], tree: Path
-) -> None:
+def test_the_job_runs_in_the_copy_and_is_resumed_there(fsdpkit: Fsdpkit, tree: Path) -> None:
     """The tree is edited between the two; the job is submitted from a directory inside it."""
     (tree / "sub").mkdir()
     (tree / "sub" / "go.py").write_text(
@@ -143,14 +141,12 @@ def test_the_job_runs_in_the_copy_and_is_resumed_there(
         '[resources]\nnodes = 1\ngpus = 1\ntime = "00:10:00"\n'
     )
     at = {"cwd": tree / "sub"}
-    done = fsdpkit("submit", "job.toml", "--cluster", "local", *COLD, "--wait", **at)
-    assert done.returncode == 0, done.stderr
+    fsdpkit("submit", "job.toml", "--cluster", "local", *COLD, "--wait", **at, status=0)
     (run,) = (tree / "sub" / "runs").iterdir()
     assert f"edited {run}/snapshot/sub []" in fsdpkit("logs", str(run), **at).stdout
     (tree / "helper.py").write_text("raise SystemExit('the tree, not the copy')\n")
     (tree / "sub" / "go.py").unlink()
-    done = fsdpkit("resume", str(run), "--set", 'args=["more"]', "--wait", **at)
-    assert done.returncode == 0, done.stderr
+    fsdpkit("resume", str(run), "--set", 'args=["more"]', "--wait", **at, status=0)
     assert f"edited {run}/snapshot/sub ['more']" in fsdpkit("logs", str(run), **at).stdout
     now = read_provenance(RunPaths(run))
     assert now is not None

@@ -7,34 +7,32 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command, Completed
+from tests.conftest import Command
+from tests.programs import Fsdpkit
 from tests.slurm_cluster.machines import poll
 
 
 def test_a_full_disk_is_named_and_no_half_run_stays(
-    full_disk: Path, fsdpkit: Callable[..., Completed], tmp_path: Path
+    full_disk: Path, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     # Our trainer is refused before, for its checkpoints have a known size (test_room.py).
     (tmp_path / "train.py").write_text("")
     where = ("--cluster", "local", "--runs", str(full_disk / "runs"))
-    done = fsdpkit("submit", "train.py", *where)
-    assert done.returncode == 74, done.stderr
+    done = fsdpkit("submit", "train.py", *where, status=74)
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert list((full_disk / "runs").iterdir()) == []
 
 
 def test_a_refused_submission_leaves_no_run(
-    fsdpkit: Callable[..., Completed], command: Command, tmp_path: Path
+    fsdpkit: Fsdpkit, command: Command, tmp_path: Path
 ) -> None:
     command("sbatch", "echo 'sbatch: error: no' >&2\nexit 1")
-    done = fsdpkit("submit", "--cluster", "generic")
-    assert done.returncode == 69
+    done = fsdpkit("submit", "--cluster", "generic", status=69)
     assert "sbatch refused: sbatch: error: no" in done.stderr
     assert list((tmp_path / "runs").iterdir()) == []
 
@@ -56,11 +54,7 @@ def slurm_commands(command: Command, tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("hangs", ["sbatch", "squeue"])
 def test_who_is_interrupted_while_slurm_is_asked_keeps_the_run(
-    hangs: str,
-    fsdpkit: Callable[..., Completed],
-    slurm_commands: dict[str, str],
-    command: Command,
-    tmp_path: Path,
+    hangs: str, fsdpkit: Fsdpkit, slurm_commands: dict[str, str], command: Command, tmp_path: Path
 ) -> None:
     """Slurm may take the job after all, and finds all that it needs. squeue is asked for it once
     sbatch has lost the answer."""
@@ -95,7 +89,7 @@ def test_who_is_interrupted_while_slurm_is_asked_keeps_the_run(
 
 
 def test_the_end_of_a_run_is_put_on_record_and_not_asked_for_again(
-    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
+    fsdpkit: Fsdpkit, slurm_commands: dict[str, str], tmp_path: Path
 ) -> None:
     fsdpkit("submit", "--cluster", "generic", env=slurm_commands)
     fsdpkit("submit", "--cluster", "generic", env=slurm_commands)
@@ -107,7 +101,7 @@ def test_the_end_of_a_run_is_put_on_record_and_not_asked_for_again(
 
 
 def test_two_submissions_in_one_second_are_two_runs(
-    fsdpkit: Callable[..., Completed], command: Command, tmp_path: Path
+    fsdpkit: Fsdpkit, command: Command, tmp_path: Path
 ) -> None:
     command("sbatch", "echo 7")
     done = [fsdpkit("submit", "--cluster", "generic") for _ in range(3)]
@@ -131,11 +125,7 @@ def test_two_submissions_in_one_second_are_two_runs(
     ],
 )
 def test_files_that_cannot_be_trained_on_are_named_before_anything_is_queued(
-    rows: str | None,
-    sets: list[str],
-    said: str,
-    fsdpkit: Callable[..., Completed],
-    tmp_path: Path,
+    rows: str | None, sets: list[str], said: str, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     pairs = tmp_path / "pairs.jsonl"
     if rows is not None:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,8 @@ from fsdpkit.errors import NotFoundError, SchedulerError, UsageError
 from fsdpkit.launching import stacks as spy
 from fsdpkit.scheduling.stacks import ask_for_stacks
 from fsdpkit.scheduling.visiting import running
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit, Write
 from tests.slurm.conftest import until
 
 WAITS = """
@@ -28,9 +28,7 @@ WAITS = """
 
 
 @pytest.fixture
-def submitted(
-    fsdpkit: Callable[..., Completed], write_script: Callable[[str, str], Path]
-) -> Callable[..., Any]:
+def submitted(fsdpkit: Fsdpkit, write_script: Write) -> Callable[..., Any]:
     """A run of a script that waits, started by no process of ours; ended behind the block."""
 
     @contextmanager
@@ -57,7 +55,7 @@ def is_up(run: Run, nodes: int, task: int | None = None) -> bool:
 
 @pytest.mark.local
 def test_a_foreign_script_on_the_local_cluster(
-    fsdpkit: Callable[..., Completed], submitted: Callable[..., Any]
+    fsdpkit: Fsdpkit, submitted: Callable[..., Any]
 ) -> None:
     with submitted("--nodes", "2", "--gpus", "1") as run:
         until(lambda: is_up(run, 2), "the ranks")

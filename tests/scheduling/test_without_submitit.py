@@ -26,8 +26,9 @@ def test_only_submitit_s_own_results_are_missing(
     script = tmp_path / "train.py"
     script.write_text(f"import os, sys\nprint(os.environ['RANK'])\nsys.exit({status})\n")
     shape = ("--cluster", "local", "--nodes", "2", "--gpus", "1", "--time", "15", "--wait")
-    done = fsdpkit("submit", str(script), *shape, *COLD, *without, "--set", "retry.restarts=0")
-    assert done.returncode == status, done.stderr
+    fsdpkit(
+        "submit", str(script), *shape, *COLD, *without, "--set", "retry.restarts=0", status=status
+    )
     (run,) = (tmp_path / "runs").iterdir()
     told = json.loads(fsdpkit("status", str(run), "--json").stdout)
     assert state in json.dumps(told)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
+
+from tests.programs import ran
 
 
 def git(tree: Path, *words: str) -> str:
@@ -12,13 +13,8 @@ def git(tree: Path, *words: str) -> str:
     who = {
         f"GIT_{one}_{key}": "a@b" for one in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")
     }
-    done = subprocess.run(
-        ["git", *words],
-        cwd=tree,
-        env={**os.environ, **who, "GIT_CONFIG_GLOBAL": os.devnull},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = ran(
+        ["git", *words], cwd=tree, env={**os.environ, **who, "GIT_CONFIG_GLOBAL": os.devnull}
     )
     assert done.returncode == 0 or "CONFLICT" in done.stdout, done.stderr
     return done.stdout.strip()

@@ -15,6 +15,7 @@ import pytest
 
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import TaskPaths
+from tests.programs import ran
 
 Rank = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -32,13 +33,10 @@ def rank(tmp_path: Path) -> Rank:
             "RANK": str(number),
             "LOCAL_RANK": str(number),
         }
-        return subprocess.run(
+        return ran(
             [sys.executable, "-c", "import fsdpkit\n" + textwrap.dedent(source)],
             env={**os.environ, **own, **env},
-            capture_output=True,
-            text=True,
             timeout=120,
-            check=False,
         )
 
     return run

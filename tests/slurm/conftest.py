@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import COLD, Completed, answer_of, require_newest_slurm, require_slurm
+from tests.programs import until
 from tests.slurm_cluster import Session, SlurmCluster
 from tests.warm import WARM
 
@@ -42,14 +42,6 @@ USERS_LANE = pytest.mark.xdist_group("ordinary-users")
 T5_LANE = pytest.mark.xdist_group("t5-on-slurm")
 """Of tests that train T5 on a cluster, beside those that mostly wait."""
 ACCOUNT = ("--account", "pas1234", "--time", "15")
-
-
-def until(condition: Callable[[], object], what: str = "it") -> None:
-    """Wait for what a test asserts; minutes on a busy machine."""
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.1)
 
 
 def wait_accounted(cluster: SlurmCluster, job_id: str | int, state: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ import pytest
 from fsdpkit.runs.avoided_nodes import avoided
 from tests.conftest import Completed
 from tests.json_answers import checked
+from tests.programs import Fsdpkit, Submit, Write
 from tests.slurm.conftest import WHO, everything_said
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
-Fsdpkit = Callable[..., Completed]
 ACCOUNT = ("--account", "pas1234")
 
 
@@ -130,9 +130,7 @@ def test_a_node_that_fails_its_preflight_is_named_as_broken(
 
 
 def test_a_training_leaves_such_a_node_out_and_goes_on(
-    on_slurm: SlurmCluster,
-    submit: Callable[..., dict[str, Any]],
-    write_script: Callable[[str, str], Path],
+    on_slurm: SlurmCluster, submit: Submit, write_script: Write
 ) -> None:
     script = str(write_script("who.py", WHO))
     with without_torch(on_slurm, "node2"):

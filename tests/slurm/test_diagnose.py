@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit, Submit, Write
 from tests.slurm.conftest import everything_said
 from tests.slurm_cluster import SlurmCluster
 
@@ -31,10 +30,7 @@ RAISES_WHEN_TOLD = """
 
 
 def test_one_job_is_diagnosed_from_the_queue_to_its_end(
-    on_slurm: SlurmCluster,
-    submit: Callable[..., dict[str, Any]],
-    fsdpkit: Callable[..., Completed],
-    write_script: Callable[[str, str], Path],
+    on_slurm: SlurmCluster, submit: Submit, fsdpkit: Fsdpkit, write_script: Write
 ) -> None:
     """A23, A25: never an end while it waits and runs; then the rank that began, and its words."""
     script = write_script("raises.py", RAISES_WHEN_TOLD)

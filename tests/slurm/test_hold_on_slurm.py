@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fsdpkit import Run
+from tests.programs import until
 from tests.slurm.conftest import USERS_LANE, Person
 
 pytestmark = [pytest.mark.slurm, USERS_LANE]
@@ -125,10 +124,3 @@ def state_of(alex: Person, run: str) -> str:
     """As `status` says it."""
     answer = json.loads(alex.fsdpkit("status", run, "--json").stdout)
     return str(answer["state"]).partition(",")[0]
-
-
-def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)

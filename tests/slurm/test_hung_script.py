@@ -3,24 +3,21 @@ lost, though Slurm ends the whole step when the first of its tasks fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fsdpkit import Run
 from fsdpkit.runs.samples import read_samples
 from tests.launching.test_plain_hang import HANGS, check_what_is_left
+from tests.programs import Submit, Write
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
 
 def test_the_rank_that_the_other_node_waited_for_is_known(
-    on_slurm: SlurmCluster,
-    submit: Callable[..., dict[str, Any]],
-    write_script: Callable[[str, str], Path],
+    on_slurm: SlurmCluster, submit: Submit, write_script: Write
 ) -> None:
     script = write_script("train.py", HANGS)
     policy = ("--set", "retry.restarts=0", "--set", "parameters.omp_threads=1")

@@ -4,7 +4,6 @@ stop, resumed, and done. Nothing of fsdpkit is in it but four names."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from fsdpkit.reporting.report.page import page
 from fsdpkit.reporting.status.overview import one_status
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.history import history_of
+from tests.programs import Submit, Write
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -71,10 +71,7 @@ TRAIN = """
 
 
 def test_a_plain_script_is_found_hanging_stops_with_all_its_ranks_and_goes_on(
-    on_slurm: SlurmCluster,
-    submit: Callable[..., dict[str, Any]],
-    write_script: Callable[[str, str], Path],
-    fsdpkit: Callable[..., Any],
+    on_slurm: SlurmCluster, submit: Submit, write_script: Write, fsdpkit: Callable[..., Any]
 ) -> None:
     script = write_script("train.py", TRAIN)
     sets = ("--set", "retry.hang_s=8", "--set", "retry.restarts=2")
@@ -93,8 +90,7 @@ def test_a_plain_script_is_found_hanging_stops_with_all_its_ranks_and_goes_on(
     assert len(set(printed)) == 1, "all ranks after the same step"
     assert printed[0].startswith("stopping after 1")
 
-    resumed = fsdpkit("resume", str(run.dir), "--wait")
-    assert resumed.returncode == 0, resumed.stderr
+    fsdpkit("resume", str(run.dir), "--wait", status=0)
     run = Run.open(run.dir)
     steps = [line["step"] for line in read_json_lines(run.paths.task().metrics)]
     assert steps[:7] == [1, 2, 3, 4, 5, 6, 7]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import Completed
+from tests.programs import Fsdpkit, Submit, Write
 from tests.slurm.conftest import Finished, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
@@ -33,10 +31,7 @@ TALKS = """
 
 
 def test_follow_goes_over_a_requeue_prints_each_line_once_and_ends_by_itself(
-    submit: Callable[..., dict[str, Any]],
-    write_script: Callable[[str, str], Path],
-    on_slurm: SlurmCluster,
-    tmp_path: Path,
+    submit: Submit, write_script: Write, on_slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     script = str(write_script("talks.py", TALKS))
     run = Run.open(submit(script, "--nodes", "2", "--gpus", "1")["dir"])
@@ -67,7 +62,7 @@ def test_follow_goes_over_a_requeue_prints_each_line_once_and_ends_by_itself(
 
 
 def test_errors_name_the_rank_that_failed_first(
-    failed_run: Finished, on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed]
+    failed_run: Finished, on_slurm: SlurmCluster, fsdpkit: Fsdpkit
 ) -> None:
     """A25, without an error file."""
     told = fsdpkit("logs", str(failed_run.dir), "--errors").stdout.splitlines()

@@ -19,14 +19,13 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import COLD, ROOT, Completed, answer_of
+from tests.conftest import COLD, ROOT, answer_of
+from tests.programs import Fsdpkit, Write
 from tests.slurm.conftest import ACCOUNT, everything_said, told_by_ranks, write_profile
 from tests.slurm_cluster import NEWEST, SlurmCluster, choice
 from tests.slurm_cluster.machines import ClusterError
 from tests.slurm_cluster.packages import laid_over, unpack
 
-Fsdpkit = Callable[..., Completed]
-Script = Callable[[str, str], Path]
 Submit = Callable[..., Run]
 
 TELLS = """
@@ -113,7 +112,7 @@ def _loaded(cluster: SlurmCluster, node: str, path: Path) -> dict[str, str]:
 @pytest.mark.slurm
 @pytest.mark.packages
 def test_a_job_finds_the_modules_of_its_profile_and_none_of_the_submitter_s(
-    modules: Modules, fsdpkit: Fsdpkit, tmp_path: Path, write_script: Script
+    modules: Modules, fsdpkit: Fsdpkit, tmp_path: Path, write_script: Write
 ) -> None:
     profile = (
         "[environment]\npurge_modules = true\n"
@@ -132,7 +131,7 @@ def test_a_job_finds_the_modules_of_its_profile_and_none_of_the_submitter_s(
 @pytest.mark.slurm
 @pytest.mark.packages
 def test_without_a_purge_the_submitter_s_modules_stay(
-    modules: Modules, fsdpkit: Fsdpkit, tmp_path: Path, write_script: Script
+    modules: Modules, fsdpkit: Fsdpkit, tmp_path: Path, write_script: Write
 ) -> None:
     profile = f'[environment]\nuse_modules = ["{modules.path}"]\nmodules = ["hello"]\n'
     submit = submitting(fsdpkit, tmp_path, profile)
@@ -216,7 +215,7 @@ def in_container(
 @pytest.mark.newest_slurm
 @pytest.mark.torch
 def test_ranks_of_two_nodes_meet_inside_the_image(
-    in_container: Submit, write_script: Script
+    in_container: Submit, write_script: Write
 ) -> None:
     run = in_container(write_script("meets.py", MEETS + TELLS), "--set", "launch.warm=on")
     ranks = told_by_ranks(run.dir)
@@ -229,7 +228,7 @@ def test_ranks_of_two_nodes_meet_inside_the_image(
 
 @pytest.mark.newest_slurm
 def test_a_rank_s_failure_inside_the_image_is_the_job_s(
-    in_container: Submit, write_script: Script
+    in_container: Submit, write_script: Write
 ) -> None:
     failing = "import os, sys; sys.exit(7 if os.environ['RANK'] == '1' else 0)"
     stop = ("--set", "retry.on_crash=stop")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit, Write
 from tests.slurm.conftest import everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
@@ -29,9 +30,7 @@ echo "$FSDPKIT_EVENT $FSDPKIT_STATUS $FSDPKIT_CAUSE $SLURM_JOB_ID $told" >>"$1"
 
 
 @pytest.fixture
-def start(
-    on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
-) -> Callable[..., Run]:
+def start(on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Write) -> Callable[..., Run]:
     def call(command: list[str], *sets: str) -> Run:
         words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
         for one in (f"notify.command={json.dumps(command)}", *sets):
@@ -43,10 +42,7 @@ def start(
 
 
 def test_a_requeue_and_then_the_end_are_told_and_no_command_harms_the_job(
-    start: Callable[..., Run],
-    fsdpkit: Callable[..., Completed],
-    on_bare: SlurmCluster,
-    tmp_path: Path,
+    start: Callable[..., Run], fsdpkit: Fsdpkit, on_bare: SlurmCluster, tmp_path: Path
 ) -> None:
     tell, told = tmp_path / "tell", tmp_path / "told $HOME; `x`"
     tell.write_text(TELL)
@@ -59,8 +55,7 @@ def test_a_requeue_and_then_the_end_are_told_and_no_command_harms_the_job(
     sleeps = start(["sleep", "600"], "notify.limit_s=1", "retry.on_crash=stop")
     missing = start(["/no/such/program"], "retry.on_crash=stop")
 
-    watched = fsdpkit("watch", str(again.dir), "--every", "0.5", timeout_s=300)
-    assert watched.returncode == 0, watched.stderr
+    watched = fsdpkit("watch", str(again.dir), "--every", "0.5", timeout_s=300, status=0)
     happened = [line[10:] for line in watched.stdout.splitlines()]
     assert ["attempt 0 began" in happened, "attempt 1 began" in happened] == [True, True]
     assert watched.stdout.splitlines()[-2:] == [f"{again.id}: COMPLETED", "The run is complete."]

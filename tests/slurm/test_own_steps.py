@@ -4,14 +4,14 @@ cluster, over a requeue."""
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit
 from tests.slurm.conftest import everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
@@ -66,7 +66,7 @@ def lines(notes: Path) -> list[list[str]]:
 
 
 def test_what_a_person_adds_holds_over_a_requeue(
-    fsdpkit: Callable[..., Completed], on_slurm: SlurmCluster, tmp_path: Path
+    fsdpkit: Fsdpkit, on_slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     job, notes = written(tmp_path)
     answer: dict[str, Any] = answer_of(fsdpkit("submit", str(job), "--json"))
@@ -86,7 +86,7 @@ def test_what_a_person_adds_holds_over_a_requeue(
 
 
 def test_a_first_step_that_hangs_ends_with_the_job(
-    fsdpkit: Callable[..., Completed], on_slurm: SlurmCluster, tmp_path: Path
+    fsdpkit: Fsdpkit, on_slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     job, notes = written(tmp_path, before="exec sleep 600")
     answer = answer_of(fsdpkit("submit", str(job), "--json"))

@@ -14,20 +14,17 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import Completed
+from tests.programs import Fsdpkit, Submit, Write
 from tests.slurm.conftest import WHO, everything_said
 from tests.slurm_cluster import NEWEST, SlurmCluster, choice
 from tests.slurm_cluster.machines import poll
 
 pytestmark = pytest.mark.newest_slurm
 
-Submit = Callable[..., dict[str, Any]]
-Script = Callable[[str, str], Path]
 RELEASE = choice() or NEWEST
 HOLDS = """
     import os, pathlib, signal, sys, time
@@ -52,7 +49,7 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmClu
 
 
 @pytest.fixture
-def holding(submit: Submit, write_script: Script, tmp_path: Path) -> Callable[..., Run]:
+def holding(submit: Submit, write_script: Write, tmp_path: Path) -> Callable[..., Run]:
     """Submits a run that holds, and waits until its ranks are there."""
 
     def start(*words: str) -> Run:
@@ -93,20 +90,17 @@ def expedites() -> bool:
 
 
 def test_a_drafted_profile_agrees_with_its_cluster_and_makes_scripts_that_slurm_takes(
-    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], tmp_path: Path
+    on_slurm: SlurmCluster, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
-    drafted = fsdpkit("site", "draft", "--output", "ours.toml")
-    assert drafted.returncode == 0, drafted.stderr
+    fsdpkit("site", "draft", "--output", "ours.toml", status=0)
     assert f'version = "{RELEASE}"' in (tmp_path / "ours.toml").read_text()
-    compared = fsdpkit("site", "diff", "./ours.toml")
-    assert compared.returncode == 0, compared.stdout + compared.stderr
+    fsdpkit("site", "diff", "./ours.toml", status=0)
     words = ("--account", "pas1234", "--nodes", "2", "--gpus", "4")
-    taken = fsdpkit("submit", "--cluster", "./ours.toml", *words, "--check")
-    assert taken.returncode == 0, taken.stderr
+    fsdpkit("submit", "--cluster", "./ours.toml", *words, "--check", status=0)
 
 
 def test_a_failure_is_over_with_the_rank_s_own_status(
-    submit: Submit, write_script: Script, fsdpkit: Callable[..., Completed]
+    submit: Submit, write_script: Write, fsdpkit: Fsdpkit
 ) -> None:
     """Also where Slurm would hold a failed job in the queue, as it does with --requeue=expedite."""
     script = write_script("fails.py", "raise SystemExit(3)")
@@ -125,10 +119,7 @@ def test_a_requeue_is_another_attempt_of_the_same_run(
 
 
 def test_a_preempted_run_that_finishes_has_no_failed_step(
-    holding: Callable[..., Run],
-    submit: Submit,
-    write_script: Script,
-    fsdpkit: Callable[..., Completed],
+    holding: Callable[..., Run], submit: Submit, write_script: Write, fsdpkit: Fsdpkit
 ) -> None:
     whole_node = ("--nodes", "1", "--gpus", "4", "--set", "resources.nodelist=node2")
     run = holding(*whole_node)
@@ -140,7 +131,7 @@ def test_a_preempted_run_that_finishes_has_no_failed_step(
 
 
 def test_cancel_with_a_last_checkpoint_ends_the_run(
-    holding: Callable[..., Run], fsdpkit: Callable[..., Completed]
+    holding: Callable[..., Run], fsdpkit: Fsdpkit
 ) -> None:
     run = holding("--nodes", "1", "--gpus", "2")
     told = fsdpkit("cancel", str(run.dir), "--save", "--wait")
@@ -171,8 +162,8 @@ def test_a_job_asks_to_be_expedited_where_the_cluster_does_that(
 def test_a_user_environment_that_cannot_be_read_is_named(
     on_slurm: SlurmCluster,
     submit: Submit,
-    write_script: Script,
-    fsdpkit: Callable[..., Completed],
+    write_script: Write,
+    fsdpkit: Fsdpkit,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -201,7 +192,7 @@ def test_a_user_environment_that_cannot_be_read_is_named(
 
 
 def test_a_run_whose_tasks_never_began_is_not_taken_for_done(
-    on_slurm: SlurmCluster, submit: Submit, write_script: Script, tmp_path: Path
+    on_slurm: SlurmCluster, submit: Submit, write_script: Write, tmp_path: Path
 ) -> None:
     """Cancelled while a node still ran its prolog, srun ended with 0 in 22.05 and does not in
     26.05. No agent vouched for that end, so in every release the run goes on."""

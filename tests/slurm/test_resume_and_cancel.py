@@ -23,7 +23,8 @@ from fsdpkit import Run
 from fsdpkit.errors import UsageError
 from fsdpkit.runs.avoided_nodes import avoid
 from fsdpkit.runs.exclusions import expand
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit, Write
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import everything_said, until
 from tests.slurm_cluster import SlurmCluster
@@ -55,9 +56,7 @@ Submit = Callable[..., Run]
 
 @pytest.fixture
 def start(
-    submit: Callable[..., dict[str, Any]],
-    isolated_user: Path,
-    write_script: Callable[[str, str], Path],
+    submit: Callable[..., dict[str, Any]], isolated_user: Path, write_script: Write
 ) -> Submit:
     """Submits the trainer with so many steps to do. `hold` among its arguments: it goes on when
     there is a file `go` in the run directory; `requeue`: its first attempt then has Slurm queue it
@@ -84,9 +83,7 @@ def on_its_way(run: Run) -> Run:
     return run
 
 
-def test_a_run_goes_on_in_its_directory_on_other_nodes(
-    start: Submit, fsdpkit: Callable[..., Completed]
-) -> None:
+def test_a_run_goes_on_in_its_directory_on_other_nodes(start: Submit, fsdpkit: Fsdpkit) -> None:
     first = ended(start(2))
     words = ["--nodes", "2", "--time", "20", "--json"]
     answer = answer_of(fsdpkit("resume", str(first.dir), *words))
@@ -126,11 +123,10 @@ def test_an_array_goes_on_where_it_is_short_of_its_goal(start: Submit) -> None:
 
 
 def test_chained_jobs_start_one_by_one_until_the_goal_is_reached(
-    start: Submit, fsdpkit: Callable[..., Completed]
+    start: Submit, fsdpkit: Fsdpkit
 ) -> None:
     run = on_its_way(start(2, args=("hold",)))
-    refused = fsdpkit("resume", str(run.dir))
-    assert refused.returncode == 2
+    refused = fsdpkit("resume", str(run.dir), status=2)
     assert f"is not over (job {run.job_id}: RUNNING)" in refused.stderr
     with pytest.raises(UsageError, match="--chained cannot change"):
         run.resume(chained=True, sets=['args=["3"]'])
@@ -163,12 +159,11 @@ def test_a_requeue_by_the_job_itself_is_not_the_end(start: Submit) -> None:
 
 
 def test_cancel_lets_what_runs_save_and_nothing_comes_after_it(
-    start: Submit, fsdpkit: Callable[..., Completed]
+    start: Submit, fsdpkit: Fsdpkit
 ) -> None:
     run = on_its_way(start(2, args=("hold",)))
     behind = run.resume(chained=True)
-    told = fsdpkit("cancel", str(run.dir), "--save", "--wait")
-    assert told.returncode == 0, told.stderr
+    told = fsdpkit("cancel", str(run.dir), "--save", "--wait", status=0)
     assert f"{run.id} (job {run.job_id})" in told.stdout
     assert (run.dir / "stop-requested").read_text() == "cancel\n"
     assert f"{run.id}: FAILED, exit status 75" in told.stdout
@@ -182,9 +177,7 @@ def test_cancel_lets_what_runs_save_and_nothing_comes_after_it(
     assert not again.paths.task().stop_requested.exists()
 
 
-def test_cancel_ends_what_runs_and_what_waits(
-    start: Submit, fsdpkit: Callable[..., Completed]
-) -> None:
+def test_cancel_ends_what_runs_and_what_waits(start: Submit, fsdpkit: Fsdpkit) -> None:
     run = on_its_way(start(2, args=("hold",)))
     run.resume(chained=True)
     assert run.id in fsdpkit("cancel", str(run.dir), "--wait").stdout
@@ -227,7 +220,7 @@ def deadly_sbatch(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_resume_that_is_killed_loses_no_job(
-    start: Submit, fsdpkit: Callable[..., Completed], deadly_sbatch: dict[str, str]
+    start: Submit, fsdpkit: Fsdpkit, deadly_sbatch: dict[str, str]
 ) -> None:
     run = ended(start(2))
     assert fsdpkit("resume", str(run.dir), env=deadly_sbatch).returncode == -9
@@ -240,20 +233,17 @@ def test_a_resume_that_is_killed_loses_no_job(
     assert len(more.record.jobs) == 3
 
 
-def test_a_refused_resume_leaves_the_run_as_it_was(
-    start: Submit, fsdpkit: Callable[..., Completed]
-) -> None:
+def test_a_refused_resume_leaves_the_run_as_it_was(start: Submit, fsdpkit: Fsdpkit) -> None:
     run = ended(start(2))
     before = {path: path.read_bytes() for path in (run.paths.script, run.paths.job)}
-    refused = fsdpkit("resume", str(run.dir), "--set", "resources.nodelist=none-such")
-    assert refused.returncode == 69, refused.stderr
+    refused = fsdpkit("resume", str(run.dir), "--set", "resources.nodelist=none-such", status=69)
     assert "resources.nodelist" in refused.stderr
     assert {path: path.read_bytes() for path in before} == before
     assert Run.open(run.dir).record == run.record
 
 
 def test_a_node_that_failed_is_left_out_until_it_is_forgiven(
-    on_slurm: SlurmCluster, start: Submit, fsdpkit: Callable[..., Completed]
+    on_slurm: SlurmCluster, start: Submit, fsdpkit: Fsdpkit
 ) -> None:
     run = ended(start(2))
     for node in ("node1", "node2"):
@@ -271,7 +261,7 @@ def test_a_node_that_failed_is_left_out_until_it_is_forgiven(
 
 
 def test_a_forgiven_node_is_used_by_jobs_that_wait_in_the_queue_too(
-    on_slurm: SlurmCluster, start: Submit, fsdpkit: Callable[..., Completed]
+    on_slurm: SlurmCluster, start: Submit, fsdpkit: Fsdpkit
 ) -> None:
     """Until then status and diagnose say that it is left out, why, and how to use it again."""
     before = ended(start(1), "COMPLETED")

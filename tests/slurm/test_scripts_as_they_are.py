@@ -3,19 +3,16 @@ back at the time limit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fsdpkit.runs.events import read_json_lines
-from tests.conftest import Completed
+from tests.programs import Fsdpkit, Submit
 from tests.slurm.conftest import until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
-Submit = Callable[..., dict[str, Any]]
 
 GOES_ON = """
 import os, time
@@ -69,7 +66,7 @@ def test_jobs_of_any_script_are_queued_again_at_their_time_limit(
 
 
 def test_cancel_save_reaches_a_script_s_own_handler(
-    submit: Submit, fsdpkit: Callable[..., Completed], tmp_path: Path
+    submit: Submit, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(SAVES)
@@ -83,7 +80,7 @@ def test_cancel_save_reaches_a_script_s_own_handler(
 
 
 def test_ranks_find_slurm_s_variables_as_under_srun(
-    submit: Submit, fsdpkit: Callable[..., Completed], tmp_path: Path
+    submit: Submit, fsdpkit: Fsdpkit, tmp_path: Path
 ) -> None:
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)

@@ -11,19 +11,17 @@ import pytest
 from fsdpkit.config.site import load_site
 from tests.conftest import Completed
 from tests.json_answers import checked
+from tests.programs import Fsdpkit
 from tests.slurm.conftest import USERS_LANE, Person
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
 
-Fsdpkit = Callable[..., Completed]
-
 
 @pytest.fixture
 def ours(on_slurm: SlurmCluster, fsdpkit: Fsdpkit, tmp_path: Path) -> Path:
     """The profile that is drafted from the cluster as it is."""
-    done = fsdpkit("site", "draft", "--output", "ours.toml")
-    assert done.returncode == 0, done.stderr
+    fsdpkit("site", "draft", "--output", "ours.toml", status=0)
     return tmp_path / "ours.toml"
 
 
@@ -69,8 +67,7 @@ def test_slurm_takes_what_the_profile_lets_through(ours: Path, fsdpkit: Fsdpkit)
 
 
 def test_a_fresh_draft_agrees_with_its_cluster(ours: Path, fsdpkit: Fsdpkit) -> None:
-    done = fsdpkit("site", "diff", "./ours.toml", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = fsdpkit("site", "diff", "./ours.toml", "--json", status=0)
     answer = checked(done.stdout)
     assert (answer["same"], answer["differ"], answer["missing"]) == (True, [], [])
 
@@ -81,8 +78,7 @@ def test_what_changed_since_is_a_line_with_both_values(
     changed("short", "MaxTime", "00:20:00", "00:10:00")
     changed("main", "MaxNodes", "2", "UNLIMITED")
     changed("high", "AllowAccounts", "pas1234", "ALL")
-    done = fsdpkit("site", "diff", "./ours.toml")
-    assert done.returncode == 1
+    done = fsdpkit("site", "diff", "./ours.toml", status=1)
     assert done.stdout.splitlines() == [
         "partitions.main.max_nodes: the profile has no limit, the cluster 2",
         "partitions.high.automatic: the profile has True, the cluster AllowAccounts=pas1234",

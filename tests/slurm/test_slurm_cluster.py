@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require_slurm
+from tests.programs import ran
 
 pytestmark = pytest.mark.slurm
 
@@ -24,7 +25,10 @@ def test_the_command_line_starts_shows_and_ends_a_cluster(tmp_path: Path) -> Non
 
     def command(verb: str, *words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "tests.slurm_cluster", verb, "--root", str(tmp_path), *words]
-        return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True)
+        return ran(
+            argv,
+            cwd=REPOSITORY,
+        )
 
     try:
         up = command("up", "--nodes", "1", "--no-accounting", "--users", "alex")

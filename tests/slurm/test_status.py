@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit, Submit, Write
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import wait_accounted
 from tests.slurm_cluster import SlurmCluster
@@ -20,8 +21,6 @@ from tests.slurm_cluster.configuration import CONTROLLER
 from tests.slurm_cluster.machines import poll
 
 pytestmark = pytest.mark.slurm
-Fsdpkit = Callable[..., Completed]
-Script = Callable[[str, str], Path]
 SLEEPS = "import time; time.sleep(600)"
 
 
@@ -38,9 +37,9 @@ def stalled(cluster: SlurmCluster) -> Iterator[None]:
 
 def test_a_pending_job_tells_why_and_what_to_do(
     on_slurm: SlurmCluster,
-    submit: Callable[..., dict[str, Any]],
+    submit: Submit,
     fsdpkit: Fsdpkit,
-    write_script: Script,
+    write_script: Write,
     isolated_user: Path,
 ) -> None:
     """Behind another job, held, for want of nodes, and behind one that failed it."""
@@ -54,8 +53,7 @@ def test_a_pending_job_tells_why_and_what_to_do(
     def told(run: dict[str, Any]) -> str:
         # Slurm has a reason only once its scheduler has looked at the job.
         poll(lambda: on_slurm.jobs(run["job_id"])[0]["Reason"] != "None", 120, "a reason")
-        done = fsdpkit("status", run["dir"])
-        assert done.returncode == 0, done.stderr
+        done = fsdpkit("status", run["dir"], status=0)
         return done.stdout
 
     assert re.search(rf"why .*afterok:{first['job_id']}\b", told(after))
@@ -65,8 +63,7 @@ def test_a_pending_job_tells_why_and_what_to_do(
     held = told(large)
     assert re.search(r"why .*held", held)
     assert re.search(r"to do +\S", held)
-    released = fsdpkit("resume", large["dir"])
-    assert released.returncode == 0, released.stderr
+    fsdpkit("resume", large["dir"], status=0)
     assert on_slurm.jobs(large["job_id"])[0]["Priority"] != "0"
     assert Run.open(large["dir"]).job_id == large["job_id"]
 
@@ -98,7 +95,7 @@ def test_a_pending_job_tells_why_and_what_to_do(
 
 
 def test_without_accounting_or_an_answer_nothing_is_taken_for_done(
-    on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Script
+    on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Write
 ) -> None:
     words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
     good = answer_of(fsdpkit("submit", str(write_script("good.py", "print(1)")), *words))

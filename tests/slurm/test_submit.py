@@ -21,6 +21,7 @@ import pytest
 from fsdpkit import Run
 from fsdpkit import submit as submit_from_python
 from tests.conftest import COLD, Completed, answer_of
+from tests.programs import Submit, Write
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import (
     ACCOUNT,
@@ -36,9 +37,6 @@ from tests.slurm_cluster import SlurmCluster
 from tests.terminals import Terminal
 
 pytestmark = pytest.mark.slurm
-
-Submit = Callable[..., dict[str, Any]]
-Script = Callable[[str, str], Path]
 
 
 def wait(answer: dict[str, Any]) -> Run:
@@ -88,7 +86,10 @@ def test_a_run_directory_may_be_called_anything(on_slurm: SlurmCluster, good_run
 
 
 def test_submit_from_python_returns_the_same_verbs(
-    on_slurm: SlurmCluster, write_script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    on_slurm: SlurmCluster,
+    write_script: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """In a directory that may be called anything, too."""
     there = tmp_path / "ünïcode, [brackets]&;"
@@ -106,7 +107,7 @@ def test_submit_from_python_returns_the_same_verbs(
 
 def test_what_init_asks_and_writes_is_submitted_as_it_stands(
     on_slurm: SlurmCluster,
-    write_script: Script,
+    write_script: Write,
     fsdpkit: Callable[..., Completed],
     isolated_user: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -137,7 +138,10 @@ def test_the_plugin_is_known_to_submitit() -> None:
 
 
 def test_the_dry_run_is_what_sbatch_gets(
-    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit, write_script: Script
+    on_slurm: SlurmCluster,
+    fsdpkit: Callable[..., Completed],
+    submit: Submit,
+    write_script: Write,
 ) -> None:
     words = [str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "1"]
     dry = fsdpkit("submit", *words, *ACCOUNT, *COLD, "--dry-run")
@@ -175,7 +179,10 @@ def test_check_asks_slurm_and_submits_nothing(
 
 
 def test_the_partition_that_ends_first_by_slurms_estimate_is_taken(
-    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit, write_script: Script
+    on_slurm: SlurmCluster,
+    fsdpkit: Callable[..., Completed],
+    submit: Submit,
+    write_script: Write,
 ) -> None:
     held = submit(str(write_script("hold.py", "import time; time.sleep(600)")), "--nodes", "3")
     on_slurm.wait_job(held["job_id"], 120, ["RUNNING"])
@@ -189,7 +196,7 @@ def test_the_partition_that_ends_first_by_slurms_estimate_is_taken(
 
 
 def test_an_array_runs_our_script_in_every_task_from_one_call(
-    submit: Submit, on_slurm: SlurmCluster, write_script: Script
+    submit: Submit, on_slurm: SlurmCluster, write_script: Write
 ) -> None:
     """A63, L1: all tasks are our template's, each with its own directory and result."""
     script = write_script(
@@ -211,7 +218,7 @@ def test_an_array_runs_our_script_in_every_task_from_one_call(
 
 
 def test_a_run_starts_after_another_succeeded_and_never_after_a_failure(
-    submit: Submit, write_script: Script, isolated_user: Path
+    submit: Submit, write_script: Write, isolated_user: Path
 ) -> None:
     write_bare_template(isolated_user / "centre")
     says_when = """
@@ -242,7 +249,10 @@ def test_a_run_starts_after_another_succeeded_and_never_after_a_failure(
 
 
 def test_cancel_ends_the_run_and_all_its_processes(
-    submit: Submit, on_slurm: SlurmCluster, write_script: Script, fsdpkit: Callable[..., Completed]
+    submit: Submit,
+    on_slurm: SlurmCluster,
+    write_script: Write,
+    fsdpkit: Callable[..., Completed],
 ) -> None:
     script = write_script("sleeps-for-ever.py", "import time; print('up'); time.sleep(600)")
     answer = submit(str(script), "--nodes", "2", "--gpus", "2")
@@ -258,7 +268,7 @@ def test_cancel_ends_the_run_and_all_its_processes(
 
 
 def test_no_rank_outlives_its_agent(
-    submit: Submit, on_slurm: SlurmCluster, write_script: Script
+    submit: Submit, on_slurm: SlurmCluster, write_script: Write
 ) -> None:
     """A26: ranks have a session of their own; killing the agent must still end them."""
     script = write_script(
@@ -355,7 +365,7 @@ def test_jobs_that_share_nodes_do_not_meet(crowd: list[Finished]) -> None:
 
 
 def test_a_surrounding_allocation_does_not_leak_into_the_job(
-    on_slurm: SlurmCluster, write_script: Script, tmp_path: Path
+    on_slurm: SlurmCluster, write_script: Write, tmp_path: Path
 ) -> None:
     """A36: submitted inside salloc, with the variables that have hurt people."""
     script = write_script(
@@ -415,7 +425,10 @@ def test_a_surrounding_allocation_does_not_leak_into_the_job(
 
 
 def test_a_submitter_that_dies_after_sbatch_accepted_loses_nothing(
-    on_slurm: SlurmCluster, write_script: Script, tmp_path: Path, fsdpkit: Callable[..., Completed]
+    on_slurm: SlurmCluster,
+    write_script: Write,
+    tmp_path: Path,
+    fsdpkit: Callable[..., Completed],
 ) -> None:
     """The terminal is gone the moment sbatch has answered; the job runs and the run is found."""
     real = shutil.which("sbatch")
@@ -446,7 +459,7 @@ def test_a_submitter_that_dies_after_sbatch_accepted_loses_nothing(
 
 
 def test_a_requeued_run_is_one_run_with_two_attempts(
-    submit: Submit, on_slurm: SlurmCluster, write_script: Script
+    submit: Submit, on_slurm: SlurmCluster, write_script: Write
 ) -> None:
     """A34, L7: a new attempt's logs stand beside the old ones, and old results do not count."""
     script = write_script(
@@ -478,7 +491,10 @@ def test_a_requeued_run_is_one_run_with_two_attempts(
 
 
 def test_a_job_that_slurm_queues_again_although_it_was_done_trains_no_second_time(
-    submit: Submit, fsdpkit: Callable[..., Completed], on_slurm: SlurmCluster, write_script: Script
+    submit: Submit,
+    fsdpkit: Callable[..., Completed],
+    on_slurm: SlurmCluster,
+    write_script: Write,
 ) -> None:
     """As releases before 26.05 do after a preemption with a grace time."""
     script = write_script("once.py", "open(__file__ + '.ran', 'a').write('x')")

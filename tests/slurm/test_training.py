@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit.runs.events import read_json_lines
-from tests.conftest import Completed
+from tests.programs import Fsdpkit, Submit
 from tests.slurm.conftest import T5_LANE, everything_said
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, T5_LANE]
-
-Submit = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -55,7 +52,7 @@ def test_two_nodes_of_four_ranks_train_t5_on_real_text(submit: Submit) -> None:
 
 
 def test_prepared_pairs_train_a_pretrained_model_and_come_back_as_one(
-    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit, tmp_path: Path
+    on_slurm: SlurmCluster, fsdpkit: Fsdpkit, submit: Submit, tmp_path: Path
 ) -> None:
     """Two jobs: the first exports a model, the second starts from it on the same prepared data,
     split over nodes in groups."""
@@ -63,8 +60,7 @@ def test_prepared_pairs_train_a_pretrained_model_and_come_back_as_one(
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     prepared = tmp_path / "prepared"
-    done = fsdpkit("data", "prepare", str(pairs), "--output", str(prepared))
-    assert done.returncode == 0, done.stderr
+    fsdpkit("data", "prepare", str(pairs), "--output", str(prepared), status=0)
     data = sets(data__source=prepared, data__task="pairs", steps=4, metrics__every_steps=1)
     small = sets(model__num_layers=1, model__num_decoder_layers=1, checkpoint__export="true")
     first = trained(submit("--nodes", "2", "--gpus", "1", *data, *small))
@@ -81,7 +77,7 @@ def test_prepared_pairs_train_a_pretrained_model_and_come_back_as_one(
 
 
 def test_a_run_goes_on_with_more_nodes_and_ranks_and_the_same_global_batch(
-    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit
+    on_slurm: SlurmCluster, fsdpkit: Fsdpkit, submit: Submit
 ) -> None:
     """`fsdpkit resume --nodes`: the same run with other resources, and the losses of a run that
     always had as many samples a step. More ranks, on more nodes, of which each has fewer."""
@@ -95,8 +91,7 @@ def test_a_run_goes_on_with_more_nodes_and_ranks_and_the_same_global_batch(
     undisturbed = trained(submit("--nodes", "2", "--gpus", "1", *plain, *whole))
     run = trained(submit("--nodes", "1", "--gpus", "2", *plain, *short))
     wider = ["--nodes", "3", "--gpus", "1", *sets(steps=6, batch_size=2)]
-    done = fsdpkit("resume", str(run.dir), *wider, "--wait", timeout_s=300)
-    assert done.returncode == 0, done.stderr + everything_said(run.dir)
+    fsdpkit("resume", str(run.dir), *wider, "--wait", timeout_s=300, status=0)
     run = Run.open(run.dir)
     assert run.record.nodes == 3
     assert "3 (3 nodes" in run.rank_log(0).read_text()

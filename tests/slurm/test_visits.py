@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from fsdpkit import Run
 from fsdpkit.launching import stacks as spy
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import RunPaths
-from tests.conftest import Completed
+from tests.programs import Fsdpkit, Submit, Write
 from tests.slurm.conftest import until
 from tests.slurm_cluster import SlurmCluster
 from tests.terminals import Terminal
@@ -35,10 +34,7 @@ WAITS = """
 
 
 def test_a_visitor_sees_the_ranks_and_leaves_no_trace_on_the_run(
-    on_slurm: SlurmCluster,
-    submit: Callable[..., dict[str, Any]],
-    fsdpkit: Callable[..., Completed],
-    write_script: Callable[[str, str], Path],
+    on_slurm: SlurmCluster, submit: Submit, fsdpkit: Fsdpkit, write_script: Write
 ) -> None:
     script = write_script("train.py", WAITS)
     answer = submit(str(script), "--nodes", "2", "--gpus", "2", warm=True)
@@ -54,8 +50,7 @@ def test_a_visitor_sees_the_ranks_and_leaves_no_trace_on_the_run(
 
     until(lambda: (2,) in seen(), "the ranks in their loops")
     # Where the ranks are
-    lines = fsdpkit("stacks", directory)
-    assert lines.returncode == 0, lines.stderr
+    lines = fsdpkit("stacks", directory, status=0)
     first, second, told = lines.stdout.splitlines()
     assert "rank 2" in told, "who the others wait for"
     assert first.startswith("rank 2 on node2: train.py:")
@@ -102,6 +97,5 @@ def test_a_visitor_sees_the_ranks_and_leaves_no_trace_on_the_run(
     state = Run.open(directory).wait(poll_s=0.2)
     assert state.succeeded
     assert not state.derived, "how a visitor's command ended says nothing about the job"
-    done = fsdpkit("shell", directory, "--", "true")
-    assert done.returncode == 2
+    done = fsdpkit("shell", directory, "--", "true", status=2)
     assert "has ended" in done.stderr

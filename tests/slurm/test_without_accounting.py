@@ -4,7 +4,6 @@ any of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,8 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit.runs import record
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit, Write
 from tests.slurm.conftest import ACCOUNT, WHO, Person, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slurm
 
 
 def test_states_come_from_the_controller(
-    on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
+    on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Write
 ) -> None:
     """A01, A41, L5: nodes meet although each calls itself 127.0.1.1, and success, failure and
     cancellation are all told without accounting."""
@@ -32,8 +32,7 @@ def test_states_come_from_the_controller(
     assert [r["node"] for r in run.results()] == ["node1", "node2"]
 
     failing = (str(write_script("fails.py", "raise SystemExit(4)")), *words)
-    bad = fsdpkit("submit", *failing, "--set", "retry.on_crash=stop", "--wait")
-    assert bad.returncode == 4
+    fsdpkit("submit", *failing, "--set", "retry.on_crash=stop", "--wait", status=4)
 
     sleeper = write_script("sleeps.py", "import time; time.sleep(600)")
     run = Run.open(answer_of(fsdpkit("submit", str(sleeper), *words))["dir"])
@@ -44,7 +43,7 @@ def test_states_come_from_the_controller(
 
 
 def test_of_a_job_nobody_knows_its_own_files_say_how_it_ended_or_nobody_does(
-    on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
+    on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Write
 ) -> None:
     words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
     answer = answer_of(fsdpkit("submit", str(write_script("who.py", WHO)), *words))
@@ -61,7 +60,7 @@ def test_of_a_job_nobody_knows_its_own_files_say_how_it_ended_or_nobody_does(
 
 
 def test_two_jobs_share_a_node_s_gpus_where_its_memory_is_known(
-    on_bare: SlurmCluster, tmp_path: Path, write_script: Callable[..., Path]
+    on_bare: SlurmCluster, tmp_path: Path, write_script: Write
 ) -> None:
     person = Person.at(on_bare, tmp_path)
     (profile,) = tmp_path.rglob("testbed.toml")

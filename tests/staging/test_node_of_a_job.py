@@ -19,7 +19,7 @@ from subprocess import PIPE, Popen
 import pytest
 
 from fsdpkit.launching.stager import packed
-from fsdpkit.staging.bringing_back import bring_back
+from fsdpkit.staging.node import bring_back
 
 pytestmark = pytest.mark.timeout(60)
 CORPUS = {"a.txt": b"a" * 9_000_000, "-b\n.txt": b"", "sub/c": b"c"}

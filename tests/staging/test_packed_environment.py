@@ -25,6 +25,7 @@ from fsdpkit.scheduling.environment_files import files_of
 from fsdpkit.scheduling.packing import LINK, PackedEnvironment, link_pack, packed
 from fsdpkit.staging.manifest import BLOCK, Manifest, StageError
 from fsdpkit.staging.relocate import LocalPython, relocate
+from tests.programs import ran
 from tests.reporting.made_run import made_run
 
 PROJECT = """[build-system]
@@ -87,9 +88,7 @@ def unpacked(pack: Path | None, tree: Path) -> Manifest:
 
 
 def shown(local: LocalPython, *words: str) -> list[str]:
-    done = subprocess.run(
-        [local.bin / words[0], *words[1:]], cwd="/", capture_output=True, text=True, check=True
-    )
+    done = ran([local.bin / words[0], *words[1:]], cwd="/", status=0)
     return done.stdout.split()
 
 

@@ -21,12 +21,12 @@ from fsdpkit.staging.hub import Hub
 from fsdpkit.staging.manifest import BLOCK, StageError
 from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
 from fsdpkit.staging.port import Line
-from fsdpkit.staging.wire import StageKeys
+from fsdpkit.staging.wire import AttemptKeys
 from tests.staging.wire_node import AT, Memory
 
 ROOT = Path(__file__).parents[2]
 SECRET = os.urandom(32)
-KEYS = StageKeys(SECRET, "job")
+KEYS = AttemptKeys(SECRET, "job")
 BLOCKS = 12
 NODES = 10
 pytestmark = pytest.mark.timeout(60)

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 from fsdpkit.staging import peers
 from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
 from fsdpkit.staging.port import Line
-from fsdpkit.staging.wire import StageKeys
+from fsdpkit.staging.wire import AttemptKeys
 
 AT = 3
 """The block at which something goes wrong."""
@@ -65,7 +65,7 @@ def keep_telling(link: HubLink, memory: Memory, blocks: int) -> None:
 def main() -> None:
     _, secret, number, hub_port, blocks, *fault = sys.argv[1:]
     Line.silent_s, peers._NEWS_S = 4.0, 0.5
-    keys, memory = StageKeys(bytes.fromhex(secret), "job"), Memory(*fault)
+    keys, memory = AttemptKeys(bytes.fromhex(secret), "job"), Memory(*fault)
     growing = Growing(memory)
     server = BlockServer(keys, int(number), [growing].__getitem__)
     link = HubLink(keys, int(number), f"node-{number}", ("127.0.0.1", int(hub_port)))

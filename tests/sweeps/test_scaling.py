@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +24,8 @@ from fsdpkit.sweeps import scaling_study
 from fsdpkit.sweeps.scaling import MeasuredSize, Mode, RunSpeed, Size, compared, knee, speed_of
 from fsdpkit.sweeps.scaling_study import CheckedStudy, StudyRequest, prepare
 from fsdpkit.sweeps.scaling_tables import as_csv, as_latex, rows
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit
 
 
 def sizes(mode: Mode, rates: dict[int, float | None], *, steps: bool = False) -> list[Size]:
@@ -166,10 +167,7 @@ def test_tables_leave_empty_what_nobody_measured() -> None:
 
 
 def test_a_dry_run_tells_what_plan_said_of_each_size(
-    fsdpkit: Callable[..., Completed],
-    isolated_user: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fsdpkit: Fsdpkit, isolated_user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

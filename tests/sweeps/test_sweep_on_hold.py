@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,11 @@ from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.sweeps.on_hold import left
 from fsdpkit.sweeps.record import SweepPaths, decisions, load
 from fsdpkit.sweeps.results import Result, results
-from tests.conftest import Completed
+from tests.programs import Fsdpkit, until
 from tests.sweeps.trials import write_sweep
 
 pytestmark = pytest.mark.local
 
-Fsdpkit = Callable[..., Completed]
 HALVED = {"rungs": 2, "factor": 2, "resource": "args.steps", "most": 4}
 
 
@@ -34,13 +32,6 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     yield run
     run.cancel(save=True)
     run.wait(poll_s=0.2)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def trials_of(name: str) -> dict[int, Result]:
@@ -61,8 +52,7 @@ def test_trials_on_a_hold(hold: Run, tmp_path: Path, fsdpkit: Fsdpkit) -> None:
     values = {"args": {"x": [0.0, 0.125, 0.25, 0.5]}}
     write_sweep(tmp_path, fates={0.5: "fail"}, sampler="grid", parameters=values, halving=HALVED)
     on_it = ("--cluster", "local", "--on", hold.id)
-    told = fsdpkit("sweep", "s.toml", "--nodes", "1", *on_it)
-    assert told.returncode == 0, told.stderr
+    fsdpkit("sweep", "s.toml", "--nodes", "1", *on_it, status=0)
     (decision,) = decisions(sweep("s"), load(sweep("s")), 0)
     assert decision.survivors == [2, 1]
     found = trials_of("s")
@@ -96,8 +86,7 @@ def test_trials_on_a_hold(hold: Run, tmp_path: Path, fsdpkit: Fsdpkit) -> None:
     assert fsdpkit("sweep", "cancel", "i").returncode == 0
     assert left(sweep("i")) == []
     fsdpkit("release", hold.id)
-    gone = fsdpkit("sweep", "advance", "i", "--on", hold.id)
-    assert gone.returncode == STOPPED_EARLY, gone.stderr
+    gone = fsdpkit("sweep", "advance", "i", "--on", hold.id, status=STOPPED_EARLY)
     assert "trials that are left: 1-3" in gone.stderr
     assert fsdpkit("sweep", "advance", "i").returncode == 0
     until(lambda: all(one.over for one in trials_of("i").values()))

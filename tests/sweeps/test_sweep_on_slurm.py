@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from fsdpkit import Run
 from fsdpkit.sweeps.advancing import advance, decide
 from fsdpkit.sweeps.record import SweepPaths, decisions, load, write_decision
 from fsdpkit.sweeps.results import results
-from tests.conftest import COLD, Completed, answer_of
+from tests.conftest import COLD, answer_of
+from tests.programs import Fsdpkit
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import ACCOUNT, USERS_LANE, Person, until
 from tests.slurm_cluster import SlurmCluster
@@ -20,7 +20,6 @@ from tests.sweeps.trials import write_sweep
 
 pytestmark = pytest.mark.slurm
 
-Fsdpkit = Callable[..., Completed]
 ONE = ("--nodes", "1", "--gpus", "1", *ACCOUNT, "--set", "template=bare")
 
 
@@ -151,8 +150,7 @@ def test_cancelling_a_sweep_ends_what_would_go_on_with_it(
     paths = SweepPaths(Path(told["dir"]))
     # By hand, too, there is nobody left to go on.
     assert [(s.what, s.trials) for s in advance(paths)] == [("done", ())]
-    none = fsdpkit("sweep", "best", "s")
-    assert none.returncode == 66
+    none = fsdpkit("sweep", "best", "s", status=66)
     assert "no trial of s" in none.stderr
     assert "eval_loss" in none.stderr
 
@@ -190,8 +188,7 @@ def test_a_sweep_whose_array_was_cancelled_in_the_middle_says_so_and_goes_on_whe
     nobody = answer_of(fsdpkit("sweep", "cancel", "s", "--json"))
     assert nobody["runs"] == []
 
-    resumed = fsdpkit("resume", run.id)
-    assert resumed.returncode == 0, resumed.stderr
+    fsdpkit("resume", run.id, status=0)
     wait_for_all(on_slurm)
     shown = status(fsdpkit)
     assert [t["state"] for t in shown["trials"]] == ["COMPLETED"] * 4

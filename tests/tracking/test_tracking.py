@@ -25,7 +25,8 @@ from fsdpkit.scheduling.run import Run
 from fsdpkit.tracking.points import lines_of
 from fsdpkit.tracking.sending import send, sending_of
 from fsdpkit.tracking.trackers import SentLines
-from tests.conftest import Completed, answer_of
+from tests.conftest import answer_of
+from tests.programs import Fsdpkit
 from tests.refusing_server import refusing_server
 from tests.reporting.made_run import T0, made_run, starts, trains, write_lines
 
@@ -236,7 +237,7 @@ def owned_by(user: int, run: Run) -> None:
 
 
 def test_credentials_never_go_to_a_server_that_another_s_run_names(
-    sams: Callable[..., Run], fsdpkit: Callable[..., Completed], hearing: Hearing
+    sams: Callable[..., Run], fsdpkit: Fsdpkit, hearing: Hearing
 ) -> None:
     theirs = sams(to=["mlflow"], uri=hearing.url)
     keys = {"MLFLOW_TRACKING_TOKEN": "alex-s", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
@@ -247,13 +248,12 @@ def test_credentials_never_go_to_a_server_that_another_s_run_names(
 
 
 def test_what_goes_with_another_s_run_is_in_the_viewer_s_directories(
-    sams: Callable[..., Run], fsdpkit: Callable[..., Completed], tmp_path: Path, isolated_user: Path
+    sams: Callable[..., Run], fsdpkit: Fsdpkit, tmp_path: Path, isolated_user: Path
 ) -> None:
     bad, own = f"sqlite:///{tmp_path}/theirs.db", f"sqlite:///{tmp_path}/mine.db"
     theirs = sams(to=["mlflow", "tensorboard", "wandb"], uri=bad, entity="sams", offline=True)
     before = set(theirs.dir.iterdir())
-    done = fsdpkit("track", str(theirs.dir), env={"MLFLOW_TRACKING_URI": own})
-    assert done.returncode == 0, done.stderr
+    done = fsdpkit("track", str(theirs.dir), env={"MLFLOW_TRACKING_URI": own}, status=0)
     assert f"names {bad}, sams, but others" in done.stderr
     assert not (tmp_path / "theirs.db").exists()
     assert set(theirs.dir.iterdir()) == before
@@ -302,7 +302,7 @@ def test_a_database_that_others_could_have_made_is_not_the_one_beside_the_runs(r
 
 
 def test_wandb_reads_no_settings_of_the_run_or_of_where_one_stands(
-    run: Run, fsdpkit: Callable[..., Completed], hearing: Hearing, refusing: str
+    run: Run, fsdpkit: Fsdpkit, hearing: Hearing, refusing: str
 ) -> None:
     """A file of the user's own names another server, so that nothing leaves this machine."""
     (run.dir / "wandb").mkdir()
@@ -330,27 +330,21 @@ def untouched(run: Run) -> dict[str, bytes]:
 
 
 def test_a_wrong_key_is_said_in_the_tracker_s_words(
-    fsdpkit: Callable[..., Completed],
-    run: Run,
-    refusing: str,
-    monkeypatch: pytest.MonkeyPatch,
+    fsdpkit: Fsdpkit, run: Run, refusing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = untouched(run)
     with pytest.raises(TrackerError, match="wrong key"):
         sent_to(run, "mlflow", uri=refusing)
     monkeypatch.delenv("WANDB_SERVICE", raising=False)  # of this process, which knows the run
     env = {"WANDB_BASE_URL": refusing, "WANDB_API_KEY": "a" * 40}
-    done = fsdpkit("track", str(run.dir), "--to", "wandb", env=env)
-    assert done.returncode == 69
+    done = fsdpkit("track", str(run.dir), "--to", "wandb", env=env, status=69)
     (said,) = done.stderr.splitlines()
     assert "401" in said
     assert "wandb login" in said
     assert untouched(run) == before
 
 
-def test_without_a_network_it_is_said_once_and_nothing_is_lost(
-    fsdpkit: Callable[..., Completed], run: Run
-) -> None:
+def test_without_a_network_it_is_said_once_and_nothing_is_lost(fsdpkit: Fsdpkit, run: Run) -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -379,9 +373,6 @@ def test_a_torn_mark_sends_nothing_twice(run: Run) -> None:
         assert (again.mark.id, again.lines) == (first.mark.id, 0)
 
 
-def test_nobody_is_asked_when_no_tracker_is_named(
-    fsdpkit: Callable[..., Completed], run: Run
-) -> None:
-    done = fsdpkit("track", str(run.dir))
-    assert done.returncode == 2
+def test_nobody_is_asked_when_no_tracker_is_named(fsdpkit: Fsdpkit, run: Run) -> None:
+    done = fsdpkit("track", str(run.dir), status=2)
     assert "track.to" in done.stderr

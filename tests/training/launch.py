@@ -9,7 +9,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from tests.programs import Completed, ended
 from tests.training.pool import Pool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -41,12 +45,14 @@ def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
 
 
 def run_ranks(
-    ranks: int, script: Path, *arguments: str, libraries: Sequence[str] = (), **extra: str
-) -> subprocess.CompletedProcess[str]:
-    """On ranks of the pool; the status is that of the first rank that failed."""
-    return the_pool().run(
-        ranks, script, *arguments, environment=environment(**extra), libraries=libraries
-    )
+    ranks: int, script: Path, *words: str, libraries: Sequence[str] = (),
+    status: int | None = None, **extra: str,
+) -> Completed:  # fmt: skip
+    """On ranks of the pool; the status is that of the first rank that failed. status: that it must
+    be; None: any."""
+    variables = environment(**extra)
+    done = the_pool().run(ranks, script, *words, environment=variables, libraries=libraries)
+    return ended(done, status)
 
 
 @functools.cache
@@ -80,10 +86,23 @@ def run_torchrun(
 
 
 def findings(
-    ranks: int, script: str, result: Path, *arguments: str, libraries: Sequence[str] = ()
-) -> dict:
-    """Run one of `ranks/*.py`; it writes what it found as JSON to `result`."""
-    done = run_ranks(ranks, RANKS / script, str(result), *arguments, libraries=libraries)
+    ranks: int, program: str, folder: Path, *words: str, libraries: Sequence[str] = ()
+) -> Any:
+    """What `main` of one of `ranks/*.py` found (ranks/found.py), in `folder`; of one that is named
+    with its `.py`, what it wrote by itself, as JSON, to the file that is its first word."""
+    result = folder / f"{program} on {ranks}.json"
+    script = [RANKS / program] if program.endswith(".py") else [RANKS / "found.py", program]
+    done = run_ranks(ranks, *script, str(result), *words, libraries=libraries)
     # Before torchrun's own traceback, which says nothing of the cause.
     assert done.returncode == 0, done.stdout.partition('File "<frozen runpy>"')[0][-6000:]
     return json.loads(result.read_text())
+
+
+def ranks_found(ranks: int, program: str) -> Any:
+    """A fixture of a module: what the program found, which runs once."""
+
+    @pytest.fixture(scope="module")
+    def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+        return findings(ranks, program, tmp_path_factory.mktemp(program))
+
+    return found

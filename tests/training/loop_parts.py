@@ -13,4 +13,4 @@ from launch import findings
 def loop_parts() -> dict:
     """What `ranks/loop_parts.py` found."""
     with tempfile.TemporaryDirectory() as folder:
-        return findings(2, "loop_parts.py", Path(folder) / "found.json")
+        return findings(2, "loop_parts.py", Path(folder))

@@ -12,12 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
 from fsdpkit.errors import ConfigError
-from fsdpkit.training import activation_offload
+from fsdpkit.training import activation_checkpointing
 from fsdpkit.training.activation_checkpointing import (
     _keep_attention_and_every_second_product,
     checkpoint_activations,
+    offload_activations,
 )
-from fsdpkit.training.activation_offload import offload_activations
 
 WIDTH, ROWS, BLOCKS = 32, 64, 4
 INPUT = WIDTH * ROWS * 4  # bytes of what enters a block
@@ -122,13 +122,13 @@ def offloaded_bytes(
 ) -> tuple[int, int, list[Tensor]]:
     """As `kept_bytes`: what is left on the device, what went to the host, and gradients."""
     host: dict[int, int] = {}
-    to_host = activation_offload._Offloaded.__init__
+    to_host = activation_checkpointing._Offloaded.__init__
 
-    def counted(self: activation_offload._Offloaded, tensor: Tensor) -> None:
+    def counted(self: activation_checkpointing._Offloaded, tensor: Tensor) -> None:
         to_host(self, tensor)
         host[StorageWeakRef(self.host.untyped_storage()).cdata] = self.host.nbytes
 
-    monkeypatch.setattr(activation_offload._Offloaded, "__init__", counted)
+    monkeypatch.setattr(activation_checkpointing._Offloaded, "__init__", counted)
     torch.manual_seed(0)
     model = nn.Sequential(*(Feed() for _ in range(BLOCKS)))
     offload_activations(model, [Feed], every=every)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from launch import findings
+from launch import ranks_found
 
 ENGINES = ["fsdp2", "fsdp2 no_shard", "fsdp1", "fsdp1 no_shard"]
 
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return findings(3, "buffers.py", tmp_path_factory.mktemp("buffers") / "found.json")
+found = ranks_found(3, "buffers")
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_checkpoint_has_the_first_ranks_statistics_all_of_them(found, engine):
     case = found[engine]
@@ -23,13 +19,11 @@ def test_a_checkpoint_has_the_first_ranks_statistics_all_of_them(found, engine):
     assert len(case["names"]) == 4 * (4 + 3)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_rank_goes_on_with_what_the_checkpoint_has(found, engine):
     assert found[engine]["loaded"] == [found[engine]["saving"][0]] * 3
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
 def test_buffers_begin_as_the_model_made_them_and_fill_is_asked_for_parameters_alone(found, engine):
     begun = found["first values"][engine]["buffers"]
@@ -45,7 +39,6 @@ def test_buffers_begin_as_the_model_made_them_and_fill_is_asked_for_parameters_a
     assert len(begun) == 12
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
 def test_a_buffer_whose_value_nobody_knows_is_named_with_both_remedies(found, engine):
     message = found["first values"][engine]["message"]

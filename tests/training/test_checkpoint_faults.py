@@ -23,7 +23,7 @@ KILLED = 9
 def disturbed(tmp_path_factory: pytest.TempPathFactory) -> dict:
     folder = tmp_path_factory.mktemp("disturbed")
     (folder / "runs").mkdir()
-    return findings(1, "checkpoint_faults.py", folder / "found.json", str(folder / "runs"))
+    return findings(1, "checkpoint_faults.py", folder, str(folder / "runs"))
 
 
 @pytest.mark.torch
@@ -113,7 +113,7 @@ def test_of_two_jobs_that_write_one_run_the_later_one_goes_on(disturbed):
 
 @pytest.mark.torch
 def test_all_ranks_hear_that_one_could_not_write(tmp_path):
-    found = findings(2, "failing_writes.py", tmp_path / "found.json", str(tmp_path / "run"))
+    found = findings(2, "failing_writes", tmp_path)
     # Nothing is sent by each rank to each, and one reads the index for all.
     assert found["counts"] == [[0, 1], [0, 0]]
     first, second = found["messages"]

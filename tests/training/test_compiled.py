@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from launch import findings
+from launch import ranks_found
 
 pytestmark = pytest.mark.torch
 
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return findings(2, "compiled.py", tmp_path_factory.mktemp("compiled") / "found.json")
+found = ranks_found(2, "compiled")
 
 
 @pytest.mark.parametrize("case", ["fsdp2 selective", "fsdp1"])
@@ -31,10 +28,7 @@ def test_a_compiled_checkpointed_block_counts_a_batch_once_in_running_statistics
     assert found["batches seen"] == [1, 1, 1]
 
 
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    path = tmp_path_factory.mktemp("shapes") / "found.json"
-    return findings(1, "compiled_shapes.py", path)
+shapes = ranks_found(1, "compiled_shapes")
 
 
 @pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])

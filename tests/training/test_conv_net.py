@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from launch import findings
-
-pytestmark = pytest.mark.torch
+from launch import ranks_found
 
 # Two ranks: a sum of two gradients rounds the same in any order. What is left is the engines' own
 # averaging, one rounding a step.
 TOLERANCE = 1e-6
 
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return findings(2, "conv_net.py", tmp_path_factory.mktemp("conv_net") / "found.json")
+found = ranks_found(2, "conv_net")
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,6 @@ import json
 import pytest
 from launch import findings
 
-pytestmark = pytest.mark.torch
-
-
 SAME = [
     *(f"every step from {step}" for step in (1, 5)),
     *("fsdp1, buckets", "groups, packed", "fsdp1 no_shard, spans, sgd", "float16"),
@@ -35,10 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
         for i in range(1, 45)
     ]  # an epoch is three and a half steps
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {
-        ranks: findings(ranks, "exact_resume.py", folder / f"{ranks}.json", str(folder))
-        for ranks in (2, 3, 4)
-    }
+    return {ranks: findings(ranks, "exact_resume", folder) for ranks in (2, 3, 4)}
 
 
 @pytest.mark.parametrize("name", SAME)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from launch import findings
+from launch import ranks_found
 
 ENGINES = ["fsdp2", "fsdp1", "fsdp1 no_shard"]
 FROZEN = ["0.linear.weight", "0.linear.bias", "2.linear.bias"]
 
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return findings(2, "frozen.py", tmp_path_factory.mktemp("frozen") / "found.json")
+found = ranks_found(2, "frozen")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from data import Batch
 from generate import main, write
-from launch import RANKS, run_ranks
+from launch import findings
 from model import IGNORE, T5
 from scores import held_out_rouge
 from search import Search, generate
@@ -127,8 +127,6 @@ def test_rouge_while_training_is_that_of_what_the_model_writes(monkeypatch):
 
 @pytest.mark.torch
 def test_a_sharded_model_writes_whatever_its_units_are(tmp_path):
-    done = run_ranks(2, RANKS / "generated_units.py", str(tmp_path / "found.json"))
-    assert done.returncode == 0, done.stdout[-3000:]
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = findings(2, "generated_units", tmp_path)
     assert len(found) == 5
     assert set(map(str, found.values())) == {str(found["blocks"])}

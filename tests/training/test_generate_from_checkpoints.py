@@ -77,7 +77,7 @@ def runs(tmp_path_factory) -> Path:
     for name, model in models.items():
         export(folder / name, model, model.config)
     save = {str(folder / run): [str(folder / of), engine] for run, (of, engine) in RUNS.items()}
-    findings(4, "generated.py", folder / "saved.json", json.dumps({"save": save}))
+    findings(4, "generated.py", folder, json.dumps({"save": save}))
     rows = [json.dumps({"source": text, "target": "b"}) for text in SEVEN]
     (folder / "seven.jsonl").write_text("\n".join(rows), encoding="utf-8")
     shutil.copytree(folder / "untied, fsdp2", folder / "damaged")
@@ -103,10 +103,9 @@ def found(runs) -> dict:
     ]
     measure = str(runs / "deep" / "checkpoints" / "step-7")
     asked = {"write": write, "measure": measure}
-    return findings(3, "generated.py", runs / "found.json", json.dumps(asked))
+    return findings(3, "generated.py", runs, json.dumps(asked))
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("name", [name for name in COMMANDS if "without" not in name][:-1])
 def test_three_ranks_print_once_what_one_process_prints(found, runs, capsys, name):
     main(words_of(name, runs))
@@ -114,7 +113,6 @@ def test_three_ranks_print_once_what_one_process_prints(found, runs, capsys, nam
     assert found[name]["printed"] == [capsys.readouterr().out, "", ""]
 
 
-@pytest.mark.torch
 def test_no_rank_ever_holds_the_model(found):
     memory = found["memory"]
     shard = 1.05 * memory["model"] / 3  # padded to a multiple of the ranks
@@ -127,7 +125,6 @@ def test_no_rank_ever_holds_the_model(found):
     assert (memory["most blocks"], memory["blocks left"]) == (1, 0)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [

@@ -41,8 +41,7 @@ def test_a_rank_says_that_its_torch_was_not_built_for_its_gpu(v100, monkeypatch)
 
 
 def test_submit_refuses_bfloat16_on_pitzer_with_what_to_do_instead(fsdpkit):
-    done = fsdpkit("submit", "--cluster", "osc-pitzer", *OSC, *BFLOAT16)
-    assert done.returncode == 65
+    done = fsdpkit("submit", "--cluster", "osc-pitzer", *OSC, *BFLOAT16, status=65)
     assert "NVIDIA V100 16 GB (compute capability 7.0) has no bfloat16" in done.stderr
     assert '"float32" or "float16"' in done.stderr
 
@@ -50,6 +49,5 @@ def test_submit_refuses_bfloat16_on_pitzer_with_what_to_do_instead(fsdpkit):
 @pytest.mark.parametrize("cluster", ["osc-ascend", "osc-cardinal", "generic"])
 def test_elsewhere_bfloat16_is_taken_without_a_word(fsdpkit, cluster):
     for words in ([], BFLOAT16):
-        done = fsdpkit("submit", "--cluster", cluster, *OSC, *words)
-        assert done.returncode == 0, done.stderr
+        done = fsdpkit("submit", "--cluster", cluster, *OSC, *words, status=0)
         assert "bfloat16" not in done.stderr

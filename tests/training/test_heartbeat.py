@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.stacks import SIGNAL
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.heartbeat import Heartbeat
+from tests.programs import until
 
 pytestmark = pytest.mark.torch
 
@@ -44,9 +44,6 @@ def test_stacks_and_collectives_are_left_when_the_agent_asks(
     os.kill(os.getpid(), SIGNAL)
     assert "test_stacks_and_collectives" in node.stacks(1).read_text()
     recorded = tmp_path / "debug" / "attempt-2" / "nccl_trace_rank_3"
-    deadline = time.monotonic() + 30
-    while not recorded.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert recorded.exists()
+    until(recorded.exists)
     heartbeat.ending()
     faulthandler.unregister(SIGNAL)

@@ -85,7 +85,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     torch.save(state(layers__2__weight=late), bad / "infinite.pt")
     dcp(bad / "infinite dcp", state(layers__2__weight=late))
     torch.save({"w": torch.ones(3)}, bad / "other.pt")
-    return findings(request.param, "importing.py", folder / "found.json", str(folder))
+    return findings(request.param, "importing", folder)
 
 
 STARTS = [
@@ -99,7 +99,6 @@ STARTS = [
 ]
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("engine", ["fsdp2", "fsdp1", "fsdp1 no_shard"])
 def test_a_run_begins_with_weights_that_another_program_wrote(
@@ -111,14 +110,12 @@ def test_a_run_begins_with_weights_that_another_program_wrote(
     assert "optimizer, step and order of the samples begin anew" in here["said"]
 
 
-@pytest.mark.torch
 def test_what_else_is_in_the_file_is_said(found: dict) -> None:
     said = found["good"]["lightning.ckpt fsdp2"]["said"]
     assert "left out: state_dict.accuracy.total" in said
     assert "left out: pooler.weight" in found["good"]["huggingface fsdp2"]["said"]
 
 
-@pytest.mark.torch
 def test_what_is_wrong_is_heard_by_all_ranks_in_a_sentence(found: dict) -> None:
     told = {name: set(each) for name, each in found["bad"].items()}
     assert {len(each) for each in told.values()} == {1}

@@ -8,7 +8,7 @@ import loss as loss_module
 import pytest
 import torch
 import torch.nn.functional as F
-from launch import findings
+from launch import ranks_found
 from loss import FEWEST_CHUNKS, IGNORE, MOST_SCORES, _chunks, chunked, whole
 from small_t5 import V1_0, V1_1, batch_of, build
 from torch import Tensor
@@ -150,9 +150,7 @@ def test_the_model_gives_scores_or_either_loss(family: dict) -> None:
             torch.testing.assert_close(found[way][name], gradient, rtol=0, atol=1e-5 * scale)
 
 
-@pytest.fixture(scope="module")
-def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return findings(2, "chunked.py", tmp_path_factory.mktemp("chunked") / "found.json")
+on_ranks = ranks_found(2, "chunked")
 
 
 @pytest.mark.torch

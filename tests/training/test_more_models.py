@@ -36,9 +36,13 @@ def test_a_resnet_learns_and_goes_on_from_its_checkpoint_at_another_number_of_ra
     said = ""
     for ranks, steps in ((2, "20"), (1, "60")):
         done = run_ranks(
-            ranks, FOLDER / "resnet.py", str(images), steps, FSDPKIT_TASK_DIR=str(paths.dir)
+            ranks,
+            FOLDER / "resnet.py",
+            str(images),
+            steps,
+            FSDPKIT_TASK_DIR=str(paths.dir),
+            status=0,
         )
-        assert done.returncode == 0, done.stdout[-4000:]
         said += done.stdout
     assert [int(step) for step in re.findall(r"step (\d+)", said)] == [20, 40, 60]
     assert share_right(said) >= 90
@@ -46,6 +50,7 @@ def test_a_resnet_learns_and_goes_on_from_its_checkpoint_at_another_number_of_ra
 
 
 def test_nn_transformer_learns_to_reverse_digits_on_two_ranks(tmp_path):
-    done = run_ranks(2, FOLDER / "nn_transformer.py", "150", FSDPKIT_TASK_DIR=str(tmp_path))
-    assert done.returncode == 0, done.stdout[-4000:]
+    done = run_ranks(
+        2, FOLDER / "nn_transformer.py", "150", FSDPKIT_TASK_DIR=str(tmp_path), status=0
+    )
     assert share_right(done.stdout) >= 90

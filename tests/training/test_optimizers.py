@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from launch import findings
+from launch import ranks_found
 from torch import nn
 
 from fsdpkit.config.training import OptimizerSettings
@@ -17,13 +17,9 @@ from fsdpkit.training.update_rules import Adafactor, ScaledAdamW
 ROUNDING = 2e-6
 """Four float32 steps whose norms were summed in another order, relative to the matrix's norm."""
 
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict:
-    return findings(4, "optimizers.py", tmp_path_factory.mktemp("optimizers") / "found.json")
+found = ranks_found(4, "optimizers")
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "adamw-scaled"])
 def test_every_rule_on_four_uneven_shards_equals_the_rule_on_whole_matrices(found, rule):
     cases = {key: d for key, d in found["difference"].items() if key.split()[0] == rule}
@@ -40,12 +36,10 @@ def test_adafactor_takes_the_rate_that_the_schedule_sets():
         torch.testing.assert_close(weights.detach(), torch.full((2, 3), left))
 
 
-@pytest.mark.torch
 def test_state_goes_through_a_checkpoint_and_the_next_step_is_the_same(found):
     assert max(found["restored"].values()) < 1e-7, found["restored"]
 
 
-@pytest.mark.torch
 def test_a_frozen_layer_does_not_move_under_fsdp2_and_keeps_no_state(found):
     moved = found["moved"]
     assert moved["first.weight"] == moved["first.bias"] == 0
@@ -54,7 +48,6 @@ def test_a_frozen_layer_does_not_move_under_fsdp2_and_keeps_no_state(found):
     assert not found["frozen_have_state"]
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
 def test_matrices_are_decayed_and_nothing_else_whatever_classes_are_called(found, engine):
     assert found["decayed"][engine] == [
@@ -66,7 +59,6 @@ def test_matrices_are_decayed_and_nothing_else_whatever_classes_are_called(found
     ]
 
 
-@pytest.mark.torch
 def test_a_model_that_is_not_sharded_yet_is_refused_among_ranks(found):
     assert "shard()" in found["not_sharded"]
 

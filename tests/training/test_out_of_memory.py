@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from launch import RANKS, findings, run_ranks
+from launch import RANKS, ranks_found, run_ranks
 
 from fsdpkit.training.out_of_memory import smaller_size
 
@@ -14,13 +14,9 @@ CASES = [
     *("second part kept", "second part bfloat16"),
 ]
 
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict:
-    return findings(4, "out_of_memory.py", tmp_path_factory.mktemp("memory") / "found.json")
+found = ranks_found(4, "out_of_memory")
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("case", CASES)
 def test_the_step_is_the_one_that_smaller_parts_would_have_made(found, case):
     result = found[case]
@@ -31,7 +27,8 @@ def test_the_step_is_the_one_that_smaller_parts_would_have_made(found, case):
 
 @pytest.mark.torch
 def test_when_not_even_one_row_fits_the_run_ends_with_what_else_to_try(tmp_path):
-    done = run_ranks(2 * 2, RANKS / "out_of_memory.py", str(tmp_path / "found.json"), "nothing")
+    words = ["out_of_memory", str(tmp_path / "found.json"), "nothing"]
+    done = run_ranks(4, RANKS / "found.py", *words)
     assert done.returncode != 0
     assert "Out of memory on rank 1 with one sample at a time" in done.stdout
     assert "activation_checkpointing" in done.stdout

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from launch import run_ranks, run_torchrun
 
+from tests.programs import Write
+
 pytestmark = pytest.mark.torch
-Write = Callable[[str, str], Path]
 
 DESCRIBE = """
     import json, os, sys

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from launch import findings
-
-pytestmark = pytest.mark.torch
+from launch import ranks_found
 
 ENGINES = ["fsdp2", "fsdp1"]
 BFLOAT16 = 2e-2  # 8 bits: an operation errs by up to 4e-3 of its result
 
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return findings(2, "precision.py", tmp_path_factory.mktemp("precision") / "found.json")
+found = ranks_found(2, "precision")
 
 
 def test_bfloat16_gives_a_close_loss_and_not_the_same(found):

@@ -46,8 +46,7 @@ def found(sources: Path) -> Found:
     every = {}
     for ranks in (1, 2, 4):
         cases = json.dumps([(kind, way) for on, kind, way in CASES if on == ranks])
-        file = sources / f"found {ranks}.json"
-        answers = findings(ranks, "pretrained.py", file, str(sources), cases, libraries=LIBRARIES)
+        answers = findings(ranks, "pretrained", sources, cases, libraries=LIBRARIES)
         every.update({(ranks, kind, way): answer for kind, way, answer in answers})
     return every
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Sequence
 
 import pytest
 from launch import EXAMPLE, RANKS, environment, run_ranks
 
+from tests.programs import ran
+
 
 @pytest.mark.torch
 def test_a27_runs_of_four_ranks_leave_together_with_status_0(tmp_path):
     for repetition in range(4):
-        done = run_ranks(4, RANKS / "teardown.py", str(tmp_path / f"mark-{repetition}"))
-        assert done.returncode == 0, f"run {repetition}: {done.stdout[-3000:]}"
+        run_ranks(4, RANKS / "teardown.py", str(tmp_path / f"mark-{repetition}"), status=0)
 
 
 @pytest.mark.torch
 def test_a51_slurm_variables_do_not_make_a_rank():
     slurm = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "2", "SLURM_NODEID": "0"}
-    done = subprocess.run(
+    done = ran(
         [sys.executable, str(EXAMPLE / "fsdp_t5.py")],
-        env=environment(**slurm), capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 2
+        env=environment(**slurm), timeout=120, status=2)  # fmt: skip
     assert "RANK" in done.stderr
     assert "torchrun --standalone --nproc-per-node 2" in done.stderr
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from launch import findings
+from launch import ranks_found
 from torch import Tensor, nn
 
 from fsdpkit.training.rounding import RoundingAdamW, round_stochastically
@@ -15,10 +15,7 @@ BFLOAT16 = 2.0**-8
 """The largest error of rounding to nearest, relative to the number: half a step between two."""
 ENGINES = ["full_shard stochastic", "fsdp1 full_shard stochastic"]
 
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return findings(4, "rounding.py", tmp_path_factory.mktemp("rounding") / "found.json")
+found = ranks_found(4, "rounding")
 
 
 def random(seed: int = 0) -> torch.Generator:
@@ -57,7 +54,6 @@ def test_rounding_to_nearest_loses_small_updates_and_the_two_remedies_do_not():
     assert (after_small_updates("compensated") - exact).abs().max() <= BFLOAT16 * 1.01
 
 
-@pytest.mark.torch
 def test_shards_are_bfloat16_and_take_half_of_what_float32_takes(found):
     whole = found["float32"]["bytes"]
     for name in ENGINES:
@@ -67,7 +63,6 @@ def test_shards_are_bfloat16_and_take_half_of_what_float32_takes(found):
     assert kept == whole["state"] // 2 + whole["weights"] // 2
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     "case", ["full_shard", "fsdp1 full_shard", "hybrid_shard", "some ignored", "fsdp1 no_shard"]
 )
@@ -79,7 +74,6 @@ def test_losses_are_those_of_float32_weights_to_rounding(found, case):
     assert result["alike"] is not None, "replicas drew other numbers"
 
 
-@pytest.mark.torch
 def test_modules_kept_in_float32_keep_float32_weights(found):
     result = found["half"]
     assert result["types"] == ["bfloat16", "float32"]

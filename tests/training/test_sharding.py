@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from launch import findings
-
-pytestmark = pytest.mark.torch
+from launch import ranks_found
 
 # Float32 has 24 bits: an operation errs by up to 6e-8 of its result. Sharding changes only the
 # order in which gradients are added (over ranks, and over padding of another width), so after two
@@ -19,10 +17,7 @@ STRATEGIES = ["full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2
 UNITS = 5  # two encoder blocks, two decoder blocks, the root
 PARAMETERS = 28752
 
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return findings(4, "equality.py", tmp_path_factory.mktemp("equality") / "found.json")
+found = ranks_found(4, "equality")
 
 
 def same_as_plain(found: dict, case: str) -> dict:

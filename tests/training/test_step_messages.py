@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from launch import findings
+from launch import ranks_found
 
 ENGINES = ("fsdp1", "fsdp2")
 BLOCKS = 3
@@ -14,11 +14,7 @@ ENDS = {"fsdp1": 1, "fsdp2": 2}
 """Units that are whole when backward begins: the root, and under FSDP2 the head by itself."""
 COUNT, NORM = 1, 1  # tokens with the wishes to stop and to save; the gradients' norm
 
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict:
-    result = tmp_path_factory.mktemp("steps") / "found.json"
-    return findings(4, "step_messages.py", result)
+found = ranks_found(4, "step_messages")
 
 
 def ideal(engine: str, strategy: str, passes: int) -> dict[str, int]:
@@ -39,7 +35,6 @@ def ideal(engine: str, strategy: str, passes: int) -> dict[str, int]:
     }
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "strategy",
@@ -58,7 +53,6 @@ def test_a_whole_step_sends_the_least_that_its_strategy_needs(found, engine, str
     assert case["before the count"] == {kind: n for kind, n in expected.items() if n}
 
 
-@pytest.mark.torch
 def test_the_host_waits_in_no_step_but_where_it_must_decide(found):
     decides = {name for name in found if name.endswith((" float16", "skipped", "auto"))}
     assert len(decides) == 4
@@ -70,7 +64,6 @@ def test_the_host_waits_in_no_step_but_where_it_must_decide(found):
 ROUNDED = {"bfloat16": 2e-2, "float16": 3e-3}
 
 
-@pytest.mark.torch
 def test_every_step_is_that_of_one_process_in_float64(found):
     """Whatever the lengths of each rank's rows: a token weighs the same everywhere."""
     for name, case in found.items():
@@ -81,21 +74,18 @@ def test_every_step_is_that_of_one_process_in_float64(found):
         assert case["off"] < tolerance, name
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("engine", ENGINES)
 def test_weights_in_bfloat16_get_gradients_of_the_right_size(found, engine):
     case = found[f"{engine} bfloat16 masters"]
     assert case["norms"][0] == pytest.approx(case["expected norms"][0], rel=1e-2)
 
 
-@pytest.mark.torch
 def test_a_step_without_any_token_changes_no_weight(found):
     case = found["fsdp2 no token"]
     assert (case["tokens"], case["norms"], case["off"]) == (0, [0, 0], 0)
     assert found["fsdp2 one rank without a token"]["tokens"] > 0
 
 
-@pytest.mark.torch
 def test_all_ranks_hear_of_a_wish_to_stop_after_the_same_step(found):
     assert found["fsdp2 stopping"]["stopping"] == [False, True]
     assert found["ranks differ"] == []

@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from launch import findings
+from launch import ranks_found
 
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return findings(2, "loop.py", tmp_path_factory.mktemp("loop") / "found.json")
+found = ranks_found(2, "loop")
 
 
 def losses(found: dict, name: str) -> list[float]:

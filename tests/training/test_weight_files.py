@@ -26,11 +26,10 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("files")
     in_files(folder / "good")
     in_files(folder / "bad", **{"transformer.layers.1.weight": LATE})
-    told = findings(request.param, "fill_from.py", folder / "found.json", str(folder))
+    told = findings(request.param, "fill_from", folder)
     return {"ranks": request.param, **told}
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     "engine", ["fsdp2", "fsdp2 checkpointed", "fsdp2 hybrid", "fsdp1", "fsdp1 no_shard"]
 )
@@ -38,7 +37,6 @@ def test_a_sharded_model_has_what_the_files_have(found: dict, engine: str) -> No
     assert found[engine]["different"] == []
 
 
-@pytest.mark.torch
 def test_a_rank_reads_its_own_slices_and_holds_one_at_a_time(found: dict) -> None:
     """The largest matrix is 576 bytes in float32; FSDP1 is given a tensor at a time."""
     counters = 8 * (found["ranks"] - 1)  # each rank has one of its own
@@ -49,7 +47,6 @@ def test_a_rank_reads_its_own_slices_and_holds_one_at_a_time(found: dict) -> Non
     assert {*found["fsdp1"]["most"]} == {LARGEST}
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
 def test_ranks_that_were_seeded_differently_take_rank_0_s_weights_when_asked(
     found: dict, engine: str

@@ -7,7 +7,7 @@ Each is one plain sentence with its remedy. Only settings and the number of rank
 from collections.abc import Iterator
 
 from fsdpkit.config.training.checkpoint import BEST_IS_HIGHEST, EVALUATED, LOGGED, ROUGE
-from fsdpkit.config.training.data_problems import FILES, data_problems
+from fsdpkit.config.training.data import DataSettings
 from fsdpkit.config.training.optimizer import OptimizerSettings
 from fsdpkit.config.training.settings import PrecisionSettings, TrainingSettings
 from fsdpkit.config.training.sharding import ShardingSettings
@@ -38,7 +38,7 @@ def problems(
             every=settings.optimizer.schedule_every,
         ),
         *_master(settings),
-        *data_problems(settings.data),
+        *_data_problems(settings.data),
         *_model(settings),
     ]
 
@@ -313,7 +313,7 @@ def _model(settings: TrainingSettings) -> Iterator[str]:
     elif not (model.pretrained or model.config) and data.tokenizer in (None, "bytes"):
         # The files of the other cases are looked at where files are.
         vocab_size = model.dimensions()["vocab_size"]
-        if vocab_size < BYTE_IDS and data.source.endswith((*FILES, "python-docs")):
+        if vocab_size < BYTE_IDS and data.source.endswith((*_FILES, "python-docs")):
             yield (
                 f"training.model.vocab_size is {vocab_size}, but bytes need {BYTE_IDS} ids: raise "
                 "it (ByT5 has 384)."
@@ -336,3 +336,94 @@ def _model(settings: TrainingSettings) -> Iterator[str]:
 
 def _divisors(number: int) -> str:
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+
+
+_FILES = (".jsonl", ".csv", ".parquet", ".txt")
+
+
+def _data_problems(data: DataSettings) -> Iterator[str]:
+    """One plain sentence for each, with its remedy; no file is looked at."""
+    yield from _source(data)
+    yield from _held_out_source(data)
+    yield from _source_prefix(data)
+
+
+def _source(data: DataSettings) -> Iterator[str]:
+    suffix = data.source.rpartition("/")[2].rpartition(".")
+    is_file = bool(suffix[1])
+    if data.source == "python-docs":
+        if data.task == "pairs":
+            yield (
+                'task "pairs" needs a file: set training.data.source to a .jsonl, .csv or .parquet '
+                'path, or training.data.task to "docstring" or "span-corruption".'
+            )
+    elif is_file and not data.source.endswith(_FILES):
+        yield (
+            f'training.data.source is {data.source!r}: it must be "python-docs", end in '
+            f"{', '.join(_FILES)}, or be a directory that `fsdpkit data prepare` made."
+        )
+    elif data.task == "docstring":
+        yield (
+            'task "docstring" reads Python\'s own sources only: for a file set '
+            'training.data.task to "pairs" (or "span-corruption" on its source field).'
+        )
+    elif data.task == "pairs" and data.source.endswith(".txt"):
+        yield (
+            f"training.data.source {data.source!r} is plain text, which has no pairs: set "
+            'training.data.task = "span-corruption".'
+        )
+    if data.task == "pairs" and data.source_field == data.target_field:
+        yield (
+            f"training.data.source_field and target_field are both {data.source_field!r}: the "
+            "model would learn to copy; name two fields."
+        )
+    if data.packing and data.buckets not in ("auto", 0, 1):
+        yield (
+            "training.data.packing fills rows of one size: leave training.data.buckets at 0 or 1."
+        )
+
+
+def _held_out_source(data: DataSettings) -> Iterator[str]:
+    source = data.held_out_source
+    if source is None:
+        return
+    if source == data.source:
+        yield (
+            f"training.data.held_out_source is {source!r}, what is trained on: name other data, or "
+            "leave it unset and set training.data.held_out."
+        )
+    elif source == "python-docs" or data.task == "docstring":
+        yield (
+            "training.data.held_out_source is a file or prepared directory beside one: leave it "
+            "unset for Python's own documentation, of which training.data.held_out keeps a share."
+        )
+    elif data.task == "pairs" and source.endswith(".txt"):
+        yield (
+            f"training.data.held_out_source {source!r} is plain text, which has no pairs: name a "
+            ".jsonl, .csv or .parquet file."
+        )
+    elif "." in source.rpartition("/")[2] and not source.endswith(_FILES):
+        yield (
+            f"training.data.held_out_source is {source!r}: it must end in {', '.join(_FILES)}, or "
+            "be a directory that `fsdpkit data prepare` made."
+        )
+
+
+def _source_prefix(data: DataSettings) -> Iterator[str]:
+    if not data.source_prefix:
+        return
+    if data.task == "span-corruption":
+        yield (
+            "training.data.source_prefix tells T5 a task with source and target; span-corruption "
+            "has none: leave it unset."
+        )
+    taken = len(data.source_prefix.encode(errors="replace"))
+    # A prepared directory has the tokenizer it was made with.
+    in_bytes = data.tokenizer == "bytes" or (
+        data.tokenizer is None and data.source.endswith((*_FILES, "python-docs"))
+    )
+    if in_bytes and taken >= data.source_length - 1:
+        yield (
+            f"training.data.source_prefix takes {taken} bytes, and training.data.source_length is "
+            f"{data.source_length}: nothing of a text is left; shorten the one or raise the other."
+        )

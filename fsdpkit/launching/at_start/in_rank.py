@@ -5,8 +5,8 @@ and time its waits for data.
 A job whose ranks train in other worlds than their own (each by itself, half of them together) ends
 well and trains something else. So size, rank and address of the default process group are compared
 with those the rank was given, once, where it is made. What was found stands in
-`$FSDPKIT_HEARTBEAT_DIR/world-<local rank>`, which the agent reads (worlds.py); a wrong world ends
-the rank.
+`$FSDPKIT_HEARTBEAT_DIR/world-<local rank>`, which the agent reads (node_launch.py); a wrong world
+ends the rank.
 
 Runs in whatever Python the rank has (3.7 or later), with the standard library alone, and imports
 little of it before the script does (sitecustomize.py).

@@ -20,6 +20,7 @@ from fsdpkit.publishing.export.fields import label_of
 from fsdpkit.publishing.template_cases import sites
 from fsdpkit.publishing.template_named import open_template
 from fsdpkit.publishing.template_shell import has_shellcheck, shellcheck
+from tests.programs import ran
 from tests.publishing.export import made, portals
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -135,9 +136,7 @@ def test_what_the_page_of_open_composer_fills_in_is_bash(folder: Path) -> None:
     inputs = script.split("# ---- What the form says")[0]
     values = {field.variable: field for field in app.exports[0].fields}
     shown = "; ".join(f'printf "{name}=%q\\n" "${name}"' for name in values)
-    done = subprocess.run(
-        ["bash"], input=inputs + shown, text=True, capture_output=True, check=True
-    )
+    done = ran(["bash"], input=inputs + shown, status=0)
     told = dict(line.split("=", 1) for line in done.stdout.splitlines())
     assert told == {
         "FSDPKIT_FORM_SCRIPT": "train.py",

@@ -24,6 +24,7 @@ from fsdpkit.publishing.export.checks import check_lines
 from fsdpkit.publishing.export.fields import Field
 from fsdpkit.publishing.export.script import ExportedScript, export_script
 from fsdpkit.publishing.export.shared_job import plain_job
+from tests.programs import ran
 from tests.publishing.export import made, portals
 from tests.rendering.hostile_strings import PIECES
 
@@ -332,9 +333,7 @@ def test_a_pattern_with_quotes_reaches_job_json_as_json(
     script = check_lines([free], 1, 64) + "json FSDPKIT_FORM_P_TAG\n"
     text = 'it\'s "$(id)" \\ `x` \\" %s'
     env = {"FSDPKIT_FORM_P_TAG": text, "SLURM_JOB_NUM_NODES": "1"}
-    done = subprocess.run(
-        ["bash", "-c", script], env=env, capture_output=True, text=True, check=True
-    )
+    done = ran(["bash", "-c", script], env=env, status=0)
     assert json.loads(done.stdout) == text
 
 

@@ -1,13 +1,11 @@
 """On three ranks: buffers that differ by rank in a checkpoint, and the first values of buffers.
 
-Writes to the file in argv[1], per case: rank 0's buffers when it saved, those in the checkpoint,
+Found, per case: rank 0's buffers when it saved, those in the checkpoint,
 and each rank's after loading it; per engine: what buffers of a model on the meta device become.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from fsdpkit.errors import ConfigError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.checkpoint_loading import read_weights, weights_in
-from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.progress import Progress
 from fsdpkit.training.sharding import plain_name, shard
 
@@ -115,17 +113,10 @@ def first_values(ranks: Ranks, engine: str) -> dict[str, Any]:
     return {"message": message, "buffers": buffers(model), "saved": sorted(model.state_dict())}
 
 
-def main() -> None:
-    with process_group(timeout_s=240) as ranks:
-        folder = Path(sys.argv[1]).parent
-        found: dict[str, Any] = {
-            name: saved_and_loaded(ranks, folder / name.replace(" ", "-"), sharding)
-            for name, sharding in CASES.items()
-        }
-        found["first values"] = {name: first_values(ranks, name) for name in ("fsdp2", "fsdp1")}
-        if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+def main(ranks: Ranks, folder: Path) -> dict:
+    found: dict[str, Any] = {
+        name: saved_and_loaded(ranks, folder / name.replace(" ", "-"), sharding)
+        for name, sharding in CASES.items()
+    }
+    found["first values"] = {name: first_values(ranks, name) for name in ("fsdp2", "fsdp1")}
+    return found

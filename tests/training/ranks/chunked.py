@@ -1,14 +1,12 @@
 """On two ranks: the same training with the whole and with the chunked loss, under both engines.
 
-Writes to the file in argv[1], per engine and case: losses of this rank, gradient norms and whether
+Found, per engine and case: losses of this rank, gradient norms and whether
 there was an update in each step, and the largest difference of any weight between the two.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from torch import nn
 
 from fsdpkit.config.training import OptimizerSettings, PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
-from fsdpkit.training.distributed import Ranks, process_group, sum_over_ranks
+from fsdpkit.training.distributed import Ranks, sum_over_ranks
 from fsdpkit.training.gradients import clip_gradients, gradient_sync, loss_scaler, update
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.sharding import shard
@@ -80,23 +78,17 @@ def compared(ranks: Ranks, case: dict) -> dict:
     return {"whole": whole, "chunked": chunked, "farthest weight": farthest}
 
 
-def main() -> None:
-    with process_group(timeout_s=240) as ranks:
-        found: dict = {}
-        for engine in ("fsdp2", "fsdp1"):
-            found[engine] = {
-                name: compared(ranks, {"engine": engine, **case}) for name, case in CASES.items()
-            }
-            named = {"engine": engine, "wrap": "names"}
-            alone = compared(ranks, {**named, "wrap_names": ("lm_head", "*.block.*")})
-            found[engine]["head by name"] = alone
-            tied = {**named, "family": "tied", "wrap_names": ("shared", "*.block.*")}
-            found[engine]["tied, in a unit"] = message_of(
-                functools.partial(trained, ranks, "chunked", **tied), ConfigError
-            )
-        if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+def main(ranks: Ranks, folder: Path) -> dict:
+    found: dict = {}
+    for engine in ("fsdp2", "fsdp1"):
+        found[engine] = {
+            name: compared(ranks, {"engine": engine, **case}) for name, case in CASES.items()
+        }
+        named = {"engine": engine, "wrap": "names"}
+        alone = compared(ranks, {**named, "wrap_names": ("lm_head", "*.block.*")})
+        found[engine]["head by name"] = alone
+        tied = {**named, "family": "tied", "wrap_names": ("shared", "*.block.*")}
+        found[engine]["tied, in a unit"] = message_of(
+            functools.partial(trained, ranks, "chunked", **tied), ConfigError
+        )
+    return found

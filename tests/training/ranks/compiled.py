@@ -1,13 +1,11 @@
 """On two ranks: blocks compiled (traced, not made into kernels) under both engines.
 
-Writes to the file in argv[1], per case: losses and norms, parameter names, graphs and breaks.
+Found, per case: losses and norms, parameter names, graphs and breaks.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from torch._dynamo.utils import counters
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
-from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.gradients import clip_gradients
 from fsdpkit.training.sharding import shard
 
@@ -72,17 +70,10 @@ def batches_seen_by_norms(ranks: Ranks) -> list[int]:
     return [int(b) for name, b in model.named_buffers() if name.endswith("num_batches_tracked")]
 
 
-def main() -> None:
+def main(ranks: Ranks, folder: Path) -> dict:
     torch.compile = functools.partial(torch.compile, backend="aot_eager")
-    with process_group(timeout_s=120) as ranks:
-        found = {
-            "eager": trained(ranks, False),
-            "cases": {name: trained(ranks, True, **case) for name, case in CASES.items()},
-            "batches seen": batches_seen_by_norms(ranks),
-        }
-        if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    return {
+        "eager": trained(ranks, False),
+        "cases": {name: trained(ranks, True, **case) for name, case in CASES.items()},
+        "batches seen": batches_seen_by_norms(ranks),
+    }

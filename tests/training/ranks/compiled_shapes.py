@@ -1,14 +1,13 @@
 """On one rank: three blocks and three stay compiled with texts of several lengths, and beside
 evaluation and generation. Traced only, not made into kernels.
 
-Writes to the file in argv[1], per case: what each line of metrics says of blocks, and graphs.
+Found, per case: what each line of metrics says of blocks, and graphs.
 """
 
 from __future__ import annotations
 
 import functools
 import io
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -25,7 +24,7 @@ from torch._dynamo.utils import counters
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training import compilation
-from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.sharding import shard
 
@@ -45,7 +44,7 @@ class Run:
         )  # fmt: skip
         torch._dynamo.reset()
         counters.clear()
-        paths = TaskPaths(Path(sys.argv[1]).parent / name)
+        paths = TaskPaths(Path(sys.argv[2]).parent / name)
         self.metrics = Metrics(paths, ranks, model=self.model)
         self.lines: list[list[int]] = []
 
@@ -102,16 +101,11 @@ def limited(ranks: Ranks) -> dict[str, Any]:
     return run.found
 
 
-def main() -> None:
+def main(ranks: Ranks, folder: Path) -> dict:
     torch.compile = functools.partial(torch.compile, backend="eager")
-    with process_group(timeout_s=120) as ranks:
-        said = io.StringIO()
-        with redirect_stdout(said):
-            found: dict[str, Any] = {each: all_shapes(ranks, each) for each in ("fsdp2", "fsdp1")}
-            found["said of all"] = said.getvalue()
-            found["limited"] = {**limited(ranks), "said": said.getvalue()}
-        Path(sys.argv[1]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    said = io.StringIO()
+    with redirect_stdout(said):
+        found: dict[str, Any] = {each: all_shapes(ranks, each) for each in ("fsdp2", "fsdp1")}
+        found["said of all"] = said.getvalue()
+        found["limited"] = {**limited(ranks), "said": said.getvalue()}
+    return found

@@ -1,13 +1,11 @@
 """On two ranks: a small convolutional network with BatchNorm, under DDP and sharded.
 
-Writes to the file in argv[1], per case: each rank's losses, and the largest difference of a weight
+Found, per case: each rank's losses, and the largest difference of a weight
 and of a buffer from DDP's. Each rank sees other images, so running statistics differ by rank.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.nn.parallel import DistributedDataParallel
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
-from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.sharding import shard
 
 STEPS = 4
@@ -115,36 +113,33 @@ def fill_like_values(name: str, tensor: Tensor, _: Generator) -> None:
     fill(name, tensor, Generator().manual_seed(len(name)))
 
 
-def main() -> None:
-    with process_group(timeout_s=240) as ranks:
-        ddp = DistributedDataParallel(with_values(), broadcast_buffers=False)
-        ddp_losses, ddp_buffers = train(ddp, ranks)
-        ddp_weights = whole_weights(ddp)
-        found: dict[str, Any] = {"cases": {}}
-        for name, case in CASES.items():
-            model = sharded(ranks, **case)
-            losses, buffers = train(model, ranks)
-            weights = whole_weights(model)
-            plain = {plain_of(k): v for k, v in buffers.items()}
-            mine = {
-                "losses": max(abs(a - b) for a, b in zip(losses, ddp_losses, strict=True)),
-                "weights": max(
-                    [float((weights[k] - ddp_weights[k]).abs().max()) for k in weights], default=0.0
-                ),
-                "buffers": max(
-                    float((plain[k.removeprefix("module.")] - v).abs().max())
-                    for k, v in ddp_buffers.items()
-                ),
-                "shapes": all(
-                    plain[k.removeprefix("module.")].shape == v.shape
-                    for k, v in ddp_buffers.items()
-                ),
-            }
-            found["cases"][name] = gathered(mine, ranks)
-        means = gathered(ddp_buffers["module.stem.norm.running_mean"].tolist(), ranks)
-        found["ranks differ by"] = max(abs(a - b) for a, b in zip(*means, strict=True))
-        if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
+def main(ranks: Ranks, folder: Path) -> dict:
+    ddp = DistributedDataParallel(with_values(), broadcast_buffers=False)
+    ddp_losses, ddp_buffers = train(ddp, ranks)
+    ddp_weights = whole_weights(ddp)
+    found: dict[str, Any] = {"cases": {}}
+    for name, case in CASES.items():
+        model = sharded(ranks, **case)
+        losses, buffers = train(model, ranks)
+        weights = whole_weights(model)
+        plain = {plain_of(k): v for k, v in buffers.items()}
+        mine = {
+            "losses": max(abs(a - b) for a, b in zip(losses, ddp_losses, strict=True)),
+            "weights": max(
+                [float((weights[k] - ddp_weights[k]).abs().max()) for k in weights], default=0.0
+            ),
+            "buffers": max(
+                float((plain[k.removeprefix("module.")] - v).abs().max())
+                for k, v in ddp_buffers.items()
+            ),
+            "shapes": all(
+                plain[k.removeprefix("module.")].shape == v.shape for k, v in ddp_buffers.items()
+            ),
+        }
+        found["cases"][name] = gathered(mine, ranks)
+    means = gathered(ddp_buffers["module.stem.norm.running_mean"].tolist(), ranks)
+    found["ranks differ by"] = max(abs(a - b) for a, b in zip(*means, strict=True))
+    return found
 
 
 def plain_of(name: str) -> str:
@@ -157,7 +152,3 @@ def gathered(value: Any, ranks: Ranks) -> list[Any]:
     values: list[Any] = [None] * ranks.world_size
     dist.all_gather_object(values, value)
     return values
-
-
-if __name__ == "__main__":
-    main()

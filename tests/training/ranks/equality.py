@@ -1,6 +1,6 @@
 """On four ranks: train the same small T5 under every setting, and once in plain torch.
 
-Writes to the file in argv[1], per case: losses and gradient norms of each step, the largest
+Found, per case: losses and gradient norms of each step, the largest
 difference of any weight, after all steps, from the plain run's, and what shows that the setting
 took effect (units, values held, messages). The plain run holds the whole batch in one process and
 knows nothing of FSDP.
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import functools
 import io
-import json
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -31,11 +29,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError, FsdpkitError
-from fsdpkit.training.activation_offload import _Offloaded, offload_activations
+from fsdpkit.training.activation_checkpointing import _Offloaded, offload_activations
 from fsdpkit.training.distributed import (
     Ranks,
     check_same_everywhere,
-    process_group,
     sum_over_ranks,
 )
 from fsdpkit.training.gradients import clip_gradients, gradient_sync
@@ -367,59 +364,56 @@ def message_of(action, kind: type[Exception]) -> str:
     return "no error"
 
 
-def main() -> None:
-    wanted = sys.argv[2:] or list(CASES)
-    with process_group(timeout_s=240) as ranks:
-        reference = {family: plain(family) for family in [*FAMILY, "tied modules"]}
-        found: dict = {"cases": {}, "plain": {k: v[:2] for k, v in reference.items()}}
-        for name in wanted:
-            with redirect_stdout(io.StringIO()) as said:
-                result = sharded(CASES[name], ranks, look=name.partition(" ")[2] in LOOKED_AT)
-            result["warnings"] = [x for x in said.getvalue().splitlines() if "warning" in x]
-            counts: list = [None] * ranks.world_size
-            dist.all_gather_object(counts, result["checkpointed"])
-            result["checkpointed"] = counts
-            weights, plain_weights = result.pop("weights"), reference[result["family"]][2]
-            if looked_at := result.pop("values at a look", None):
-                result["names at a look"] = sorted(looked_at)
-            if ranks.is_first:
-                if looked_at:
-                    result["look differs"] = max(
-                        float((torch.tensor(values) - weights[name]).abs().max())
-                        for name, values in looked_at.items()
-                    )
-                result["names_equal"] = set(weights) == set(plain_weights)
-                result["weight_difference"] = max(
-                    float((weights[k] - plain_weights[k]).abs().max()) for k in plain_weights
-                )
-            found["cases"][name] = result
-        found["values offloaded by a whole model"] = offloaded_by_a_whole_model(ranks)
-        found["differently seeded"] = message_of(lambda: differently_seeded(ranks), FsdpkitError)
-        found["nothing chosen"] = message_of(
-            lambda: sharded({"is_unit": lambda path, module: False}, ranks), ConfigError
-        )
-        found["no such parameter"] = message_of(
-            lambda: sharded({"ignore": ("head.*",)}, ranks), ConfigError
-        )
-        found["all ignored"] = message_of(lambda: sharded({"ignore": ("*",)}, ranks), ConfigError)
-        found["indivisible"] = message_of(
-            lambda: sharded({"strategy": "hybrid_shard", "shard_size": 3}, ranks), ConfigError
-        )
-        found["indivisible reshard_to"] = message_of(
-            lambda: sharded({"reshard_to": 3}, ranks), ConfigError
-        )
-        found["tied across"] = message_of(
-            lambda: sharded(
-                {"family": "tied modules", "wrap": "names", "wrap_names": ("lm_head",)}, ranks
-            ),
-            ConfigError,
-        )
-        found["other data"] = message_of(
-            lambda: check_same_everywhere("training data", "b" if ranks.rank == 3 else "a"),
-            FsdpkitError,
-        )
+def main(ranks: Ranks, folder: Path) -> dict:
+    reference = {family: plain(family) for family in [*FAMILY, "tied modules"]}
+    found: dict = {"cases": {}, "plain": {k: v[:2] for k, v in reference.items()}}
+    for name in CASES:
+        with redirect_stdout(io.StringIO()) as said:
+            result = sharded(CASES[name], ranks, look=name.partition(" ")[2] in LOOKED_AT)
+        result["warnings"] = [x for x in said.getvalue().splitlines() if "warning" in x]
+        counts: list = [None] * ranks.world_size
+        dist.all_gather_object(counts, result["checkpointed"])
+        result["checkpointed"] = counts
+        weights, plain_weights = result.pop("weights"), reference[result["family"]][2]
+        if looked_at := result.pop("values at a look", None):
+            result["names at a look"] = sorted(looked_at)
         if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
+            if looked_at:
+                result["look differs"] = max(
+                    float((torch.tensor(values) - weights[name]).abs().max())
+                    for name, values in looked_at.items()
+                )
+            result["names_equal"] = set(weights) == set(plain_weights)
+            result["weight_difference"] = max(
+                float((weights[k] - plain_weights[k]).abs().max()) for k in plain_weights
+            )
+        found["cases"][name] = result
+    found["values offloaded by a whole model"] = offloaded_by_a_whole_model(ranks)
+    found["differently seeded"] = message_of(lambda: differently_seeded(ranks), FsdpkitError)
+    found["nothing chosen"] = message_of(
+        lambda: sharded({"is_unit": lambda path, module: False}, ranks), ConfigError
+    )
+    found["no such parameter"] = message_of(
+        lambda: sharded({"ignore": ("head.*",)}, ranks), ConfigError
+    )
+    found["all ignored"] = message_of(lambda: sharded({"ignore": ("*",)}, ranks), ConfigError)
+    found["indivisible"] = message_of(
+        lambda: sharded({"strategy": "hybrid_shard", "shard_size": 3}, ranks), ConfigError
+    )
+    found["indivisible reshard_to"] = message_of(
+        lambda: sharded({"reshard_to": 3}, ranks), ConfigError
+    )
+    found["tied across"] = message_of(
+        lambda: sharded(
+            {"family": "tied modules", "wrap": "names", "wrap_names": ("lm_head",)}, ranks
+        ),
+        ConfigError,
+    )
+    found["other data"] = message_of(
+        lambda: check_same_everywhere("training data", "b" if ranks.rank == 3 else "a"),
+        FsdpkitError,
+    )
+    return found
 
 
 def offloaded_by_a_whole_model(ranks: Ranks) -> int:
@@ -435,7 +429,3 @@ def differently_seeded(ranks: Ranks) -> None:
     shard(
         T5(T5Config(**SMALL)), ShardingSettings(), PrecisionSettings(), ranks, blocks=[Block]
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()

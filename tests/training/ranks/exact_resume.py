@@ -1,6 +1,6 @@
 """On any number of ranks: go on from checkpoints of a run, and compare with the run itself.
 
-argv: the file for the findings, and a folder with pairs.jsonl. On two ranks it makes the runs
+folder: the one with pairs.jsonl. On two ranks it makes the runs
 there; on another number it goes on from them.
 """
 
@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import random
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +28,7 @@ from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.checkpoint_files import CheckpointReader, LoadPlanner
-from fsdpkit.training.distributed import Ranks, gather, on_first, process_group
+from fsdpkit.training.distributed import Ranks, gather, on_first
 from fsdpkit.training.progress import Progress
 
 STEPS = 6
@@ -222,23 +220,16 @@ def generators(ranks: Ranks, folder: Path) -> dict:
     return {"went on": gather(went_on), "resumed": gather(draw())}
 
 
-def main() -> None:
-    result, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    with process_group(timeout_s=120) as ranks:
-        plain = folder / "plain"
-        found: dict = {}
-        if ranks.world_size == WRITERS:
-            found["plain"] = train(ranks, plain)
-            found["same"] = same_ranks(ranks, folder)
-            found["generators"] = generators(ranks, folder / "generators")
-        found["other"] = {
-            name: go_on(ranks, plain, 3, folder / f"{name} on {ranks.world_size}", *sets)
-            for name, sets in OTHER.items()
-            if name in ON.get(ranks.world_size, OTHER)
-        }
-        if ranks.is_first:
-            result.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+def main(ranks: Ranks, folder: Path) -> dict:
+    plain = folder / "plain"
+    found: dict = {}
+    if ranks.world_size == WRITERS:
+        found["plain"] = train(ranks, plain)
+        found["same"] = same_ranks(ranks, folder)
+        found["generators"] = generators(ranks, folder / "generators")
+    found["other"] = {
+        name: go_on(ranks, plain, 3, folder / f"{name} on {ranks.world_size}", *sets)
+        for name, sets in OTHER.items()
+        if name in ON.get(ranks.world_size, OTHER)
+    }
+    return found

@@ -1,16 +1,14 @@
 """On two ranks: what a save and a resume tell everybody; then one cannot write its part.
 
-argv: file for the findings, a folder.
+folder: gets the checkpoints.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import resource
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,7 +23,7 @@ from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, ask
 from fsdpkit.training import checkpoint_files
 from fsdpkit.training.checkpoint import Checkpointer
-from fsdpkit.training.distributed import Ranks, gather, process_group
+from fsdpkit.training.distributed import Ranks, gather
 from fsdpkit.training.progress import Progress
 from fsdpkit.training.sharding import shard
 
@@ -41,65 +39,56 @@ def counted(module: object, name: str) -> Any:
     return mock.patch.object(module, name, wraps=getattr(module, name))
 
 
-def main() -> None:
-    result, paths = Path(sys.argv[1]), TaskPaths(Path(sys.argv[2]))
-    with process_group(timeout_s=240) as ranks:
-        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.fill_(1.0)
-        model = shard(
-            model, ShardingSettings(), PrecisionSettings(), ranks, blocks=[torch.nn.Linear]
-        )
-        optimizer = torch.optim.AdamW(model.parameters())
+def main(ranks: Ranks, folder: Path) -> dict:
+    paths = TaskPaths(folder)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+    model = shard(model, ShardingSettings(), PrecisionSettings(), ranks, blocks=[torch.nn.Linear])
+    optimizer = torch.optim.AdamW(model.parameters())
+    saves = Checkpointer(paths, ranks, model, optimizer)
+    told_all = counted(dist, "all_gather_object")
+    with told_all as to_all, counted(checkpoint_files, "_HarmlessUnpickler") as indexes:
+        saves.save(Progress(step=1))
+        saves.wait()
         saves = Checkpointer(paths, ranks, model, optimizer)
-        told_all = counted(dist, "all_gather_object")
-        with told_all as to_all, counted(checkpoint_files, "_HarmlessUnpickler") as indexes:
-            saves.save(Progress(step=1))
-            saves.wait()
-            saves = Checkpointer(paths, ranks, model, optimizer)
-            saves.resume()
-        counts = gather([to_all.call_count, indexes.call_count])
-        limit_files(ranks, 2000)
-        asked = ask(paths) if ranks.is_first else ""
-        saves.save(Progress(step=2))
-        messages = []
-        with contextlib.suppress(StorageError):
-            saves._save.written.result()
-        told = answer_to(paths, asked)
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            saves.report()
-            saves.report()  # is not said twice
-        try:
-            saves.save(Progress(step=3))
-        except StorageError as error:
-            messages = gather(str(error))
-        left = sorted(os.listdir(paths.checkpoints))
-        dist.barrier()
-        limit_files(ranks, resource.RLIM_INFINITY)
-        saves.save(Progress(step=4))
-        saves.close()
-        # One failure is made up for by the next save.
-        limit_files(ranks, 2000)
-        saves.save(Progress(step=5))
-        with contextlib.suppress(StorageError):
-            saves._save.written.result()
-        dist.barrier()
-        limit_files(ranks, resource.RLIM_INFINITY)
-        saves.save(Progress(step=6))
-        saves.close()
-        found = {
-            "counts": counts,
-            "messages": messages,
-            "said": said.getvalue(),
-            "left": left,
-            "answer": told and told.problem,
-            "after": {p.name: problems_of(p) for p in checkpoints_in(paths.checkpoints)},
-        }
-        if ranks.is_first:
-            result.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+        saves.resume()
+    counts = gather([to_all.call_count, indexes.call_count])
+    limit_files(ranks, 2000)
+    asked = ask(paths) if ranks.is_first else ""
+    saves.save(Progress(step=2))
+    messages = []
+    with contextlib.suppress(StorageError):
+        saves._save.written.result()
+    told = answer_to(paths, asked)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        saves.report()
+        saves.report()  # is not said twice
+    try:
+        saves.save(Progress(step=3))
+    except StorageError as error:
+        messages = gather(str(error))
+    left = sorted(os.listdir(paths.checkpoints))
+    dist.barrier()
+    limit_files(ranks, resource.RLIM_INFINITY)
+    saves.save(Progress(step=4))
+    saves.close()
+    # One failure is made up for by the next save.
+    limit_files(ranks, 2000)
+    saves.save(Progress(step=5))
+    with contextlib.suppress(StorageError):
+        saves._save.written.result()
+    dist.barrier()
+    limit_files(ranks, resource.RLIM_INFINITY)
+    saves.save(Progress(step=6))
+    saves.close()
+    return {
+        "counts": counts,
+        "messages": messages,
+        "said": said.getvalue(),
+        "left": left,
+        "answer": told and told.problem,
+        "after": {p.name: problems_of(p) for p in checkpoints_in(paths.checkpoints)},
+    }

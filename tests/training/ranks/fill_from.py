@@ -1,12 +1,10 @@
 """On some ranks: fill any model from safetensors, and see what each rank reads; or from rank 0.
 
-argv: the file for the findings, and a folder with the files `good` and `bad`.
+folder: the one with the files `good` and `bad`.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import weakref
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.training import PrecisionSettings, ShardingSettings, fill_from, process_group, shard
+from fsdpkit.training import PrecisionSettings, Ranks, ShardingSettings, fill_from, shard
 from fsdpkit.training.distributed import gather
 from fsdpkit.training.weight_files import Stored
 
@@ -68,41 +66,34 @@ def different(whole: dict[str, torch.Tensor], model: torch.nn.Module) -> list[st
     return [n for n in whole if not torch.equal(whole[n], state[n])]
 
 
-def main() -> None:
-    result, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    with process_group(timeout_s=240) as ranks:
-        found: dict = {}
-        whole = Net.drawn().state_dict()
-        for name, sharding in CASES.items():
-            with torch.device("meta"):
-                model: torch.nn.Module = Net()
-            with Reading() as reading:
-                model = shard(
-                    model, ShardingSettings(**sharding), PrecisionSettings(), ranks,
-                    blocks=[Block], fill=fill_from(folder / "good", rename),
-                )  # fmt: skip
-            found[name] = {
-                "read": gather(reading.bytes),
-                "most": gather(reading.most),
-                "different": different(whole, model),
-            }
-        for engine in ("fsdp2", "fsdp1"):
-            own = Net.drawn(seed=3 + ranks.rank, seen=41 + ranks.rank)
-            settings = ShardingSettings(engine=engine, sync_module_states=True)
-            model = shard(own, settings, PrecisionSettings(), ranks, blocks=[Block])
-            found[f"{engine} from rank 0"] = gather(different(whole, model))
+def main(ranks: Ranks, folder: Path) -> dict:
+    found: dict = {}
+    whole = Net.drawn().state_dict()
+    for name, sharding in CASES.items():
         with torch.device("meta"):
-            model = Net()
-        try:
-            fill = fill_from(folder / "bad", rename)
-            shard(model, ShardingSettings(), PrecisionSettings(), ranks, blocks=[Block], fill=fill)
-            told = "nothing"
-        except FsdpkitError as error:
-            told = str(error)
-        found["bad"] = gather(told)
-        if ranks.is_first:
-            result.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+            model: torch.nn.Module = Net()
+        with Reading() as reading:
+            model = shard(
+                model, ShardingSettings(**sharding), PrecisionSettings(), ranks,
+                blocks=[Block], fill=fill_from(folder / "good", rename),
+            )  # fmt: skip
+        found[name] = {
+            "read": gather(reading.bytes),
+            "most": gather(reading.most),
+            "different": different(whole, model),
+        }
+    for engine in ("fsdp2", "fsdp1"):
+        own = Net.drawn(seed=3 + ranks.rank, seen=41 + ranks.rank)
+        settings = ShardingSettings(engine=engine, sync_module_states=True)
+        model = shard(own, settings, PrecisionSettings(), ranks, blocks=[Block])
+        found[f"{engine} from rank 0"] = gather(different(whole, model))
+    with torch.device("meta"):
+        model = Net()
+    try:
+        fill = fill_from(folder / "bad", rename)
+        shard(model, ShardingSettings(), PrecisionSettings(), ranks, blocks=[Block], fill=fill)
+        told = "nothing"
+    except FsdpkitError as error:
+        told = str(error)
+    found["bad"] = gather(told)
+    return found

@@ -1,13 +1,11 @@
 """On two ranks: some parameters are frozen by their group, under every engine and in one process.
 
-Writes to the file in argv[1], per case: gradient norms, how far each parameter moved, which were
+Found, per case: gradient norms, how far each parameter moved, which were
 still so after a checkpoint was loaded by another engine. Nobody calls set_learning_rate.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from fsdpkit.config.training import (
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer
-from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.gradients import clip_gradients
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.progress import Progress
@@ -136,20 +134,17 @@ def in_ranks(ranks: Ranks, folder: Path, sharding: dict[str, Any]) -> dict[str, 
     }
 
 
-def main() -> None:
-    found: dict[str, Any] = {"one process": in_one_process()}
-    with process_group(timeout_s=240) as ranks:
-        folder = Path(sys.argv[1]).parent
-        for name, sharding in CASES.items():
-            found[name] = in_ranks(ranks, folder / name.replace(" ", "-"), sharding)
-        try:
-            frozen = OptimizerSettings(groups=(ParameterGroup(match="*.bias", lr_scale=0),))
-            make_optimizer(DistributedDataParallel(plain()), frozen)
-        except FsdpkitError as error:
-            found["ddp"] = str(error)
-        if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
+ALONE = in_one_process()
+"""Before there is a process group."""
 
 
-if __name__ == "__main__":
-    main()
+def main(ranks: Ranks, folder: Path) -> dict:
+    found: dict[str, Any] = {"one process": ALONE}
+    for name, sharding in CASES.items():
+        found[name] = in_ranks(ranks, folder / name.replace(" ", "-"), sharding)
+    try:
+        frozen = OptimizerSettings(groups=(ParameterGroup(match="*.bias", lr_scale=0),))
+        make_optimizer(DistributedDataParallel(plain()), frozen)
+    except FsdpkitError as error:
+        found["ddp"] = str(error)
+    return found

@@ -1,12 +1,10 @@
 """T5 writes while it is sharded, its units being blocks, groups of them, parts and the whole.
 
-argv: the file for the findings, {units: the ids that each text got}.
+Found: {units: the ids that each text got}.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import fsdp_t5
@@ -14,7 +12,7 @@ import torch
 from search import Search, generate
 
 from fsdpkit.config.training import load_settings
-from fsdpkit.training.distributed import process_group
+from fsdpkit.training.distributed import Ranks
 
 UNITS = {
     "blocks": [],
@@ -28,21 +26,15 @@ UNITS = {
 SMALL = ["model.preset=tiny-byt5", "precision.param=float32", "steps=1", "evaluation.rouge=true"]
 
 
-def main() -> None:
+def main(ranks: Ranks, folder: Path) -> dict:
     found = {}
-    with process_group(timeout_s=240) as ranks:
-        source = torch.arange(40, 76).reshape(2, 18)
-        mask = torch.ones_like(source, dtype=torch.bool)
-        for name, sets in UNITS.items():
-            settings = load_settings({}, [*SMALL, *sets])
-            model, _ = fsdp_t5.build(settings, 300, ranks)
-            loss = model(source, mask, source[:, :6], loss="whole")
-            loss.backward()
-            model.eval()
-            found[name] = generate(model, source, mask, Search(max_new_tokens=5))
-        if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    source = torch.arange(40, 76).reshape(2, 18)
+    mask = torch.ones_like(source, dtype=torch.bool)
+    for name, sets in UNITS.items():
+        settings = load_settings({}, [*SMALL, *sets])
+        model, _ = fsdp_t5.build(settings, 300, ranks)
+        loss = model(source, mask, source[:, :6], loss="whole")
+        loss.backward()
+        model.eval()
+        found[name] = generate(model, source, mask, Search(max_new_tokens=5))
+    return found

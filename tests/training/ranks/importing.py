@@ -1,14 +1,12 @@
 """On some ranks: begin with weights that another program wrote, under both engines.
 
-argv: the file for the findings, and a folder whose `good` and `bad` hold a start each by name.
+folder: the one whose `good` and `bad` hold a start each by name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
-import sys
 from pathlib import Path
 
 import torch
@@ -24,7 +22,6 @@ from fsdpkit.training import (
     Ranks,
     ShardingSettings,
     TaskPaths,
-    process_group,
     shard,
 )
 from fsdpkit.training.distributed import gather
@@ -45,31 +42,24 @@ def begin(
     return model, Checkpointer(TaskPaths(run), ranks, model, optimizer, settings).resume()
 
 
-def main() -> None:
-    result, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    with process_group(timeout_s=240) as ranks:
-        whole = Net.drawn().state_dict()
-        found: dict = {"good": {}, "bad": {}}
-        for start in sorted((folder / "good").iterdir()):
-            for engine, sharding in ENGINES.items():
-                name = f"{start.name} {engine}"
-                with contextlib.redirect_stdout(io.StringIO()) as said:
-                    model, progress = begin(start, folder / "runs" / name, sharding, ranks)
-                found["good"][name] = {
-                    "different": gather(different(whole, model)),
-                    "progress": progress == Progress(),
-                    "said": said.getvalue(),
-                }
-        for start in sorted((folder / "bad").iterdir()):
-            try:
-                begin(start, folder / "runs" / start.name, ShardingSettings(), ranks)
-                told = "nothing"
-            except FsdpkitError as error:
-                told = str(error)
-            found["bad"][start.name] = gather(told)
-        if ranks.is_first:
-            result.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+def main(ranks: Ranks, folder: Path) -> dict:
+    whole = Net.drawn().state_dict()
+    found: dict = {"good": {}, "bad": {}}
+    for start in sorted((folder / "good").iterdir()):
+        for engine, sharding in ENGINES.items():
+            name = f"{start.name} {engine}"
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                model, progress = begin(start, folder / "runs" / name, sharding, ranks)
+            found["good"][name] = {
+                "different": gather(different(whole, model)),
+                "progress": progress == Progress(),
+                "said": said.getvalue(),
+            }
+    for start in sorted((folder / "bad").iterdir()):
+        try:
+            begin(start, folder / "runs" / start.name, ShardingSettings(), ranks)
+            told = "nothing"
+        except FsdpkitError as error:
+            told = str(error)
+        found["bad"][start.name] = gather(told)
+    return found

@@ -1,6 +1,6 @@
 """On two ranks: the trainer's own loop under many settings, one process start for all of them.
 
-Writes to the file in argv[1], per scenario: the lines of metrics.jsonl, what was printed, the
+Found, per scenario: the lines of metrics.jsonl, what was printed, the
 status, and what the run directory holds.
 """
 
@@ -10,9 +10,7 @@ import contextlib
 import functools
 import io
 import itertools
-import json
 import math
-import sys
 import tempfile
 from pathlib import Path
 
@@ -28,7 +26,7 @@ from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.debugging import prepare
-from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.distributed import Ranks
 
 SCENARIOS = {
     "plain": [],
@@ -198,24 +196,18 @@ def epochs(ranks: Ranks) -> list[str]:
     return [*EPOCHS, f"data.source={sources[0]}", f"data.held_out_source={sources[1]}"]
 
 
-def main() -> None:
+def main(ranks: Ranks, folder: Path) -> dict:
     docstrings = python_docs.docstrings  # half a second of parsing that no scenario changes
     vars(python_docs).update(docstrings=functools.cache(lambda: [*docstrings()]))
-    with process_group(timeout_s=240) as ranks:
-        found: dict = {name: run(ranks, *sets) for name, sets in SCENARIOS.items()}
-        found["epochs"] = run(ranks, *epochs(ranks))
-        found["host reads"] = host_reads(ranks)
-        found["host reads, fsdp1"] = host_reads(ranks, "sharding.engine=fsdp1")
-        for policy in ("stop", "skip"):
-            found[f"not finite, {policy}"] = not_finite(ranks, policy)
-        meant = 'checkpoint.may_differ=["data", "seed"]'
-        found["other seed"] = changed(ranks, "seed=43")
-        found["other data"] = changed(ranks, "data.held_out=0.25")
-        found["both, as meant"] = changed(ranks, "seed=43", "data.held_out=0.25", meant)
-        found["other batch"] = changed(ranks, "batch_size=2")
-        if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    found: dict = {name: run(ranks, *sets) for name, sets in SCENARIOS.items()}
+    found["epochs"] = run(ranks, *epochs(ranks))
+    found["host reads"] = host_reads(ranks)
+    found["host reads, fsdp1"] = host_reads(ranks, "sharding.engine=fsdp1")
+    for policy in ("stop", "skip"):
+        found[f"not finite, {policy}"] = not_finite(ranks, policy)
+    meant = 'checkpoint.may_differ=["data", "seed"]'
+    found["other seed"] = changed(ranks, "seed=43")
+    found["other data"] = changed(ranks, "data.held_out=0.25")
+    found["both, as meant"] = changed(ranks, "seed=43", "data.held_out=0.25", meant)
+    found["other batch"] = changed(ranks, "batch_size=2")
+    return found

@@ -1,15 +1,13 @@
 """Each update rule on shards against the same rule on whole matrices, and what it sends.
 
 Gradients are made up, the same on all ranks, so that only the rule is compared. Some matrices have
-fewer rows than there are ranks. Started with 4 ranks; writes its findings to argv[1].
+fewer rows than there are ranks. On 4 ranks.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import math
-import sys
 from pathlib import Path
 
 import torch
@@ -26,7 +24,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from fsdpkit.config.training import OptimizerSettings, PrecisionSettings, ShardingSettings
 from fsdpkit.config.training.optimizer import ParameterGroup
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.training.distributed import process_group
+from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.schedules import set_learning_rate
 from fsdpkit.training.sharding import plain_name, shard
@@ -165,8 +163,8 @@ def decayed(model: nn.Module) -> list[str]:
     )
 
 
-found: dict = {"difference": {}, "messages": {}}
-with process_group(240) as ranks:
+def main(ranks: Ranks, folder: Path) -> dict:
+    found: dict = {"difference": {}, "messages": {}}
     flat = init_device_mesh("cpu", (4,))
     hybrid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
 
@@ -180,7 +178,7 @@ with process_group(240) as ranks:
     all_reduce = dist.all_reduce
 
     def counted(*args, **kwargs):
-        global messages
+        nonlocal messages
         messages += 1
         return all_reduce(*args, **kwargs)
 
@@ -266,5 +264,4 @@ with process_group(240) as ranks:
         make_optimizer(Net(), OptimizerSettings())
     except FsdpkitError as error:
         found["not_sharded"] = str(error)
-    if ranks.is_first:
-        Path(sys.argv[1]).write_text(json.dumps(found))
+    return found

@@ -7,8 +7,6 @@ findings to argv[1]; with a second argument, only the scenario where nothing fit
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from fsdpkit.training.distributed import process_group, seed_step
+from fsdpkit.training.distributed import Ranks, seed_step
 from fsdpkit.training.out_of_memory import MicroBatches
 
 BATCH, WIDTH = 6, 12
@@ -147,13 +145,13 @@ def compare(got: dict, expected: dict) -> dict:
     }
 
 
-found: dict = {}
-expected: dict = {}
-with process_group(240) as ranks:
+def main(ranks: Ranks, folder: Path, only: str = "") -> dict:
+    found: dict = {}
+    expected: dict = {}
     flat = init_device_mesh("cpu", (4,), mesh_dim_names=("shard",))
     hybrid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     meshes = {"flat": flat, "hybrid": hybrid}
-    if sys.argv[2:]:  # rank 1 ends with the error, and torchrun ends the others
+    if only:  # rank 1 ends with the error, and torchrun ends the others
         train(ranks, flat, "auto", memory=[1], where="forward", fits=0, nth=1)
     cases = {
         f"{where} {name}": case([1], where, mesh=mesh)
@@ -177,5 +175,4 @@ with process_group(240) as ranks:
         if key not in expected:
             expected[key] = train(ranks, micro=settings["fits"], **plain)
         found[name] = compare(train(ranks, micro="auto", **settings), expected[key])
-    if ranks.is_first:
-        Path(sys.argv[1]).write_text(json.dumps(found))
+    return found

@@ -1,14 +1,12 @@
 """On two ranks: mixed precision, float16's scale, dropout under recomputation.
 
-Writes to the file in argv[1] what each setting made of the same small T5 as in equality.py.
+Found: what each setting made of the same small T5 as in equality.py.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from torch import nn
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
-from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.gradients import clip_gradients, gradient_sync, loss_scaler
 from fsdpkit.training.sharding import shard
 
@@ -182,51 +180,40 @@ def buffers(ranks: Ranks) -> str:
     return str(model.seen)[6:]
 
 
-def main() -> None:
-    with process_group(timeout_s=240) as ranks:
-        exact = PrecisionSettings()
-        full, some = ({"activation_checkpointing": mode} for mode in ("full", "selective"))
-        fsdp1 = {"engine": "fsdp1"}
-        found = {
-            "float32": trained(ranks, sharded_t5(ranks, exact)),
-            "bfloat16": trained(ranks, sharded_t5(ranks, PrecisionSettings(param="bfloat16"))),
-            "kept": {
-                "fsdp2": half_precision(ranks),
-                "fsdp2 full": half_precision(ranks, **full),
-                "fsdp2 selective": half_precision(ranks, **some),
-                "fsdp2 prefetch": half_precision(ranks, prefetch=2),
-                "fsdp2 two blocks": half_precision(ranks, blocks_per_unit=2, **full),
-                "fsdp2 offload": half_precision(ranks, activation_checkpointing="offload"),
-                "fsdp1 offload": half_precision(ranks, **fsdp1, activation_checkpointing="offload"),
-                "fsdp1": half_precision(ranks, **fsdp1),
-                "fsdp1 full": half_precision(ranks, **fsdp1, **full),
-            },
-            "fsdp1 selective": message_of(
-                lambda: half_precision(ranks, **fsdp1, **some), ConfigError
-            ),
-            "dropout": {
-                f"{engine} {mode}": trained(
-                    ranks,
-                    sharded_t5(
-                        ranks, exact, dropout=0.3, engine=engine, activation_checkpointing=mode
-                    ),
-                )
-                for engine in ("fsdp2", "fsdp1")
-                for mode in ("none", "full", "selective", "offload")
-            },
-            "output and reduce": {e: output_and_reduce(ranks, e) for e in ("fsdp2", "fsdp1")},
-            "overflow": {
-                "fsdp2 full_shard fused": overflow(ranks, "fused"),
-                "fsdp2 full_shard foreach": overflow(ranks, "foreach"),
-                "fsdp2 no_shard sgd": overflow(ranks, "sgd", strategy="no_shard"),
-                "fsdp1 full_shard fused": overflow(ranks, "fused", **fsdp1),
-                "fsdp1 full_shard sgd": overflow(ranks, "sgd", **fsdp1),
-            },
-            "buffer": buffers(ranks),
-        }
-        if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+def main(ranks: Ranks, folder: Path) -> dict:
+    exact = PrecisionSettings()
+    full, some = ({"activation_checkpointing": mode} for mode in ("full", "selective"))
+    fsdp1 = {"engine": "fsdp1"}
+    return {
+        "float32": trained(ranks, sharded_t5(ranks, exact)),
+        "bfloat16": trained(ranks, sharded_t5(ranks, PrecisionSettings(param="bfloat16"))),
+        "kept": {
+            "fsdp2": half_precision(ranks),
+            "fsdp2 full": half_precision(ranks, **full),
+            "fsdp2 selective": half_precision(ranks, **some),
+            "fsdp2 prefetch": half_precision(ranks, prefetch=2),
+            "fsdp2 two blocks": half_precision(ranks, blocks_per_unit=2, **full),
+            "fsdp2 offload": half_precision(ranks, activation_checkpointing="offload"),
+            "fsdp1 offload": half_precision(ranks, **fsdp1, activation_checkpointing="offload"),
+            "fsdp1": half_precision(ranks, **fsdp1),
+            "fsdp1 full": half_precision(ranks, **fsdp1, **full),
+        },
+        "fsdp1 selective": message_of(lambda: half_precision(ranks, **fsdp1, **some), ConfigError),
+        "dropout": {
+            f"{engine} {mode}": trained(
+                ranks,
+                sharded_t5(ranks, exact, dropout=0.3, engine=engine, activation_checkpointing=mode),
+            )
+            for engine in ("fsdp2", "fsdp1")
+            for mode in ("none", "full", "selective", "offload")
+        },
+        "output and reduce": {e: output_and_reduce(ranks, e) for e in ("fsdp2", "fsdp1")},
+        "overflow": {
+            "fsdp2 full_shard fused": overflow(ranks, "fused"),
+            "fsdp2 full_shard foreach": overflow(ranks, "foreach"),
+            "fsdp2 no_shard sgd": overflow(ranks, "sgd", strategy="no_shard"),
+            "fsdp1 full_shard fused": overflow(ranks, "fused", **fsdp1),
+            "fsdp1 full_shard sgd": overflow(ranks, "sgd", **fsdp1),
+        },
+        "buffer": buffers(ranks),
+    }

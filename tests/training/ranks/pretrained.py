@@ -1,6 +1,6 @@
 """On some ranks: a model of transformers from its files, trained, saved and exported again.
 
-argv: the file for the findings, a folder with a directory for each kind of model, and the cases as
+folder: has a directory for each kind of model. cases: as
 JSON: pairs of a kind and a way to shard.
 """
 
@@ -26,7 +26,6 @@ from fsdpkit.training import (
     ShardingSettings,
     TaskPaths,
     pretrained,
-    process_group,
     shard,
 )
 from fsdpkit.training.distributed import gather
@@ -96,13 +95,5 @@ def one(kind: str, case: str, folder: Path, ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    result, folder, cases = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    with process_group(timeout_s=240) as ranks:
-        found = [[kind, case, one(kind, case, folder, ranks)] for kind, case in cases]
-        if ranks.is_first:
-            result.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+def main(ranks: Ranks, folder: Path, cases: str) -> list:
+    return [[kind, case, one(kind, case, folder, ranks)] for kind, case in json.loads(cases)]

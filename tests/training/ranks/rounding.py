@@ -1,13 +1,11 @@
 """On four ranks: T5 with bfloat16 weights, under each way of sharding, and with float32 ones.
 
-Writes to the file in argv[1], per case: losses of each step, types and bytes that a rank holds, and
+Found, per case: losses of each step, types and bytes that a rank holds, and
 whether all ranks see the same whole weights.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from precision import NORMS, sharded_t5
 from torch import Tensor, nn
 
 from fsdpkit.config.training import OptimizerSettings, PrecisionSettings
-from fsdpkit.training.distributed import Ranks, gather, process_group, sum_over_ranks
+from fsdpkit.training.distributed import Ranks, gather, sum_over_ranks
 from fsdpkit.training.gradients import clip_gradients
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.whole import whole_weights
@@ -80,24 +78,17 @@ def seen_alike(model: nn.Module) -> int | None:
     return everyone.pop() if len(everyone) == 1 else None
 
 
-def main() -> None:
+def main(ranks: Ranks, folder: Path) -> dict:
     lowered = PrecisionSettings(master="bfloat16")
     half = {"param": "bfloat16", "keep_float32": NORMS}
-    with process_group(timeout_s=240) as ranks:
-        found = {
-            "float32": trained(ranks, PrecisionSettings(), None),
-            **{
-                f"{name} {rounding}": trained(ranks, lowered, rounding, **case)
-                for name, case in CASES.items()
-                for rounding in ("stochastic", "compensated")
-                if rounding == "stochastic" or name == "full_shard"
-            },
-            "half float32": trained(ranks, PrecisionSettings(**half), None),
-            "half": trained(ranks, PrecisionSettings(**half, master="bfloat16"), "stochastic"),
-        }
-        if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    return {
+        "float32": trained(ranks, PrecisionSettings(), None),
+        **{
+            f"{name} {rounding}": trained(ranks, lowered, rounding, **case)
+            for name, case in CASES.items()
+            for rounding in ("stochastic", "compensated")
+            if rounding == "stochastic" or name == "full_shard"
+        },
+        "half float32": trained(ranks, PrecisionSettings(**half), None),
+        "half": trained(ranks, PrecisionSettings(**half, master="bfloat16"), "stochastic"),
+    }

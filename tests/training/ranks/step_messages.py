@@ -1,14 +1,12 @@
 """The trainer's own step on four ranks: what it sends and when, what the host reads, its update.
 
-Writes to the file in argv[1], per case: messages of a step by kind, those that were sent before the
+Found, per case: messages of a step by kind, those that were sent before the
 count of tokens was waited for, what makes the host wait for a device, and how far norms and weights
 are from those of one process that holds all rows, in float64.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -31,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fsdpkit.config.training import TrainingSettings, load_settings
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.agreement import SaveClock, StopRequest, Votes
-from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.gradients import loss_scaler
 from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer
@@ -251,8 +249,8 @@ def noting(votes: Votes, messages: Messages, before: list[list[str]]) -> Any:
     return SimpleNamespace(begin=begin)
 
 
-def main() -> None:
-    with process_group(timeout_s=240) as ranks, tempfile.TemporaryDirectory() as folder:
+def main(ranks: Ranks, _: Path) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
         found = {}
         for number, case in enumerate(CASES):
             try:
@@ -262,9 +260,4 @@ def main() -> None:
         gathered: list = [None] * ranks.world_size
         dist.all_gather_object(gathered, {c: (f["norms"], f["stopping"]) for c, f in found.items()})
         found["ranks differ"] = [c for c in CASES if len({str(g[c]) for g in gathered}) > 1]
-        if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+        return found

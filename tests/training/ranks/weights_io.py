@@ -1,12 +1,10 @@
 """On two ranks: fill sharded models from files, export them again, compare the bits.
 
-argv: the file for the findings, and a folder with the exports `untied` and `tied`.
+folder: the one with the exports `untied` and `tied`.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import weakref
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.config.training.presets import read_config_json
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer
-from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.export import export_hugging_face
 from fsdpkit.training.progress import Progress
 from fsdpkit.training.sharding import shard
@@ -55,8 +53,7 @@ def different(one: Path, other: Path) -> list[str]:
     return [n for n in a.keys() | b.keys() if n not in b or not torch.equal(a[n], b[n])]
 
 
-def main() -> None:
-    result, folder = Path(sys.argv[1]), Path(sys.argv[2])
+def main(ranks: Ranks, folder: Path) -> dict:
     read: list[weakref.ref] = []
     most = 0
     original = Stored.read
@@ -68,31 +65,25 @@ def main() -> None:
         most = max(most, sum(there() is not None for there in read))
         return value
 
-    with process_group(timeout_s=240) as ranks:
-        found: dict = {}
-        for name, (family, sharding) in CASES.items():
-            Stored.read = counted if name == "fsdp2" else original
-            evaluated = name.endswith("evaluated in bfloat16")
-            precision = HALF if evaluated else PrecisionSettings()
-            model, config = from_files(folder / family, sharding, precision, ranks)
-            optimizer = torch.optim.SGD(model.parameters())
-            if evaluated:  # leaves weights gathered, in bfloat16
-                with torch.no_grad():
-                    ids = torch.ones(1, 4, dtype=torch.int64)
-                    model(ids, ids > 0, ids)
-            paths = TaskPaths(folder / f"run of {name}")
-            saves = Checkpointer(paths, ranks, model, optimizer, export=hugging_face(config))
-            saves.save(Progress(step=1))
-            saves.close()
-            checkpoint = paths.checkpoints / "step-1"
-            if ranks.is_first:
-                export_hugging_face(checkpoint, folder / name)
-                Stored.read = original
-                found[name] = different(folder / family, folder / name)
-        found["most read at once"] = most
+    found: dict = {}
+    for name, (family, sharding) in CASES.items():
+        Stored.read = counted if name == "fsdp2" else original
+        evaluated = name.endswith("evaluated in bfloat16")
+        precision = HALF if evaluated else PrecisionSettings()
+        model, config = from_files(folder / family, sharding, precision, ranks)
+        optimizer = torch.optim.SGD(model.parameters())
+        if evaluated:  # leaves weights gathered, in bfloat16
+            with torch.no_grad():
+                ids = torch.ones(1, 4, dtype=torch.int64)
+                model(ids, ids > 0, ids)
+        paths = TaskPaths(folder / f"run of {name}")
+        saves = Checkpointer(paths, ranks, model, optimizer, export=hugging_face(config))
+        saves.save(Progress(step=1))
+        saves.close()
+        checkpoint = paths.checkpoints / "step-1"
         if ranks.is_first:
-            result.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+            export_hugging_face(checkpoint, folder / name)
+            Stored.read = original
+            found[name] = different(folder / family, folder / name)
+    found["most read at once"] = most
+    return found
