@@ -4,6 +4,7 @@ the same. Filled in by overview.py.
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, Literal
 
@@ -100,6 +101,17 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
         elif self.optimizer_steps is not None:
             parts.append(f"{self.optimizer_steps:,} steps of its optimizer")
         return ", ".join(parts)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the last step by the rate, unless steps are counted anew in each epoch."""
+        if not (self.step and self.total and self.rate) or self.epoch is not None:
+            return None
+        steps = r"(?:it|iter|iteration|step|batch)(?:e?s)?"
+        left = self.total - self.step
+        if re.fullmatch(f"{steps}/s", self.rate_unit):
+            return left / self.rate
+        return left * self.rate if re.fullmatch(f"s/{steps}", self.rate_unit) else None
 
     @property
     def words(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.config.units import roughly
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.pending import PendingEvidence, why
 from fsdpkit.reporting.series import KNOWN_NAMES
@@ -21,7 +22,7 @@ from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.timeline import TimelineSpan
 from fsdpkit.reporting.usage import NodeUsage
 from fsdpkit.reporting.words import duration, number, second
-from fsdpkit.runs.history import History
+from fsdpkit.runs.history import Attempt, History
 from fsdpkit.runs.reading import number_in, parsed
 from fsdpkit.scheduling.run_states import Standing
 from fsdpkit.scheduling.states import JobState
@@ -49,7 +50,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     state: str
     """As Slurm calls it, with what belongs to it: `RUNNING`, `FAILED, exit status 3`."""
+    since_s: float | None = None
+    """When it came into that state, Unix time."""
+    limit_s: float | None = None
+    """When the time limit of one that runs is reached, Unix time."""
     job_id: str | None = None
+    task: str | None = None
+    """Of an array, which task this is: `task 0 of 3`."""
     nodes: str | None = None
     why: str | None = None
     """Why it is pending, in words."""
@@ -57,6 +64,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """When the scheduler expects it to start; that changes with each look."""
     action: str | None = None
     attempt: int | None = None
+    start: str | None = None
+    """How far the start is, before the first step: `1 of 2 nodes passed preflight`."""
     progress: TrainingProgress = TrainingProgress()
     curves: Mapping[str, tuple[float | None, ...]] = {}
     """Numbers by step, steps that were done again only once: by the name they were logged under, or
@@ -188,20 +197,40 @@ def view_of(
         answer = why(evidence)
         start_s = state.start_s or 0.0
         if not answer.never and start_s > time.time():
-            starts = f"expected to start {second(start_s)}"
+            starts = f"expected to start in {roughly(start_s - time.time())}, {second(start_s)}"
     return View(
         run=run,
         state=_state(state, history, standing),
+        since_s=_since_s(state, attempt),
+        limit_s=state.end_s if state is not None and state.phase == "running" else None,
         job_id=job_id,
         nodes=state.node_list if state else None,
         why=f"{answer.words}{_FOR_EVER * answer.never}" if answer else None,
         starts=starts,
         action=answer.action if answer else None,
         attempt=attempt.number if attempt else None,
+        start=_start(attempt, standing.record.nodes if standing else None) if attempt else None,
         unread=standing.unread if standing else (),
         exit_status=_exit_status(state, history),
         **seen,
     )
+
+
+def _since_s(state: JobState | None, attempt: Attempt | None) -> float | None:
+    if state is None:
+        return attempt.ended_s if attempt else None
+    times = {"pending": state.submit_s, "running": state.start_s, "ended": state.end_s}
+    return times.get(state.phase)
+
+
+def _start(attempt: Attempt, nodes: int | None) -> str:
+    """How far an attempt is that has made no step. nodes: how many it has, if that is known."""
+    if attempt.launches:
+        launch = attempt.launches[-1]
+        again = " again" if len(attempt.launches) > 1 else ""
+        return f"ranks started{again} {duration(max(0.0, time.time() - launch.began_s))} ago"
+    ready = sum(node.ready_s is not None for node in attempt.nodes)
+    return f"{ready} of {max(ready, nodes or 0)} nodes passed preflight"
 
 
 def _exit_status(state: JobState | None, history: History) -> int | None:
@@ -234,26 +263,34 @@ def ended_on_record(history: History) -> bool:
 
 
 def changes(before: View | None, now: View, now_s: float) -> list[RunEvent]:
-    """What is new in a look compared with the previous one: for line output."""
-    found: list[str] = []
+    """What is new in a look compared with the previous one, by when it happened: for line output.
+
+    now_s: Unix time of what has none of its own."""
+    found = _new(before.events if before else (), now.events)
+
+    def add(words: str, time_s: float | None = None) -> None:
+        found.append(RunEvent(time_s=time_s or now_s, words=words))
+
     same = before is not None and (before.state, before.why) == (now.state, now.why)
     if not same and now.state != ASKING:
         job = f"job {now.job_id}" if now.job_id else None
-        found.append(", ".join(filter(None, [now.state, job, now.nodes, now.why, now.action])))
-    new = _new(before.events if before else (), now.events)
+        said = [now.state, job, now.task, now.nodes, now.why, now.action]
+        add(", ".join(filter(None, said)), now.since_s)
     if _stage_mark(now) not in (None, _stage_mark(before)) and now.stage is not None:
-        found.append(f"copying to nodes: {now.stage.so_far}")
+        add(f"copying to nodes: {now.stage.so_far}")
     if now.straggler and (before is None or before.straggler != now.straggler):
-        found.append(now.straggler)
+        add(now.straggler)
     newer = before is None or before.progress.updated_s != now.progress.updated_s
     if now.progress.step is not None and newer:
-        found.append(progress_line(now.progress))
+        add(progress_line(now.progress), now.progress.updated_s)
     elif now.printed is not None and now.progress.step is None:
         words = printed_line(now.printed)
         if before is None or before.printed is None or printed_line(before.printed) != words:
-            found.append(words)
-    found += [one for one in now.unread if before is None or one not in before.unread]
-    return [*new, *(RunEvent(time_s=now_s, words=words) for words in found)]
+            add(words, now.printed.printed_s)
+    for one in now.unread:
+        if before is None or one not in before.unread:
+            add(one)
+    return sorted(found, key=lambda one: one.time_s)
 
 
 def _stage_mark(view: View | None) -> tuple[int, int] | None:
@@ -273,6 +310,23 @@ def _new(before: Iterable[RunEvent], now: Iterable[RunEvent]) -> list[RunEvent]:
         else:
             found.append(one)
     return found
+
+
+def left_s(progress: TrainingProgress, now_s: float) -> float | None:
+    """Seconds to the last step as of now. None: not known, or it should be done by now."""
+    if progress.eta_s is None or progress.updated_s is None:
+        return progress.eta_s
+    left = progress.eta_s - (now_s - progress.updated_s)
+    return left if left > 0 or progress.eta_s == 0 else None
+
+
+def limit_in_words(limit_s: float | None, left: float | None, now_s: float) -> str | None:
+    """`limit in 18 min`, or that this comes first. left: seconds to the last step."""
+    if limit_s is None:
+        return None
+    first = left is not None and left > limit_s - now_s
+    words = "the time limit comes first, in" if first else "time limit in"
+    return f"{words} {roughly(max(0.0, limit_s - now_s))}"
 
 
 def printed_line(printed: Printed) -> str:
