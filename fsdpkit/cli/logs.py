@@ -105,7 +105,13 @@ def command(
     if wanted is None:
         _say_what_is_left_out(sources)
     if follow:
-        _print(following(run, choice, tail=wanted), run, choice, as_json, live=True)
+        if sys.stderr.isatty():
+            from fsdpkit.cli.telling import follow_told
+
+            lines = follow_told(run, choice, tail=wanted, changes=False)
+        else:
+            lines = following(run, choice, tail=wanted)
+        _print(lines, run, choice, as_json, live=True)
         sources = sources_of(run.paths, run.record, choice)
     if not sources:
         _say_why_there_is_nothing(run, choice, as_json)

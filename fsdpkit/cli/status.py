@@ -16,7 +16,7 @@ import click
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, hanging, runs_option
 from fsdpkit.cli.submitting import say_announcements
-from fsdpkit.cli.terminal import redraw
+from fsdpkit.cli.terminal import at_work, redraw
 from fsdpkit.config.units import roughly
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.printable import one_line
@@ -113,7 +113,8 @@ def command(
 
     if isinstance(asking, PacedAsking):
         assert watch is not None
-        _watch(look, watch, asking, as_json)
+        with at_work(""):
+            _watch(look, watch, asking, as_json)
         return 0
     click.echo(look())
     if not as_json:

@@ -135,18 +135,20 @@ def report(run: Run, as_json: bool) -> None:
 def outcome(run: Run, *, follow: bool = False, first_attempt: int = 0) -> int:
     """Wait for the end and say how it was; the exit status. follow: print rank 0's output
     meanwhile, of an array that of the first task."""
-    from fsdpkit.cli.telling import tell_until_over
+    from fsdpkit.cli.telling import tell_until_over, telling_how_it_stands
 
     tell_until_over(run, first_attempt if follow else None)
     told: set[str] = set()
 
     def tell(state: JobState) -> None:
+        stands(state)
         for line in _never_starts(run, state):
             if line not in told:
                 told.add(line)
                 click.echo(f"fsdpkit: {run.id}: {line}", err=True)
 
-    state = run.wait(heard=tell)
+    with telling_how_it_stands(run) as stands:
+        state = run.wait(heard=tell)
     click.echo(f"fsdpkit: {run.id}: {state.describe()}", err=True)
     if not state.succeeded:
         for line in failure_lines(run):

@@ -86,6 +86,7 @@ class Watcher:
             job_id=job_id or record.job_id,
             task=None if self._task is None else self._task_in_words(record),
             standing=standing,
+            size=record.nodes,
             progress=self._progress,
             curves=self._read_losses(printed) or self._curves.curves(),
             printed=printed,

@@ -185,9 +185,10 @@ def view_of(
     *,
     job_id: str | None = None,
     standing: Standing | None = None,
+    size: int = 0,
     **seen: Any,
 ) -> View:
-    """A view; `seen` are those of its fields that need no thought."""
+    """A view; `seen` are those of its fields that need no thought. size: how many nodes it has."""
     attempt = history.attempts[-1] if history.attempts else None
     answer = starts = None
     if state is not None and state.phase == "pending":
@@ -209,7 +210,7 @@ def view_of(
         starts=starts,
         action=answer.action if answer else None,
         attempt=attempt.number if attempt else None,
-        start=_start(attempt, standing.record.nodes if standing else None) if attempt else None,
+        start=_start(attempt, size) if attempt else None,
         unread=standing.unread if standing else (),
         exit_status=_exit_status(state, history),
         **seen,
@@ -223,14 +224,14 @@ def _since_s(state: JobState | None, attempt: Attempt | None) -> float | None:
     return times.get(state.phase)
 
 
-def _start(attempt: Attempt, nodes: int | None) -> str:
-    """How far an attempt is that has made no step. nodes: how many it has, if that is known."""
+def _start(attempt: Attempt, size: int) -> str:
+    """How far an attempt is that has made no step."""
     if attempt.launches:
         launch = attempt.launches[-1]
         again = " again" if len(attempt.launches) > 1 else ""
         return f"ranks started{again} {duration(max(0.0, time.time() - launch.began_s))} ago"
     ready = sum(node.ready_s is not None for node in attempt.nodes)
-    return f"{ready} of {max(ready, nodes or 0)} nodes passed preflight"
+    return f"{ready} of {max(ready, size)} nodes passed preflight"
 
 
 def _exit_status(state: JobState | None, history: History) -> int | None:
@@ -275,7 +276,8 @@ def changes(before: View | None, now: View, now_s: float) -> list[RunEvent]:
     if not same and now.state != ASKING:
         job = f"job {now.job_id}" if now.job_id else None
         said = [now.state, job, now.task, now.nodes, now.why, now.action]
-        add(", ".join(filter(None, said)), now.since_s)
+        first = before is None or before.state == ASKING
+        add(", ".join(filter(None, said)), now.since_s if first or now.over else None)
     if _stage_mark(now) not in (None, _stage_mark(before)) and now.stage is not None:
         add(f"copying to nodes: {now.stage.so_far}")
     if now.straggler and (before is None or before.straggler != now.straggler):
