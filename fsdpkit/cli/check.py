@@ -145,7 +145,7 @@ def _wait(run: Run, plan: Plan) -> str:
     what = shape(asked.nodes, asked.gpus)
     click.echo(f"fsdpkit: job {run.job_id} measures {what}, in {run.dir}", err=True)
     try:
-        tell_until_over(run, None)
+        tell_until_over(run)
         return run.wait().describe()
     except KeyboardInterrupt:
         where = shlex.quote(str(run.dir))

@@ -223,6 +223,17 @@ def print_lines(batches: Iterable[Batch], front: Callable[[LogSource], str], *, 
         out.flush()
 
 
+def print_followed(run: Run, first_attempt: int) -> None:
+    """The output of rank 0 from that attempt on, of an array that of its first task, and beside it
+    what becomes of the run, until it has ended. Raises SchedulerError, StorageError."""
+    from fsdpkit.cli.telling import follow_told
+    from fsdpkit.reporting.logs.lines import LineFilter
+
+    task = run.record.array[0] if run.record.array else None
+    choice = LineFilter(first_attempt=first_attempt, streams=frozenset({"out"}), array_task=task)
+    print_lines(follow_told(run, choice), lambda source: "", live=True)
+
+
 def _print(
     batches: Iterable[Batch], run: Run, choice: LineFilter, as_json: bool, *, live: bool = False
 ) -> None:

@@ -135,9 +135,13 @@ def report(run: Run, as_json: bool) -> None:
 def outcome(run: Run, *, follow: bool = False, first_attempt: int = 0) -> int:
     """Wait for the end and say how it was; the exit status. follow: print rank 0's output
     meanwhile, of an array that of the first task."""
+    from fsdpkit.cli.logs import print_followed
     from fsdpkit.cli.telling import tell_until_over, telling_how_it_stands
 
-    tell_until_over(run, first_attempt if follow else None)
+    if follow:
+        print_followed(run, first_attempt)
+    elif run.record.array is None:
+        tell_until_over(run)
     told: set[str] = set()
 
     def tell(state: JobState) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 import click
 import msgspec
 
-from fsdpkit.cli.logs import print_lines
 from fsdpkit.cli.terminal import at_work
 from fsdpkit.reporting.logs.following import follow
 from fsdpkit.reporting.logs.lines import Batch, LineFilter, Tail
@@ -35,20 +34,12 @@ from fsdpkit.scheduling.states import JobState
 _LOOK_S = 1.0
 
 
-def tell_until_over(run: Run, first_attempt: int | None) -> None:
-    """Until the run has ended; with rank 0's output from that attempt on, of an array that of the
-    first task. Raises SchedulerError, StorageError."""
-    task = run.record.array[0] if run.record.array else None
-    if first_attempt is not None:
-        choice = LineFilter(
-            first_attempt=first_attempt, streams=frozenset({"out"}), array_task=task
-        )
-        print_lines(follow_told(run, choice), lambda source: "", live=True)
-    elif task is None:
-        telling = _Telling(run, task)
-        with at_work(telling.how_it_stands):
-            while not telling.over():
-                time.sleep(_LOOK_S)
+def tell_until_over(run: Run) -> None:
+    """Until the run has ended. Raises SchedulerError, StorageError."""
+    telling = _Telling(run)
+    with at_work(telling.how_it_stands):
+        while not telling.over():
+            time.sleep(_LOOK_S)
 
 
 def follow_told(

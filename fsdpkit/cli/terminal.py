@@ -159,6 +159,13 @@ def redraw(text: str) -> None:
     out.flush()
 
 
+def cut(text: str, most: int) -> str:
+    """No more than so many cells of a terminal."""
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= most else set_cell_size(text, most - 1).rstrip() + "…"
+
+
 _SILENT_S = 5.0
 
 
@@ -189,13 +196,9 @@ class _Passing:
                 self._draw(f"{duration(now_s - since_s)}: {said}")
 
     def _draw(self, text: str) -> None:
-        from rich.cells import cell_len, set_cell_size
-
-        line, number = one_line(text), _beneath(sys.stderr).fileno()
+        number = _beneath(sys.stderr).fileno()
+        line = cut(one_line(text), (os.get_terminal_size(number).columns or 80) - 1)
         self._stands = bool(line)
-        columns = os.get_terminal_size(number).columns or 80
-        if cell_len(line) >= columns:
-            line = set_cell_size(line, columns - 1)
         os.write(number, f"\r\x1b[K{line}".encode(errors="replace"))
 
 

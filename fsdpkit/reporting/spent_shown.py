@@ -17,6 +17,10 @@ from fsdpkit.runs.uses import parts_of
 _HEADS = ("RUNS", "HOURS", "OF", "COMPUTING", "BUSY", "ACTIVE", "WASTED", "KWH", "QUEUED")
 
 
+_LEAST = ("QUEUED", "KWH", "ACTIVE", "USERS", "ENDS", "BUSY", "RUNS", "COMPUTING", "OF")
+"""Columns that go first where there is no room."""
+
+
 class UsageSection(NamedTuple):
     """A table with a title, for a terminal or a page."""
 
@@ -24,6 +28,23 @@ class UsageSection(NamedTuple):
     head: list[str]
     rows: list[list[str]]
     note: str = ""
+
+    def within(self, width: int) -> UsageSection:
+        """Without the columns that have no room in so many characters; the note names them."""
+        kept = [
+            n for n in range(len(self.head)) if any(row[n] not in ("", "-") for row in self.rows)
+        ]
+        gone = []
+        for name in _LEAST:
+            widths = [max(len(row[n]) for row in [self.head, *self.rows]) for n in kept]
+            if sum(widths) + 2 * len(widths) - 2 <= width:
+                break
+            gone += [name for n in kept if self.head[n] == name]
+            kept = [n for n in kept if self.head[n] != name]
+        head, *rows = [[row[n] for n in kept] for row in [self.head, *self.rows]]
+        left_out = f"no room for {', '.join(gone)}: --json has them" if gone else ""
+        note = " ".join(filter(None, [self.note, left_out]))
+        return UsageSection(self.title, head, rows, note)
 
 
 def rows_section(rows: Sequence[Row], by: Sequence[str]) -> UsageSection:
@@ -62,7 +83,9 @@ def _cells(row: Row) -> list[str]:
 
 
 def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
+    if share is None:
+        return "-"
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def sentences(row: Row) -> list[str]:

@@ -15,11 +15,10 @@ from rich.text import Text
 
 from fsdpkit.config.units import roughly
 from fsdpkit.reporting.printable import one_line, printable
+from fsdpkit.reporting.status.progress import left_s, limit_first
 from fsdpkit.reporting.status.watching import (
     RunEvent,
     View,
-    left_s,
-    limit_in_words,
     printed_line,
     progress_line,
 )
@@ -104,7 +103,9 @@ def _progress(view: View, width: int, now_s: float) -> list[Text]:
         words = [begun, *([view.start] if view.start else [])]
     words += [] if share is None else [f"{share:.0%}"]
     words += [] if left is None else [f"{duration(left)} to go"]
-    limit = limit_in_words(view.limit_s, left, now_s)
+    limit = limit_first(view.limit_s, left, now_s)
+    if limit is None and view.limit_s is not None:
+        limit = f"time limit in {roughly(view.limit_s - now_s)}"
     lines = [_bar(words, share, width)]
     lines += _wrapped(", ".join(filter(None, [*numbers[:1], limit, *numbers[1:]])), width, 2)
     return [*lines, Text(f"slow: {view.straggler}")] if view.straggler else lines

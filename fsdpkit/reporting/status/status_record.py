@@ -173,6 +173,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since it started, until it ended if it has."""
     nodes: str | None = None
     """In Slurm's notation."""
+    differs: str | None = None
+    """Arguments and settings that not all runs of its name have, among the newest 64 of a list;
+    read only for a list."""
     shape: dict[str, int] = {}
     """`nodes` that train and `ranks_per_node`, as asked."""
     waiting: Waiting | None = None

@@ -197,8 +197,9 @@ def view_of(
         )
         answer = why(evidence)
         start_s = state.start_s or 0.0
-        if not answer.never and start_s > time.time():
-            starts = f"expected to start in {roughly(start_s - time.time())}, {second(start_s)}"
+        if not answer.never and (in_s := start_s - time.time()) > 0:
+            at = second(start_s)[11 if in_s < 43200 else 0 : 16]
+            starts = f"expected to start in {roughly(in_s)}, at {at}"
     return View(
         run=run,
         state=_state(state, history, standing),
@@ -312,23 +313,6 @@ def _new(before: Iterable[RunEvent], now: Iterable[RunEvent]) -> list[RunEvent]:
         else:
             found.append(one)
     return found
-
-
-def left_s(progress: TrainingProgress, now_s: float) -> float | None:
-    """Seconds to the last step as of now. None: not known, or it should be done by now."""
-    if progress.eta_s is None or progress.updated_s is None:
-        return progress.eta_s
-    left = progress.eta_s - (now_s - progress.updated_s)
-    return left if left > 0 or progress.eta_s == 0 else None
-
-
-def limit_in_words(limit_s: float | None, left: float | None, now_s: float) -> str | None:
-    """`limit in 18 min`, or that this comes first. left: seconds to the last step."""
-    if limit_s is None:
-        return None
-    first = left is not None and left > limit_s - now_s
-    words = "the time limit comes first, in" if first else "time limit in"
-    return f"{words} {roughly(max(0.0, limit_s - now_s))}"
 
 
 def printed_line(printed: Printed) -> str:
