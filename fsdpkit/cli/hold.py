@@ -122,12 +122,8 @@ def _stay(run: Run) -> int:
 
 def ready(run: Run) -> JobState:
     """Wait until the nodes of a hold are there, or it is over, and say how it stands meanwhile."""
-    from fsdpkit.cli.telling import telling_how_it_stands
+    from fsdpkit.cli.telling import telling_states
     from fsdpkit.scheduling.holding import until_ready
 
-    def say(state: JobState) -> None:
-        stands(state)
-        click.echo(f"fsdpkit: {state.describe()}", err=True)
-
-    with telling_how_it_stands(run) as stands:
-        return until_ready(run, say)
+    with telling_states(run) as hear:
+        return until_ready(run, hear)

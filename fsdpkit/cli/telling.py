@@ -53,54 +53,62 @@ def follow_told(
         yield from follow(run, choice, tail=tail, ended=telling.over)
 
 
-class _Telling:
-    """Looks at a run, and says what is new."""
-
-    def __init__(self, run: Run, array_task: int | None = None, changes: bool = True) -> None:
-        self._watcher, self._changes = Watcher(run, array_task), changes
-        self._before = self._seen = View(run="", state=ASKING)
-
-    def over(self) -> bool:
-        """One look; whether the run is over. Raises SchedulerError, StorageError."""
-        # Steps and lines are what the ranks print, not what this says beside it.
-        self._seen = self._watcher.look()
-        view = msgspec.structs.replace(self._seen, progress=TrainingProgress(), printed=None)
-        if view.over:
-            self._watcher.close()
-        elif self._changes:
-            for one in changes(self._before, view, time.time()):
-                click.echo(f"fsdpkit: {line_of(one)}", err=True)
-        self._before = view
-        return view.over
-
-    def how_it_stands(self) -> str:
-        return _how_it_stands(self._seen)
-
-
 @contextlib.contextmanager
-def telling_how_it_stands(run: Run) -> Iterator[Callable[[JobState], None]]:
+def telling_states(run: Run) -> Iterator[Callable[[JobState], None]]:
     """While a run is waited for whose states are heard, each of which is given to this."""
-    newest: JobState | None = None
+    said = _Said()
 
     def hear(state: JobState) -> None:
-        nonlocal newest
-        newest = state
+        if state.phase != "ended":
+            record, history = run.record, history_of(run.paths, run.record)
+            task = f"{len(record.array)} tasks" if record.array else None
+            said.show(
+                view_of(run.id, state, history, job_id=run.job_id, size=record.nodes, task=task)
+            )
 
-    def words() -> str:
-        history = history_of(run.paths, run.record)
-        return _how_it_stands(view_of(run.id, newest, history, size=run.record.nodes))
-
-    with at_work(words):
+    with at_work(said.how_it_stands):
         yield hear
 
 
-def _how_it_stands(view: View) -> str:
-    """What there is to say of a run of which nothing is new."""
-    if view.state == ASKING:
-        return "the scheduler has not answered yet"
-    if view.printed is not None and view.progress.step is None:
-        return f"{view.state}, {printed_line(view.printed)}"
-    words = view.start or view.why or "its script has not begun"
-    if view.progress.step is not None:
-        words = progress_line(view.progress)
-    return f"{view.state}, {words}{f', {view.starts}' if view.starts else ''}"
+class _Said:
+    """What was said of a run so far."""
+
+    def __init__(self, changes: bool = True) -> None:
+        self._changes = changes
+        self._before = self._seen = View(run="", state=ASKING)
+
+    def show(self, seen: View) -> None:
+        """Say what is new."""
+        # Steps and lines are what the ranks print, not what this says beside it.
+        view = msgspec.structs.replace(seen, progress=TrainingProgress(), printed=None)
+        if self._changes and not view.over:
+            for one in changes(self._before, view, time.time()):
+                click.echo(f"fsdpkit: {line_of(one)}", err=True)
+        self._before, self._seen = view, seen
+
+    def how_it_stands(self) -> str:
+        """Of a run of which nothing is new."""
+        view = self._seen
+        if view.state == ASKING:
+            return "the scheduler has not answered yet"
+        if view.printed is not None and view.progress.step is None:
+            return f"{view.state}, {printed_line(view.printed)}"
+        words = view.start or view.why or view.task or "its script has not begun"
+        if view.progress.step is not None:
+            words = progress_line(view.progress)
+        return f"{view.state}, {words}{f', {view.starts}' if view.starts else ''}"
+
+
+class _Telling(_Said):
+    """Looks at a run itself."""
+
+    def __init__(self, run: Run, array_task: int | None = None, changes: bool = True) -> None:
+        super().__init__(changes)
+        self._watcher = Watcher(run, array_task)
+
+    def over(self) -> bool:
+        """One look; whether the run is over. Raises SchedulerError, StorageError."""
+        self.show(view := self._watcher.look())
+        if view.over:
+            self._watcher.close()
+        return view.over

@@ -31,20 +31,16 @@ class UsageSection(NamedTuple):
 
     def within(self, width: int) -> UsageSection:
         """Without the columns that have no room in so many characters; the note names them."""
-        kept = [
-            n for n in range(len(self.head)) if any(row[n] not in ("", "-") for row in self.rows)
-        ]
+        columns = [*zip(self.head, *self.rows, strict=True)]
+        columns = [one for one in columns if {*one[1:]} - {"", "-"} or not self.rows]
         gone = []
         for name in _LEAST:
-            widths = [max(len(row[n]) for row in [self.head, *self.rows]) for n in kept]
-            if sum(widths) + 2 * len(widths) - 2 <= width:
-                break
-            gone += [name for n in kept if self.head[n] == name]
-            kept = [n for n in kept if self.head[n] != name]
-        head, *rows = [[row[n] for n in kept] for row in [self.head, *self.rows]]
-        left_out = f"no room for {', '.join(gone)}: --json has them" if gone else ""
-        note = " ".join(filter(None, [self.note, left_out]))
-        return UsageSection(self.title, head, rows, note)
+            if sum(2 + max(map(len, one)) for one in columns) - 2 > width:
+                gone += [one[0] for one in columns if one[0] == name]
+                columns = [one for one in columns if one[0] != name]
+        head, *rows = map(list, zip(*columns, strict=True))
+        note = f"{self.note} no room for {', '.join(gone)}: --json has them" if gone else self.note
+        return UsageSection(self.title, head, rows, note.strip())
 
 
 def rows_section(rows: Sequence[Row], by: Sequence[str]) -> UsageSection:

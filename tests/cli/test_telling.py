@@ -67,7 +67,9 @@ def test_what_is_new_is_told_once(monkeypatch: pytest.MonkeyPatch, capsys: Any) 
     ],
 )
 def test_how_it_stands_is_told_from_the_queue_to_the_steps(view: View, said: str) -> None:
-    assert said in telling._how_it_stands(view)
+    telling_it = telling._Said()
+    telling_it.show(view)
+    assert said in telling_it.how_it_stands()
 
 
 SILENT = """

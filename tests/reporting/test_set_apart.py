@@ -15,7 +15,7 @@ JOB: dict[str, Any] = {
     "description": "words",
     "args": ["--lr", "1e-4", "--tag", "a", "b"],
     "resources": {"nodes": 2, "account": None},
-    "training": {"steps": 100, "optimizer": {"lr": 1e-3}, "warmup": {"lr": 0.1}},
+    "training": {"steps": 100},
 }
 
 
@@ -30,11 +30,6 @@ def job(**changed: Any) -> dict[str, Any]:
         ({"args": ["--lr", "1e-4"]}, "--tag a b", None),
         ({"resources": {"nodes": 4, "account": "x"}}, "nodes=2", "nodes=4, account=x"),
         ({"training": {**JOB["training"], "steps": 9}}, "steps=100", "steps=9"),
-        (
-            {"training": {"steps": 100, "optimizer": {"lr": 2e-3}, "warmup": {"lr": 0.2}}},
-            "training.optimizer.lr=0.001, training.warmup.lr=0.1",
-            "training.optimizer.lr=0.002, training.warmup.lr=0.2",
-        ),
         ({"description": "others"}, None, None),
         ({"name": "other", "args": []}, None, None),
     ],
