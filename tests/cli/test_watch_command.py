@@ -170,6 +170,13 @@ def test_noise_is_not_drawn_as_a_collapse() -> None:
     assert {line.count("█") for line in curves[1:]} == {39 + 39}
 
 
+def test_an_epoch_is_a_number_and_no_curve() -> None:
+    both = {"loss": (3.0, 2.0), "epoch": (0.1, 0.35)}
+    lines = drawn(replace(RUNNING, curves=both))
+    assert [line for line in lines if line.startswith("loss 2.000 (2.00 to 3.00)")]
+    assert "epoch 0.3500" in lines
+
+
 # ---- The command
 
 

@@ -143,13 +143,15 @@ _Panel = tuple[str, Sequence[float | None]]
 
 def _panels(view: View) -> tuple[list[_Panel], list[_Panel]]:
     """What is drawn, at most two: the loss, then the speed, an evaluation, a number of the
-    script's own; and the rest."""
+    script's own but its epoch; and the rest."""
     known: list[_Panel] = [
         ("tokens/s" if name == "tokens_per_s" else printable(name), values)
         for name, values in view.curves.items()
         if any(value is not None for value in values)
     ]
-    return known[:2], known[2:]
+    known.sort(key=lambda panel: panel[0] == "epoch")
+    most = 2 - any(name == "epoch" for name, _ in known[:2])
+    return known[:most], known[most:]
 
 
 def _curves(view: View, width: int, height: int) -> list[Text]:
@@ -226,8 +228,9 @@ def _nodes(view: View, width: int, height: int) -> list[Text]:
     cells = [_node(load, names, newest_s) for load in view.used]
     rows = height - 1
     if len(cells) > rows * beside:
-        left_out = len(cells) - (rows * beside - 1)
-        cells = [*cells[: rows * beside - 1], f"and {left_out} more{_spread(view.used)}"]
+        shown = cells[: rows * beside - 1]
+        left_out = f"and {len(cells) - len(shown)} more" if shown else f"all {len(cells)}"
+        cells = [*shown, f"{left_out}{_spread(view.used)}"]
     lines = [cells[at : at + beside] for at in range(0, len(cells), beside)]
     column = width // beside
     drawn = ["".join(f"{cell:<{column}}" for cell in line).rstrip() for line in lines]

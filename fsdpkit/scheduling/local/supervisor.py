@@ -47,7 +47,8 @@ def main() -> int:
             limit_s = parse_time_s(description["options"]["time"])
             running = JobState("RUNNING", "local", node_list="this machine", start_s=start_s)
             job.save_state(replace(running, end_s=start_s + limit_s), task)
-            state = replace(_run(job, description, task), start_s=start_s, end_s=time.time())
+            state = replace(_run(job, description, task), node_list=running.node_list)
+            state = replace(state, start_s=start_s, end_s=time.time())
         job.save_state(state, task)
     return 0
 
