@@ -138,13 +138,14 @@ def _check_nodes(
 
 def _wait(run: Run, plan: Plan) -> str:
     """The job's end, in words."""
-    shape = plan.job.spec.resources
-    click.echo(
-        f"fsdpkit: job {run.job_id} measures {shape.nodes} nodes x {shape.gpus} ranks, in "
-        f"{run.dir}",
-        err=True,
-    )
+    from fsdpkit.cli.telling import tell_until_over
+    from fsdpkit.reporting.status.job_words import shape
+
+    asked = plan.job.spec.resources
+    what = shape(asked.nodes, asked.gpus)
+    click.echo(f"fsdpkit: job {run.job_id} measures {what}, in {run.dir}", err=True)
     try:
+        tell_until_over(run)
         return run.wait().describe()
     except KeyboardInterrupt:
         where = shlex.quote(str(run.dir))

@@ -76,7 +76,7 @@ def command(
     """
     from fsdpkit.config.placement import for_trying_out
     from fsdpkit.scheduling import submission
-    from fsdpkit.scheduling.holding import HOLD_JOB, hold_args, until_ready
+    from fsdpkit.scheduling.holding import HOLD_JOB, hold_args
 
     say_what_is_not_read()
     own = hold_args(idle_s, asked["cluster"])
@@ -99,7 +99,7 @@ def command(
         click.echo(run.id)
         click.echo(f"job {run.job_id}, in {run.dir}")
     with ending(run) if request.here else going_on(run.id):
-        state = None if no_wait else until_ready(run, say)
+        state = None if no_wait else ready(run)
     words = state.describe() if state else "PENDING"
     if as_json:
         _held(run.id, run.job_id, run.dir, words)
@@ -120,5 +120,10 @@ def _stay(run: Run) -> int:
         return outcome(run)
 
 
-def say(state: JobState) -> None:
-    click.echo(f"fsdpkit: {state.describe()}", err=True)
+def ready(run: Run) -> JobState:
+    """Wait until the nodes of a hold are there, or it is over, and say how it stands meanwhile."""
+    from fsdpkit.cli.telling import telling_states
+    from fsdpkit.scheduling.holding import until_ready
+
+    with telling_states(run) as hear:
+        return until_ready(run, hear)

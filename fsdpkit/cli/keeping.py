@@ -45,7 +45,7 @@ def submit_and_keep(
 ) -> int:
     """The exit status of the last try."""
     from fsdpkit.scheduling import submission
-    from fsdpkit.scheduling.holding import HOLD_JOB, hold_args, until_ready
+    from fsdpkit.scheduling.holding import HOLD_JOB, hold_args
 
     if plan.job.spec.resources.spare or request.array or request.after:
         raise UsageError(
@@ -66,7 +66,7 @@ def submit_and_keep(
     held = submission.submit_plan(held_plan, request.runs, agreed)
     click.echo(f"fsdpkit: job {held.job_id} gets the nodes, as {held.id}", err=True)
     with going_on(held.id):
-        state = until_ready(held, hold.say)
+        state = hold.ready(held)
     if state.over:
         click.echo(f"fsdpkit: {held.id}: {state.describe()}", err=True)
         return hold.FAILED

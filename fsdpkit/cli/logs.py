@@ -108,7 +108,13 @@ def command(
     if wanted is None:
         _say_what_is_left_out(sources)
     if follow:
-        _print(following(run, choice, tail=wanted), run, choice, as_json, live=True)
+        if sys.stderr.isatty():
+            from fsdpkit.cli.telling import follow_told
+
+            lines = follow_told(run, choice, tail=wanted, changes=False)
+        else:
+            lines = following(run, choice, tail=wanted)
+        _print(lines, run, choice, as_json, live=True)
         sources = sources_of(run.paths, run.record, choice)
     if not sources:
         _say_why_there_is_nothing(run, choice, as_json)
@@ -218,6 +224,17 @@ def print_lines(batches: Iterable[Batch], front: Callable[[LogSource], str], *, 
                 out.flush()
     finally:
         out.flush()
+
+
+def print_followed(run: Run, first_attempt: int) -> None:
+    """The output of rank 0 from that attempt on, of an array that of its first task, and beside it
+    what becomes of the run, until it has ended. Raises SchedulerError, StorageError."""
+    from fsdpkit.cli.telling import follow_told
+    from fsdpkit.reporting.logs.lines import LineFilter
+
+    task = run.record.array[0] if run.record.array else None
+    choice = LineFilter(first_attempt=first_attempt, streams=frozenset({"out"}), array_task=task)
+    print_lines(follow_told(run, choice), lambda source: "", live=True)
 
 
 def _print(

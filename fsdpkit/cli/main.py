@@ -15,7 +15,7 @@ import click
 from fsdpkit import __version__
 from fsdpkit.cli.groups import Verbs
 from fsdpkit.cli.json_output import begin, kind_of, print_error
-from fsdpkit.cli.terminal import ReaderGoneError, guard, let_go
+from fsdpkit.cli.terminal import ReaderGoneError, at_work, guard, let_go
 from fsdpkit.errors import (
     ConfigError,
     FsdpkitError,
@@ -109,6 +109,10 @@ _WORDS = "fsdpkit.words"
 """In click's context: the command and all that follows it, as typed."""
 
 
+_OWN_TERMINAL = ("shell", "top", "watch")
+"""Commands that draw all of it, or hand it on."""
+
+
 class _Commands(Verbs):
     """`new` is `command` in `fsdpkit.cli.new`, which is imported when it is asked for."""
 
@@ -147,7 +151,10 @@ class _Commands(Verbs):
                 # Wrong usage is reported here, before ssh asks for a password.
                 with command.make_context(name, list(rest), parent=ctx) as read:
                     return run_there(host, words, read.params)
-        return super().invoke(ctx)
+        if not words or words[0] in _OWN_TERMINAL:
+            return super().invoke(ctx)
+        with at_work(f"fsdpkit {words[0]} is at work"):
+            return super().invoke(ctx)
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -9,14 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, hanging, runs_option
 from fsdpkit.cli.submitting import say_announcements
-from fsdpkit.cli.terminal import redraw
+from fsdpkit.cli.terminal import at_work, cut, redraw
 from fsdpkit.config.units import roughly
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.printable import one_line
@@ -116,7 +116,8 @@ def command(
 
     if isinstance(asking, PacedAsking):
         assert watch is not None
-        _watch(look, watch, asking, as_json)
+        with at_work(""):
+            _watch(look, watch, asking, as_json)
         return 0
     click.echo(look())
     if not as_json:
@@ -153,7 +154,7 @@ def _listed(statuses: list[Status], left_out: int) -> list[str]:
         state = f"unreadable: {status.error}" if status.error else _short_state(status)[0]
         cells = [*_progress_cells(status), *_time_cells(status)]
         rows.append([status.run, status.job_id or "-", state, *cells])
-        notes.append(_notes(status))
+        notes.append([*([cut(status.differs, 72)] if status.differs else []), *_notes(status)])
     lines = []
     for row, below in zip(_columns(rows), notes, strict=True):
         lines += [row, *(line for note in below for line in hanging(note, _INDENT, _INDENT))]
@@ -247,18 +248,12 @@ def _own_words(status: Status) -> str:
     """The newest line of its output, short enough for a terminal's line."""
     if (found := status.printed) is None or not found.line:
         return ""
-    return f"rank {found.rank} prints: {_cut(found.line, 60)}"
+    return f"rank {found.rank} prints: {cut(found.line, 60)}"
 
 
 def _copying(one: Status | Task) -> str:
     stage = one.stage
     return f"copying to nodes: {stage.so_far}" if stage is not None and stage.goes_on else ""
-
-
-def _cut(text: str, most: int) -> str:
-    from rich.cells import cell_len, set_cell_size
-
-    return text if cell_len(text) <= most else set_cell_size(text, most - 1).rstrip() + "…"
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
@@ -363,7 +358,8 @@ def _progress_lines(status: Status) -> list[str]:
         lines += _labelled("step", ", ".join(word for word in said if word))
         if status.phase == "running":
             lines += _labelled("heard", f"{_age(progress['updated_s'])} ago")
-        lines += _labelled("left", _left(progress) and f"about {_left(progress)}")
+        left = _left(progress, status.ends_s)
+        lines += _labelled("left", left and f"about {left}")
     if progress["checkpoint_step"] is not None:
         age = f"step {progress['checkpoint_step']}, {_age(progress['checkpoint_s'])} old"
         lines += _labelled("saved", age)
@@ -376,10 +372,11 @@ def _printed_lines(status: Status) -> list[str]:
     if found is None:
         return []
     if (status.progress or {}).get("step") is None:
-        lines += _labelled("step", found.words and f"{found.words} ({found.source})")
+        words = found.words.removeprefix("step ")
+        lines += _labelled("step", words and f"{words} ({found.source})")
     if found.line and found.printed_s is not None:
         when = f", {_age(found.printed_s)} ago" if status.phase == "running" else ""
-        lines += [f"  prints     {_cut(found.line, 66)}"]
+        lines += [f"  prints     {cut(found.line, 66)}"]
         lines += _labelled("", f"(the newest line of rank {found.rank}{when})")
     return [*lines, *_labelled("not read", found.remark)]
 
@@ -441,12 +438,13 @@ def _moment(time_s: float | None) -> str:
     return "an unknown time" if time_s is None else second(time_s)
 
 
-def _left(progress: dict[str, float]) -> str:
-    """Nothing for a run that should be done by now: it stands still, or was queued again."""
-    if progress["eta_s"] is None:
-        return ""
-    left_s = progress["eta_s"] - (time.time() - progress["updated_s"])
-    return roughly(left_s) if left_s > 0 or progress["eta_s"] == 0 else ""
+def _left(progress: dict[str, Any], limit_s: float | None = None) -> str:
+    from fsdpkit.reporting.status.progress import TrainingProgress, left_s, limit_first
+
+    now_s = time.time()
+    left = left_s(TrainingProgress(**progress), now_s)
+    first = limit_first(limit_s, left, now_s)
+    return "" if left is None else roughly(left) + (f"; {first}" if first else "")
 
 
 def _age(since_s: float) -> str:

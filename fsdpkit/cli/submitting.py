@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fsdpkit.planning.cost import Asked
     from fsdpkit.rendering.script import Plan
     from fsdpkit.scheduling.run import Run
-    from fsdpkit.scheduling.states import JobState
 
 
 @answer("fsdpkit.submit/1")
@@ -155,18 +154,15 @@ def report(run: Run, as_json: bool) -> None:
 def outcome(run: Run, *, follow: bool = False, first_attempt: int = 0) -> int:
     """Wait for the end and say how it was; the exit status. follow: print rank 0's output
     meanwhile, of an array that of the first task."""
-    from fsdpkit.cli.telling import tell_until_over
+    from fsdpkit.cli.logs import print_followed
+    from fsdpkit.cli.telling import tell_until_over, telling_states
 
-    tell_until_over(run, first_attempt if follow else None)
-    told: set[str] = set()
-
-    def tell(state: JobState) -> None:
-        for line in _never_starts(run, state):
-            if line not in told:
-                told.add(line)
-                click.echo(f"fsdpkit: {run.id}: {line}", err=True)
-
-    state = run.wait(heard=tell)
+    if follow:
+        print_followed(run, first_attempt)
+    elif run.record.array is None:
+        tell_until_over(run)
+    with telling_states(run) as hear:
+        state = run.wait(heard=hear)
     click.echo(f"fsdpkit: {run.id}: {state.describe()}", err=True)
     if not state.succeeded:
         for line in failure_lines(run):
@@ -175,22 +171,6 @@ def outcome(run: Run, *, follow: bool = False, first_attempt: int = 0) -> int:
             command = f"{fsdpkit_as_typed()} diagnose {as_typed(run.dir)}"
             click.echo(f"fsdpkit: why, and what to do: {command}", err=True)
     return state.exit_status
-
-
-def _never_starts(run: Run, state: JobState) -> list[str]:
-    """Why a job will not start by itself, and what to do."""
-    from fsdpkit.reporting.pending import PendingEvidence, why
-
-    if state.phase != "pending":
-        return []
-    evidence = PendingEvidence(
-        reason=state.reason, state=state.state, job_id=run.job_id, run=run.id
-    )
-    answer = why(evidence)
-    if not answer.never:
-        return []
-    words = f"{state.state}: {answer.words}; this will not resolve by itself"
-    return [words, *([answer.action] if answer.action else [])]
 
 
 def failure_lines(run: Run) -> list[str]:

@@ -12,12 +12,16 @@ import contextlib
 import io
 import os
 import re
+import signal
+import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fsdpkit.reporting.printable import one_line, printable
+from fsdpkit.reporting.words import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +53,7 @@ class _Guarded(io.TextIOBase):
         if self.wraps and self.isatty():
             width = max(40, os.get_terminal_size(self.fileno()).columns or 80)
             text = "\n".join(_at_width(line, width) for line in text.split("\n"))
+        _passing.make_room(text)
         with self._told_once():
             self.beneath.write(printable(text))
         return len(data)
@@ -167,7 +172,8 @@ def reading_bar() -> Iterator[Callable[[Path, int], object] | None]:
 
     name = TextColumn("reading {task.description}", markup=False)
     columns = name, BarColumn(None), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console(err=True), transient=True) as bar:
+    drawn = Progress(*columns, console=console(err=True), transient=True)
+    with at_work(""), drawn as bar:
         tasks: dict[Path, Any] = {}
 
         def read(path: Path, count: int) -> None:
@@ -192,12 +198,76 @@ def redraw(text: str) -> None:
     out.flush()
 
 
-def passing(text: str) -> None:
-    """On a terminal's standard error a line that the next one takes the place of; empty: none."""
-    err = _beneath(sys.stderr)
-    columns = os.get_terminal_size(err.fileno()).columns or 80
-    err.write(f"\r\x1b[K{one_line(text)[: columns - 1]}")
-    err.flush()
+def cut(text: str, most: int) -> str:
+    """No more than so many cells of a terminal."""
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= most else set_cell_size(text, most - 1).rstrip() + "…"
+
+
+_SILENT_S = 5.0
+
+
+class _Passing:
+    """On a terminal's standard error a line that says what goes on. What is printed next takes its
+    place, and it never interrupts a line, such as a question."""
+
+    def __init__(self) -> None:
+        self.at_work: list[tuple[str | Callable[[], str], float]] = []
+        self._stands, self._whole_line, self._printed_s = False, True, time.monotonic()
+
+    def make_room(self, text: str) -> None:
+        """Before that is printed."""
+        self._printed_s = time.monotonic()  # first: `look` may interrupt this
+        if self._stands:
+            with contextlib.suppress(OSError):  # the terminal has gone
+                self._draw("")
+        self._whole_line = text.endswith("\n") or (self._whole_line and not text)
+
+    def look(self, *_: object) -> None:
+        """Once a second, in a signal's handler."""
+        now_s = time.monotonic()
+        words, since_s = self.at_work[-1]
+        if self._whole_line and words and now_s - self._printed_s > _SILENT_S:
+            # It may be in the midst of anything, such as an import; it looks again in a second.
+            with contextlib.suppress(Exception):
+                said = words if isinstance(words, str) else words()
+                self._draw(f"{duration(now_s - since_s)}: {said}")
+
+    def _draw(self, text: str) -> None:
+        number = _beneath(sys.stderr).fileno()
+        line = cut(one_line(text), (os.get_terminal_size(number).columns or 80) - 1)
+        self._stands = bool(line)
+        os.write(number, f"\r\x1b[K{line}".encode(errors="replace"))
+
+
+_passing = _Passing()
+
+
+@contextlib.contextmanager
+def at_work(words: str | Callable[[], str]) -> Iterator[None]:
+    """While this lasts, a terminal where nothing is printed for some seconds shows these words in a
+    line that passes; empty: nothing. Of several such, the innermost counts."""
+    _passing.at_work.append((words, time.monotonic()))
+    outermost = len(_passing.at_work) == 1 and _shows_what_passes()
+    if outermost:
+        before = signal.signal(signal.SIGALRM, _passing.look)
+        signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
+    try:
+        yield
+    finally:
+        if outermost:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+        _passing.make_room("")
+        _passing.at_work.pop()
+
+
+def _shows_what_passes() -> bool:
+    """Not beside a pager or a filter, which print to the same terminal."""
+    with contextlib.suppress(OSError, ValueError):
+        return sys.stderr.isatty() and not stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    return False
 
 
 def _wrapped(line: str, width: int) -> list[str]:

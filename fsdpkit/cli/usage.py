@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
 import time
 from collections import Counter
@@ -176,9 +177,11 @@ def show(total: Sequence[Row], sections: Sequence[UsageSection]) -> None:
         print_sentences(sentences(row))
         click.echo()
     for one in sections:
+        if sys.stdout.isatty():
+            one = one.within(os.get_terminal_size().columns)
         click.echo(one.title)
         table(one.head, [[one_line(cell) for cell in row] for row in one.rows])
-        click.echo(f"{one.note}\n" if one.note else "")
+        print_sentences([one.note, ""] if one.note else [""])
 
 
 def _print_csv(rows: Sequence[Row]) -> None:

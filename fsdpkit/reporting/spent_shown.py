@@ -17,6 +17,10 @@ from fsdpkit.runs.uses import parts_of
 _HEADS = ("RUNS", "HOURS", "OF", "COMPUTING", "BUSY", "ACTIVE", "WASTED", "KWH", "QUEUED")
 
 
+_LEAST = ("QUEUED", "KWH", "ACTIVE", "USERS", "ENDS", "BUSY", "RUNS", "COMPUTING", "OF")
+"""Columns that go first where there is no room."""
+
+
 class UsageSection(NamedTuple):
     """A table with a title, for a terminal or a page."""
 
@@ -24,6 +28,19 @@ class UsageSection(NamedTuple):
     head: list[str]
     rows: list[list[str]]
     note: str = ""
+
+    def within(self, width: int) -> UsageSection:
+        """Without the columns that have no room in so many characters; the note names them."""
+        columns = [*zip(self.head, *self.rows, strict=True)]
+        columns = [one for one in columns if {*one[1:]} - {"", "-"} or not self.rows]
+        gone = []
+        for name in _LEAST:
+            if sum(2 + max(map(len, one)) for one in columns) - 2 > width:
+                gone += [one[0] for one in columns if one[0] == name]
+                columns = [one for one in columns if one[0] != name]
+        head, *rows = map(list, zip(*columns, strict=True))
+        note = f"{self.note} no room for {', '.join(gone)}: --json has them" if gone else self.note
+        return UsageSection(self.title, head, rows, note.strip())
 
 
 def rows_section(rows: Sequence[Row], by: Sequence[str]) -> UsageSection:
@@ -62,7 +79,9 @@ def _cells(row: Row) -> list[str]:
 
 
 def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
+    if share is None:
+        return "-"
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def sentences(row: Row) -> list[str]:

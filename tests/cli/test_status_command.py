@@ -106,7 +106,8 @@ def test_one_run_is_told_in_full(fsdpkit: Fsdpkit, runs: list[Path]) -> None:
         "  not read   scontrol: exit status 1\n",
     ):
         assert line in told
-    assert re.search(r"  left       about \d+ min\n  saved      step 380, \d+ s old\n", told)
+    left = r"  left       about \d+ min; the time limit comes first, in 0 s\n"  # it was in 1970
+    assert re.search(left + r"  saved      step 380, \d+ s old\n", told)
     waits = fsdpkit("status", runs[0].name).stdout
     assert f"begins before the job would end ({REASON})\n" in waits
     assert "  to do      Wait until it is over, or ask for less time" in waits

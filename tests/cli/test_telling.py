@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import shlex
+import sys
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from fsdpkit.cli import telling
+from fsdpkit.reporting.status.progress import TrainingProgress
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.status.watching import ASKING, RunEvent, View
+from tests.terminals import Terminal
 
 PENDING = View(run="r", state="PENDING", why="others come first", starts="expected to start soon")
 BEGUN = replace(
@@ -21,19 +26,12 @@ BEGUN = replace(
 )
 
 
-class _Screen(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+STARTS = replace(BEGUN, start="1 of 2 nodes passed preflight", events=())
 
 
-@pytest.mark.parametrize("on_terminal", [True, False])
-def test_nothing_is_silent_for_long_on_a_terminal(
-    on_terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    views = [replace(PENDING, state=ASKING), PENDING, PENDING, BEGUN, BEGUN, replace(BEGUN)]
+def test_what_is_new_is_told_once(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    views = [replace(PENDING, state=ASKING), PENDING, PENDING, BEGUN, BEGUN]
     views += [replace(BEGUN, over=True)]
-    screen = _Screen() if on_terminal else io.StringIO()
-    clock = iter(range(0, 1000, 20))
 
     class Watched:
         def __init__(self, *_: object) -> None:
@@ -43,22 +41,62 @@ def test_nothing_is_silent_for_long_on_a_terminal(
             return views.pop(0)
 
     monkeypatch.setattr(telling, "Watcher", Watched)
-    monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setattr(telling.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(telling, "passing", lambda text: screen.write(f"<{text}>"))
     told = telling._Telling(None)  # type: ignore[arg-type]
+    stands = []
     while not told.over():
-        pass
-    said = screen.getvalue()
-    lines = [
-        line for line in said.splitlines() if line.startswith("fsdpkit: ") or "fsdpkit:" in line
-    ]
+        stands.append(told.how_it_stands())
+    lines = capsys.readouterr().err.splitlines()
     assert [one.split("  ")[-1] for one in lines] == [
         "PENDING, others come first",
         "attempt 0 began",
         "RUNNING",
     ]
-    assert ("PENDING, others come first, expected to start soon>" in said) == on_terminal
-    assert ("the scheduler has not answered yet>" in said) == on_terminal
-    assert ("RUNNING, no step yet>" in said) == on_terminal
-    assert not on_terminal or said.endswith("<>")
+    assert stands[:2] == [
+        "the scheduler has not answered yet",
+        "PENDING, others come first, expected to start soon",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        (replace(BEGUN, attempt=None), "its script has not begun"),
+        (STARTS, "1 of 2 nodes passed preflight"),
+        (replace(STARTS, printed=Printed(line="loading")), "rank 0 prints: loading"),
+        (replace(STARTS, progress=TrainingProgress(step=7, loss=2.0)), "step 7, loss 2.0"),
+    ],
+)
+def test_how_it_stands_is_told_from_the_queue_to_the_steps(view: View, said: str) -> None:
+    telling_it = telling._Said()
+    telling_it.show(view)
+    assert said in telling_it.how_it_stands()
+
+
+SILENT = """
+import sys, time, click
+from fsdpkit.cli import terminal
+terminal._SILENT_S = 0.5
+terminal.guard()
+with terminal.at_work("outer"), terminal.at_work(lambda: "step " + "7" * 99):
+    time.sleep(3)
+    click.echo("a line")
+    click.echo("a question? ", nl=False)
+    time.sleep(3)
+    click.echo("answered")
+time.sleep(2)
+"""
+
+
+@pytest.mark.parametrize("where", ["terminal", "pager"])
+def test_no_command_is_silent_for_long_on_a_terminal_alone(where: str) -> None:
+    command = [sys.executable, "-c", SILENT]
+    if where == "pager":
+        command = ["sh", "-c", shlex.join(command) + " | cat"]
+    screen = Terminal(command, columns=40)
+    assert screen.end() == 0
+    passed, after = screen.shown.split("a line")
+    drawn = passed.split("\r\x1b[K")[1:]
+    assert (len(drawn) >= 2) == (where == "terminal")
+    assert all(len(line) == 39 and " s: step 777" in line for line in drawn[:-1])
+    assert not drawn or drawn[-1] == ""  # there is room for what is printed
+    assert after.replace("\r\n", "\n") == "\na question? answered\n"

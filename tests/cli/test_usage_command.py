@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from fsdpkit.reporting.printable import printable
+from fsdpkit.reporting.spent_shown import sentences
+from fsdpkit.runs.account import Account, Use
+from fsdpkit.runs.tally import Spent, tallies
+from tests.cli.terminal import on_terminal
 from tests.conftest import Command, Completed, answer_of
 from tests.reporting.made_run import breaks, ends, launches, made_run, starts, trains, write_lines
 
@@ -110,6 +115,26 @@ def test_what_began_before_these_weeks_does_not_count(fsdpkit: Fsdpkit, runs: Pa
     for weeks, names in (("4", ["pre", "sweep"]), ("20", ["old", "pre", "sweep"])):
         found = answer_of(fsdpkit("usage", "--weeks", weeks, "--by", "name", "--json"))
         assert [row["by"]["name"] for row in found["rows"]] == names
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_table_fits_the_terminal_and_says_what_it_leaves_out(
+    runs: Path, accounting: None, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FSDPKIT_RUNS", str(runs))
+    said = on_terminal("usage", "--by", "week,project,name,user,partition", columns=columns)
+    _, _, after = said.partition("By week, project, name, user, partition\n")
+    table = printable(after).split("\n\n")[0].splitlines()
+    assert "HOURS" in table[0]
+    assert max(map(len, table)) <= columns
+    assert ("no room for QUEUED" in after) == (columns < 120)
+
+
+def test_a_small_share_is_not_nothing() -> None:
+    used: dict[Use, float] = {"training": 9_990.0, "repeated": 10.0}
+    account = Account(attempt=0, began_s=0, ended_s=10_000, nodes=1, gpus=1, used_s=used)
+    ((total,),) = tallies([Spent(account, "r", 1)], [[]])
+    assert "repeated steps <1%" in sentences(total)[1]
 
 
 def test_without_accounting_other_jobs_are_said_to_be_unknown(

@@ -16,14 +16,17 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from fsdpkit.reporting.status.frame import frame
 from fsdpkit.reporting.status.progress import TrainingProgress
+from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.status.watching import RunEvent, View
 from fsdpkit.reporting.usage import NodeUsage
 from tests.json_answers import checked
@@ -58,7 +61,7 @@ FULL = View(
         for n in range(1, 9)
     ),
     events=tuple(RunEvent(time_s=60.0 * n, words=f"happening {n}") for n in range(9)),
-    lines=tuple(f"line {n} " + "x" * 200 for n in range(50)),
+    lines=tuple(f"line {n} \t" + "x" * 200 for n in range(50)),
 )
 
 
@@ -73,12 +76,10 @@ def test_80_by_24_has_a_place_for_everything() -> None:
     lines = drawn()
     text = "\n".join(lines)
     assert lines[0] == f"{RUN_ID}  RUNNING"
-    assert lines[1] == "job 7, on node[1-2], attempt 1"
-    assert lines[2].startswith("step 120 of 500, 24%, 3 min 12 s to go ━")
-    assert lines[3] == (
-        "0.520 s a step, MFU 41.2%, peak memory 31.2 GB, checkpoint of step 100, 2 min ago"[:79]
-        + "…"
-    )
+    assert lines[1] == "job 7, attempt 1, on node[1-2]"
+    assert lines[2].startswith("step 120 of 500, 24%, 3 min 11 s to go ━")
+    numbers = "1.92 steps/s, MFU 41.2%, peak memory 31.2 GB, checkpoint of step 100, 2 min ago"
+    assert lines[3] == numbers
     assert lines[4].startswith("slow: rank 5 on node2")
     assert re.match(r"loss 0\.08333 \(0\.0833 to 10\.0\) +tokens/s 41,000 \(", lines[5])
     for shown in ("node1  CPU   5 %  GPU  97 %", "happening 8", "rank 0", "line 49"):
@@ -96,6 +97,84 @@ def test_no_terminal_is_too_small_and_no_line_too_long(
     lines = drawn(view, width, height)
     assert len(lines) == height
     assert max(map(cell_len, lines)) <= width
+
+
+RUNNING = View(
+    run=RUN_ID,
+    state="RUNNING",
+    since_s=700.0,
+    limit_s=1600.0,
+    job_id="7",
+    nodes="node[1-2]",
+    attempt=0,
+    events=(
+        RunEvent(time_s=700.0, words="attempt 0 began"),
+        RunEvent(time_s=800.0, words="newest event"),
+    ),
+    lines=("earlier line", "newest line"),
+)
+LOGS = TrainingProgress(step=120, steps=500, step_time_s=0.5, eta_s=190.0, updated_s=1000.0)
+PRINTS = Printed(step=120, total=500, loss=3.214, rate=2.0, rate_unit="it/s", line="newest line")
+KINDS: dict[str, tuple[Any, ...]] = {
+    "T5": (FULL, "RUNNING", "0.08333", "41,000", "120 of 500", "3 min 11 s", "happening", "line 4"),
+    "logs loss": (
+        replace(RUNNING, progress=LOGS, curves={"loss": (5.0, 3.214)}),
+        *("RUNNING for 5 min", "loss 3.214", "2.00 steps/s", "120 of 500", "3 min 10 s"),
+        *("limit in 10 min", "newest event", "newest line"),
+    ),
+    "logs its own, limit first": (
+        replace(RUNNING, progress=replace(LOGS, eta_s=800.0), curves={"accuracy": (0.5, 0.71)}),
+        *("accuracy 0.71", "2.00 steps/s", "limit comes first, in 10 min", "newest line"),
+    ),
+    "no end known": (
+        replace(RUNNING, progress=TrainingProgress(step=120, step_time_s=3.0)),
+        *("step 120", "3.00 s a step", "limit in 10 min", "newest event", "newest line"),
+    ),
+    "prints loss": (
+        replace(RUNNING, printed=PRINTS, lines=(), curves={"loss": (5.0, 3.214)}),
+        *("loss 3.214", "2.00 it/s", "120 of 500", "3 min 10 s", "newest event", "newest line"),
+    ),
+    "prints words": (
+        replace(RUNNING, task="task 3 of 8", start="ranks started 40 s ago"),
+        *("task 3 of 8", "no step yet", "ranks started 40 s ago", "limit in 10 min", "newest line"),
+    ),
+    "starts": (
+        replace(RUNNING, start="1 of 2 nodes passed preflight", lines=()),
+        *("RUNNING for 5 min", "1 of 2 nodes passed preflight", "newest event"),
+    ),
+    "pending": (
+        View(
+            run=RUN_ID,
+            state="PENDING",
+            since_s=940.0,
+            why="others in the queue have a higher priority for these very nodes",
+            starts="expected to start in 12 min",
+        ),
+        *("PENDING for 60 s", "higher priority", "in 12 min", "not started yet"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (100, 30), (200, 50)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_matters_of_a_run_is_there_at_once(kind: str, width: int, height: int) -> None:
+    view, *facts = KINDS[kind]
+    text = " ".join(drawn(view, width, height))
+    assert [fact for fact in facts if fact not in text] == []
+
+
+def test_noise_is_not_drawn_as_a_collapse() -> None:
+    noise = {"tokens_per_s": (2_700.0, 2_950.0) * 20, "loss": (3.30, 3.32) * 20}
+    curves = [line for line in drawn(replace(RUNNING, curves=noise)) if "█" in line]
+    assert len(curves) > 3
+    assert {line.count("█") for line in curves[1:]} == {39 + 39}
+
+
+def test_an_epoch_is_a_number_and_no_curve() -> None:
+    both = {"loss": (3.0, 2.0), "epoch": (0.1, 0.35)}
+    lines = drawn(replace(RUNNING, curves=both))
+    assert [line for line in lines if line.startswith("loss 2.000 (2.00 to 3.00)")]
+    assert "epoch 0.3500" in lines
 
 
 # ---- The command

@@ -94,7 +94,8 @@ def test_runs_whose_end_is_on_record_cost_no_question_and_no_other_file(
     statuses, left_out = all_statuses(tmp_path / "runs", newest=5)
     assert [s.job_id for s in statuses] == ["29", "28", "27", "26", "25"]
     assert (left_out, {s.phase for s in statuses}) == (25, {"succeeded"})
-    assert read == ["run.json"] * (30 + 5)  # those shown once more, whole
+    # Those shown once more, whole, and what sets them apart.
+    assert read == [*["run.json"] * (30 + 5), *["job.json"] * 5]
     assert asked(tmp_path) == []
 
 

@@ -48,6 +48,25 @@ def test_a_request_to_stop_that_no_rank_looks_for_is_told(
     assert not remarks(over, {}, running=True)
 
 
+@pytest.mark.parametrize(("launches", "often"), [(1, None), (2, "restarted at"), (3, "2 times")])
+def test_restarts_of_the_ranks_are_told_with_the_newest_reason(
+    tmp_path: Path, launches: int, often: str | None
+) -> None:
+    paths = AttemptPaths(tmp_path / "attempt-0")
+    for number in range(launches):
+        orders = JsonLines(paths.orders)
+        orders.write(event="launch", launch=number, nodes=["n0"], delay_s=0)
+        orders.write(event="trouble", message=f"rank 1: reason {number}")
+    found = attempt_of(paths)
+    history = History(
+        run=tmp_path, array_task=None, dir=tmp_path, attempts=(found,), checkpoints=()
+    )
+    told = [one for one in remarks(history, {}, running=False) if "restarted" in one]
+    assert [(often or "") in one and f"reason {launches - 2}" in one for one in told] == (
+        [True] * (often is not None)
+    )
+
+
 def test_nodes_that_reach_no_head_are_named_until_ranks_start(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path / "attempt-0")
     for number in range(3):

@@ -14,8 +14,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fsdpkit.reporting.status import looking
+from fsdpkit.reporting.status.frame import summary
 from fsdpkit.reporting.status.looking import Watcher
 from fsdpkit.reporting.status.progress import TrainingProgress
 from fsdpkit.reporting.status.watching import (
@@ -28,6 +30,7 @@ from fsdpkit.reporting.status.watching import (
     view_of,
 )
 from fsdpkit.reporting.timeline import TimelineSpan
+from fsdpkit.reporting.words import second
 from fsdpkit.runs.history import History
 from fsdpkit.runs.record import JobRecord, save
 from fsdpkit.scheduling.run import Run
@@ -330,18 +333,27 @@ def test_a_pending_job_comes_with_the_reason_and_the_remedy() -> None:
     assert view.action == "Release it: fsdpkit resume r"
 
 
+def test_the_end_is_told_with_its_own_time() -> None:
+    over = View(run="r", state="COMPLETED", since_s=20.0, over=True)
+    ended = RunEvent(time_s=19.0, words="over: attempt 0")
+    assert [one.time_s for one in changes(None, replace(over, events=(ended,)), 9e9)] == [19, 20]
+    assert summary(replace(over, task="task 1 of 3"), "done")[0].startswith("r, task 1 of 3: COMP")
+    assert second(20.0) in summary(over, "done")[0]
+
+
 def test_each_change_is_told_once() -> None:
-    first = View(
-        run="r", state="RUNNING", job_id="7", progress=TrainingProgress(step=1, updated_s=1.0)
-    )
-    assert [one.words for one in changes(None, first, 5.0)] == ["RUNNING, job 7", "step 1"]
+    step = TrainingProgress(step=1, updated_s=1.0)
+    first = View(run="r", state="RUNNING", since_s=0.5, job_id="7", progress=step)
+    told = changes(None, first, 5.0)
+    assert [(one.time_s, one.words) for one in told] == [(0.5, "RUNNING, job 7"), (1.0, "step 1")]
     assert changes(first, first, 6.0) == []
     fault = RunEvent(time_s=3.0, words="rank 1: gone")
     second = View(
         run="r",
         state="RUNNING",
         job_id="7",
-        progress=TrainingProgress(step=2, steps=10, loss=1.5, eta_s=80.0, updated_s=2.0),
+        since_s=0.5,
+        progress=TrainingProgress(step=2, steps=10, loss=1.5, eta_s=80.0, updated_s=4.0),
         events=(fault,),
         unread=("squeue has not answered",),
     )

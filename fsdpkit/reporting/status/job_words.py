@@ -102,7 +102,19 @@ def remarks(history: History, job: Mapping[str, Any], *, running: bool) -> list[
         unheeded(now) if now and now.stop_ignored and not (idle and idle.asked_s) else None,
         apart(now) if now and not now.launches else None,
     ]
+    found += [started_again(newest)] if newest else []
     return list(filter(None, [*found, began_again(history, job), without_a_group(history)]))
+
+
+def started_again(attempt: Attempt) -> str | None:
+    """That its ranks were started more than once, and why the last time."""
+    if len(attempt.launches) < 2:
+        return None
+    before, last = attempt.launches[-2:]
+    why = f", after this: {before.message}" if before.message else ""
+    times = len(attempt.launches) - 1
+    often = "" if times == 1 else f" {times} times, last"
+    return f"its ranks were restarted{often} at {moment(last.began_s)}{why}"
 
 
 def without_work(idle: IdleGpus) -> str:

@@ -84,7 +84,9 @@ class Watcher:
             state,
             self._history,
             job_id=job_id or record.job_id,
+            task=None if self._task is None else self._task_in_words(record),
             standing=standing,
+            size=record.nodes,
             progress=self._progress,
             curves=self._read_losses(printed) or self._curves.curves(),
             printed=printed,
@@ -110,6 +112,9 @@ class Watcher:
             if self._task in (None, task_of(job_id)):
                 return job_id, state
         return None, None
+
+    def _task_in_words(self, record: RunRecord) -> str:
+        return f"task {self._task} of {len(record.array_tasks or ())}"
 
     def _is_over(self, state: JobState | None, standing: Standing | None) -> bool:
         if state is not None or standing is None or not standing.answered:

@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 from fsdpkit.bounded import LISTED_BYTES, LISTED_TASKS, TASKS_READ
 from fsdpkit.errors import FsdpkitError, StorageError
 from fsdpkit.reporting.predictions import Prediction
+from fsdpkit.reporting.status.apart import set_apart
 from fsdpkit.reporting.status.granted import asked_for, differences, said
 from fsdpkit.reporting.status.held_runs import use_of_hold
 from fsdpkit.reporting.status.job_words import (
@@ -43,6 +44,8 @@ from fsdpkit.scheduling.left_out import LeftOut, left_out
 from fsdpkit.scheduling.run_states import Standing, States, decisive, seen_jobs
 from fsdpkit.scheduling.states import JobState, id_in
 
+_SET_APART = 64
+"""Newest runs whose jobs are compared."""
 _SOON_BYTES = 16 << 20
 """Of metrics, read in a moment."""
 
@@ -69,10 +72,13 @@ def _statuses(directories: Sequence[Path], asking: Asking) -> list[Status]:
     known = [(RunPaths(d), r) for d, r in records.items() if isinstance(r, RunRecord)]
     answers = asking.standings(known)
     standing = dict(zip((paths.dir for paths, _ in known), answers, strict=True))
-    return [
+    jobs = {paths.dir.name: table_in(paths.job) for paths, _ in known[:_SET_APART]}
+    differs = set_apart(jobs)
+    found = [
         Status(run=d.name, dir=str(d), error=r) if isinstance(r, str) else _shown(d, standing[d])
         for d, r in records.items()
     ]
+    return [msgspec.structs.replace(one, differs=differs.get(one.run)) for one in found]
 
 
 def _listed(directory: Path) -> RunRecord | str:

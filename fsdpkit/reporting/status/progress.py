@@ -16,6 +16,7 @@ import msgspec
 
 from fsdpkit.bounded import read_end
 from fsdpkit.config.training.settings import DEFAULT_STEPS
+from fsdpkit.config.units import roughly
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import number_in, parsed
 from fsdpkit.runs.saved_steps import newest_saved
@@ -153,3 +154,19 @@ def _eta_s(lines: Sequence[Line], steps: int) -> float | None:
     done: int = last["step"] - first["step"]
     pace_s = (last["time_s"] - first["time_s"]) / done if done else number_in(last["step_time_s"])
     return None if pace_s is None else max(0, steps - last["step"]) * max(0.0, pace_s)
+
+
+def left_s(progress: TrainingProgress, now_s: float) -> float | None:
+    """Seconds to the last step as of now. None: not known, or it should be done by now: it stands
+    still, or was queued again."""
+    if progress.eta_s is None or progress.updated_s is None:
+        return progress.eta_s
+    left = progress.eta_s - (now_s - progress.updated_s)
+    return left if left > 0 or progress.eta_s == 0 else None
+
+
+def limit_first(limit_s: float | None, left: float | None, now_s: float) -> str | None:
+    """That the time limit is reached before the last step, if so. left: as of `left_s`."""
+    if limit_s is None or left is None or left <= limit_s - now_s:
+        return None
+    return f"the time limit comes first, in {roughly(limit_s - now_s)}"

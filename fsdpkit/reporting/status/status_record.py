@@ -4,6 +4,7 @@ the same. Filled in by overview.py.
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Annotated, Any, Literal
 
@@ -103,6 +104,17 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(parts)
 
     @property
+    def left_s(self) -> float | None:
+        """Seconds to the last step by the rate, unless steps are counted anew in each epoch."""
+        if not (self.step and self.total and self.rate) or self.epoch is not None:
+            return None
+        steps = r"(?:it|iter|iteration|step|batch)(?:e?s)?"
+        left = self.total - self.step
+        if re.fullmatch(f"{steps}/s", self.rate_unit):
+            return left / self.rate
+        return left * self.rate if re.fullmatch(f"s/{steps}", self.rate_unit) else None
+
+    @property
     def words(self) -> str:
         """`epoch 1, step 37 of 100, loss 0.027, 5.01 it/s`; empty if nothing was found."""
         loss = [] if self.loss is None else [f"loss {number(self.loss, 4)}"]
@@ -162,6 +174,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since it started, until it ended if it has."""
     nodes: str | None = None
     """In Slurm's notation."""
+    differs: str | None = None
+    """Arguments and settings that not all runs of its name have, among the newest 64 of a list;
+    read only for a list."""
     shape: dict[str, int] = {}
     """`nodes` that train and `ranks_per_node`, as asked."""
     waiting: Waiting | None = None

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.config.units import roughly
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.pending import PendingEvidence, why
 from fsdpkit.reporting.series import KNOWN_NAMES
@@ -22,7 +23,7 @@ from fsdpkit.reporting.status.status_record import Phase, Printed
 from fsdpkit.reporting.timeline import TimelineSpan
 from fsdpkit.reporting.usage import NodeUsage
 from fsdpkit.reporting.words import duration, number, second
-from fsdpkit.runs.history import History
+from fsdpkit.runs.history import Attempt, History
 from fsdpkit.runs.reading import number_in, parsed
 from fsdpkit.scheduling.run_states import Standing
 from fsdpkit.scheduling.states import JobState
@@ -52,7 +53,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """As Slurm calls it, with what belongs to it: `RUNNING`, `FAILED, exit status 3`."""
     phase: Phase | None = None
     """None: the scheduler has not answered yet."""
+    since_s: float | None = None
+    """When it came into that state, Unix time."""
+    limit_s: float | None = None
+    """When the time limit of one that runs is reached, Unix time."""
     job_id: str | None = None
+    task: str | None = None
+    """Of an array, which task this is: `task 0 of 3`."""
     nodes: str | None = None
     why: str | None = None
     """Why it is pending, in words."""
@@ -60,6 +67,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """When the scheduler expects it to start; that changes with each look."""
     action: str | None = None
     attempt: int | None = None
+    start: str | None = None
+    """How far the start is, before the first step: `1 of 2 nodes passed preflight`."""
     progress: TrainingProgress = TrainingProgress()
     curves: Mapping[str, tuple[float | None, ...]] = {}
     """Numbers by step, steps that were done again only once: by the name they were logged under, or
@@ -179,9 +188,10 @@ def view_of(
     *,
     job_id: str | None = None,
     standing: Standing | None = None,
+    size: int = 0,
     **seen: Any,
 ) -> View:
-    """A view; `seen` are those of its fields that need no thought."""
+    """A view; `seen` are those of its fields that need no thought. size: how many nodes it has."""
     attempt = history.attempts[-1] if history.attempts else None
     answer = starts = None
     if state is not None and state.phase == "pending":
@@ -190,22 +200,43 @@ def view_of(
         )
         answer = why(evidence)
         start_s = state.start_s or 0.0
-        if not answer.never and start_s > time.time():
-            starts = f"expected to start {second(start_s)}"
+        if not answer.never and (in_s := start_s - time.time()) > 0:
+            at = second(start_s)[11 if in_s < 43200 else 0 : 16]
+            starts = f"expected to start in {roughly(in_s)}, at {at}"
     return View(
         run=run,
         state=_state(state, history, standing),
         phase=phase_of([state]) if standing else None,
+        since_s=_since_s(state, attempt),
+        limit_s=state.end_s if state is not None and state.phase == "running" else None,
         job_id=job_id,
         nodes=state.node_list if state else None,
         why=f"{answer.words}{_FOR_EVER * answer.never}" if answer else None,
         starts=starts,
         action=answer.action if answer else None,
         attempt=attempt.number if attempt else None,
+        start=_start(attempt, size) if attempt else None,
         unread=standing.unread if standing else (),
         exit_status=_exit_status(state, history),
         **seen,
     )
+
+
+def _since_s(state: JobState | None, attempt: Attempt | None) -> float | None:
+    if state is None:
+        return attempt.ended_s if attempt else None
+    times = {"pending": state.submit_s, "running": state.start_s, "ended": state.end_s}
+    return times.get(state.phase)
+
+
+def _start(attempt: Attempt, size: int) -> str:
+    """How far an attempt is that has made no step."""
+    if attempt.launches:
+        launch = attempt.launches[-1]
+        again = " again" if len(attempt.launches) > 1 else ""
+        return f"ranks started{again} {duration(max(0.0, time.time() - launch.began_s))} ago"
+    ready = sum(node.ready_s is not None for node in attempt.nodes)
+    return f"{ready} of {max(ready, size)} nodes passed preflight"
 
 
 def _exit_status(state: JobState | None, history: History) -> int | None:
@@ -238,26 +269,35 @@ def ended_on_record(history: History) -> bool:
 
 
 def changes(before: View | None, now: View, now_s: float) -> list[RunEvent]:
-    """What is new in a look compared with the previous one: for line output."""
-    found: list[str] = []
+    """What is new in a look compared with the previous one, by when it happened: for line output.
+
+    now_s: Unix time of what has none of its own."""
+    found = _new(before.events if before else (), now.events)
+
+    def add(words: str, time_s: float | None = None) -> None:
+        found.append(RunEvent(time_s=time_s or now_s, words=words))
+
     same = before is not None and (before.state, before.why) == (now.state, now.why)
     if not same and now.state != ASKING:
         job = f"job {now.job_id}" if now.job_id else None
-        found.append(", ".join(filter(None, [now.state, job, now.nodes, now.why, now.action])))
-    new = _new(before.events if before else (), now.events)
+        said = [now.state, job, now.task, now.nodes, now.why, now.action]
+        first = before is None or before.state == ASKING
+        add(", ".join(filter(None, said)), now.since_s if first or now.over else None)
     if _stage_mark(now) not in (None, _stage_mark(before)) and now.stage is not None:
-        found.append(f"copying to nodes: {now.stage.so_far}")
+        add(f"copying to nodes: {now.stage.so_far}")
     if now.straggler and (before is None or before.straggler != now.straggler):
-        found.append(now.straggler)
+        add(now.straggler)
     newer = before is None or before.progress.updated_s != now.progress.updated_s
     if now.progress.step is not None and newer:
-        found.append(progress_line(now.progress))
+        add(progress_line(now.progress), now.progress.updated_s)
     elif now.printed is not None and now.progress.step is None:
         words = printed_line(now.printed)
         if before is None or before.printed is None or printed_line(before.printed) != words:
-            found.append(words)
-    found += [one for one in now.unread if before is None or one not in before.unread]
-    return [*new, *(RunEvent(time_s=now_s, words=words) for words in found)]
+            add(words, now.printed.printed_s)
+    for one in now.unread:
+        if before is None or one not in before.unread:
+            add(one)
+    return sorted(found, key=lambda one: one.time_s)
 
 
 def _stage_mark(view: View | None) -> tuple[int, int] | None:
