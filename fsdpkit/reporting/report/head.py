@@ -71,8 +71,8 @@ def headline(
         words += "; it has not started" if tone == "open" else "; it never started"
     if words == "running":
         words, tone = _running(one, now_s)
-    if (no_number := _loss_is(one)) is not None:
-        words, tone = f"{words}; its loss is {no_number}", "bad"
+    if loss_is := _loss_is(one):
+        words, tone = f"{words}; its loss is {loss_is}", "bad"
     words = "; ".join(filter(None, [words[:1].upper() + words[1:], _started_again(one)]))
     numbers = [*_progress(one, now_s), *_losses(one), *_speed(one, predicted), *_used(spent)]
     if printed is not None and printed.words and one.metrics.last("step") is None:
@@ -92,10 +92,8 @@ def _running(one: Training, now_s: float) -> tuple[str, str]:
 
 def _loss_is(one: Training) -> str | None:
     """What the newest loss is, if it is no number."""
-    step, found = one.metrics.last("step"), one.metrics.not_finite.get("loss", [])
-    return (
-        f"{found[-1][1]} since step {found[-1][0]:,.0f}" if found and found[-1][0] == step else None
-    )
+    found = one.metrics.not_finite.get("loss")
+    return found[-1][1] if found and found[-1][0] == one.metrics.last("step") else None
 
 
 def _started_again(one: Training) -> str:
