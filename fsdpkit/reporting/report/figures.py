@@ -5,7 +5,7 @@ A plot answers one question, and its caption states the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -72,8 +72,7 @@ def steps_of(metrics: MetricsTable, history: History, faults: Mapping[float, str
         if launch.trouble_s is not None and launch.step is not None and launch.step >= 0:
             troubles.setdefault(launch.step, []).append(launch)
     marks += [_mark(at, found, faults) for at, found in troubles.items()]
-    last = max(float(step.max()), float(step.min()) + 1)
-    axis = replace(linear(float(step.min()), last, tight=True, ticks=5), name="step")
+    axis = _axis_of_steps(step)
     once = ~metrics.superseded
     if once.any():
         axis = with_times(axis, metrics.steps["step"][once], metrics.steps["time_s"][once])
@@ -118,8 +117,7 @@ def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
             values.append(
                 ("b", f"best {number(float(held_out[best]), 4)} at step {evaluated[best]:,.0f}")
             )
-    low, high = float(known.min(initial=np.inf)), float(known.max(initial=-np.inf))
-    y = logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
+    y = _axis_of_losses(known)
     remarks = ["logarithmic scale"] if y.kind == "log" else []
     for whose, name in (("", "loss"), ("evaluation ", "eval_loss")):
         remarks += _not_finite_in_words(whose, metrics.not_finite.get(name, []))
@@ -156,33 +154,40 @@ _MOST_TASKS = 60
 
 
 def tasks_figure(
-    trainings: Sequence[Training], bad: Callable[[Training], bool]
+    trainings: Sequence[Training], failed: Collection[int | None]
 ) -> list[DrawnFigure]:
-    """The loss of an array's tasks, in one pair of axes. bad: whether a task's line is red."""
+    """The loss of an array's tasks, in one pair of axes."""
     of = [one for one in trainings if np.isfinite(one.metrics.steps["loss"]).any()]
     if len(of) < 2:
         return []
     few, lines = len(of) <= len(TONES), []
     for place, one in enumerate(every(of, _MOST_TASKS)):
         once = ~one.metrics.superseded
-        tone = "bad" if bad(one) else TONES[place] if few else "muted"
         step, loss = (one.metrics.steps[name][once] for name in ("step", "loss"))
-        line = thinned(f"task {one.task}", step, loss, tone)
-        lines.append(
-            replace(line, style="dashed", name=f"{line.name}, failed") if tone == "bad" else line
-        )
+        line = thinned(f"task {one.task}", step, loss, TONES[place] if few else "muted")
+        if one.task in failed:
+            line = replace(line, name=f"{line.name}, failed", tone="bad", style="dashed")
+        lines.append(line)
     x = np.concatenate([line.x for line in lines])
     known = np.concatenate([line.y[~np.isnan(line.y)] for line in lines])
-    axis = linear(float(x.min()), max(float(x.max()), float(x.min()) + 1), tight=True, ticks=5)
-    low, high = float(known.min()), float(known.max())
-    y = logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
+    steps = Steps(_axis_of_steps(x), ())
+    y = _axis_of_losses(known)
     told = [(line.tone, line.name) for line in lines if few or line.tone == "bad"][:12]
-    remarks = [f"{len(lines)} of {len(of):,} tasks are drawn"] if len(lines) < len(of) else []
-    remarks += ["logarithmic scale"] if y.kind == "log" else []
-    steps = Steps(replace(axis, name="step"), ())
+    remarks = ["logarithmic scale"] if y.kind == "log" else []
+    remarks += [f"{len(lines)} of {len(of):,} tasks are drawn"] if len(lines) < len(of) else []
     return [
         over_steps("tasks", "Loss by task", lines, steps, y, told, remarks, height=240, wide=True)
     ]
+
+
+def _axis_of_steps(step: Floats, name: str = "step") -> Axis:
+    last = max(float(step.max()), float(step.min()) + 1)
+    return replace(linear(float(step.min()), last, tight=True, ticks=5), name=name)
+
+
+def _axis_of_losses(known: Floats) -> Axis:
+    low, high = float(known.min(initial=np.inf)), float(known.max(initial=-np.inf))
+    return logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
 
 
 def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:
@@ -238,8 +243,7 @@ def printed_figures(points: Sequence[PrintedNumbers]) -> list[DrawnFigure]:
     x, unit = _places(points)
     fine = ~superseded(x)
     x, loss = x[fine], np.array([point.loss for point in points], dtype=np.float64)[fine]
-    last = max(float(x[-1]), float(x[0]) + 1e-6)
-    axis = replace(linear(float(x[0]), last, tight=True, ticks=5), name=unit)
+    axis = _axis_of_steps(x, unit)
     y = linear(min(0.0, float(loss.min())), float(loss.max()))
     told = [("a", f"{number(float(loss[-1]), 4)} at {unit} {x[-1]:,g}")]
     remarks = ["read from its output"]

@@ -95,7 +95,6 @@ def page_of(
         "of_diagnosis": [*log_ends, *_beside(found, run.dir)] if found else [],
         "log_ends": log_ends,
         "spent": spent if spent and spent.granted_h else None,
-        "computed": spent.share("training") if spent else None,
         "hide": about.hiding(job),
         "task_in_full": told_of.task if told_of else trainings[0].task,
         "figures": worth.figures(spent) if spent else [],
@@ -112,7 +111,7 @@ def page_of(
     }
     if detailed is None:
         failed = {one.task for one in trainings if head.state_in_words(one)[1] == "bad"}
-        context["training"] = figures.tasks_figure(trainings, lambda one: one.task in failed)
+        context["training"] = figures.tasks_figure(trainings, failed)
     if detailed and printed is not None and not context["training"]:
         context["training"] = _printed_figures(detailed.history, job, printed, now_s)
     return rendered("page.html.j2", {**context, **_IN_TEMPLATE})
