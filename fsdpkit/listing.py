@@ -15,9 +15,10 @@ def first_of(items: Iterable[object], most: int, separator: str = ", ") -> str:
     return separator.join(words[:most]) + more
 
 
-def counted(things: Sized, name: str) -> str:
+def counted(things: Sized | int, name: str) -> str:
     """`1 node`, `1,200 nodes`."""
-    return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
+    number = things if isinstance(things, int) else len(things)
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 def spans(numbers: Iterable[int], separator: str = ",", width: int = 0) -> str:

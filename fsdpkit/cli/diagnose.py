@@ -130,7 +130,14 @@ def _labelled(label: str, texts: Sequence[str]) -> Iterator[str]:
         label = ""
 
 
+_COMMAND = re.compile(r"fsdpkit \w+ \S+-\d{8}-\d{6}-\w{4}\b(?: --[a-z-]+| \d+)*")
+_WITHIN = "\xa0"
+
+
 def _folded(text: str, first: str = "", rest: str = "") -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    """A command stays on its line, to be copied."""
+    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _WITHIN), text)
+    folded = textwrap.wrap(
+        whole, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
     )
+    return [line.replace(_WITHIN, " ") for line in folded]

@@ -53,7 +53,9 @@ def _failures(run: str, attempts: Sequence[FailedAttempt]) -> None:
     "--stream", type=click.Choice(["out", "err", "both"]), default="both", show_default=True
 )
 @click.option("--batch", is_flag=True, help="Print the batch shell's log, alone or with ranks.")
-@click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
+@click.option(
+    "--task", type=click.IntRange(0), help="Array task (default: the first; of --errors: to fail)."
+)
 @click.option("--tail", "-n", metavar="N", help="Last N lines of each file, or `all`.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run ends.")
 @click.option("--errors", is_flag=True, help="Only errors, the first failure first.")
@@ -90,6 +92,11 @@ def command(
     from fsdpkit.reporting.logs.lines import LineFilter, in_order, sources_of
 
     _refuse_what_does_not_fit(click.get_current_context())
+    if errors and task is None and run.record.array is not None:
+        from fsdpkit.reporting.diagnosis.diagnose import diagnose
+        from fsdpkit.reporting.diagnosis.evidence import gather
+
+        task = diagnose(gather(run)).task
     task = run.record.tasks_of(task)[0]
     if errors:
         return _print_errors(run, task, attempt, as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
     from fsdpkit.reporting.predictions import Prediction
     from fsdpkit.scheduling.run import Run
+
+
+_AGAIN_S = 30
+"""Between two looks at a run that is followed, and until a browser reloads its page."""
 
 
 @answer("fsdpkit.report/1")
@@ -35,25 +40,40 @@ def _written(run: str, path: Path, predictions: dict[str, list[Prediction]] | No
     help="File to write, or `-` to print (default: RUN.html in the current directory).",
 )
 @click.option("--task", type=click.IntRange(0), help="Show one array task in full.")
+@click.option(
+    "--follow", "-f", is_flag=True, help="Write it again until RUN ends; a browser reloads it."
+)
 @json_option(_written)
-def command(run: Run, output: str | None, task: int | None, as_json: bool) -> int:
+def command(run: Run, output: str | None, task: int | None, follow: bool, as_json: bool) -> int:
     """Write a self-contained HTML report on RUN (default: your newest).
 
     \b
       fsdpkit report fsdp-t5-20261121-101500-3f2a
       fsdpkit report fsdp-t5-20261121-101500-3f2a -o report.html
+      fsdpkit report 3f2a --follow
 
-    It shows what ran, where and with which settings; why it failed; loss, speed, slow ranks and
-    nodes; a timeline; and where the GPU-hours went. An active run is shown as of now.
+    Its head says how it goes, how far it is and what went wrong; below are curves, slow ranks and
+    nodes, a timeline, where the GPU-hours went and the settings. An active run is shown as of now.
     """
     from fsdpkit.reporting.report.page import page_of
     from fsdpkit.reporting.training import trainings_of
 
-    if output == "-" and as_json:
-        raise click.UsageError("-o - prints the report, --json where it is: choose one.")
-    trainings = trainings_of(run, run.record.tasks_of(task), run.job_states())
+    if output == "-" and (as_json or follow):
+        raise click.UsageError("-o - prints the report once: leave out --json and --follow.")
     suffix = "" if task is None else f"-task-{task}"
-    path = write_page(page_of(trainings, task), output or f"{run.id}{suffix}.html")
+    name = output or f"{run.id}{suffix}.html"
+    if follow:
+        click.echo(f"{name}: reload or keep it open; written until the run ends", err=True)
+    while True:
+        states = run.job_states()
+        trainings = trainings_of(run, run.record.tasks_of(task), states)
+        over = all(state is not None and state.over for state in states.values())
+        again_s = _AGAIN_S if follow and not over else None
+        path = write_page(page_of(trainings, task, again_s=again_s), name)
+        if again_s is None:
+            break
+        time.sleep(again_s)
+        run = type(run).open(run.dir)
     if as_json and path is not None:
         from fsdpkit.reporting.report.predicted import predictions
 

@@ -102,6 +102,8 @@ def _bring_report(
     """`report`, whose file is written here."""
     from fsdpkit.runs.layout import write_atomically
 
+    if options.get("follow"):
+        raise UsageError("--follow writes where it runs: with --host, leave it out")
     words = ["report"]
     for name in ("run", "runs", "task"):
         if (value := options.get(name)) is not None:

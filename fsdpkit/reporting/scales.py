@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -37,6 +37,10 @@ class Axis:
     ticks: tuple[tuple[float, str], ...]
     kind: Literal["linear", "log", "clock"] = "linear"
     unit: str = ""
+    name: str = ""
+    """What is counted along it."""
+    times: tuple[str, ...] = ()
+    """When each tick of an axis of steps was, in a row below the ticks."""
 
     def fractions(self, values: Floats) -> Floats:
         """Where values lie: 0 at `low`, 1 at `high`."""
@@ -56,7 +60,7 @@ class Axis:
         if self.kind == "clock":
             offset = datetime.fromtimestamp(self.low).astimezone().utcoffset() or timedelta()
             zone = offset.total_seconds()
-        return json.dumps([self.low, self.high, self.kind, self.unit, zone])
+        return json.dumps([self.low, self.high, self.kind, self.unit, zone, self.name])
 
 
 def linear(low: float, high: float, unit: str = "", *, tight: bool = False, ticks: int = 4) -> Axis:
@@ -114,7 +118,15 @@ def clock(begin_s: float, end_s: float, ticks: int = 6) -> Axis:
         new_day, day = moment.date() != day, moment.date()
         found.append((at_s, _clock_label(moment, step_s, new_day)))
         at_s += step_s
-    return Axis(begin_s, end_s, tuple(found), "clock")
+    return Axis(begin_s, end_s, tuple(found), "clock", name="time")
+
+
+def with_times(axis: Axis, step: Floats, time_s: Floats) -> Axis:
+    """The axis of steps with the time at each tick. step: of the steps that count, in order."""
+    at_s = [float(np.interp(value, step, time_s)) for value, _ in axis.ticks]
+    lasted_s = float(time_s[-1] - time_s[0])
+    form = "%H:%M:%S" if lasted_s < 600 else "%H:%M" if lasted_s < 72_000 else "%-d %b, %H:%M"
+    return replace(axis, times=tuple(f"{datetime.fromtimestamp(one):{form}}" for one in at_s))
 
 
 def _clock_label(moment: datetime, step_s: int, new_day: bool) -> str:

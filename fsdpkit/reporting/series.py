@@ -96,6 +96,21 @@ class MetricsTable:
         values = self.steps[name][~self.superseded]
         return values[np.isfinite(values)]
 
+    def settled(self, of: Flags | None = None) -> NDArray[np.intp]:
+        """Places of the steps that count, without the first third, in which speed settles.
+
+        of: [steps] only these."""
+        step_s = self.steps["step_time_s"]
+        counts = np.nan_to_num(step_s) > 0
+        counts &= ~self.superseded & (True if of is None else of)
+        return np.flatnonzero(counts)[int(counts.sum()) // 3 :]
+
+    def typical(self, name: str, of: Flags | None = None, fewest: int = 1) -> float | None:
+        """The median of a step's column over the settled steps; None of fewer than `fewest`."""
+        values = self.steps[name][self.settled(of)]
+        values = values[np.isfinite(values) & (values > 0)]
+        return float(np.median(values)) if len(values) >= fewest else None
+
     def last(self, name: str) -> float | None:
         """The newest value of a step's column; None if there is none."""
         values = self.steps[name]

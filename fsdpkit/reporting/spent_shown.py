@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fsdpkit import __version__
-from fsdpkit.listing import first_of
+from fsdpkit.listing import counted, first_of
 from fsdpkit.reporting.followed import FollowedAttempt
 from fsdpkit.reporting.spent import OtherJobs
 from fsdpkit.reporting.words import duration, moment, number, zone_name
@@ -86,9 +86,9 @@ def _share(share: float | None) -> str:
 
 def sentences(row: Row) -> list[str]:
     """All that is known of many attempts, most of all of how to waste less."""
-    said = [f"{number(row.hours)} {row.unit} granted to {_count(row.runs, 'run')}"]
+    said = [f"{number(row.hours)} {row.unit} granted to {counted(row.runs, 'run')}"]
     said[0] += f" of {row.users} users" if row.users > 1 else ""
-    said[0] += f" in {_count(row.attempts, 'attempt')}" if row.attempts > row.runs else ""
+    said[0] += f" in {counted(row.attempts, 'attempt')}" if row.attempts > row.runs else ""
     parts = [(USES[use][0], hours) for use, hours in row.used.items()]
     said.append(", ".join(f"{name} {_share(hours / row.hours)}" for name, hours in parts))
     if row.busy_share is not None:
@@ -122,14 +122,10 @@ WASTES = {
 }
 
 
-def _count(many: int, what: str) -> str:
-    return f"{many:,} {what}{'s' * (many != 1)}"
-
-
 def others_in_words(one: OtherJobs) -> str:
     what = "of fsdpkit, whose runs are not here" if one.of_fsdpkit else "without fsdpkit"
     under = ", ".join(f"{name} {word}" for name, word in one.by.items() if word is not None)
-    hours = f"{number(one.gpu_hours)} GPU-hours of {_count(one.starts, 'job')}"
+    hours = f"{number(one.gpu_hours)} GPU-hours of {counted(one.starts, 'job')}"
     return f"{under + ': ' if under else ''}{hours} {what}"
 
 

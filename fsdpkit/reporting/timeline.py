@@ -31,7 +31,6 @@ class TimelineSpan:
     """None: it goes on."""
     label: str
     attempt: int | None = None
-    array_task: int | None = None
     guessed: bool = False
     """Whether `end_s` is only the time of the last record, and the end itself is not on record."""
 
@@ -47,7 +46,7 @@ def timeline_of(
     for attempt, (begin_s, end_s) in zip(history.attempts, bounds, strict=True):
         state = states.get(attempt.job_id or "")
         over = attempt is not newest or attempt.ending or (state is not None and state.over)
-        spans += _of_attempt(attempt, history.array_task, begin_s, end_s, guessed=not over)
+        spans += _of_attempt(attempt, begin_s, end_s, guessed=not over)
     return sorted(spans, key=lambda span: span.begin_s)
 
 
@@ -77,16 +76,15 @@ def _queues(
         for attempt, (begin_s, end_s) in zip(history.attempts[ours], bounds[ours], strict=True):
             if since_s is not None and begin_s is not None and begin_s > since_s:
                 what = "in the queue" if since_s == job.submitted_s else "in the queue again"
-                yield TimelineSpan("queue", since_s, begin_s, what, attempt.number, task)
+                yield TimelineSpan("queue", since_s, begin_s, what, attempt.number)
             since_s = end_s
         state = states.get(id_of(str(job.job_id), task))
         if since_s is not None and state is not None and state.phase == "pending":
-            yield TimelineSpan("queue", since_s, None, state.describe(), None, task)
+            yield TimelineSpan("queue", since_s, None, state.describe())
 
 
 def _of_attempt(
     attempt: Attempt,
-    task: int | None,
     begin_s: float | None,
     end_s: float | None,
     *,
@@ -96,38 +94,34 @@ def _of_attempt(
         return
     number, job = attempt.number, f" (job {attempt.job_id})" if attempt.job_id else ""
     why = f": {attempt.ending.why}" if attempt.ending and attempt.ending.why else ""
-    yield TimelineSpan(
-        "attempt", begin_s, end_s, f"attempt {number}{job}{why}", number, task, guessed
-    )
+    yield TimelineSpan("attempt", begin_s, end_s, f"attempt {number}{job}{why}", number, guessed)
     if (stage := attempt.stage) is not None:
         first_s = attempt.launches[0].began_s if attempt.launches else end_s
         until_s = stage.last_s if stage.ended_s is not None else first_s
         label = f"copy of {format_bytes(stage.bytes)} to the nodes' disks"
         open_end = stage.ended_s is None
-        yield TimelineSpan("stage", stage.began_s, until_s, label, number, task, open_end)
+        yield TimelineSpan("stage", stage.began_s, until_s, label, number, open_end)
     for place, launch in enumerate(attempt.launches):
         following = attempt.launches[place + 1].began_s if place + 1 < len(attempt.launches) else 0
         stop_s = launch.trouble_s or following or end_s
         nodes = "1 node" if len(launch.nodes) == 1 else f"{len(launch.nodes)} nodes"
         label = f"launch {launch.number} on {nodes}"
-        yield TimelineSpan("launch", launch.began_s, stop_s, label, number, task)
+        yield TimelineSpan("launch", launch.began_s, stop_s, label, number)
         if launch.trouble_s is not None and launch.cause != "stopped":
             done = f", after step {launch.step}" if launch.step and launch.step > 0 else ""
             told = f"{launch.message or launch.cause}{done}"
-            yield TimelineSpan("fault", launch.trouble_s, launch.trouble_s, told, number, task)
+            yield TimelineSpan("fault", launch.trouble_s, launch.trouble_s, told, number)
     if not attempt.launches:  # nothing was started: only the agents' own failures exist
         for failure in attempt.failures[:1]:
             at_s = failure.time_s
-            yield TimelineSpan("fault", at_s, at_s, failure.message, number, task)
+            yield TimelineSpan("fault", at_s, at_s, failure.message, number)
     if (idle := attempt.idle) is not None:
         told = idle.sentence("since then")
-        yield TimelineSpan("fault", idle.since_s, idle.since_s, told, number, task)
+        yield TimelineSpan("fault", idle.since_s, idle.since_s, told, number)
     if attempt.stop_requested_s is not None:
         asked_s = attempt.stop_requested_s
         unheeded = ", but its script never checked" if attempt.stop_ignored else ""
-        yield TimelineSpan(
-            "stop", asked_s, asked_s, f"asked to save and stop{unheeded}", number, task
-        )
+        yield TimelineSpan("stop", asked_s, asked_s, f"asked to save and stop{unheeded}", number)
 
 
 def _checkpoints(history: History, metrics: MetricsTable | None) -> Iterable[TimelineSpan]:
@@ -137,4 +131,4 @@ def _checkpoints(history: History, metrics: MetricsTable | None) -> Iterable[Tim
         saved = list(zip(logged["time_s"].tolist(), logged["step"].tolist(), strict=True))
     for time_s, step in saved:
         label = f"checkpoint of step {step:,.0f}"
-        yield TimelineSpan("checkpoint", time_s, time_s, label, None, history.array_task)
+        yield TimelineSpan("checkpoint", time_s, time_s, label)

@@ -133,8 +133,8 @@ def figures(uses: Uses) -> list[tuple[str, str]]:
     fullest = max(measured, key=lambda one: one.gpu_memory_bytes or 0, default=Measured())
     host = max(measured, key=lambda one: one.memory_bytes or 0, default=Measured())
     cores = max((_cores(one) or 0.0 for one in measured), default=0.0)
-    newest = next((one for one in reversed(accounts) if one.tflops_per_gpu), accounts[-1])
-    tflops, mfu, asked_s = newest.tflops_per_gpu, newest.mfu, accounts[-1].asked_s
+    tflops = next((one.tflops_per_gpu for one in reversed(accounts) if one.tflops_per_gpu), None)
+    asked_s = accounts[-1].asked_s
     took = roughly(accounts[-1].ended_s - accounts[-1].began_s)
     busy, active, sampled = row.busy_share, row.active_share, row.measured_share
     found = [
@@ -143,7 +143,6 @@ def figures(uses: Uses) -> list[tuple[str, str]]:
         ("Multiprocessors worked", active is not None and f"{active:.0%}"),
         ("Sampled", busy is not None and f"{sampled:.0%} of the time of all GPUs"),
         ("Speed", tflops and f"{number(tflops)} TFLOP/s per GPU"),
-        ("MFU", mfu and f"{mfu:.1%}"),
         ("GPU memory, at most", _of(fullest.gpu_memory_bytes, fullest.gpu_memory_total_bytes)),
         ("A node's memory, at most", _of(host.memory_bytes, host.memory_total_bytes)),
         ("Cores used", cores and f"{cores:.0%} of their time"),

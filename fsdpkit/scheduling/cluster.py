@@ -29,8 +29,6 @@ class Cluster(Protocol):
     """Whether a job can be queued to begin when another ends, however that ends."""
     ends_tasks: ClassVar[bool]
     """Whether one task of an array can be cancelled without the others."""
-    gpus: ClassVar[bool]
-    """Whether ranks have GPUs, so that there is something to plan for and to count."""
     notice: ClassVar[str | None]
     """What a person should know before a job goes there."""
 

@@ -96,7 +96,6 @@ class SlurmClient:
     elsewhere: ClassVar[bool] = True
     chains: ClassVar[bool] = True
     ends_tasks: ClassVar[bool] = True
-    gpus: ClassVar[bool] = True
     notice: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:

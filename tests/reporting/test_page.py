@@ -7,6 +7,7 @@ import math
 import os
 import re
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
@@ -15,12 +16,15 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fsdpkit.cli.report import command as report
 from fsdpkit.errors import NotFoundError
-from fsdpkit.reporting.report import about
+from fsdpkit.reporting.report import about, head
 from fsdpkit.reporting.report.page import page
+from fsdpkit.reporting.training import trainings_of
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.reading import table_in
@@ -97,7 +101,9 @@ def text(html: str) -> str:
 def test_a_finished_run_says_what_a_researcher_looks_for_first(run: Run) -> None:
     told = text(page(run))
     top = told[: told.index("Training")]
-    for words in ("made", "Finished", "20 of 20", "0.25", "0.3125", "GPU-minutes"):
+    for words in ("made", "Finished; its ranks were started again once", "20 of 20", "0.25"):
+        assert words in top, words
+    for words in ("evaluation loss 0.3125", "tokens/s, median 114", "GPU-minutes computed, "):
         assert words in top, words
     for words in (
         "done twice (shaded; the first time dashed): steps 11–12",
@@ -169,6 +175,40 @@ def test_a_run_that_failed_begins_with_why(tmp_path: Path) -> None:
     assert (ROOT / "docs/failures/exception.md").is_file()
 
 
+def test_the_page_holds_the_end_of_the_log_and_no_secret_of_it(tmp_path: Path) -> None:
+    variables = {"HF_TOKEN": "hunter2-in-the-job"}
+    job = {"environment": {"variables": variables}, "args": ["--api-key", "hunter2-as-argument"]}
+    run = made_run(tmp_path / "made-20260101-000000-0000", state="FAILED", exit_code=1, job=job)
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 15)
+    breaks(task, 0, T0 + 30, 5, "rank 1 on node1: ValueError: bad row")
+    ends(task, 0, T0 + 40, "crash", "rank 1 on node1: ValueError: bad row")
+    (task.attempt(0).failures / f"0{int((T0 + 30) * 1e9)}-node-0-rank-1").write_text(
+        "1 rank 1 on node1: ValueError: bad row\n"
+    )
+    attempt = task.attempt(0)
+    attempt.rank_file(1, "out", 0).write_text("".join(f"line {n}\n" for n in range(99)))
+    secrets = (
+        "hunter2-in-the-job hunter2-as-argument https://me:hunter2@host api_key='hunter2-long'"
+    )
+    attempt.rank_file(1, "err", 0).write_text(
+        f"{secrets}\nmax_new_tokens=128\nTraceback (most recent call last):\n"
+        f"  File \"train.py\", line 7\n\x1b[31mKeyError: 'labels' {HOSTILE}\n"
+    )
+    html = page(run)
+    told = text(html)
+    assert "Traceback: the last 5 lines of attempt-0/rank-1.err" in told
+    assert "KeyError: 'labels' </title>" in told
+    assert "the last 25 lines of attempt-0/rank-1.out" in told
+    assert "line 98" in told
+    assert "line 73" not in told, "its end alone"
+    assert "max_new_tokens=128" in told
+    assert "hunter2" not in html
+    assert "\x1b" not in html
+    assert "<script>alert" not in html
+
+
 def test_a_stop_on_request_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = made_run(tmp_path / "made-20260101-000000-0000", state="FAILED", exit_code=75)
     task = run.paths.task()
@@ -202,8 +242,8 @@ def test_what_a_script_prints_that_logs_nothing_is_shown_as_its_own_words(tmp_pa
     html = page(run)
     told = text(html)
     assert "read from its output epoch 1, step 4 of 5, loss 1" in told
-    assert "Loss 1.000 at step 9.000 read from its output, over steps" in told
-    assert f"Rank 0 printed {HOSTILE}" in told
+    assert "Loss 1.000 at step 9 read from its output" in told
+    assert f"loss 1 {HOSTILE}" in told, "the end of the log"
     assert "alert(1)</script>" not in html
 
 
@@ -222,9 +262,54 @@ def test_a_run_that_goes_on_is_told_as_of_when(
     running(monkeypatch, "RUNNING")
     told = text(page(run, now_s=T0 + 85))
     assert "Running; newest step 1 min before this page was made" in told
+    assert "14 s left" not in told, "15 steps of a second, and a minute has passed"
     assert "so far" in told
     assert "in progress" in told
     assert re.search(r"As of \d+ \w+ 2026, \d\d:\d\d:\d\d", told)
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "words"), [(9, ("9.0 s", "need 14 s")), (99, ("14 s", "left"))]
+)
+def test_what_ends_a_run_first_is_told_its_steps_or_its_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float, words: tuple[str, str]
+) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000", state=None)
+    starts(run.paths.task(), 0, T0)
+    launches(run.paths.task(), 0, T0 + 15)
+    now_s = trains(run.paths.task(), 1, 5, T0 + 20) + 1
+    state = JobState("RUNNING", "squeue", end_s=now_s + limit_s)
+    monkeypatch.setattr(Run, "job_states", lambda self: {JOB: state})
+    (one,) = trainings_of(run, [None], run.job_states())
+    told = head.headline([one], now_s)
+    assert told.tone == "good"
+    assert any(words[0] == value and words[1] in what for what, value in told.numbers)
+    later = head.headline([one], now_s + 600)
+    assert later.tone == "open", "no step for ten minutes"
+
+
+def test_a_loss_that_is_no_number_any_more_is_no_good_news(tmp_path: Path) -> None:
+    run = trained(made_run(tmp_path / "made-20260101-000000-0000"))
+    write_lines(run.paths.task().metrics, {"time_s": T0 + 300, "step": 21, "loss": math.nan})
+    (one,) = trainings_of(run, [None], run.job_states())
+    told = head.headline([one], T0 + 400)
+    assert told.tone == "bad"
+    assert "its loss is NaN" in told.words
+
+
+def test_a_page_that_is_followed_is_loaded_again_until_the_run_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(made_run(tmp_path / "made-20260101-000000-0000"))
+    states = [{JOB: JobState("RUNNING", "squeue")}, run.job_states()]
+    monkeypatch.setattr(Run, "job_states", lambda self: states.pop(0))
+    seen: list[str] = []
+    out = tmp_path / "page.html"
+    monkeypatch.setattr(time, "sleep", lambda seconds: seen.append(out.read_text()))
+    words = [str(run.dir), "--follow", "-o", str(out)]
+    done = CliRunner().invoke(report, words, standalone_mode=False, catch_exceptions=False)
+    assert done.stdout.split() == [str(out)], "once"
+    assert ['http-equiv="refresh"' in html for html in (*seen, out.read_text())] == [True, False]
 
 
 def test_a_run_that_waits_or_never_started_is_a_page_too(
@@ -276,7 +361,7 @@ def test_the_slow_rank_is_named_with_the_node_it_was_on(tmp_path: Path) -> None:
 def test_a_thousand_ranks_are_no_thousand_lines(tmp_path: Path) -> None:
     from benchmarks.operate_parts.report import synthetic
 
-    run = Run.open(synthetic(tmp_path / "big-20260101-000000-0000", 128, 8, 100))
+    run = Run.open(synthetic(tmp_path / "big-20260101-000000-0000", 128, 8, 200))
     html = page(run)
     assert len(html) < 1_000_000
     assert html.count("<path") < 100
@@ -325,11 +410,16 @@ def test_an_array_is_a_table_of_its_tasks_and_one_of_them_in_full(tmp_path: Path
         ends(paths, 0, trains(paths, 1, 5 + task, T0 + 30))
     told = text(page(run))
     assert "Array of 2 tasks: 2 finished" in told
+    assert "lowest training loss, of task 3 0.6250" in told
+    assert "Loss by task" in told
     assert "8 / 20" in told
     assert "--lr 1e-0" in told
     assert "--lr 1e-3" in told
     assert "hunter2" not in told
     assert "Loss over steps" not in told
+    states = {f"{JOB}_0": JobState("FAILED", "sacct", 1), f"{JOB}_3": run.job_states()[f"{JOB}_3"]}
+    two = trainings_of(run, [0, 3], states)
+    assert head.headline(two, T0).words.endswith("1 FAILED, exit status 1 (task 0), 1 finished")
     one = text(page(run, 3))
     assert "task 3" in one
     assert "Arguments --lr 1e-3" in one

@@ -252,8 +252,10 @@ CUT_OFF = """
 """
 OVERLAPPING = """
 [...document.querySelectorAll("svg.chart")].flatMap((svg) => {
-  const labels = [...svg.querySelectorAll("text.x")].filter((t) => t.getBoundingClientRect().width);
+  const labels = [...svg.querySelectorAll("text.x")].filter((t) => t.getBoundingClientRect().width)
+    .sort((a, b) => a.getAttribute("y") - b.getAttribute("y"));
   return labels.slice(1).filter((label, i) =>
+    label.getAttribute("y") === labels[i].getAttribute("y") &&
     label.getBoundingClientRect().left < labels[i].getBoundingClientRect().right + 2
   ).map((label) => `${svg.querySelector("title").textContent}: ${label.textContent}`);
 })
@@ -310,6 +312,28 @@ def test_the_numbers_under_the_pointer_are_told(show: Any) -> None:
     shown.page.mouse.move(0, 0)
     assert plot.locator("xpath=..").locator("output").inner_text() == ""
     assert shown.said == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_keyboard_reaches_all_that_answers_and_one_sees_where_it_is(
+    show: Any, scheme: str
+) -> None:
+    page = show("failed", scheme=scheme).page
+    answers = "summary, .scroll, svg.chart[data-x]"
+    seen = []
+    for _ in range(page.locator(answers).count()):
+        page.keyboard.press("Tab")
+        seen.append(
+            page.evaluate(f"""(() => {{ const at = document.activeElement;
+          const style = getComputedStyle(at);
+          return [at.matches("{answers}"), style.outlineStyle, parseFloat(style.outlineWidth)];
+        }})()""")
+        )
+    assert seen
+    assert all(one == [True, "solid", 2] for one in seen), seen
+    page.locator("svg.chart[data-x]").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("figure:has(svg[data-x]) output").first.inner_text().startswith("step 1 ")
 
 
 def test_the_browser_is_forbidden_to_load_anything_and_to_run_what_was_put_in(show: Any) -> None:

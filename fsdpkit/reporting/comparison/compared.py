@@ -18,6 +18,7 @@ import numpy as np
 from fsdpkit.errors import UsageError
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.report import about
+from fsdpkit.reporting.report.head import state_in_words
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.series import Floats, MetricsTable, read_own_numbers
 from fsdpkit.reporting.training import Training, trainings_of
@@ -177,7 +178,7 @@ def _row(side: Side, now_s: float) -> Compared:
         run=run.id,
         task=one.task,
         dir=str(run.paths.task(one.task).dir),
-        state=about.state_in_words(one)[0],
+        state=state_in_words(one)[0],
         steps=None if step is None else int(step),
         planned_steps=None if planned is None else int(planned),
         loss=metrics.last("loss"),
@@ -197,8 +198,7 @@ def _row(side: Side, now_s: float) -> Compared:
 
 
 def _median(metrics: MetricsTable, name: str) -> float | None:
-    values = metrics.counted(name)
-    return float(np.median(values)) if len(values) else None
+    return metrics.typical(name)
 
 
 # ---- What differs

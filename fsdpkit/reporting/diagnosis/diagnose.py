@@ -119,6 +119,10 @@ def _succeeded(job: JobEvidence | None) -> bool:
 
 def _of_task(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
     found = _of_training(task, evidence)
+    if task.number is not None and found.action is not None:
+        of_one = re.compile(rf"\bfsdpkit (?:logs|stacks) {re.escape(evidence.run)}\b")
+        action = of_one.sub(rf"\g<0> --task {task.number}", found.action)
+        found = msgspec.structs.replace(found, action=action)
     if task.began_again is None:
         return found
     return msgspec.structs.replace(found, earlier=(*found.earlier, task.began_again))

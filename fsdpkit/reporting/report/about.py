@@ -1,4 +1,4 @@
-"""The text of a report: the state of the run, where it ran, its settings and versions.
+"""The text of a report: where the run ran, the ends of its logs, its settings and versions.
 
 Settings are compared with fsdpkit's own defaults. Reports are passed around, so values of
 environment variables and arguments that look like secrets are left out.
@@ -10,23 +10,26 @@ import contextlib
 import json
 import re
 import shlex
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fsdpkit.bounded import read_end
 from fsdpkit.config.job import Resources
 from fsdpkit.config.loading import dotted
 from fsdpkit.config.trainers import OWN, job_type, trainer_of
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.listing import node_list
+from fsdpkit.listing import counted, node_list
+from fsdpkit.reporting.logs.lines import last_written, split_lines, text
+from fsdpkit.reporting.printable import printable
 from fsdpkit.reporting.staged import stage_of
 from fsdpkit.reporting.status.job_words import without_a_group
-from fsdpkit.reporting.status.status_record import Printed
+from fsdpkit.reporting.status.printed import STREAMS
 from fsdpkit.reporting.training import Training
-from fsdpkit.reporting.words import duration, moment, number
+from fsdpkit.reporting.words import moment
 from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.provenance import Provenance, read_provenance
@@ -34,12 +37,24 @@ from fsdpkit.runs.reading import read_text
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States
 
+if TYPE_CHECKING:
+    from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
+
 HIDDEN = "(not shown)"
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
 _PASSWORD = re.compile(r"//[^/\s@]+@")
 """Of a URL: `//user:password@host`."""
 _ASSIGNED = re.compile(r"(?P<name>(?:--)?[\w.-]+)=(?P<value>.*)", re.DOTALL)
 _DIRECTIVE = re.compile(r"#SBATCH --partition=(\S+)")
+_IN_TEXT = re.compile(
+    r"(?P<name>\b[\w-]*(?:(?:api|access)[_-]?key|secret|token|passw(?:or)?d|credentials?)"
+    r"[\"']?\s*[=:]\s*[\"']?|\bbearer\s+)(?!\d+\b|[<\[])[^\s\"',;)@]{8,}"
+    r"|\b(?:hf_|sk-|gh[pousr]_|glpat-)[\w-]{16,}",
+    re.IGNORECASE,
+)
+"""What a program that prints its settings, or a request, may print with them."""
+_LOG_BYTES, _LOG_LINES, _LINE = 1 << 16, 25, 400
+"""Of each log that is quoted; characters of a line."""
 
 
 def arguments(job: Mapping[str, Any], array_task: int | None) -> str:
@@ -54,95 +69,16 @@ def arguments(job: Mapping[str, Any], array_task: int | None) -> str:
     return command([str(word).replace("{array_task}", number) for word in words])
 
 
-@dataclass(frozen=True)
-class Headline:
-    """How the run stands: a few words, whether that is good, and what else matters at once."""
-
-    words: str
-    tone: str
-    """good, bad, open."""
-    numbers: tuple[tuple[str, str], ...]
-    """(what, value)."""
-
-
-def state_in_words(one: Training) -> tuple[str, str]:
-    """(words, tone) of one training."""
-    state, attempts = one.state, one.history.attempts
-    ending = attempts[-1].ending if attempts else None
-    if state is None:
-        if ending is not None and ending.cause == "done":
-            return "finished", "good"
-        if ending is not None:
-            return f"ended: {ending.cause}", "bad"
-        return "state not known: the scheduler does not say", "open"
-    if state.phase == "running":
-        return "running", "open"
-    if state.phase == "pending":
-        return ("queued again" if attempts else "waiting in the queue"), "open"
-    if state.succeeded:
-        return "finished", "good"
-    if state.phase == "ended":
-        return state.describe(), "bad" if state.outcome is None else "open"
-    return f"in a state that fsdpkit does not know: {state.state}", "open"
-
-
-def headline(
-    trainings: Sequence[Training], now_s: float, printed: Printed | None = None
-) -> Headline:
-    """printed: what the output of a single run says."""
-    if len(trainings) != 1:
-        return _array_headline(trainings)
-    (one,) = trainings
-    words, tone = state_in_words(one)
-    if not one.history.attempts:
-        words += "; it has not started" if tone == "open" else "; it never started"
-    numbers = _numbers(one)
-    if printed is not None and printed.words and one.metrics.last("step") is None:
-        numbers.append((printed.source, printed.words))
-    times = one.metrics.steps["time_s"]
-    if len(times) and words == "running":
-        ago_s = max(0.0, now_s - float(times[-1]))
-        words += f"; newest step {duration(ago_s)} before this page was made"
-    elif len(times) and one.state is not None and one.state.phase == "ended":
-        numbers.append(("since submission", duration(float(times[-1]) - one.run.record.created_s)))
-    return Headline(words[:1].upper() + words[1:], tone, tuple(numbers))
-
-
-def _numbers(one: Training) -> list[tuple[str, str]]:
-    """The newest of each, what a researcher looks for first in front."""
-    metrics, planned = one.metrics, one.planned_steps
-    step, mfu = metrics.last("step"), metrics.last("mfu")
-    losses = {"training loss": metrics.last("loss"), "evaluation loss": one.eval_loss}
-    found = []
-    if step is not None:
-        found.append(("steps", f"{step:,.0f}" + (f" of {planned:,.0f}" if planned else "")))
-    found += [(name, number(loss, 4)) for name, loss in losses.items() if loss is not None]
-    if (tokens_per_s := metrics.last("tokens_per_s")) is not None:
-        found.append(("tokens/s", number(tokens_per_s)))
-    if mfu is not None:
-        found.append(("MFU", f"{number(100 * mfu)} %"))
-    return found
-
-
-def _array_headline(trainings: Sequence[Training]) -> Headline:
-    counts = Counter(map(state_in_words, trainings))
-    words = ", ".join(f"{count} {word}" for (word, _), count in counts.most_common())
-    tones = {tone for _, tone in counts}
-    tone = "bad" if "bad" in tones else "open" if "open" in tones else "good"
-    return Headline(f"Array of {len(trainings)} tasks: {words}", tone, ())
-
-
 def facts(
     run: Run,
     one: Training | None,
     job: Mapping[str, Any],
     states: States,
-    printed: Printed | None = None,
 ) -> list[tuple[str, str]]:
     """What ran, where, since when: (name, words)."""
     record = run.record
     spare = _resource(job, "spare")
-    shape = f"{record.nodes} nodes × {record.ranks_per_node} ranks"
+    shape = f"{counted(record.nodes, 'node')} × {counted(record.ranks_per_node, 'rank')}"
     found = [
         ("Job", str(job.get("description") or record.name)),
         ("Script", str(job.get("entry") or "")),
@@ -165,8 +101,6 @@ def facts(
         found.append(("Copied to nodes", stage.outcome if stage is not None else ""))
         found.append(("Started again", began_again(one.history, job) or ""))
         found.append(("Process group", without_a_group(one.history) or ""))
-    if printed is not None and printed.line:
-        found.append((f"Rank {printed.rank} printed", printed.line))
     return [(name, words) for name, words in found if words]
 
 
@@ -215,9 +149,7 @@ def settings(job: Mapping[str, Any], made_from: Provenance | None = None) -> Set
     for key, value in dotted(job):
         if key in ("schema", "description") or value == {}:
             continue
-        variable = key.partition("environment.variables.")[2]  # of all tasks, or of a single one
-        hidden = variable and _SECRET.search(variable)
-        shown = HIDDEN if hidden else _shown(value)
+        shown = HIDDEN if _of_a_secret(key) else _shown(value)
         if key == "args" and isinstance(value, list):
             shown = command([str(word) for word in value])
         default = _shown(defaults[key]) if key in defaults else ""
@@ -226,6 +158,11 @@ def settings(job: Mapping[str, Any], made_from: Provenance | None = None) -> Set
         else:
             changed.append(SettingRow(key, shown, default, origins.get(key, "")))
     return Settings(tuple(changed), tuple(same))
+
+
+def _of_a_secret(key: str) -> bool:
+    variable = key.partition("environment.variables.")[2]  # of all tasks, or of a single one
+    return bool(variable and _SECRET.search(variable))
 
 
 def all_settings(job: Mapping[str, Any], array_task: int | None) -> dict[str, str]:
@@ -261,7 +198,12 @@ def _shown(value: Any) -> str:
 
 def command(words: Sequence[str]) -> str:
     """A command line for a person, without what looks like a secret."""
-    shown, hide_next = [], False
+    return " ".join(shown for shown, _ in _without_secrets(words))
+
+
+def _without_secrets(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each word as it is shown, and what that hides."""
+    hide_next = False
     for word in words:
         assigned = _ASSIGNED.fullmatch(word)
         name = assigned["name"] if assigned else word
@@ -269,13 +211,65 @@ def command(words: Sequence[str]) -> str:
         told = word if name.startswith("environment.") else name.rpartition(".")[2]
         suspect = bool(_SECRET.search(told)) and not name.startswith("training.")
         if hide_next:
-            shown.append(HIDDEN)
+            yield HIDDEN, word
         elif assigned and suspect:
-            shown.append(f"{name}={HIDDEN}")
+            yield f"{name}={HIDDEN}", assigned["value"]
         else:
-            shown.append(shlex.quote(_shown(word)))
+            yield shlex.quote(_shown(word)), ""
         hide_next = not hide_next and suspect and not assigned and word.startswith("--")
-    return " ".join(shown)
+
+
+def hiding(job: Mapping[str, Any]) -> Callable[[str], str]:
+    """What takes out of a text the values that the job's settings hide, and what looks so."""
+    known = {str(value) for key, value in dotted(job) if _of_a_secret(key)}
+    words = job.get("args")
+    if isinstance(words, list):
+        known |= {hidden for _, hidden in _without_secrets([str(word) for word in words])}
+    longest_first = sorted((one for one in known if len(one) > 3), key=len, reverse=True)
+
+    def hide(text: str) -> str:
+        for one in longest_first:
+            text = text.replace(one, HIDDEN)
+        text = _PASSWORD.sub(f"//{HIDDEN}@", text)
+        return _IN_TEXT.sub(lambda found: f"{found['name'] or ''}{HIDDEN}", text)
+
+    return hide
+
+
+def log_ends(one: Training, found: Diagnosis | None) -> list[tuple[str, str]]:
+    """(what, lines): the last that the rank wrote which failed, or the first; what went wrong
+    first. Of a job whose ranks wrote nothing, the batch shell's."""
+    attempts = one.history.attempts
+    number = found.attempt if found is not None else None
+    attempt = next((a for a in attempts if a.number == number), attempts[-1] if attempts else None)
+    if attempt is None:
+        return []
+    rank = (found.rank if found is not None else None) or 0
+    launch = attempt.launches[-1].number if attempt.launches else 0
+    streams = STREAMS[::-1] if found is not None else STREAMS[:1]
+    files = [attempt.paths.rank_file(rank, stream, launch) for stream in streams]
+    ends = [(file, end) for file in files if (end := _end_of(file))]
+    batch = one.run.dir / f"slurm-{attempt.job_id}.log"
+    if not ends and (end := _end_of(batch)):
+        ends = [(batch, end)]
+    return [(_what(file, end, one.run.dir), "\n".join(end)) for file, end in ends]
+
+
+def _what(file: Path, lines: Sequence[str], directory: Path) -> str:
+    what = "Traceback" if any(_TRACEBACK in line for line in lines) else "What it printed"
+    return f"{what}: the last {counted(lines, 'line')} of {file.relative_to(directory)}"
+
+
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+def _end_of(file: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        lines, rest = split_lines(read_end(file, _LOG_BYTES))
+        whole = [line for one in (*lines, rest) for line in last_written(text(one))]
+        shown = [printable(line)[:_LINE] for line in whole if line.strip()]
+        return shown[-_LOG_LINES:]
+    return []
 
 
 def provenance_of(run: Run) -> Provenance | None:

@@ -5,16 +5,16 @@ A plot answers one question, and its caption states the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from markupsafe import Markup
 
-from fsdpkit.listing import first_of
-from fsdpkit.reporting.report.plots import Band, Chart, PlotLine, PlotMark, draw
-from fsdpkit.reporting.scales import Axis, linear, logarithmic
+from fsdpkit.listing import counted, first_of
+from fsdpkit.reporting.report.plots import TONES, Band, Chart, PlotLine, PlotMark, draw
+from fsdpkit.reporting.scales import Axis, linear, logarithmic, with_times
 from fsdpkit.reporting.series import (
     Floats,
     MetricsTable,
@@ -25,6 +25,7 @@ from fsdpkit.reporting.series import (
     thin,
 )
 from fsdpkit.reporting.status.printed_lines import PrintedNumbers
+from fsdpkit.reporting.training import Training
 from fsdpkit.reporting.words import number
 from fsdpkit.runs.history import History, Launch
 
@@ -71,8 +72,10 @@ def steps_of(metrics: MetricsTable, history: History, faults: Mapping[float, str
         if launch.trouble_s is not None and launch.step is not None and launch.step >= 0:
             troubles.setdefault(launch.step, []).append(launch)
     marks += [_mark(at, found, faults) for at, found in troubles.items()]
-    last = max(float(step.max()), float(step.min()) + 1)
-    axis = linear(float(step.min()), last, tight=True, ticks=5)
+    axis = _axis_of_steps(step)
+    once = ~metrics.superseded
+    if once.any():
+        axis = with_times(axis, metrics.steps["step"][once], metrics.steps["time_s"][once])
     return Steps(axis, tuple(every(marks, _MOST_MARKS)), len(marks))
 
 
@@ -114,8 +117,7 @@ def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
             values.append(
                 ("b", f"best {number(float(held_out[best]), 4)} at step {evaluated[best]:,.0f}")
             )
-    low, high = float(known.min(initial=np.inf)), float(known.max(initial=-np.inf))
-    y = logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
+    y = _axis_of_losses(known)
     remarks = ["logarithmic scale"] if y.kind == "log" else []
     for whose, name in (("", "loss"), ("evaluation ", "eval_loss")):
         remarks += _not_finite_in_words(whose, metrics.not_finite.get(name, []))
@@ -135,7 +137,7 @@ def _not_finite_in_words(whose: str, found: _NotFinite) -> list[str]:
     for step, word in found:
         steps.setdefault(word, []).append(step)
     return [
-        f"{whose}{word} in {len(at):,} line{'s' * (len(at) > 1)}, first at step {at[0]:,.0f}"
+        f"{whose}{word} in {counted(at, 'line')}, first at step {at[0]:,.0f}"
         for word, at in steps.items()
     ]
 
@@ -144,8 +146,48 @@ def _twice_in_words(metrics: MetricsTable) -> list[str]:
     found = done_twice(metrics)
     if not found:
         return []
-    told = first_of((f"{begin:,.0f}–{end:,.0f}" for begin, end in found), 4)
-    return [f"done twice (shaded; the first time dashed): steps {told}"]
+    spans = (f"{begin:,.0f}" + (f"–{end:,.0f}" if end > begin else "") for begin, end in found)
+    return [f"done twice (shaded; the first time dashed): steps {first_of(spans, 4)}"]
+
+
+_MOST_TASKS = 60
+
+
+def tasks_figure(
+    trainings: Sequence[Training], failed: Collection[int | None]
+) -> list[DrawnFigure]:
+    """The loss of an array's tasks, in one pair of axes."""
+    of = [one for one in trainings if np.isfinite(one.metrics.steps["loss"]).any()]
+    if len(of) < 2:
+        return []
+    few, lines = len(of) <= len(TONES), []
+    for place, one in enumerate(every(of, _MOST_TASKS)):
+        once = ~one.metrics.superseded
+        step, loss = (one.metrics.steps[name][once] for name in ("step", "loss"))
+        line = thinned(f"task {one.task}", step, loss, TONES[place] if few else "muted")
+        if one.task in failed:
+            line = replace(line, name=f"{line.name}, failed", tone="bad", style="dashed")
+        lines.append(line)
+    x = np.concatenate([line.x for line in lines])
+    known = np.concatenate([line.y[~np.isnan(line.y)] for line in lines])
+    steps = Steps(_axis_of_steps(x), ())
+    y = _axis_of_losses(known)
+    told = [(line.tone, line.name) for line in lines if few or line.tone == "bad"][:12]
+    remarks = ["logarithmic scale"] if y.kind == "log" else []
+    remarks += [f"{len(lines)} of {len(of):,} tasks are drawn"] if len(lines) < len(of) else []
+    return [
+        over_steps("tasks", "Loss by task", lines, steps, y, told, remarks, height=240, wide=True)
+    ]
+
+
+def _axis_of_steps(step: Floats, name: str = "step") -> Axis:
+    last = max(float(step.max()), float(step.min()) + 1)
+    return replace(linear(float(step.min()), last, tight=True, ticks=5), name=name)
+
+
+def _axis_of_losses(known: Floats) -> Axis:
+    low, high = float(known.min(initial=np.inf)), float(known.max(initial=-np.inf))
+    return logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
 
 
 def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:
@@ -163,16 +205,17 @@ def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:
     figures = []
     for name, title, unit, scale, remark in rows:
         values = metrics.steps[name] / scale
-        counted = values[~metrics.superseded]
-        if np.isnan(counted).all():
+        once = values[~metrics.superseded]
+        if np.isnan(once).all():
             continue
         gaps = metrics.not_finite.get(name, [])
         lines = _over_steps(title, metrics.steps["step"], values, metrics)
-        middle_value = float(np.nanmedian(counted))
+        typical = metrics.typical(name)
+        median = float(np.nanmedian(once)) if typical is None else typical / scale
         told = (
-            f"{number(float(counted[~np.isnan(counted)][-1]))} {unit}".strip()
+            f"{number(float(once[~np.isnan(once)][-1]))} {unit}".strip()
             if name in ("memory_bytes", "lr", "grad_norm")
-            else f"median {number(middle_value)} {unit}".strip()
+            else f"median {number(median)} {unit}".strip()
         )
         high = _high(values, name)
         y = linear(min(0.0, float(np.nanmin(values))), high, unit)
@@ -200,10 +243,10 @@ def printed_figures(points: Sequence[PrintedNumbers]) -> list[DrawnFigure]:
     x, unit = _places(points)
     fine = ~superseded(x)
     x, loss = x[fine], np.array([point.loss for point in points], dtype=np.float64)[fine]
-    axis = linear(float(x[0]), max(float(x[-1]), float(x[0]) + 1e-6), tight=True, ticks=5)
+    axis = _axis_of_steps(x, unit)
     y = linear(min(0.0, float(loss.min())), float(loss.max()))
-    told = [("a", f"{number(float(loss[-1]), 4)} at {unit} {number(float(x[-1]), 4)}")]
-    remarks = [f"read from its output, over {unit}s"]
+    told = [("a", f"{number(float(loss[-1]), 4)} at {unit} {x[-1]:,g}")]
+    remarks = ["read from its output"]
     lines = [thinned("loss", x, loss, most=_POINTS)]
     return [over_steps("printed", "Loss", lines, Steps(axis, ()), y, told, remarks)]
 

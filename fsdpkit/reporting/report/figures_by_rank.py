@@ -23,9 +23,11 @@ FEW_RANKS = 8
 _SLOW = 1.2
 """As `fsdpkit.training.stragglers.SLOW`: worth naming."""
 _ENOUGH = 3
-"""Fewer comparisons say nothing."""
+"""Fewer comparisons, or fewer in which a rank was slow, say nothing."""
 _OFTEN = 0.1
 """A rank that is slow in a smaller share of the comparisons had bad luck."""
+_OTHERS = 2.0
+"""A rank that is slow less than so many times as often as the median other has had it, too."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,10 @@ def stragglers(metrics: MetricsTable, history: History, ranks_per_node: int) -> 
     cost = np.where(slow, ratio - 1, 0).mean(axis=0)
     found = []
     for rank in np.argsort(-cost)[:5].tolist():
-        if share[rank] < _OFTEN:
-            continue
+        others = float(np.median(np.delete(share, rank)))
         when = np.flatnonzero(slow[:, rank])
+        if len(when) < _ENOUGH or share[rank] < max(_OFTEN, _OTHERS * others):
+            continue
         step, time_s = metrics.compared["step"], metrics.compared["time_s"]
         node = node_at(history, rank, ranks_per_node, float(time_s[when[-1]]))
         typical = float(np.median(ratio[when, rank]))

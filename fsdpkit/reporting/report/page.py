@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from fsdpkit import __version__
+from fsdpkit.listing import counted
 from fsdpkit.reporting import worth
-from fsdpkit.reporting.predictions import Prediction, cells
-from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by_rank
+from fsdpkit.reporting.predictions import cells
+from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by_rank, head
 from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.scales import clock
@@ -46,6 +47,8 @@ _HERE = Path(__file__).parent
 _MOST_EVENTS = 200
 _MOST_PREDICTED = 24
 """Tables; an array may have thousands of tasks."""
+_MOST_TEXTS = 40
+"""Of what stands beside a diagnosis."""
 _MOST_BLOCKS = 400
 """In a lane of the timeline; of more every second is drawn, or every third, and so on."""
 
@@ -57,9 +60,13 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
 
 
 def page_of(
-    trainings: Sequence[Training], array_task: int | None = None, now_s: float | None = None
+    trainings: Sequence[Training],
+    array_task: int | None = None,
+    now_s: float | None = None,
+    again_s: int | None = None,
 ) -> str:
-    """The report of these trainings of a run. array_task: the one that is shown in full."""
+    """The report of these trainings of a run. array_task: the one that is shown in full. again_s:
+    after how many seconds a browser loads it again."""
     now_s = time.time() if now_s is None else now_s
     run, states = trainings[0].run, trainings[0].states
     detailed = trainings[0] if run.record.array is None or array_task is not None else None
@@ -68,24 +75,32 @@ def page_of(
     ranks = run.record.nodes * run.record.ranks_per_node
     printed = printed_by(detailed.history, job, ranks) if detailed else None
     found = _diagnosis(run, array_task, trainings)
+    told_of = next((t for t in trainings if found and t.task == found.task), detailed)
+    log_ends = about.log_ends(told_of, found) if told_of else []
     accounts = [account for one in trainings for account in one.accounts(now_s)]
     spent = Uses(accounts) if accounts and not run.record.holds else None
+    predicted = [(one.task, each) for one in trainings for each in comparisons(one)]
+    newest = [each for _, each in predicted] if detailed else []
     context: dict[str, Any] = {
         "run": run,
         "record": run.record,
         "array_task": array_task,
         "now": f"{moment(now_s)} {zone_name(now_s)}",
         "version": __version__,
-        "head": about.headline(trainings, now_s, printed),
-        "facts": about.facts(run, detailed, job, states, printed),
+        "again_s": again_s,
+        "head": head.headline(trainings, now_s, spent, newest, printed),
+        "facts": about.facts(run, detailed, job, states),
         "diagnosis": found,
-        "diagnosis_title": _diagnosis_title(found[0], trainings) if found else "",
+        "diagnosis_title": _diagnosis_title(found, trainings) if found else "",
+        "of_diagnosis": [*log_ends, *_beside(found, run.dir)] if found else [],
+        "log_ends": log_ends,
         "spent": spent if spent and spent.granted_h else None,
-        "computed": spent.share("training") if spent else None,
+        "hide": about.hiding(job),
+        "task_in_full": told_of.task if told_of else trainings[0].task,
         "figures": worth.figures(spent) if spent else [],
         "hints": _hints(accounts, job, detailed),
         "held": _held(run, trainings, now_s) if run.record.holds else None,
-        "predicted": _predicted(run, trainings),
+        "predicted": predicted[:_MOST_PREDICTED],
         "settings": about.settings(job, made_from),
         "made_from": made_from,
         "sources": about.sources(run, made_from) if made_from else [],
@@ -94,6 +109,9 @@ def page_of(
         "tasks": trainings if detailed is None else [],
         **(_details(detailed, now_s) if detailed else _NO_DETAILS),
     }
+    if detailed is None:
+        failed = {one.task for one in trainings if head.state_in_words(one)[1] == "bad"}
+        context["training"] = figures.tasks_figure(trainings, failed)
     if detailed and printed is not None and not context["training"]:
         context["training"] = _printed_figures(detailed.history, job, printed, now_s)
     return rendered("page.html.j2", {**context, **_IN_TEMPLATE})
@@ -124,20 +142,30 @@ def _held(run: Run, trainings: Sequence[Training], now_s: float) -> HoldUse:
     return use_of_hold(run.paths, run.record, held_s, Asking())
 
 
-def _diagnosis(
-    run: Run, task: int | None, trainings: Sequence[Training]
-) -> tuple[Diagnosis, list[tuple[str, str]]] | None:
-    """Why it failed or is pending, with its evidence (place, text); None for a run that is well."""
+def _diagnosis(run: Run, task: int | None, trainings: Sequence[Training]) -> Diagnosis | None:
+    """Why it failed or is pending; None for a run that is well."""
     from fsdpkit.reporting.diagnosis.diagnose import diagnose
     from fsdpkit.reporting.diagnosis.evidence import MustRead, gather
 
     if all(one.state is not None and one.state.succeeded for one in trainings):
         return None
     found = diagnose(gather(run, MustRead(task)))
-    if found.cause in ("done", "running"):
-        return None
-    return found, [
-        (_place(quote.file, quote.line, run.dir), quote.text) for quote in found.evidence
+    return None if found.cause in ("done", "running") else found
+
+
+def _beside(found: Diagnosis, directory: Path) -> list[tuple[str, str]]:
+    """What it rests on, and what else happened: (what, text)."""
+    quotes = [f"{_place(one.file, one.line, directory)}\n{one.text}" for one in found.evidence]
+    lists = {
+        "Evidence": quotes,
+        "What only followed from it": found.follow_on,
+        "What came before it": found.earlier,
+        "What was looked at": found.looked_at,
+    }
+    return [
+        (f"{what} ({len(texts)})", "\n".join(texts[:_MOST_TEXTS]))
+        for what, texts in lists.items()
+        if texts
     ]
 
 
@@ -261,16 +289,6 @@ def _bar(spent: Uses) -> Markup:
     return shares("efficiency", f"What became of the {spent.shown_unit}", parts)
 
 
-def _predicted(
-    run: Run, trainings: Sequence[Training]
-) -> Sequence[tuple[int | None, Prediction]] | None:
-    """By task. None: not planned, which the page says but for the local cluster."""
-    found = [(one.task, each) for one in trainings for each in comparisons(one)]
-    if not found:
-        return None if run.client().gpus else ()
-    return found[:_MOST_PREDICTED]
-
-
 def _trouble(one: Training) -> str:
     last = one.history.attempts[-1] if one.history.attempts else None
     trouble = last.verdict.trouble if last and last.verdict else None
@@ -282,8 +300,9 @@ _IN_TEMPLATE: dict[str, Any] = {
     "bar": _bar,
     "cells": cells,
     "code": in_words,
+    "counted": counted,
     "duration": duration,
-    "state": about.state_in_words,
+    "state": head.state_in_words,
     "trouble": _trouble,
 }
 """What page.html.j2 calls."""

@@ -131,16 +131,26 @@ def grid(y: Axis, height: int) -> Markup:
         at = f"{height * (1 - y.fraction(value)):.1f}"
         drawn.append(element("line", class_="grid", x1=0, x2="100%", y1=at, y2=at))
         drawn.append(element("text", label, class_="tick y", x=0, y=at, dx=-6, dy=4))
+    if y.unit:
+        drawn.append(element("text", y.unit, class_="tick y", x=0, y=-7, dx=-6))
     return Markup("").join(drawn)
 
 
 def ticks(x: Axis, height: int) -> Markup:
     drawn = [element("line", class_="axis", x1=0, x2="100%", y1=height, y2=height)]
+    drawn.append(element("text", x.name, class_="tick y", x=0, y=height + 17, dx=-27))
+    times = x.times if height >= _ROOMY else ()
+    if times:
+        drawn.append(element("text", "time", class_="tick y", x=0, y=height + 33, dx=-27))
     for place, (value, label) in enumerate(x.ticks):
-        at = f"{100 * x.fraction(value):.2f}%"
+        share = x.fraction(value)
+        at = f"{100 * share:.2f}%"
         every = " odd" if place % 2 and len(x.ticks) > 4 else ""
         drawn.append(element("line", class_="axis", x1=at, x2=at, y1=height, y2=height + 4))
         drawn.append(element("text", label, class_=f"tick x{every}", x=at, y=height + 17))
+        if times:
+            classes = f"tick x time{every}{' last' * (share > 0.97)}"
+            drawn.append(element("text", times[place], class_=classes, x=at, y=height + 33))
     return Markup("").join(drawn)
 
 

@@ -68,15 +68,10 @@ def _lines_of_jobs(
 
 
 def _compared(predicted: Predicted, metrics: MetricsTable, mine: Flags) -> Prediction:
-    columns = metrics.steps
-    done = mine & ~metrics.superseded & np.isfinite(columns["step_time_s"])
-    done &= columns["step_time_s"] > 0
-    settled = np.flatnonzero(done)[int(done.sum()) // 3 :]
+    columns, settled = metrics.steps, metrics.settled(mine)
 
     def median(name: str) -> float | None:
-        values = columns[name][settled]
-        values = values[np.isfinite(values) & (values > 0)]
-        return float(np.median(values)) if len(values) >= FEWEST_LINES else None
+        return metrics.typical(name, mine, FEWEST_LINES)
 
     # Without torch's reserved GPU memory, `memory_bytes` is the process's, which is not predicted.
     on_gpu = mine & np.isfinite(columns["memory_reserved_bytes"])

@@ -63,7 +63,6 @@ class LocalClient:
     elsewhere: ClassVar[bool] = False
     chains: ClassVar[bool] = False
     ends_tasks: ClassVar[bool] = False
-    gpus: ClassVar[bool] = False
     notice: ClassVar[str | None] = "running on the local cluster, this machine alone"
 
     def check(self, resources: Resources, *, here: bool) -> None:
