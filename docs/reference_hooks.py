@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from docs.making.markdown import code, escaped, table
 from fsdpkit.cli.json_schemas import answers_of, commands, file_of, name_of, schemas
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as top
@@ -21,7 +22,6 @@ from fsdpkit.config import assets
 from fsdpkit.config.partition import NodeType
 from fsdpkit.config.schema import SCHEMAS
 from fsdpkit.config.site import load_site
-from fsdpkit.reference.markdown import code, escaped, table
 from fsdpkit.sweeps.file import SweepFile
 
 _PLACE = re.compile(r"<!-- built: ([a-z-]+) -->")

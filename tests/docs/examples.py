@@ -10,8 +10,8 @@ import json
 import re
 from pathlib import Path
 
+from docs.making import failures
 from fsdpkit.cli.diagnose import lines_of
-from fsdpkit.reference import failures
 from tests.packaging.installation import ROOT
 from tests.reporting.captures import Capture, all_captures, diagnosis_of
 

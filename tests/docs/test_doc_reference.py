@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from docs import reference_hooks
+from docs.making import failures, markdown
+from docs.making.__main__ import files as reference
 from fsdpkit.config.trainers import job_type
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.failures.causes import CAUSES, page_of
-from fsdpkit.reference import failures, markdown
-from fsdpkit.reference.__main__ import files as reference
 from fsdpkit.runs import layout
 from tests.config.test_site import CENTRES
 from tests.docs import examples, messages

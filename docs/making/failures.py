@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from docs.making import markdown
 from fsdpkit.config.retry import Retry
 from fsdpkit.failures.advice.entry import Advice
 from fsdpkit.failures.advice.table import BLANK, CONDITIONS, ELSE, table
 from fsdpkit.failures.cause import Cause
 from fsdpkit.failures.causes import CAUSES, page_of
-from fsdpkit.reference import markdown
 
 _SPELT = {"gpu": "GPU", "nan": "NaN"}
 _STAND_FOR = {"{who}": "*rank 3 on node2*", "{words}": "*what was printed*"}

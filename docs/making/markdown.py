@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-COMMAND = "python -m fsdpkit.reference"
+COMMAND = "python -m docs.making"
 BEGIN = f"<!-- made by {COMMAND}: do not edit -->"
 END = f"<!-- end of what {COMMAND} made -->"
 

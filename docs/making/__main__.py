@@ -1,11 +1,11 @@
-"""`python -m fsdpkit.reference`: writes what is made in `docs/failures/`, a page for each cause."""
+"""`python -m docs.making`: writes what is made in `docs/failures/`, a page for each cause."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from docs.making import failures, markdown
 from fsdpkit.config import assets
-from fsdpkit.reference import failures, markdown
 
 
 def files() -> dict[Path, str]:

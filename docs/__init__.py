@@ -1,0 +1,1 @@
+"""The documentation, and what makes parts of it from the code."""

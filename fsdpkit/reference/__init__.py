@@ -1,6 +1,0 @@
-"""The pages of `docs/failures/`, one a cause, and text of the code as Markdown.
-
-`python -m fsdpkit.reference` writes the pages; a test finds them out of date. The rest of the
-reference is made as the documentation is built (docs/reference_hooks.py). Nothing else in the
-package imports this room.
-"""
