@@ -50,8 +50,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     state: str
     """As Slurm calls it, with what belongs to it: `RUNNING`, `FAILED, exit status 3`."""
-    phase: Phase | None = None
-    """None: the scheduler has not answered yet."""
+    phase: Phase = "unknown"
     job_id: str | None = None
     nodes: str | None = None
     why: str | None = None
@@ -195,7 +194,7 @@ def view_of(
     return View(
         run=run,
         state=_state(state, history, standing),
-        phase=phase_of([state]) if standing else None,
+        phase=phase_of([state]),
         job_id=job_id,
         nodes=state.node_list if state else None,
         why=f"{answer.words}{_FOR_EVER * answer.never}" if answer else None,
