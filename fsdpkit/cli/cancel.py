@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ import click
 
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import complete_run, runs_option
-from fsdpkit.config.units import roughly
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
@@ -30,19 +28,16 @@ def _cancelled(
 
 @dataclass(frozen=True)
 class JobToEnd:
-    """A job, or an array task, that is not over."""
+    """A job, or an array task, that is not over. start_s: when it started, or is expected to."""
 
     job_id: str
     state: str
-    elapsed_s: float | None
+    start_s: float | None
 
 
 @answer("fsdpkit.cancel-dry-run/1")
 def would_end(run: str, jobs: Sequence[JobToEnd], runs_on_it: Sequence[str]) -> None:
-    """`--dry-run` of cancel and release: what would end; nothing was asked to.
-
-    runs_on_it: of a hold, the runs that would end with it.
-    """
+    """`--dry-run` of cancel and release. runs_on_it: of a hold, runs that would end with it."""
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would end.")
@@ -53,28 +48,17 @@ def say_what_would_end(run: Run, as_json: bool) -> int:
     from fsdpkit.reporting.status.held_runs import use_of_hold
     from fsdpkit.scheduling.asking import Asking
 
+    left = {job_id: state for _, states in run.not_over() for job_id, state in states.items()}
     jobs = [
-        JobToEnd(
-            job_id,
-            state.describe() if state else "unknown",
-            time.time() - state.start_s
-            if state and state.start_s and state.phase == "running"
-            else None,
-        )
-        for _, left in run.not_over()
+        JobToEnd(job_id, state.describe() if state else "unknown", state.start_s if state else None)
         for job_id, state in left.items()
     ]
-    on_it = []
-    if run.record.holds:
-        found = use_of_hold(run.paths, run.record, 0.0, Asking()).runs
-        on_it = [one.run for one in found if one.state in ("PENDING", "RUNNING")]
+    use = use_of_hold(run.paths, run.record, 0.0, Asking()).runs if run.record.holds else []
+    on_it = [one.run for one in use if one.state in ("PENDING", "RUNNING")]
     if as_json:
         return would_end(run.id, jobs, on_it)
-    for one in jobs:
-        so_far = "" if one.elapsed_s is None else f", for {roughly(one.elapsed_s)}"
-        click.echo(f"would end job {one.job_id}: {one.state}{so_far}")
-    for name in on_it:
-        click.echo(f"would end {name}, which is on it")
+    for what in (*(f"job {one.job_id}: {one.state}" for one in jobs), *on_it):
+        click.echo(f"would end {what}")
     if not jobs:
         click.echo(f"{run.id} has ended already")
     return 0

@@ -59,10 +59,7 @@ def _status(status: Status) -> None:
 
 @answer("fsdpkit.status-all/2", is_last=False)
 def _statuses(runs: Sequence[Status], left_out: int) -> None:
-    """The runs in the directory of runs, newest first.
-
-    left_out: how many ended runs are older than the newest few; with --all, none.
-    """
+    """The newest runs. left_out: how many older ones that ended; none with --all."""
 
 
 @click.command("status", cls=_WithSeconds)

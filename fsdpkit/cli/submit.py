@@ -30,7 +30,6 @@ from fsdpkit.cli.options import (
     wanted,
 )
 from fsdpkit.cli.submitting import (
-    asked_by,
     ending,
     judged,
     outcome,
@@ -194,6 +193,8 @@ def command(
     if check:
         verdict = submission.check(plan, request.runs)
         if as_json:
+            from fsdpkit.planning.cost import asked_by
+
             return judged(verdict, asked_by(plan), plan.warnings)
         click.echo(verdict)
         return 0

@@ -47,14 +47,6 @@ def judged(answer: str, asks: Asked, warnings: Sequence[str]) -> None:
     """
 
 
-def asked_by(plan: Plan) -> Asked:
-    """What it asks for, and what that costs at most."""
-    from fsdpkit.planning.cost import asked_by as of_plan
-    from fsdpkit.scheduling.charging import rates_of
-
-    return of_plan(plan, rates_of(plan.site.profile, plan.placement))
-
-
 @contextlib.contextmanager
 def ending(run: Run) -> Iterator[None]:
     """While a run in this shell's allocation is waited for: Ctrl-C, or the shell's end, ends it."""
@@ -82,6 +74,8 @@ def interrupt_at_end_of_shell() -> None:
 
 def print_script(script: str, plan: Plan, as_json: bool) -> None:
     if as_json:
+        from fsdpkit.planning.cost import asked_by
+
         rendered(script, asked_by(plan), plan.warnings)
     else:
         sys.stdout.write(script)

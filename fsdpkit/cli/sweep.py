@@ -22,12 +22,7 @@ from fsdpkit.cli.options import (
     wanted,
     write_page,
 )
-from fsdpkit.cli.submitting import (
-    asked_by,
-    interrupt_at_end_of_shell,
-    say_what_is_left_out,
-    say_where,
-)
+from fsdpkit.cli.submitting import interrupt_at_end_of_shell, say_what_is_left_out, say_where
 from fsdpkit.cli.trusting import consent, trust_option
 from fsdpkit.errors import STOPPED_EARLY, NotFoundError
 from fsdpkit.listing import spans
@@ -58,10 +53,7 @@ def _started(
 
 @answer("fsdpkit.sweep-dry-run/1")
 def _would_start(trials: Sequence[dict[str, Any]], asks: Asked) -> None:
-    """`--dry-run`: the settings of each trial, in order; nothing was submitted.
-
-    asks: of the first rung, where there are several.
-    """
+    """`--dry-run`: the settings of each trial; asks: what the first rung, or all, would ask for."""
 
 
 @answer("fsdpkit.sweep-status/1")
@@ -155,6 +147,8 @@ def start(
     say_where(prepared.plan, prepared.why_site)
     if dry_run:
         if as_json:
+            from fsdpkit.planning.cost import asked_by
+
             batch = replace(prepared.plan, array=f"0-{len(prepared.trials) - 1}")
             return _would_start(prepared.trials, asked_by(batch))
         _print_trials(prepared)

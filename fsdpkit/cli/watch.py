@@ -31,14 +31,12 @@ def _change(
     steps: int | None,
     words: PrintedText,
     printed: Printed | None,
-    phase: Phase | None,
 ) -> None:
     """Something new in a run that is watched; each is an object of its own.
 
     state: the run's by now, as Slurm calls it, with what belongs to it. step: steps that are done
     by now, by what was logged, of `steps` in all. words: what is new, for a person. printed: what
-    the output of rank 0 says by now, in the script's own words and as read from them. phase: as
-    `status` says it; null before the scheduler has answered.
+    the output of rank 0 says by now, in the script's own words and as read from them.
     """
 
 
@@ -49,7 +47,7 @@ def _ended(
     state: str,
     exit_status: int,
     why: PrintedText,
-    phase: Phase | None,
+    phase: Phase,
 ) -> None:
     """The end of a run that was watched: the last object.
 
@@ -134,8 +132,7 @@ def _print_line(_: View, one: RunEvent) -> None:
 
 def _print_json(view: View, one: RunEvent) -> None:
     at, of = view.progress.step, view.progress.steps
-    seen, state = view.printed, view.state
-    _change(view.run, view.job_id, one.time_s, state, at, of, one.words, seen, view.phase)
+    _change(view.run, view.job_id, one.time_s, view.state, at, of, one.words, view.printed)
 
 
 def _frames(watcher: Watcher, every_s: float) -> Iterator[Frame]:

@@ -33,8 +33,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a submission would ask for: what a person agrees to. `most`: if every task runs up to
-    its time limit, once."""
+    """What a submission would ask for: what a person agrees to."""
 
     cluster: str
     partition: str | None
@@ -47,31 +46,27 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Of an array; else 1."""
     time_limit_s: int
     most_gpu_hours: float
-    """0 in an allocation that exists: that one is paid for."""
-    unit: str | None
-    most_units: float | None
+    """If all run up to the time limit, once; 0 in an allocation that exists."""
     requeues: bool
     """Whether the job may queue itself again, by `[retry]`; each start may cost as much again."""
 
 
-def asked_by(plan: Plan, rates: HourlyRates | None) -> Asked:
-    """rates: of its partition, where they are known."""
-    resources, placement = plan.job.spec.resources, plan.placement
-    cost = cost_of(resources, placement, rates, None)
+def asked_by(plan: Plan) -> Asked:
+    """Of the job, or of all tasks of its array."""
+    resources = plan.job.spec.resources
     tasks = len(parse_array(plan.array)[0]) if plan.array else 1
-    starts = 0 if plan.allocation else tasks
+    allowed = plan.allocation is None and plan.site.profile.policy.requeue is not False
+    most_gpu_hours = tasks * cost_of(resources, plan.placement, None, None).most_gpu_hours
     return Asked(
         cluster=plan.site.id,
-        partition=placement.partition,
+        partition=plan.placement.partition,
         account=resources.account,
         nodes=resources.nodes_asked,
         gpus_per_node=resources.gpus,
         tasks=tasks,
         time_limit_s=resources.time_s,
-        most_gpu_hours=starts * cost.most_gpu_hours,
-        unit=cost.unit,
-        most_units=None if cost.most_units is None else starts * cost.most_units,
-        requeues=plan.requeues,
+        most_gpu_hours=0.0 if plan.allocation else most_gpu_hours,
+        requeues=allowed and plan.job.may_requeue,
     )
 
 

@@ -100,12 +100,6 @@ class Plan:
         return where.name if where else None
 
     @property
-    def requeues(self) -> bool:
-        """Whether the job may queue itself again."""
-        allowed = self.allocation is None and self.site.profile.policy.requeue is not False
-        return allowed and self.job.may_requeue
-
-    @property
     def digests(self) -> dict[str, str]:
         """sha256 of template, site and job, as the script's header and the record name them."""
         return {

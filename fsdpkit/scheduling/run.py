@@ -135,8 +135,15 @@ class Run(OpenRun):
         return asked
 
     def not_over(self) -> list[tuple[JobRecord, States]]:
-        """Its jobs with those of their array tasks that have not ended, or of which nobody knows:
-        the newest first, lest the end of one lets the next start."""
+        """What of it has not ended, or may not have.
+
+        Returns:
+            Its jobs, the newest first, lest the end of one lets the next start; each with the
+            states of its array tasks.
+
+        Raises:
+            SchedulerError: The scheduler could not be asked.
+        """
         states = self.job_states()
         jobs = [job for job in reversed(self.record.jobs) if job.ended is None]
         here = [(job, {one: states.get(one) for one in job.job_ids}) for job in jobs]

@@ -51,8 +51,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     state: str
     """As Slurm calls it, with what belongs to it: `RUNNING`, `FAILED, exit status 3`."""
-    phase: Phase | None = None
-    """None: the scheduler has not answered yet."""
+    phase: Phase = "unknown"
     since_s: float | None = None
     """When it came into that state, Unix time."""
     limit_s: float | None = None
@@ -206,7 +205,7 @@ def view_of(
     return View(
         run=run,
         state=_state(state, history, standing),
-        phase=phase_of([state]) if standing else None,
+        phase=phase_of([state]),
         since_s=_since_s(state, attempt),
         limit_s=state.end_s if state is not None and state.phase == "running" else None,
         job_id=job_id,
