@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import click
 
-from fsdpkit.cli.options import holds
 from fsdpkit.errors import FsdpkitError
 
 
@@ -142,6 +141,14 @@ def instead_of_option(command: click.Command, spelling: str, typed: Sequence[str
     if key not in KEYS.values() and any("--sbatch-option" in one.opts for one in command.params):
         here = f"--sbatch-option {name}=VALUE"
     return f"{spelling} is an option of {of}; here it is {here}"
+
+
+def holds(run: Path) -> bool:
+    from fsdpkit.runs.record import load
+
+    with contextlib.suppress(FsdpkitError):
+        return load(run).holds
+    return False
 
 
 def _kind_of(word: str) -> _Kind | None:

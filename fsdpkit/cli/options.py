@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import click
 
 from fsdpkit.config import assets
-from fsdpkit.errors import FsdpkitError
 
 WHAT, RESOURCES, HOW, AFTERWARDS = (
     "What to run",
@@ -152,19 +151,12 @@ def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str
 
 
 def complete_hold(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from fsdpkit.cli.misnamed import holds
     from fsdpkit.runs.store import runs_by_end, runs_dir
 
     top = runs_dir(ctx.params.get("runs"))
     going = (name for name, over in runs_by_end(top) if not over)
     return _offered((name for name in going if holds(top / name)), incomplete)
-
-
-def holds(run: Path) -> bool:
-    from fsdpkit.runs.record import load
-
-    with contextlib.suppress(FsdpkitError):
-        return load(run).holds
-    return False
 
 
 def complete_sweep(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
