@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import sys
+from typing import Any
 
 
 def _not_from_here() -> None:
@@ -30,6 +31,13 @@ def _not_from_here() -> None:
         os.environ["PATH"] = os.pathsep.join(filter(os.path.isabs, programs.split(os.pathsep)))
 
 
+def _unless_interrupted(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Shows no traceback of an import at which Ctrl-C came."""
+    if kind is not KeyboardInterrupt:
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _unless_interrupted
 with contextlib.suppress(OSError):  # the directory is gone
     _not_from_here()
 

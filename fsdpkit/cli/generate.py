@@ -57,13 +57,8 @@ def command(run: str | None, texts: tuple[str, ...], runs: str | None, **options
     if run and " " in run and not os.path.exists(run):
         texts, run = (run, *texts), None
     program = [sys.executable, str(assets.packaged_dir() / SCRIPT)]
-    words = [
-        "--weights",
-        str(_directory(str(chosen(run, runs)), runs)),
-        *_words(options),
-        "--",
-        *texts,
-    ]
+    weights = str(_directory(str(chosen(run, runs)), runs))
+    words = ["--weights", weights, *_words(options), "--", *texts]
     with subprocess.Popen(
         [*program, *words], stdout=subprocess.PIPE, text=True, errors="replace"
     ) as process:

@@ -143,6 +143,14 @@ def instead_of_option(command: click.Command, spelling: str, typed: Sequence[str
     return f"{spelling} is an option of {of}; here it is {here}"
 
 
+def holds(run: Path) -> bool:
+    from fsdpkit.runs.record import load
+
+    with contextlib.suppress(FsdpkitError):
+        return load(run).holds
+    return False
+
+
 def _kind_of(word: str) -> _Kind | None:
     with contextlib.suppress(*_IN_THE_WAY):
         return _looked_up(word)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -210,16 +209,13 @@ def command(
 
 
 def _for_the_script(args: Sequence[str], file: Path | None) -> list[str]:
-    """Options of `submit` among the script's arguments that it does not have by its source."""
+    """Options of `submit` among the script's arguments that do not stand in its source."""
     from fsdpkit.config.script_source import read_source
 
     ours = {name for one in command.params for name in one.opts if name.startswith("--")}
     found = [option for word in args if (option := word.partition("=")[0]) in ours]
     source = (read_source(file) if found and file else None) or b""
-    known = rb"""["']--%(name)b["']|^\s*%(name)b\s*:"""
-    names = [option[2:].replace("-", "[-_]").encode() for option in found]
-    has = [re.search(known % {b"name": name}, source, re.MULTILINE) for name in names]
-    return [option for option, one in zip(found, has, strict=True) if one is None]
+    return [one for one in found if one.encode() not in source.replace(b"_", b"-")]
 
 
 def _in_soonest(request: SubmitRequest) -> SubmitRequest:

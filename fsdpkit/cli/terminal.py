@@ -86,7 +86,7 @@ class _Guarded(io.TextIOBase):
 _TO_COPY = re.compile(
     r"""(?<!\S)(?:fsdpkit|pip|conda|module|scontrol|sinfo|scancel|dos2unix|export|cd)[ ].*?
         (?=[,;)]|[.:][ ]|[ ][a-z]+[ ](?:it|them|shows|lists|says|makes|continues)|[.]?$)
-        |(?<!\S)--?\w\S*[ ][^\s-]\S* | '[^'\n]*' | "[^"\n]*" """,
+        |(?<!\S)--?\w\S*[ ][^\s-]\S* | (?<!\w)'[^'\n]*' | "[^"\n]*" """,
     re.VERBOSE,
 )
 """A command, an option with its value, what stands in quotes: its spaces are no place to break."""

@@ -101,11 +101,11 @@ TOO_LONG = checks.CheckResult("script", "failed", "sbatch refused: Requested tim
 @pytest.mark.parametrize(
     ("list_", "script", "outcome"),
     [
-        ("echo 'pas1||||||||||||||'", TAKEN, "ok"),
-        ("echo 'pas1||||||||||||||'", TOO_LONG, "ok"),
-        ("echo 'pas2||||||||||||||'", TAKEN, "warning"),  # this cluster does not enforce its list
-        ("echo 'pas2||||||||||||||'", TOO_LONG, "failed"),
-        ("echo 'pas1||||||||||||||'", REFUSED, "failed"),
+        ("echo 'pas1||||||||||||||||'", TAKEN, "ok"),
+        ("echo 'pas1||||||||||||||||'", TOO_LONG, "ok"),
+        ("echo 'pas2||||||||||||||||'", TAKEN, "warning"),  # this cluster does not enforce its list
+        ("echo 'pas2||||||||||||||||'", TOO_LONG, "failed"),
+        ("echo 'pas1||||||||||||||||'", REFUSED, "failed"),
         ("exit 1", TAKEN, "ok"),  # no accounting: Slurm's word on the script counts
         ("exit 1", TOO_LONG, "unknown"),
         ("true", TOO_LONG, "unknown"),

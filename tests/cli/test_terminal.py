@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from fsdpkit.cli import terminal
 from fsdpkit.reporting.printable import printable
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
+from tests.cli.terminal import on_terminal
+from tests.conftest import Completed
 from tests.packaging.installation import ROOT
 from tests.programs import Fsdpkit
 from tests.reporting.log_runs import T0_S, append, attempt_of, failure, launch, make_run, raised
@@ -206,3 +209,16 @@ def test_output_that_cannot_be_written_is_one_sentence_and_74(
         ["sh", "-c", f"{line} >&-"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_a_refusal_is_wrapped_for_a_terminal_and_what_is_to_be_copied_stays_whole(
+    fsdpkit: Callable[..., Completed],
+) -> None:
+    words = ("submit", "--cluster", "nosuch")
+    said = on_terminal(*words, columns=60, status=66)
+    assert [line for line in said.splitlines() if len(line) > 60 and "/" not in line] == []
+    (in_a_pipe,) = fsdpkit(*words, cwd=Path.cwd()).stderr.splitlines()
+    assert (len(said.splitlines()) > 3, said.split()) == (True, in_a_pipe.split())
+    told = f"fsdpkit: why: {'word ' * 9}fsdpkit submit train.py --nodes 2 --gpus 4, or --set a=b"
+    copied = "fsdpkit submit train.py --nodes 2 --gpus 4"
+    assert any(copied in line for line in terminal.wrap(told, 60, "", "  "))

@@ -84,6 +84,8 @@ LIMITS = [
     ([MINE, LAB, {"Account": "root", "GrpTRES": "node=1"}], "2 nodes asked, account root"),
     ([{**MINE, "MaxTRESPerNode": "gres/gpu=2"}], "4 GPUs asked, your association"),
     ([{**MINE, "MaxTRESMins": "gres/gpu=240"}], "allows this job 00:30:00"),
+    ([MINE, {**LAB, "GrpTRESRunMins": "gres/gpu=240"}], "account lab allows this job 00:30:00"),
+    ([MINE, {**LAB, "GrpTRESMins": "gres/gpu=240"}], "account lab allows this job 00:30:00"),
     ([{**MINE, "MaxWall": "00:10:00"}], "allows this job 00:10:00"),
     ([{**MINE, "MaxJobs": "0"}], "allows no job"),
     ([MINE, {**LAB, "GrpSubmit": "0"}], "account lab allows no job"),
@@ -115,6 +117,7 @@ QOS = [
     ({"MaxTRESPerNode": "gres/gpu=2"}, "QOS normal allows of each node 2"),
     ({"MinTRES": "gres/gpu=16"}, "8 GPUs asked, QOS normal wants 16 or more"),
     ({"MaxTRESMins": "node=60"}, "QOS normal allows this job 00:30:00"),
+    ({"MaxTRESRunMinsPU": "node=60"}, "QOS normal allows this job 00:30:00"),
 ]
 
 
@@ -209,6 +212,8 @@ def test_what_a_plug_in_may_choose_otherwise_is_said_and_not_refused() -> None:
 
 
 def test_memory_above_what_the_cores_may_have_costs_more_cores() -> None:
+    (found,) = objections(asked(memory_mb=6144), cluster(MaxMemPerNode="4000"))
+    assert "resources.memory=4000M" in found
     (found,) = remarks(asked(cpus=4, memory_mb=6144), cluster(MaxMemPerCPU="1000"))
     assert "charge for, 7 cores" in found
     assert not remarks(asked(cpus=4, memory_mb=4000), cluster(MaxMemPerCPU="1000"))

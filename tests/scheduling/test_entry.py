@@ -242,6 +242,23 @@ def test_an_environment_that_is_not_there_is_refused_before_queueing(
     plan(replace(request, sets=[f"environment.{key}={venv}"]))
 
 
+def test_a_conda_environment_that_this_conda_has_not_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"train.py": "", "conda/envs/torch/conda-meta/history": ""})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    request = SubmitRequest("train.py", cluster="local", sets=["environment.conda=gone"])
+    plan(request)  # no conda is known here
+    monkeypatch.setenv("CONDA_EXE", str(tmp_path / "conda/bin/conda"))
+    plan(replace(request, sets=["environment.conda=torch"]))
+    plan(replace(request, sets=[*request.sets, 'environment.modules=["anaconda"]']))
+    with pytest.raises(ConfigError, match="'gone'"):
+        plan(request)
+    write(tmp_path, {".condarc": "envs_dirs:\n  - /elsewhere"})
+    plan(request)
+
+
 # ---- Time
 
 
