@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,7 +128,10 @@ def command(
     if not sources:
         _say_why_there_is_nothing(run, choice, as_json)
     if not follow:
-        _print(in_order(sources, wanted), run, choice, as_json)
+        batches = in_order(sources, wanted)
+        if isinstance(wanted, int) and not as_json:
+            batches = _last_shown(batches, wanted)
+        _print(batches, run, choice, as_json)
     return 0
 
 
@@ -212,13 +217,24 @@ def fronts(run: Run, choice: LineFilter) -> Callable[[LogSource], str]:
     return lambda source: batch if source.is_batch else f"rank {source.rank:>{width}} │ "
 
 
+def _shown(line: str) -> list[str]:
+    """A progress bar as it came out at last, or, for programs, each version of it."""
+    from fsdpkit.reporting.logs.lines import last_written, written
+
+    return last_written(line) if sys.stdout.isatty() else written(line)
+
+
+def _last_shown(batches: Iterable[Batch], most: int) -> Iterator[Batch]:
+    """Of each file so many lines as they are shown: one line of a bar is many of these."""
+    for source, parts in groupby(batches, key=lambda batch: batch[0]):
+        lines = (part for _, lines in parts for line in lines for part in _shown(line))
+        yield source, [*deque(lines, maxlen=most)]
+
+
 def print_lines(batches: Iterable[Batch], front: Callable[[LogSource], str], *, live: bool) -> None:
     """Print lines, `live` at once. Where another attempt or launch begins than the run's first,
     standard error says so: standard output is the ranks' alone."""
-    from fsdpkit.reporting.logs.lines import last_written, written
-
     at, out = (0, 0), sys.stdout
-    shown = last_written if out.isatty() else written
     try:
         for source, lines in batches:
             if lines and not source.is_batch and (source.attempt, source.launch) != at:
@@ -226,7 +242,7 @@ def print_lines(batches: Iterable[Batch], front: Callable[[LogSource], str], *, 
                 out.flush()
                 click.echo(f"fsdpkit: attempt {at[0]}, launch {at[1]}", err=True)
             words = front(source)
-            out.write("".join([f"{words}{part}\n" for line in lines for part in shown(line)]))
+            out.write("".join([f"{words}{part}\n" for line in lines for part in _shown(line)]))
             if live:
                 out.flush()
     finally:

@@ -109,8 +109,8 @@ _WORDS = "fsdpkit.words"
 """In click's context: the command and all that follows it, as typed."""
 
 
-_OWN_TERMINAL = ("shell", "top", "watch")
-"""Commands that draw all of it, or hand it on."""
+_OWN_TERMINAL = ("publish", "shell", "top", "watch")
+"""Commands that draw all of it, or let others ask there: ssh-keygen for the passphrase of a key."""
 
 
 class _Commands(Verbs):

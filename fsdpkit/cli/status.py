@@ -151,7 +151,7 @@ def _listed(statuses: list[Status], left_out: int) -> list[str]:
         state = f"unreadable: {status.error}" if status.error else _short_state(status)[0]
         cells = [*_progress_cells(status), *_time_cells(status)]
         rows.append([status.run, status.job_id or "-", state, *cells])
-        notes.append([*([cut(status.differs, 72)] if status.differs else []), *_notes(status)])
+        notes.append([*_notes(status), *([cut(status.differs, 72)] if status.differs else [])])
     lines = []
     for row, below in zip(_columns(rows), notes, strict=True):
         lines += [row, *(line for note in below for line in hanging(note, _INDENT, _INDENT))]

@@ -154,7 +154,7 @@ def outcome(run: Run, *, follow: bool = False, first_attempt: int = 0) -> int:
     if follow:
         print_followed(run, first_attempt)
     elif run.record.array is None:
-        tell_until_over(run)
+        tell_until_over(run, first_attempt)
     with telling_states(run) as hear:
         state = run.wait(heard=hear)
     click.echo(f"fsdpkit: {run.id}: {state.describe()}", err=True)

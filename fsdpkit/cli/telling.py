@@ -34,9 +34,9 @@ from fsdpkit.scheduling.states import JobState
 _LOOK_S = 1.0
 
 
-def tell_until_over(run: Run) -> None:
-    """Until the run has ended. Raises SchedulerError, StorageError."""
-    telling = _Telling(run)
+def tell_until_over(run: Run, first_attempt: int = 0) -> None:
+    """Until the run has ended, from that attempt on. Raises SchedulerError, StorageError."""
+    telling = _Telling(run, first_attempt=first_attempt)
     with at_work(telling.how_it_stands):
         while not telling.over():
             time.sleep(_LOOK_S)
@@ -48,7 +48,7 @@ def follow_told(
     """The lines of a run until it has ended, and beside them how it stands. Raises as `follow`.
 
     changes: whether its changes of state become lines."""
-    telling = _Telling(run, choice.array_task, changes)
+    telling = _Telling(run, choice.array_task, changes, choice.first_attempt)
     with at_work(telling.how_it_stands):
         yield from follow(run, choice, tail=tail, ended=telling.over)
 
@@ -73,14 +73,17 @@ def telling_states(run: Run) -> Iterator[Callable[[JobState], None]]:
 class _Said:
     """What was said of a run so far."""
 
-    def __init__(self, changes: bool = True) -> None:
-        self._changes = changes
+    def __init__(self, changes: bool = True, first_attempt: int = 0) -> None:
+        self._changes, self._resumed = changes, first_attempt > 0
         self._before = self._seen = View(run="", state=ASKING)
 
     def show(self, seen: View) -> None:
         """Say what is new."""
         # Steps and lines are what the ranks print, not what this says beside it.
         view = msgspec.structs.replace(seen, progress=TrainingProgress(), printed=None)
+        if self._resumed:  # what was before is no news
+            self._before = msgspec.structs.replace(self._before, events=view.events)
+            self._resumed = False
         if self._changes and not view.over:
             for one in changes(self._before, view, time.time()):
                 click.echo(f"fsdpkit: {line_of(one)}", err=True)
@@ -102,8 +105,14 @@ class _Said:
 class _Telling(_Said):
     """Looks at a run itself."""
 
-    def __init__(self, run: Run, array_task: int | None = None, changes: bool = True) -> None:
-        super().__init__(changes)
+    def __init__(
+        self,
+        run: Run,
+        array_task: int | None = None,
+        changes: bool = True,
+        first_attempt: int = 0,
+    ) -> None:
+        super().__init__(changes, first_attempt)
         self._watcher = Watcher(run, array_task)
 
     def over(self) -> bool:

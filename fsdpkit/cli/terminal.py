@@ -205,7 +205,7 @@ def cut(text: str, most: int) -> str:
     return text if cell_len(text) <= most else set_cell_size(text, most - 1).rstrip() + "…"
 
 
-_SILENT_S = 5.0
+_SILENT_S = 8.0
 
 
 class _Passing:

@@ -18,6 +18,7 @@ import pytest
 
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
+from tests.cli.terminal import on_terminal
 from tests.conftest import answer_of
 from tests.programs import Fsdpkit
 from tests.reporting.log_runs import T0_S, append, attempt_of, failure, launch, make_run
@@ -58,6 +59,15 @@ def test_lines_of_several_ranks_have_the_rank_in_front(run: Run, fsdpkit: Fsdpki
         "rank 2 │ I am 2",
         "rank 3 │ I am 3",
     ]
+
+
+def test_the_last_lines_of_a_progress_bar_are_its_last_states(run: Run, fsdpkit: Fsdpkit) -> None:
+    bar = "".join(f"\r{n:3}% of a bar with many words{'.' * 40}" for n in range(101))
+    append(run.dir / "attempt-0/rank-1.err", f"{bar}\n")
+    words = ["logs", str(run.dir), "--rank", "1", "--stream", "err", "-n", "2"]
+    assert [line.split()[0] for line in fsdpkit(*words).stdout.splitlines()] == ["99%", "100%"]
+    (line,) = on_terminal(*words[:-1], "1", columns=200).splitlines()
+    assert line.startswith("100%")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,16 @@ BEGUN = replace(
 STARTS = replace(BEGUN, start="1 of 2 nodes passed preflight", events=())
 
 
+def test_after_a_resume_what_was_before_is_not_told(capsys: Any) -> None:
+    for first_attempt in (0, 1):
+        said = telling._Said(first_attempt=first_attempt)
+        said.show(replace(BEGUN, state=ASKING))
+        said.show(replace(BEGUN, events=(*BEGUN.events, RunEvent(time_s=2.0, words="new"))))
+        told = capsys.readouterr().err
+        assert ("attempt 0 began" in told) == (first_attempt == 0)
+        assert "new" in told
+
+
 def test_what_is_new_is_told_once(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     views = [replace(PENDING, state=ASKING), PENDING, PENDING, BEGUN, BEGUN]
     views += [replace(BEGUN, over=True)]

@@ -19,7 +19,6 @@ from fsdpkit.reporting.printable import printable
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.cli.terminal import on_terminal
-from tests.conftest import Completed
 from tests.packaging.installation import ROOT
 from tests.programs import Fsdpkit
 from tests.reporting.log_runs import T0_S, append, attempt_of, failure, launch, make_run, raised
@@ -212,7 +211,7 @@ def test_output_that_cannot_be_written_is_one_sentence_and_74(
 
 
 def test_a_refusal_is_wrapped_for_a_terminal_and_what_is_to_be_copied_stays_whole(
-    fsdpkit: Callable[..., Completed],
+    fsdpkit: Fsdpkit,
 ) -> None:
     words = ("submit", "--cluster", "nosuch")
     said = on_terminal(*words, columns=60, status=66)

@@ -285,7 +285,7 @@ def changes(before: View | None, now: View, now_s: float) -> list[RunEvent]:
     if _stage_mark(now) not in (None, _stage_mark(before)) and now.stage is not None:
         add(f"copying to nodes: {now.stage.so_far}")
     if now.straggler and (before is None or before.straggler != now.straggler):
-        add(now.straggler)
+        add(now.straggler, now.progress.updated_s)
     newer = before is None or before.progress.updated_s != now.progress.updated_s
     if now.progress.step is not None and newer:
         add(progress_line(now.progress), now.progress.updated_s)
