@@ -262,6 +262,6 @@ def _differing(
     keys: Mapping[str, None], by_label: Mapping[str, Mapping[str, str]]
 ) -> Iterator[RunDifference]:
     for key in keys:
-        values = {name: table.get(key, ABSENT) for name, table in by_label.items()}
+        values = {name: table.get(key) or ABSENT for name, table in by_label.items()}
         if len(set(values.values())) > 1:
             yield RunDifference(key=key, values=values)
