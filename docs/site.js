@@ -7,3 +7,15 @@ document$.subscribe(() => requestAnimationFrame(() => {
     table.setAttribute("aria-label", "Table");
   }
 }));
+// Who has no mouse opens the menu and its parts by Enter or Space.
+const menu = document.querySelector("label.md-header__button[for=__drawer]");
+menu.tabIndex = 0;
+menu.setAttribute("role", "button");
+menu.setAttribute("aria-label", "Menu");
+addEventListener("keydown", (event) => {
+  const enter = event.key === "Enter" && event.target === menu;
+  if (event.target.tagName !== "LABEL" || (event.key !== " " && !enter)) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  event.target.click();
+}, true);

@@ -22,18 +22,10 @@ from fsdpkit.config.array_tasks import text
 from fsdpkit.config.fields import Scalar
 from fsdpkit.reporting.comparison.compared import Curve, Side, curves
 from fsdpkit.reporting.comparison.page import steps_axis, values_axis
+from fsdpkit.reporting.report import plots
 from fsdpkit.reporting.report.figures import DrawnFigure
 from fsdpkit.reporting.report.page import rendered
-from fsdpkit.reporting.report.plots import (
-    WIDTH,
-    Chart,
-    PlotLine,
-    draw,
-    frame,
-    grid,
-    stretched,
-    ticks,
-)
+from fsdpkit.reporting.report.plots import WIDTH, frame, stretched
 from fsdpkit.reporting.scales import Axis, linear, logarithmic, moment, number, zone_name
 from fsdpkit.reporting.series import Floats, thin
 from fsdpkit.reporting.training import trainings_of
@@ -66,6 +58,7 @@ def page(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> str
     drawn = [one for one in in_order(record, found) if one.leads]
     judged_by = comparable(paths, record, found)
     top = best(found, highest=record.highest)
+    shown = MOST_AXES if drawn else 0
     made_s = now_s()
     return rendered(
         "sweep.html.j2",
@@ -84,9 +77,7 @@ def page(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> str
             "table": rows(record, found),
             "problems": [(one.trial, one.problem) for one in found if one.problem],
             "curves": over_steps(curves_of(paths, record, found), drawn, record.file.metric),
-            "scatters": [scatter(one, drawn, record.file.metric) for one in space[:MOST_AXES]]
-            if drawn
-            else [],
+            "scatters": [scatter(one, drawn, record.file.metric) for one in space[:shown]],
             "parallel": parallel(space, drawn, record.file.metric) if drawn else None,
             "drawn": len(drawn),
             "hidden_axes": max(0, len(space) - MOST_AXES + 1),
@@ -138,32 +129,30 @@ def over_steps(found: Sequence[Curve], trials: Sequence[Result], metric: str) ->
     if not found:
         return None
     places = {str(one.trial): place for place, one in enumerate(trials)}
-    behind = sorted(found, key=lambda one: -places.get(one.label, len(places)))
     lines = []
-    for one in behind:
+    for one in sorted(found, key=lambda one: -places.get(one.label, len(places))):
         tone = _tone(places.get(one.label, len(places)), len(trials))
         x, y = thin(one.step, one.value, max(20, _MOST_POINTS // len(found)))
-        others = tone == "muted"
-        name = "" if others else f"trial {one.label}"
-        style: Literal["faint", "plain"] = "faint" if others and len(x) > 1 else "plain"
-        lines.append(PlotLine(name=name, x=x, y=y, tone=tone, style=style))
-    chart = Chart(
+        style: Literal["faint", "plain"] = "faint" if tone == "muted" and len(x) > 1 else "plain"
+        name = "" if tone == "muted" else f"trial {one.label}"
+        lines.append(plots.PlotLine(name=name, x=x, y=y, tone=tone, style=style))
+    chart = plots.Chart(
         key="curves",
         title=f"{metric} over steps",
         description=f"{metric} of {len(found)} trials",
         x=steps_axis(found),
-        y=values_axis(found),
+        y=values_axis([one.value for one in found]),
         lines=lines,
         height=240,
     )
-    return draw(chart)
+    return plots.draw(chart)
 
 
 def scatter(one: SweptParameter, trials: Sequence[Result], metric: str) -> DrawnFigure:
     """What came out over one setting: a dot for each trial."""
     marks = _ticks(one)
     every = -(-sum(len(label) + 2 for _, label in marks) // 40)  # as many labels as have room
-    x, y, height = Axis(0, 1, tuple(marks[::every])), _metric_axis(trials), 170
+    x, y, height = Axis(0, 1, tuple(marks[::every])), _axis_of(trials), 170
     dots = [
         Markup('<path class="line dots {}" d="M{:.5g} {:.5g}h0"><title>{}</title></path>').format(
             _tone(place, len(trials)),
@@ -174,16 +163,14 @@ def scatter(one: SweptParameter, trials: Sequence[Result], metric: str) -> Drawn
         for place, trial in reversed(list(enumerate(trials)))
     ]
     title, about = f"{metric} over {short(one.key)}", f"{len(trials)} trials"
-    inside = grid(y, height) + ticks(x, height) + stretched(dots, height)
-    drawing = frame(f"over-{one.key}", title, about, height, inside)
-    is_log = one.is_logarithmic and not one.values
-    return DrawnFigure(title=title, drawing=drawing, remark="logarithmic scale" if is_log else "")
+    inside = plots.grid(y, height) + plots.ticks(x, height) + stretched(dots, height)
+    drawing = frame(f"over-{one.key.replace(' ', '-')}", title, about, height, inside)
+    remark = "logarithmic scale" if one.is_logarithmic and not one.values else ""
+    return DrawnFigure(title=title, drawing=drawing, remark=remark)
 
 
-def _metric_axis(trials: Sequence[Result]) -> Axis:
-    values = [one.value for one in trials if one.value is not None]
-    low, high = min(values), max(values)
-    return logarithmic(low, high) if low > 0 and high > 8 * low else linear(low, high)
+def _axis_of(trials: Sequence[Result]) -> Axis:
+    return values_axis([np.array([one.value or 0.0 for one in trials])])
 
 
 def _tone(place: int, trials: int) -> str:
@@ -200,7 +187,7 @@ def parallel(
 ) -> Markup:
     """`<svg>`; trials: those with a value, the best first."""
     shown = list(space[: MOST_AXES - 1])
-    last = _metric_axis(trials)
+    last = _axis_of(trials)
     axes = [(_name(one.key), _ticks(one)) for one in shown]
     axes.append((metric, [(last.fraction(v), label) for v, label in last.ticks]))
     lines = [

@@ -21,7 +21,7 @@ from fsdpkit.publishing.catalogue import engine, runtime
 from fsdpkit.publishing.catalogue.build import catalogue_files
 from fsdpkit.publishing.catalogue.bundle import modules_zip
 from fsdpkit.publishing.catalogue.engine import Engine, engine_of
-from fsdpkit.publishing.catalogue.facts import sections
+from fsdpkit.publishing.catalogue.facts import coded, named, sections
 from fsdpkit.publishing.catalogue.reading import read_catalogue
 from fsdpkit.publishing.replacing import CATALOGUE
 from tests.publishing import catalogue_pictures
@@ -135,6 +135,12 @@ def test_a_field_that_the_schema_gains_is_shown_with_its_sentence() -> None:
     profile = Newer(schema="fsdpkit.site/1", title="T", moon="full")
     facts = [fact for section in sections(profile) for fact in section.facts]
     assert ("moon", "Phase of the moon.", "full") in [(f.name, f.meaning, f.words) for f in facts]
+
+
+def test_code_and_units_are_written_as_people_write_them() -> None:
+    assert coded("<b> `a<b` or `c`") == "&lt;b&gt; <code>a&lt;b</code> or <code>c</code>"
+    keys = ("network_gbit_s", "write_gb_s", "hang_s")
+    assert [named(key) for key in keys] == ["network Gbit/s", "write GB/s", "hang (s)"]
 
 
 BROKEN = {

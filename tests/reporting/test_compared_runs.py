@@ -94,7 +94,7 @@ def test_of_a_trainer_that_some_lack_the_others_settings_are_compared(
     told, sides = compare([*two, own])
     settings = {one.key: one.values for one in told.settings if "training" in one.key}
     assert settings == {
-        "[training]": {"a": "keys: 1", "b": "keys: 2", "c": "–"},
+        "[training]": {"a": "set", "b": "set", "c": "–"},
         "training.seed": {"a": "–", "b": "7", "c": "–"},
     }
     assert [one.own for one in told.runs] == [{}, {}, {"bleu": 21.5}]

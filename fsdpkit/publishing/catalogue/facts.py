@@ -53,7 +53,7 @@ def named(key: str) -> str:
 
 def coded(text: str) -> Markup:
     """What stands between backticks as code."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", escape(text)))
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 _WRITTEN = {

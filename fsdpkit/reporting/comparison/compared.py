@@ -7,7 +7,7 @@ below, whose fields are the keys. A run of an array appears once for each task.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -140,7 +140,7 @@ def compare(runs: Sequence[Run], now_s: float | None = None) -> tuple[Comparison
     told = Comparison(
         made_s=now_s,
         runs=[_row(side, now_s) for side in sides],
-        settings=_settings_that_differ({side.label: _settings(side) for side in sides}),
+        settings=_differences({side.label: _settings(side) for side in sides}),
         packages=_differences(
             {s.label: _packages(s.made_from) for s in sides if s.made_from is not None}
         ),
@@ -207,6 +207,8 @@ def _median(metrics: MetricsTable, name: str) -> float | None:
 def _settings(side: Side) -> dict[str, str]:
     """Every key of the job as a report shows it, and what fits on a line about the code."""
     found = about.all_settings(side.training.job, side.training.task)
+    if any(key.startswith(_TRAINER) for key in found):
+        found["[training]"] = "set"
     if (made_from := side.made_from) is not None:
         found["entry"] = made_from.script.path  # not that of each run's own copy
         found["code"] = in_words(made_from)
@@ -230,38 +232,14 @@ def _packages(made_from: Provenance | None) -> dict[str, str]:
     return found | ({"python": installed.python} if installed.python else {})
 
 
-def _settings_that_differ(by_label: Mapping[str, Mapping[str, str]]) -> list[RunDifference]:
-    """Of the table of a trainer that some of the runs do not have, one row says that; its settings
-    are compared among those that have it."""
-    having = {
-        label: sum(key.startswith(_TRAINER) for key in found) for label, found in by_label.items()
-    }
-    if all(having.values()) or not any(having.values()):
-        return _differences(by_label)
-    having_it = {label: found for label, found in by_label.items() if having[label]}
-    without = {
-        label: {key: value for key, value in found.items() if not key.startswith(_TRAINER)}
-        for label, found in by_label.items()
-    }
-    for label, count in having.items():
-        without[label]["[training]"] = f"keys: {count}" if count else ABSENT
-    among = [one for one in _differences(having_it) if one.key.startswith(_TRAINER)]
-    absent = dict.fromkeys(by_label, ABSENT)
-    return [
-        *_differences(without),
-        *(RunDifference(key=one.key, values=absent | one.values) for one in among),
-    ]
-
-
 def _differences(by_label: Mapping[str, Mapping[str, str]]) -> list[RunDifference]:
-    keys = dict.fromkeys(key for table in by_label.values() for key in table)
-    return list(_differing(keys, by_label))
-
-
-def _differing(
-    keys: Mapping[str, None], by_label: Mapping[str, Mapping[str, str]]
-) -> Iterator[RunDifference]:
-    for key in keys:
-        values = {name: table.get(key, ABSENT) for name, table in by_label.items()}
-        if len(set(values.values())) > 1:
-            yield RunDifference(key=key, values=values)
+    """Settings of a trainer that not all have are compared among those that have it."""
+    having = [
+        label for label, table in by_label.items() if any(key.startswith(_TRAINER) for key in table)
+    ]
+    found = []
+    for key in dict.fromkeys(key for table in by_label.values() for key in table):
+        values = {label: table.get(key) or ABSENT for label, table in by_label.items()}
+        if len({values[label] for label in (having if key.startswith(_TRAINER) else values)}) > 1:
+            found.append(RunDifference(key=key, values=values))
+    return found

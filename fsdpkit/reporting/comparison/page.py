@@ -16,11 +16,12 @@ from fsdpkit.reporting.comparison.compared import (
     curves,
 )
 from fsdpkit.reporting.comparison.table import rows
+from fsdpkit.reporting.printable import printable
 from fsdpkit.reporting.report.figures import DrawnFigure
 from fsdpkit.reporting.report.page import rendered
 from fsdpkit.reporting.report.plots import TONES, Chart, PlotLine, draw
 from fsdpkit.reporting.scales import Axis, linear, logarithmic
-from fsdpkit.reporting.series import thin
+from fsdpkit.reporting.series import Floats, thin
 from fsdpkit.reporting.words import moment, zone_name
 
 _PLOTS = (
@@ -68,7 +69,7 @@ def _figures(sides: Sequence[Side]) -> list[DrawnFigure]:
     """All over the same steps."""
     shown = sides[:MOST_CURVES]
     own = dict.fromkeys(name for side in shown for name in side.own)
-    names = {**dict(_PLOTS), **{name: name[:60] for name in own}}
+    names = {**dict(_PLOTS), **{name: printable(name)[:60] for name in own}}
     found = {name: drawn for name in names if (drawn := curves(shown, name))}
     if not found:
         return []
@@ -80,13 +81,13 @@ def _figure(
     name: str, title: str, found: Sequence[Curve], x: Axis, sides: Sequence[Side]
 ) -> DrawnFigure:
     order = {side.label: n for n, side in enumerate(sides)}
-    y, is_own = values_axis(found), name not in dict(_PLOTS)
+    y, is_own = values_axis([one.value for one in found]), name not in dict(_PLOTS)
     remarks = ["logarithmic scale"] if y.kind == "log" else []
     if len(sides) > MOST_CURVES:
         remarks.append(f"the first {MOST_CURVES} of {len(sides)}")
     values = tuple((_tone(order[curve.label])[0], curve.label) for curve in found)
     chart = Chart(
-        key=f"own-{name}" if is_own else name,
+        key=name.replace(" ", "-"),
         title=f"{title} over steps",
         description=f"{title} of {', '.join(curve.label for curve in found)}",
         x=x,
@@ -107,9 +108,9 @@ def steps_axis(curves: Sequence[Curve]) -> Axis:
     return linear(first - room, last + room, tight=True, ticks=5)
 
 
-def values_axis(curves: Sequence[Curve]) -> Axis:
+def values_axis(columns: Sequence[Floats]) -> Axis:
     """On a logarithmic scale if they differ fourfold."""
-    values = np.concatenate([curve.value for curve in curves])
+    values = np.concatenate(columns)
     values = values[np.isfinite(values)]
     low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
     return logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from fsdpkit.reporting.comparison.compared import ABSENT, Compared, Comparison
+from fsdpkit.reporting.printable import printable
 from fsdpkit.reporting.words import number
-
-_LONGEST = 30
-"""Letters of a name in the head."""
 
 
 def rows(told: Comparison) -> list[list[str]]:
@@ -14,7 +12,7 @@ def rows(told: Comparison) -> list[list[str]]:
     that scripts logged by names of their own."""
     own = list(dict.fromkeys(name for one in told.runs for name in one.own))
     head = ["", "STATE", "STEPS", "LOSS", "EVAL", "BEST", "TOKENS/S", "PLANNED", "S/STEP", "MFU"]
-    head += ["GiB", "HOURS", "TRAINED", *(name[:_LONGEST] for name in own)]
+    head += ["GiB", "HOURS", "TRAINED", *(printable(name)[:30] for name in own)]
     cells = [[*_cells(one), *(_shown(one.own.get(name), 4) for name in own)] for one in told.runs]
     used = [c for c in range(len(head)) if c < 2 or any(row[c] != ABSENT for row in cells)]
     return [[row[c] for c in used] for row in [head, *cells]]
