@@ -358,6 +358,21 @@ def test_the_slow_rank_is_named_with_the_node_it_was_on(tmp_path: Path) -> None:
     ) in text(page(run))
 
 
+@pytest.mark.parametrize("slow", [[3], [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]], ids=["once", "all"])
+def test_noise_is_no_slow_rank(tmp_path: Path, slow: list[int]) -> None:
+    """One of four looks; or every rank in its turn."""
+    run = made_run(tmp_path / "made-20260101-000000-0000")
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 15)
+    at_s = trains(task, 1, 3, T0 + 20, rank_compute_s=[0.5] * 4)
+    for step, rank in enumerate(slow, 4):
+        times = [0.8 if one == rank else 0.5 for one in range(4)]
+        at_s = trains(task, step, step, at_s, rank_compute_s=times)
+    ends(task, 0, at_s)
+    assert "No rank stands out" in text(page(run))
+
+
 def test_a_thousand_ranks_are_no_thousand_lines(tmp_path: Path) -> None:
     from benchmarks.operate_parts.report import synthetic
 
