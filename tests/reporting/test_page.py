@@ -182,11 +182,12 @@ def test_the_page_holds_the_end_of_the_log_and_no_secret_of_it(tmp_path: Path) -
     task = run.paths.task()
     starts(task, 0, T0)
     launches(task, 0, T0 + 15)
-    breaks(task, 0, T0 + 30, 5, "rank 1 on node1: ValueError: bad row")
-    ends(task, 0, T0 + 40, "crash", "rank 1 on node1: ValueError: bad row")
-    (task.attempt(0).failures / f"0{int((T0 + 30) * 1e9)}-node-0-rank-1").write_text(
-        "1 rank 1 on node1: ValueError: bad row\n"
-    )
+    trains(task, 1, 5, T0 + 20)
+    why = "rank 1 on node1: ValueError: bad token hunter2-in-the-job"
+    breaks(task, 0, T0 + 30, 5, why)
+    ends(task, 0, T0 + 40, "crash", why)
+    failure = task.attempt(0).failures / f"0{int((T0 + 30) * 1e9)}-node-0-rank-1"
+    failure.write_text(f"1 {why}\n")
     attempt = task.attempt(0)
     attempt.rank_file(1, "out", 0).write_text("".join(f"line {n}\n" for n in range(99)))
     secrets = (
