@@ -346,6 +346,8 @@ def test_a_script_of_the_laptop_trains_there_and_its_report_comes_back(node: Log
     assert (answer["run"], Path(answer["path"]).name) == (name, "two.html")
     done = node.fsdpkit("--host", "bash", "report", "train", "-o", "nowhere/mine.html")
     assert done.returncode == 74
+    done = node.fsdpkit("--host", "bash", "report", "--follow")
+    assert (done.returncode, "with --host, leave it out" in done.stderr) == (2, True)
     done = node.fsdpkit("--host", "bash", "report", "nosuch", "-o", "mine.html")
     assert (done.returncode, "nosuch" in done.stderr) == (66, True)
     assert not (node.laptop / "mine.html").exists()

@@ -182,11 +182,12 @@ def test_the_page_holds_the_end_of_the_log_and_no_secret_of_it(tmp_path: Path) -
     task = run.paths.task()
     starts(task, 0, T0)
     launches(task, 0, T0 + 15)
-    breaks(task, 0, T0 + 30, 5, "rank 1 on node1: ValueError: bad row")
-    ends(task, 0, T0 + 40, "crash", "rank 1 on node1: ValueError: bad row")
-    (task.attempt(0).failures / f"0{int((T0 + 30) * 1e9)}-node-0-rank-1").write_text(
-        "1 rank 1 on node1: ValueError: bad row\n"
-    )
+    trains(task, 1, 5, T0 + 20)
+    why = "rank 1 on node1: ValueError: bad token hunter2-in-the-job"
+    breaks(task, 0, T0 + 30, 5, why)
+    ends(task, 0, T0 + 40, "crash", why)
+    failure = task.attempt(0).failures / f"0{int((T0 + 30) * 1e9)}-node-0-rank-1"
+    failure.write_text(f"1 {why}\n")
     attempt = task.attempt(0)
     attempt.rank_file(1, "out", 0).write_text("".join(f"line {n}\n" for n in range(99)))
     secrets = (
@@ -356,6 +357,21 @@ def test_the_slow_rank_is_named_with_the_node_it_was_on(tmp_path: Path) -> None:
         "(steps 11 to 20); all the others wait for it. Its node's GPU 1 ran at a lower clock in 2 "
         "of 2 samples (hw_thermal_slowdown)."
     ) in text(page(run))
+
+
+@pytest.mark.parametrize("slow", [[3], [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]], ids=["once", "all"])
+def test_noise_is_no_slow_rank(tmp_path: Path, slow: list[int]) -> None:
+    """One of four looks; or every rank in its turn."""
+    run = made_run(tmp_path / "made-20260101-000000-0000")
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 15)
+    at_s = trains(task, 1, 3, T0 + 20, rank_compute_s=[0.5] * 4)
+    for step, rank in enumerate(slow, 4):
+        times = [0.8 if one == rank else 0.5 for one in range(4)]
+        at_s = trains(task, step, step, at_s, rank_compute_s=times)
+    ends(task, 0, at_s)
+    assert "No rank stands out" in text(page(run))
 
 
 def test_a_thousand_ranks_are_no_thousand_lines(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_the_report_shows_them_and_json_has_them(tmp_path):
     run = trained(tmp_path / "run-1", plan(tokens=300.0))
     html = page(run)
     assert "Predicted and measured" in html
+    assert "tokens/s, median; planned 300 (-" in html, "at its head"
     assert "outside the range" in html
     assert "10.00 GiB" in html
     assert "published figures only" in html

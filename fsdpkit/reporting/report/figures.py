@@ -5,7 +5,7 @@ A plot answers one question, and its caption states the answer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -58,7 +58,12 @@ class Steps:
     """How many marks there would be."""
 
 
-def steps_of(metrics: MetricsTable, history: History, faults: Mapping[float, str]) -> Steps | None:
+def steps_of(
+    metrics: MetricsTable,
+    history: History,
+    faults: Mapping[float, str],
+    hide: Callable[[str], str],
+) -> Steps | None:
     """None if nothing was logged or evaluated. faults: their numbers in the timeline, by time."""
     step = np.concatenate([metrics.steps["step"], metrics.evaluations["step"]])
     if not len(step):
@@ -71,7 +76,8 @@ def steps_of(metrics: MetricsTable, history: History, faults: Mapping[float, str
     for launch in (launch for attempt in history.attempts for launch in attempt.launches):
         if launch.trouble_s is not None and launch.step is not None and launch.step >= 0:
             troubles.setdefault(launch.step, []).append(launch)
-    marks += [_mark(at, found, faults) for at, found in troubles.items()]
+    troubled = (_mark(at, found, faults) for at, found in troubles.items())
+    marks += [replace(mark, label=hide(mark.label)) for mark in troubled]
     axis = _axis_of_steps(step)
     once = ~metrics.superseded
     if once.any():

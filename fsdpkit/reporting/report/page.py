@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,7 @@ def page_of(
     made_from = about.provenance_of(run)
     ranks = run.record.nodes * run.record.ranks_per_node
     printed = printed_by(detailed.history, job, ranks) if detailed else None
+    hide = about.hiding(job)
     found = _diagnosis(run, array_task, trainings)
     told_of = next((t for t in trainings if found and t.task == found.task), detailed)
     log_ends = about.log_ends(told_of, found) if told_of else []
@@ -95,7 +96,6 @@ def page_of(
         "of_diagnosis": [*log_ends, *_beside(found, run.dir)] if found else [],
         "log_ends": log_ends,
         "spent": spent if spent and spent.granted_h else None,
-        "hide": about.hiding(job),
         "task_in_full": told_of.task if told_of else trainings[0].task,
         "figures": worth.figures(spent) if spent else [],
         "hints": _hints(accounts, job, detailed),
@@ -107,14 +107,14 @@ def page_of(
         "command": about.command(run.record.command),
         "versions": about.versions(run, trainings),
         "tasks": trainings if detailed is None else [],
-        **(_details(detailed, now_s) if detailed else _NO_DETAILS),
+        **(_details(detailed, now_s, hide) if detailed else _NO_DETAILS),
     }
     if detailed is None:
         failed = {one.task for one in trainings if head.state_in_words(one)[1] == "bad"}
         context["training"] = figures.tasks_figure(trainings, failed)
     if detailed and printed is not None and not context["training"]:
         context["training"] = _printed_figures(detailed.history, job, printed, now_s)
-    return rendered("page.html.j2", {**context, **_IN_TEMPLATE})
+    return rendered("page.html.j2", {**context, **_IN_TEMPLATE}, hide)
 
 
 _NO_DETAILS: dict[str, Any] = {
@@ -196,11 +196,12 @@ def _place(file: Path | None, line: int | None, directory: Path) -> str:
     return f"{inside}:{line}" if line else str(inside)
 
 
-def _details(one: Training, now_s: float) -> dict[str, Any]:
+def _details(one: Training, now_s: float, hide: Callable[[str], str]) -> dict[str, Any]:
     history, metrics, record = one.history, one.metrics, one.run.record
-    timeline = timeline_of(record, history, one.states, metrics)
+    spans = timeline_of(record, history, one.states, metrics)
+    timeline = [replace(span, label=hide(span.label)) for span in spans]
     numbers = {span.begin_s: str(place) for place, span in enumerate(_troubles(timeline), 1)}
-    steps = figures.steps_of(metrics, history, numbers)
+    steps = figures.steps_of(metrics, history, numbers, hide)
     per_node = record.ranks_per_node
     slow = figures_by_rank.stragglers(metrics, history, per_node)
     loss = figures.loss_figure(metrics, steps) if steps else None
@@ -311,8 +312,11 @@ _IN_TEMPLATE: dict[str, Any] = {
 # HTML
 
 
-def rendered(template: str, context: Mapping[str, Any]) -> str:
-    """The page that `template` makes of the context, with style and script inside it."""
+def rendered(
+    template: str, context: Mapping[str, Any], hide: Callable[[str], str] = lambda text: text
+) -> str:
+    """The page that `template` makes of the context, with style and script inside it. hide: takes
+    out of every text what is not to be shown."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     style = (_HERE / "page.css").read_text("utf-8")
@@ -321,6 +325,7 @@ def rendered(template: str, context: Mapping[str, Any]) -> str:
         loader=FileSystemLoader(_HERE),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: hide(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
