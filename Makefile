@@ -74,7 +74,7 @@ TORCH_FOR_CPUS ?= https://download.pytorch.org/whl/cpu
 
 # An environment with this checkout and the extras $(1), unless it is there. The stamp lies in it and
 # names the checkout, which an editable install belongs to. pip would compile on one core, and what
-# hardly any run imports; of the demo's packages each run compiles what it imports.
+# hardly any run imports; of the demo's packages, what it imports is compiled by importing it once.
 define make_environment
 if [[ -n "$(OWN_VENV)" && ! -x .venv/bin/pip ]]; then
     $(find_python)
@@ -101,6 +101,8 @@ if [[ $$found != "$$wanted dev" && $$found != "$$wanted $(1)" ]]; then
     fi
     if [[ $(1) == dev ]]; then
         "$(PYTHON)" -m compileall -qq -j 0 -x '/(tests?|pip|setuptools|networkx|fontTools)/' "$$packages" || true
+    else
+        "$(PYTHON)" -c 'import torch.distributed.checkpoint, torch.distributed.fsdp, matplotlib.pyplot' || true
     fi
     echo "$$wanted $(1)" >"$$stamp"
     kill $$!
