@@ -1,17 +1,22 @@
 # One command from a fresh machine to each thing a person wants to see. Nothing is installed twice,
 # so every target can be repeated.
 #
-#   make demo        train T5 on the local cluster, 2 nodes x 4 ranks, and draw its loss
-#   make test        everything that CI runs: lint, types, all tests, those on real Slurm where possible
-#   make test-quick  the tests without Slurm and without training ranks, for between two edits
-#   make test-pythons the tests that need no extra, on each Python from 3.10 to 3.14 that is found
-#   make test-faults break T5 by every fault in every phase, on real Slurm (root; half an hour)
-#   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root);
-#                    SLURM=26.05 of another release, in a Debian root made for it;
-#                    USERS="alex sam" with ordinary users, besides those of this machine
-#   make docs        build docs/ into static pages, in build/docs; a broken link fails
-#   make bench       measure (benchmarks/README.md)
+#   make demo          train T5 on the local cluster, 2 nodes x 4 ranks, and draw its loss
+#   make test          everything that CI runs: lint, types, all tests, those on real Slurm where possible
+#   make test-quick    the tests without Slurm and without training ranks, for between two edits
+#   make test-pythons  the tests that need no extra, on each Python from 3.10 to 3.14 that is found
+#   make test-faults   break T5 by every fault in every phase, on real Slurm (root; half an hour)
+#   make lint          ruff, mypy, shellcheck
+#   make env           only the environment, with all that development needs
+#   make slurm         keep a real Slurm cluster up on this machine, to try things by hand (root);
+#                      SLURM=26.05 of another release, in a Debian root made for it;
+#                      USERS="alex sam" with ordinary users, besides those of this machine
+#   make docs          build docs/ into static pages, in build/docs; a broken link fails
+#   make bench         measure (benchmarks/README.md)
+#   make release       a wheel and an sdist with digests, SBOM and provenance (CONTRIBUTING.md)
 #
+#   PYTEST_ARGS="-k NAME -x" and DEMO_ARGS="--set training.steps=20" pass options on.
+
 # The environment is .venv, unless VIRTUAL_ENV or PYTHON names another.
 
 SHELL := /bin/bash
@@ -69,7 +74,7 @@ TORCH_FOR_CPUS ?= https://download.pytorch.org/whl/cpu
 
 # An environment with this checkout and the extras $(1), unless it is there. The stamp lies in it and
 # names the checkout, which an editable install belongs to. pip would compile on one core, and what
-# hardly any run imports; of the demo's packages each run compiles what it imports.
+# hardly any run imports; of the demo's packages, what it imports is compiled by importing it once.
 define make_environment
 if [[ -n "$(OWN_VENV)" && ! -x .venv/bin/pip ]]; then
     $(find_python)
@@ -90,12 +95,14 @@ if [[ $$found != "$$wanted dev" && $$found != "$$wanted $(1)" ]]; then
         "$${pip[@]}" --no-deps --retries 0 --timeout 10 --index-url "$(TORCH_FOR_CPUS)" torch 2>/dev/null || true
     fi
     if ! "$${pip[@]}" -e '.[$(1)]'; then
-        echo "make: pip could not install them and says why above; without a network, PIP_INDEX_URL" \
-            "names an index that can be reached; the packages need 1.1 GB" >&2
+        echo "make: pip stopped, for the reason above. Is there a network (PIP_INDEX_URL names an index)?" \
+            "Is there room (1.1 GB)?" >&2
         exit 1
     fi
     if [[ $(1) == dev ]]; then
         "$(PYTHON)" -m compileall -qq -j 0 -x '/(tests?|pip|setuptools|networkx|fontTools)/' "$$packages" || true
+    else
+        "$(PYTHON)" -c 'import torch.distributed.checkpoint, torch.distributed.fsdp, matplotlib.pyplot' || true
     fi
     echo "$$wanted $(1)" >"$$stamp"
     kill $$!

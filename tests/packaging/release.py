@@ -208,6 +208,7 @@ def main() -> int:
     }
     for name, statement in statements.items():
         (OUT / name).write_text(json.dumps(statement, indent=2) + "\n", "utf-8")
+    shutil.copy(ROOT / "locked.txt", OUT)
     listed = digests(OUT, [path.name for path in OUT.iterdir()])
     (OUT / "SHA256SUMS").write_text(sums(listed), "ascii")
     print(f"{OUT}: {', '.join(sorted(path.name for path in OUT.iterdir()))}; nothing is uploaded")

@@ -70,6 +70,12 @@ def test_this_version_is_described() -> None:
     assert [why for why in refusals(ROOT) if not why.startswith("not committed")] == []
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_the_files_that_a_page_installs_are_of_this_version(page: str) -> None:
+    named = re.findall(r"fsdpkit-([0-9][^-\s]*)-py3", (ROOT / page).read_text(encoding="utf-8"))
+    assert set(named) == {__version__}
+
+
 def test_the_citation_has_what_its_schema_requires() -> None:
     """Citation File Format 1.2.0: these keys are required, an entity has a name, and `type` and
     `license` are of its lists."""
