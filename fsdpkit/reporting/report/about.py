@@ -27,10 +27,10 @@ from fsdpkit.reporting.status.job_words import without_a_group
 from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.training import Training
 from fsdpkit.reporting.words import duration, moment, number
-from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.provenance import Provenance, read_provenance
 from fsdpkit.runs.reading import read_text
+from fsdpkit.runs.saved_steps import began_again
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States
 
