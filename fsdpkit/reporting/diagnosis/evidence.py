@@ -30,7 +30,7 @@ from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.saved_steps import began_again
-from fsdpkit.runs.stall import Stall, read_stall
+from fsdpkit.runs.stack_requests import Stall, read_stall
 from fsdpkit.scheduling import states as slurms
 from fsdpkit.scheduling.left_out import in_words, left_out
 from fsdpkit.scheduling.run_states import decisive
