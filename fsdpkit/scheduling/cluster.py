@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import Resources
-    from fsdpkit.scheduling.answers import SbatchAnswer
     from fsdpkit.scheduling.job_mark import MarkedJob
+    from fsdpkit.scheduling.sbatch_answer import SbatchAnswer
     from fsdpkit.scheduling.slurm import Round
     from fsdpkit.scheduling.states import JobState
 

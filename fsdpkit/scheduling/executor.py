@@ -24,9 +24,9 @@ from fsdpkit.errors import SchedulerError, StorageError, storage_errors
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import SUBMISSION_PICKLE, make_directory, name_submission, write_atomically
 from fsdpkit.runs.reading import open_own
-from fsdpkit.scheduling.answers import SbatchAnswer
 from fsdpkit.scheduling.cluster import Cluster
 from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
+from fsdpkit.scheduling.sbatch_answer import SbatchAnswer
 from fsdpkit.scheduling.slurm import SlurmClient
 from fsdpkit.scheduling.states import JobState
 

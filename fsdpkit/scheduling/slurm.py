@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.job_ids import ONE, job_of
-from fsdpkit.scheduling.answers import (
-    SbatchAnswer,
-    call,
-    checked_id,
-    last_words,
-    parents_of,
-    parse_sbatch,
-)
+from fsdpkit.scheduling.answers import call, checked_id, parents_of
 from fsdpkit.scheduling.job_mark import (
     SACCT_TRAITS,
     TRAITS_FORMAT,
@@ -36,6 +29,7 @@ from fsdpkit.scheduling.job_mark import (
     traits_in,
 )
 from fsdpkit.scheduling.refusals import refusal, remedy_for
+from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, last_words, parse_sbatch
 from fsdpkit.scheduling.slurm_answers import answers_of
 from fsdpkit.scheduling.states import (
     GRANTED_FORMAT,

@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from fsdpkit.errors import SchedulerError
-from fsdpkit.scheduling.answers import SbatchAnswer, parse_sbatch
 from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.refusals import remedy_for
+from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, parse_sbatch
 from fsdpkit.scheduling.slurm import Round, SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import Command

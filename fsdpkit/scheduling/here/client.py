@@ -17,12 +17,12 @@ from fsdpkit.errors import SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.reading import read_bytes
-from fsdpkit.scheduling.answers import SbatchAnswer
 from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.here.allocation import other_run_in
 from fsdpkit.scheduling.here.commands import SCRIPT_STEP, steps_of
 from fsdpkit.scheduling.job_mark import MarkedJob
 from fsdpkit.scheduling.local.store import LocalJob
+from fsdpkit.scheduling.sbatch_answer import SbatchAnswer
 from fsdpkit.scheduling.slurm import SlurmClient
 
 _START_S = 120.0

@@ -17,10 +17,10 @@ from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import write_atomically
-from fsdpkit.scheduling.answers import SbatchAnswer
 from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.job_mark import JobTraits, MarkedJob
 from fsdpkit.scheduling.local import store
+from fsdpkit.scheduling.sbatch_answer import SbatchAnswer
 from fsdpkit.scheduling.slurm import Round
 from fsdpkit.scheduling.states import JobState
 
