@@ -1,6 +1,7 @@
 """Up to which step a job's work is saved: by fsdpkit's trainer, or by one of another make.
 
-What a script saves by itself is its own: nothing is known of it here.
+What a script saves by itself is its own: nothing is known of it here, so whether one that was
+started again began at its beginning is said with care (`began_again`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
     stacks-requested        the request's id; the requester removes it
     node-<i>.stacks.json    the newest answer of a node's agent, in the attempt's directory
+    node-<i>.still.json     that a node's ranks do nothing, there as long as it lasts: written and
+                            taken away by the agent (launching/stall_watch.py), which ends nothing
 
 Only the head node's agent looks for the request, once a second, and passes it on to the others, so
 that 64 nodes do not all poll the shared file system.

@@ -1,4 +1,4 @@
-"""How far a run has come, and in which order of its data."""
+"""How far a run has come, in which order of its data, and whether its held-out loss still falls."""
 
 from __future__ import annotations
 
