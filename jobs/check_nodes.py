@@ -33,8 +33,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from fsdpkit.config.gpu import has_bfloat16
 from fsdpkit.launching import nvml
 from fsdpkit.runs.node_report import NodeReport, Pair, RankSpeed, ReportedNode, save
+from fsdpkit.training.device_code import capability_of
 from fsdpkit.training.distributed import Ranks, gather, process_group
-from fsdpkit.training.hardware import capability_of
 
 ROUNDS = 4
 """Of pairs, at most."""

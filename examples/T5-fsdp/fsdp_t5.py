@@ -46,6 +46,7 @@ from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.checkpoint_loading import settings_before
 from fsdpkit.training.command_line import on_this_node, read_settings
 from fsdpkit.training.debugging import Debugging, prepare
+from fsdpkit.training.device_code import capability_of
 from fsdpkit.training.display import Display
 from fsdpkit.training.distributed import (
     Ranks,
@@ -58,7 +59,7 @@ from fsdpkit.training.distributed import (
 )
 from fsdpkit.training.export import export_hugging_face
 from fsdpkit.training.gradients import clip_gradients, loss_scaler, provisional_tokens, update
-from fsdpkit.training.hardware import capability_of, describe_peak, facts_of, peak_tflops
+from fsdpkit.training.hardware import describe_peak, facts_of, peak_tflops
 from fsdpkit.training.heartbeat import Heartbeat
 from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer

@@ -43,8 +43,8 @@ from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError, StorageErro
 from fsdpkit.runs import checkpoints
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint_loading import newest_whole
+from fsdpkit.training.device_code import capability_of
 from fsdpkit.training.distributed import Ranks, gather, on_first, process_group
-from fsdpkit.training.hardware import capability_of
 from fsdpkit.training.rouge import rouge
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 import fsdpkit
 from fsdpkit.errors import FsdpkitError, StorageError, UsageError
 from fsdpkit.listing import spans
-from fsdpkit.training.hardware import require_code_for
+from fsdpkit.training.device_code import require_code_for
 
 T = TypeVar("T")
 

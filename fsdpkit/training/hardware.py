@@ -15,12 +15,10 @@ import torch
 
 from fsdpkit.config.gpu_models import gpu_model
 from fsdpkit.config.training.automatic import Device
+from fsdpkit.training.device_code import capability_of
 
 if TYPE_CHECKING:
     from fsdpkit.training.distributed import Ranks
-
-from fsdpkit.config.gpu import Capability, build_problem
-from fsdpkit.errors import FsdpkitError
 
 
 def facts_of(ranks: Ranks) -> Device:
@@ -74,25 +72,3 @@ def describe_peak(device: torch.device, dtype: torch.dtype, peak: float | None) 
             "training.metrics.peak_tflops sets it"
         )
     return f"MFU is a share of {peak:g} dense {kind} TFLOP/s per device"
-
-
-def capability_of(device: torch.device) -> Capability | None:
-    """NVIDIA's compute capability of a GPU; None for other devices."""
-    if device.type != "cuda" or torch.version.hip:
-        return None
-    return torch.cuda.get_device_capability(device)
-
-
-def name_of(device: torch.device) -> str | None:
-    """A GPU's name; None for other devices."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
-
-
-def require_code_for(device: torch.device) -> None:
-    """Raise FsdpkitError for a GPU that this torch was not built for."""
-    capability = capability_of(device)
-    if capability is None:
-        return
-    architectures = torch.cuda.get_arch_list()
-    if problem := build_problem(capability, name_of(device), torch.__version__, architectures):
-        raise FsdpkitError(f"{problem}.")

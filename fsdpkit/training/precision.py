@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from fsdpkit.config.gpu import compute_type, type_problem
 from fsdpkit.config.training import PrecisionSettings
 from fsdpkit.errors import ConfigError
-from fsdpkit.training.hardware import capability_of, name_of
+from fsdpkit.training.device_code import capability_of, name_of
 from fsdpkit.training.units import matching_paths, outermost, walk
 
 

@@ -7,7 +7,7 @@ import torch
 
 from fsdpkit.config.training import PrecisionSettings
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.training import hardware
+from fsdpkit.training import device_code
 from fsdpkit.training.precision import compute_dtype
 
 CUDA = torch.device("cuda", 0)
@@ -34,10 +34,10 @@ def test_auto_is_bfloat16_from_8_0_on_and_on_amds_gpus(v100, monkeypatch):
 def test_a_rank_says_that_its_torch_was_not_built_for_its_gpu(v100, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "compute_120"])
     with pytest.raises(FsdpkitError, match=r"install a build that has sm_70"):
-        hardware.require_code_for(CUDA)
+        device_code.require_code_for(CUDA)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_70", "sm_80"])
-    hardware.require_code_for(CUDA)
-    hardware.require_code_for(torch.device("cpu"))
+    device_code.require_code_for(CUDA)
+    device_code.require_code_for(torch.device("cpu"))
 
 
 def test_submit_refuses_bfloat16_on_pitzer_with_what_to_do_instead(fsdpkit):
