@@ -57,7 +57,6 @@ from fsdpkit.training.distributed import (
     set_timeout,
     sum_over_ranks,
 )
-from fsdpkit.training.early_stop import lost_patience
 from fsdpkit.training.export import export_hugging_face
 from fsdpkit.training.gradients import clip_gradients, loss_scaler, provisional_tokens, update
 from fsdpkit.training.hardware import describe_peak, facts_of, peak_tflops
@@ -66,7 +65,7 @@ from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.out_of_memory import MicroBatches
 from fsdpkit.training.precision import compute_dtype
-from fsdpkit.training.progress import Progress
+from fsdpkit.training.progress import Progress, lost_patience
 from fsdpkit.training.rouge import scorer
 from fsdpkit.training.sampler import completed_epoch, data_order, steps_of_epochs
 from fsdpkit.training.schedules import set_learning_rate

@@ -384,7 +384,7 @@ def _in_words(what: str, rung: int, trials: Sequence[int]) -> str:
 @json_option(_cancelled)
 def cancel_command(name: str, save: bool, runs: str | None, as_json: bool) -> int:
     """End NAME: its trials, and the job that would start the next rung."""
-    from fsdpkit.sweeps.cancelling import cancel
+    from fsdpkit.sweeps.next_job import cancel
 
     paths, record = _open(name, runs)
     asked, saving = cancel(paths, save=save)

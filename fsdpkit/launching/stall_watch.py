@@ -23,8 +23,7 @@ from fsdpkit.launching.sampling import steps_made
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, read_heartbeat
 from fsdpkit.runs.log_ends import end_of
-from fsdpkit.runs.stack_requests import shortened
-from fsdpkit.runs.stall import Stall, remove_stall, write_stall
+from fsdpkit.runs.stack_requests import Stall, remove_stall, shortened, write_stall
 
 _PATIENCE = 6
 """Looks in a row at which nothing must have moved."""

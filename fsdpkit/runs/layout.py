@@ -24,7 +24,7 @@
             node-<i>.samples.jsonl  the machine, every few seconds
             node-<i>.room           room for the record of a failure, in case the disk gets full
             node-<i>.stacks.json    where its ranks were when somebody last asked
-            node-<i>.still.json     where they are, while they do nothing (runs/stall.py)
+            node-<i>.still.json     where they are, while they do nothing (runs/stack_requests.py)
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
             rank-<r>.raised.json    the exceptions that nobody caught in it (runs/raised.py)
             rank-<r>.stacks         where its threads were when it, or who waited for it, was ended

@@ -2,6 +2,8 @@
 
     stacks-requested        the request's id; the requester removes it
     node-<i>.stacks.json    the newest answer of a node's agent, in the attempt's directory
+    node-<i>.still.json     that a node's ranks do nothing, there as long as it lasts: written and
+                            taken away by the agent (launching/stall_watch.py), which ends nothing
 
 Only the head node's agent looks for the request, once a second, and passes it on to the others, so
 that 64 nodes do not all poll the shared file system.
@@ -12,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -89,3 +92,28 @@ def answer_of(attempt: AttemptPaths, node: int, asked: str) -> NodeStacks | None
     """The node's answer to this request; None if there is none yet."""
     found = record_in(attempt.node_stacks(node), NodeStacks)
     return found if found is not None and (found.id, found.node) == (asked, node) else None
+
+
+class Stall(NodeStacks, frozen=True, kw_only=True):
+    """A node whose ranks have neither computed nor read, written, printed or logged anything."""
+
+    since_s: float
+    """Unix time."""
+    addresses: Mapping[int, str] = msgspec.field(default_factory=dict)
+    """By rank, `host:port` where it is to meet the others, as far as that is known."""
+
+
+def read_stall(attempt: AttemptPaths, node: int) -> Stall | None:
+    """None where its ranks are at work, or the file cannot be read."""
+    return record_in(attempt.node_still(node), Stall)
+
+
+def write_stall(attempt: AttemptPaths, found: Stall) -> None:
+    """Raises OSError."""
+    data = msgspec.json.encode(found).decode(errors="replace")
+    write_atomically(attempt.node_still(found.node), data + "\n")
+
+
+def remove_stall(attempt: AttemptPaths, node: int) -> None:
+    with contextlib.suppress(OSError):
+        attempt.node_still(node).unlink()

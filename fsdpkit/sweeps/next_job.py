@@ -22,6 +22,9 @@ from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.job_mark import JobMark, MarkedJob
 from fsdpkit.scheduling.opened import OpenRun
+from fsdpkit.scheduling.run import Run
+from fsdpkit.sweeps import record as records
+from fsdpkit.sweeps.record import SweepPaths
 
 LOOK_S = 2.0
 """Between two looks of who waits for the jobs that it follows."""
@@ -102,3 +105,21 @@ def _directives(plan: Plan, comment: str, name: str, after: str, log: Path) -> l
         Directive("requeue", None),
         Directive("dependency", f"afterany:{after}"),
     ]
+
+
+def cancel(paths: SweepPaths, *, save: bool = False) -> tuple[list[str], list[str]]:
+    """The runs asked to end, and the jobs asked to save first. Raises FsdpkitError."""
+    asked: list[str] = []
+    saving: list[str] = []
+    with records.alone(paths) as record:
+        records.save(paths, msgspec.structs.replace(record, cancelled=True))
+        runs = [(batch, run) for batch in record.batches for run in batch.all_runs]
+        for batch, name in runs:
+            run = Run.open(paths.dir.parent.parent / name)
+            for job_id in batch.next_jobs.values():
+                cancel_next(run, paths.dir, job_id)
+            if (state := run.state()) is not None and state.over:
+                continue
+            saving += run.cancel(save=save)
+            asked.append(run.id)
+    return asked, saving

@@ -1,8 +1,10 @@
-"""How far a run has come, and in which order of its data."""
+"""How far a run has come, in which order of its data, and whether its held-out loss still falls."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass
@@ -47,3 +49,23 @@ class DataOrder:
     samples: int
     seed: int
     global_batch: int
+
+
+class _HeldOutRecord(Protocol):
+    """Where the state lives, so that it is saved and resumed: `checkpoint.Progress` is one."""
+
+    best_loss: float | None
+    worse: int
+
+
+def lost_patience(record: _HeldOutRecord, loss: float, patience: int) -> bool:
+    """Note an evaluation; True after `patience` of them in a row without a lower loss (0: never).
+
+    `loss` must be the same on all ranks, as an all-reduced mean is; then so is the answer. A loss
+    that is not a number is no improvement.
+    """
+    if math.isfinite(loss) and (record.best_loss is None or loss < record.best_loss):
+        record.best_loss, record.worse = loss, 0
+    else:
+        record.worse += 1
+    return 0 < patience <= record.worse

@@ -13,7 +13,7 @@ import pytest
 
 from fsdpkit.errors import NodeError
 from fsdpkit.launching import nvml
-from fsdpkit.launching import preflight_gpus as preflight
+from fsdpkit.launching import preflight as preflight
 
 MIB = 2**20
 

@@ -22,7 +22,7 @@ from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stall_watch import StallWatch
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
-from fsdpkit.runs.stall import Stall, read_stall
+from fsdpkit.runs.stack_requests import Stall, read_stall
 from tests.conftest import answer_of
 from tests.programs import Fsdpkit, Write, until
 

@@ -143,9 +143,7 @@ def test_options_of_a_sites_plugins_can_be_named() -> None:
 
 @pytest.mark.skipif(which("man") is None or which("sbatch") is None, reason="needs sbatch's manual")
 def test_the_options_are_those_of_the_manual() -> None:
-    done = ran(
-        ["man", "sbatch"],
-    )
+    done = ran(["man", "sbatch"])
     named = set(re.findall(r"^ +(?:-\w, )?--([a-z][a-z-]+)(?=[=\[ ]|$)", done.stdout, re.MULTILINE))
     if not named:
         pytest.skip("sbatch's manual is not installed")

@@ -83,10 +83,7 @@ def test_shellcheck_finds_nothing_and_the_command_is_not_in_the_script(
     options = {**COMMAND, "environment.container": "/images/torch.sif"}
     profile = {"container": {"engine": "apptainer"}}
     script = render_script(options=options, profile=profile)
-    done = ran(
-        ["shellcheck", "-"],
-        input=script,
-    )
+    done = ran(["shellcheck", "-"], input=script)
     assert (done.stdout, done.returncode) == ("", 0)
     assert "/nowhere/tell" not in script
 

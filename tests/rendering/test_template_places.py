@@ -53,10 +53,7 @@ def test_an_array_task_is_filled_in_by_the_shell() -> None:
     line = render("X=({{ v | sh_arg }})\n", ["--fold={array_task}", "$x", ""])
     script = f"{line}printf '<%s>' \"${{X[@]}}\""
     environment = {"SLURM_ARRAY_TASK_ID": "7; id"}
-    done = ran(
-        ["bash", "-c", script],
-        env=environment,
-    )
+    done = ran(["bash", "-c", script], env=environment)
     assert done.stdout == "<--fold=7; id><$x><>"
 
 
@@ -88,10 +85,7 @@ def test_no_variable_that_bash_evaluates_or_sets_takes_a_value() -> None:
     """Those of the bash that runs here, by its own list, and by that of its manual."""
     asked = "compgen -v; compgen -A arrayvar; declare -p | sed -n 's/^declare -[^ ]*i[^ ]* //p'"
     clean = {"PATH": "/usr/bin:/bin"}
-    done = ran(
-        ["bash", "-c", asked],
-        env=clean,
-    )
+    done = ran(["bash", "-c", asked], env=clean)
     shown = {line.partition("=")[0] for line in done.stdout.splitlines()}
     harmless = {"HOSTNAME", "HOSTTYPE", "MACHTYPE", "OSTYPE", "OLDPWD", "PWD", "TERM"}
     names = shown - harmless | {"PROMPT_COMMAND", "ENV", "BASH_ENV", "MAPFILE", "COPROC", "REPLY"}

@@ -9,8 +9,7 @@ import pytest
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence, MachineEvidence
 from fsdpkit.runs.layout import AttemptPaths
-from fsdpkit.runs.stack_requests import RankStacks
-from fsdpkit.runs.stall import Stall, read_stall, remove_stall, write_stall
+from fsdpkit.runs.stack_requests import RankStacks, Stall, read_stall, remove_stall, write_stall
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import attempt, of
 

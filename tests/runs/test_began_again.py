@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from fsdpkit.runs.began_again import SENTENCE, began_again
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.saved_steps import SENTENCE, began_again
 from tests.conftest import answer_of
 from tests.programs import Fsdpkit, Write
 from tests.reporting.made_run import T0, breaks, launches, made_run, saves, starts, write_lines

@@ -25,10 +25,7 @@ def test_the_command_line_starts_shows_and_ends_a_cluster(tmp_path: Path) -> Non
 
     def command(verb: str, *words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "tests.slurm_cluster", verb, "--root", str(tmp_path), *words]
-        return ran(
-            argv,
-            cwd=REPOSITORY,
-        )
+        return ran(argv, cwd=REPOSITORY)
 
     try:
         up = command("up", "--nodes", "1", "--no-accounting", "--users", "alex")

@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.programs import ran
-
 from .cluster import SlurmCluster
 from .machines import ClusterError
 from .releases import LIMIT_S, debian_mirror, locked, roots
@@ -109,10 +107,7 @@ def _extract(wanted: Unpacked) -> None:
         argv += ['--aptopt=Acquire::Check-Valid-Until "false"']  # a mirror may be a snapshot
         argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "locale", "man")]
         argv += [wanted.suite, str(fresh), debian_mirror() or ""]
-        done = ran(
-            argv,
-            stdin=subprocess.DEVNULL,
-        )
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode != 0:
             said = (done.stderr.strip().splitlines() or [f"not within {LIMIT_S} s"])[-1]
             raise ClusterError(f"{wanted.name} of Debian {wanted.suite}: {said}")

@@ -24,8 +24,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.programs import ran
-
 from .machines import SYSTEM_ENVIRONMENT, ClusterError
 
 SUITES: Mapping[str, tuple[str, ...]] = {
@@ -95,9 +93,7 @@ class Release:
         self._write_entrance()
         libraries = "import bz2, ctypes, hashlib, lzma, sqlite3, ssl, zlib"
         argv = [*self.entering(), sys.executable, "-c", libraries]
-        done = ran(
-            argv,
-        )
+        done = subprocess.run(argv, capture_output=True, text=True)
         if done.returncode != 0:
             said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
             return f"{sys.executable} does not run in the root of Slurm {self.name}: {said}"
@@ -176,13 +172,7 @@ def installed_version(name: str = "") -> str:
     release = chosen(name)
     if release:
         argv = [*release.entering(), "/usr/sbin/slurmctld", "-V"]
-    words = (
-        ran(
-            argv,
-        ).stdout.split()
-        if argv
-        else []
-    )
+    words = subprocess.run(argv, capture_output=True, text=True).stdout.split() if argv else []
     return words[-1] if words else ""
 
 
@@ -242,9 +232,7 @@ def debian_mirror() -> str | None:
         return None
     line = "$(CODENAME) $(COMPONENT) $(REPO_URI)"
     argv = ["apt-get", "indextargets", f"--format={line}", "Created-By: Packages"]
-    for found in ran(
-        argv,
-    ).stdout.splitlines():
+    for found in subprocess.run(argv, capture_output=True, text=True).stdout.splitlines():
         codename, component, address = found.split(" ", 2)
         if (codename, component) == (suite, "main"):
             return address
@@ -261,10 +249,7 @@ def _bootstrap(release: Release, suite: str) -> str:
         argv += ['--aptopt=Acquire::Check-Valid-Until "false"']  # a mirror may be a snapshot
         argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "locale")]
         argv += ["--quiet", suite, str(fresh), debian_mirror() or ""]
-        done = ran(
-            argv,
-            stdin=subprocess.DEVNULL,
-        )
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode == 124:
             return f"not within {LIMIT_S} s"
         if done.returncode != 0:
@@ -280,9 +265,7 @@ def _bootstrap(release: Release, suite: str) -> str:
 
 def _release_in(root: Path) -> str:
     argv = ["dpkg-query", f"--admindir={root}/var/lib/dpkg", "-W", "-f=${Version}", "slurmctld"]
-    version = ran(
-        argv,
-    ).stdout
+    version = subprocess.run(argv, capture_output=True, text=True).stdout
     return ".".join(version.split(".")[:2])
 
 

@@ -13,9 +13,9 @@ from loop_parts import loop_parts
 
 from fsdpkit.training.display import Display, text
 from fsdpkit.training.distributed import Ranks
-from fsdpkit.training.early_stop import lost_patience
 from fsdpkit.training.hardware import peak_of_name
 from fsdpkit.training.metrics import memory
+from fsdpkit.training.progress import lost_patience
 
 CPU = torch.device("cpu")
 FIRST = Ranks(0, 0, 1, 1, CPU)

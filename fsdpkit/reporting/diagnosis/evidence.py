@@ -21,7 +21,6 @@ from fsdpkit.reporting.diagnosis.sources import Voice, batch_voices, voices_of
 from fsdpkit.reporting.pending import PendingEvidence, evidence_of
 from fsdpkit.reporting.staged import StageProgress, stage_progress
 from fsdpkit.runs import history, samples
-from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.failures import HOLD_GONE
 from fsdpkit.runs.flight_record import FlightRecord, read_flight_record
 from fsdpkit.runs.job_ids import job_of, task_of
@@ -30,7 +29,8 @@ from fsdpkit.runs.outcomes import AttemptVerdict, Ending, IdleGpus
 from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
-from fsdpkit.runs.stall import Stall, read_stall
+from fsdpkit.runs.saved_steps import began_again
+from fsdpkit.runs.stack_requests import Stall, read_stall
 from fsdpkit.scheduling import states as slurms
 from fsdpkit.scheduling.left_out import in_words, left_out
 from fsdpkit.scheduling.run_states import decisive

@@ -34,6 +34,7 @@ from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.provenance import Provenance, read_provenance
 from fsdpkit.runs.reading import read_text
+from fsdpkit.runs.saved_steps import began_again
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States
 

@@ -92,7 +92,7 @@ def _job_line(job: JobRecord, standing: Standing) -> str:
 
 def remarks(history: History, job: Mapping[str, Any], *, running: bool) -> list[str]:
     """Sentences about a training besides its steps; `job`: what is in `job.json`."""
-    from fsdpkit.runs.began_again import began_again
+    from fsdpkit.runs.saved_steps import began_again
 
     newest = history.attempts[-1] if history.attempts else None
     now = newest if running and newest and newest.ending is None else None
