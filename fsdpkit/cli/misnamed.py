@@ -193,11 +193,3 @@ def _kind_of_file(path: Path) -> _Kind | None:
     kind = shell_script_kind(path)
     made = "fsdpkit init --from {} makes a job file of it"
     return _Kind(kind, made, ("submit", "init")) if kind else None
-
-
-def holds(run: Path) -> bool:
-    from fsdpkit.runs.record import load
-
-    with contextlib.suppress(FsdpkitError):
-        return load(run).holds
-    return False

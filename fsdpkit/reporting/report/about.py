@@ -30,7 +30,6 @@ from fsdpkit.reporting.status.job_words import without_a_group
 from fsdpkit.reporting.status.printed import STREAMS
 from fsdpkit.reporting.training import Training
 from fsdpkit.reporting.words import moment
-from fsdpkit.runs.began_again import began_again
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.provenance import Provenance, read_provenance
 from fsdpkit.runs.reading import read_text
