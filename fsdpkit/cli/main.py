@@ -92,6 +92,7 @@ _ELSEWHERE = {
     "usage": ("seff", "reportseff", "efficiency", "jobstats", "sreport", "account", "energy"),
     "top": ("gpu", "gpus", "nvidia-smi", "htop"),
     "cancel": ("kill", "stop", "scancel"),
+    "hold": ("salloc", "sinteractive", "interactive", "allocate"),
     "logs": ("tail", "cat", "output"),
     "shell": ("ssh", "attach", "exec"),
     "prune": ("rm", "clean", "delete"),

@@ -179,6 +179,11 @@ def command(
     say_announcements(plan, once=not as_json)
     for option in _for_the_script(args, plan.job.entry.file):
         told = f"{option} stands behind --, so it is an argument of {plan.job.entry.path.name}"
+        if option in ("--dry-run", "--check") and not (dry_run or check):
+            raise click.UsageError(
+                f"{told}, and the job would be submitted. For fsdpkit it goes before --; if it is "
+                "meant for the program, give it in args of a job file."
+            )
         click.echo(f"fsdpkit: {told}; for fsdpkit it goes before --", err=True)
     if keep_s is not None and not check:
         from fsdpkit.cli.keeping import submit_and_keep

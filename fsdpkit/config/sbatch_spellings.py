@@ -26,7 +26,7 @@ KEYS = {
 }
 """By sbatch's long option, the job's key that stands for it."""
 
-_A_NODE = "fsdpkit starts a rank on each GPU: resources.nodes and resources.gpus say how many"
+_A_NODE = "fsdpkit starts a rank on each GPU: --nodes and --gpus (resources.gpus) say how many"
 _ENVIRONMENT = "the job's environment is in [environment]: variables, prepend and pass"
 _LOG = "fsdpkit logs shows all output, which the run's directory keeps"
 _MEMORY = "memory is asked for by the node, in resources.memory"
@@ -50,8 +50,8 @@ OTHERWISE = {
     "gpus": _A_NODE,
     "gpus-per-socket": _A_NODE,
     "gpus-per-task": _A_NODE,
-    "gres": "resources.gpus asks for GPUs as the site's profile says; what else a partition needs "
-    "is in the profile's [partitions]",
+    "gres": "--gpus N (resources.gpus) requests GPUs per node, in the form that the site's profile "
+    "says; for one type of GPU name its --partition or resources.constraint",
     "help": _NOT_THIS_WAY,
     "kill-on-invalid-dep": "--after sets it",
     "mem-per-cpu": _MEMORY,
