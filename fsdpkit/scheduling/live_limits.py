@@ -64,12 +64,12 @@ class LiveAssociation(LiveLimits):
 
 QOS_FORMAT = (
     "Name,MaxWall,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES,MaxTRESPerNode,GrpTRES,MaxTRESMins,"
-    "GrpTRESMins,GrpTRESRunMins,MaxTRESRunMinsPU,MaxTRESRunMinsPA,"
-    "MaxJobsPU,MaxSubmitPU,MaxJobsPA,MaxSubmitPA,GrpJobs,GrpSubmit,Flags"
+    "MaxJobsPU,MaxSubmitPU,MaxJobsPA,MaxSubmitPA,GrpJobs,GrpSubmit,Flags,"
+    "GrpTRESMins,GrpTRESRunMins,MaxTRESRunMinsPU,MaxTRESRunMinsPA"
 )
 ASSOC_FORMAT = (
     "Account,User,Partition,ParentName,QOS,DefaultQOS,MaxWall,MaxTRES,MaxTRESPerNode,GrpTRES,"
-    "MaxTRESMins,GrpTRESMins,GrpTRESRunMins,MaxJobs,MaxSubmit,GrpJobs,GrpSubmit"
+    "MaxTRESMins,MaxJobs,MaxSubmit,GrpJobs,GrpSubmit,GrpTRESMins,GrpTRESRunMins"
 )
 
 
