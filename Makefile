@@ -134,7 +134,7 @@ if (( $${#missing[@]} > 0 && EUID == 0 )) && command -v apt-get >/dev/null; then
     if ! said=$$({ apt-get -qq update && apt-get -qq install -y --no-install-recommends "$${missing[@]}"; } </dev/null 2>&1); then
         printf '\n%s\nmake: apt-get could not install them\n' "$$said" >&2
     elif command -v systemctl >/dev/null; then
-        systemctl --quiet disable $$(dpkg -L "$${missing[@]}" | sed -n 's|.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$$|\1|p') 2>/dev/null || true
+        systemctl --quiet disable $$(dpkg -L "$${missing[@]}" | sed -n 's,.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$$,\1,p') 2>/dev/null || true
     fi
 fi
 endef
