@@ -69,6 +69,13 @@ if [[ -z $$base ]]; then
 fi
 endef
 
+# One every five seconds, until the recipe's shell ends.
+define dots
+leftover=
+while sleep 5 >/dev/null 2>&1; do printf .; done &
+trap "kill $$!; echo; rm -f \"\$$leftover\"" EXIT
+endef
+
 # torch's own index: PyPI's build is for CUDA and brings 3 GB, this one 200 MB.
 TORCH_FOR_CPUS ?= https://download.pytorch.org/whl/cpu
 
@@ -87,8 +94,7 @@ wanted="$(CURDIR) $$(cat pyproject.toml constraints.txt | cksum)"
 found=$$(cat "$$stamp" 2>/dev/null || true)
 if [[ $$found != "$$wanted dev" && $$found != "$$wanted $(1)" ]]; then
     printf %s "make: installing fsdpkit[$(1)] in $$prefix "
-    while sleep 5 >/dev/null 2>&1; do printf .; done &
-    trap "kill $$!; echo" EXIT
+    $(dots)
     pip=("$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt)
     packages=$$("$(PYTHON)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     if [[ ! -e /proc/driver/nvidia && ! -d $$packages/torch ]]; then
@@ -105,9 +111,6 @@ if [[ $$found != "$$wanted dev" && $$found != "$$wanted $(1)" ]]; then
         "$(PYTHON)" -c 'import torch.distributed.checkpoint, torch.distributed.fsdp, matplotlib.pyplot' || true
     fi
     echo "$$wanted $(1)" >"$$stamp"
-    kill $$!
-    trap - EXIT
-    echo
 fi
 endef
 
@@ -119,18 +122,20 @@ for package in $(1); do
     if [[ $$state != installed ]]; then missing+=("$$package"); fi
 done
 if (( $${#missing[@]} > 0 && EUID == 0 )) && command -v apt-get >/dev/null; then
-    echo "make: installing $${missing[*]}"
+    printf %s "make: installing $${missing[*]} "
+    $(dots)
     export DEBIAN_FRONTEND=noninteractive
-    policy=/usr/sbin/policy-rc.d # what is installed is not started: tests start their own
+    policy=/usr/sbin/policy-rc.d # what is installed is not started, now or at boot: tests start their own
     if [[ ! -e $$policy ]]; then
         printf '#!/bin/sh\nexit 101\n' >"$$policy"
         chmod 755 "$$policy"
-        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+        leftover=$$policy
     fi
-    { apt-get -qq update && apt-get -qq install -y --no-install-recommends "$${missing[@]}"; } \
-        </dev/null >/dev/null || echo "make: apt-get could not install them" >&2
-    trap - EXIT
-    if [[ $$(<"$$policy") == *"exit 101" ]]; then rm -f "$$policy"; fi
+    if ! said=$$({ apt-get -qq update && apt-get -qq install -y --no-install-recommends "$${missing[@]}"; } </dev/null 2>&1); then
+        printf '\n%s\nmake: apt-get could not install them\n' "$$said" >&2
+    elif command -v systemctl >/dev/null; then
+        systemctl --quiet disable $$(dpkg -L "$${missing[@]}" | sed -n 's,.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$$,\1,p') 2>/dev/null || true
+    fi
 fi
 endef
 
