@@ -108,7 +108,8 @@ def _tell(run: Run, asked: Sequence[str]) -> None:
     if asked:
         click.echo(
             f"asked {run.id} (job {', '.join(asked)}) to save a checkpoint and to stop\n"
-            f"  to end it without saving: fsdpkit cancel {run.id}"
+            "  a script that never asks whether to stop goes on; to end it without saving: "
+            f"fsdpkit cancel {run.id}"
         )
     else:
         click.echo(f"asked to end {run.id} (job {run.job_id})")
