@@ -73,6 +73,14 @@ SUBMIT = "fsdpkit submit train.py --nodes 1 --gpus 1 --wait"
 SIGNERS = "/apps/fsdpkit/allowed_signers"
 PUBLISH = "fsdpkit publish templates/torchrun --to /apps/fsdpkit"
 VERSION = "sed -i 's/^version = .*/version = \"%s\"/' templates/torchrun/template.toml"
+COPIES = {
+    "pairs.jsonl": ("corpus.jsonl", "corpus/a.jsonl"),
+    "tokenizer.json": ("t5/tokenizer.json",),
+    "train.csv": ("validation.csv", "test.csv"),
+    "train.py": ("path/to/train.py",),
+}
+"""Of what lies in given/: the same under other names."""
+
 FIRST: dict[str, dict[str, str]] = {
     "docs/administrators.md": {
         "fsdpkit check": "export SBATCH_ACCOUNT=pas1234; mkdir /apps/fsdpkit; "
@@ -160,6 +168,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 def furnish(directory: Path, page: str) -> None:
     shutil.copytree(Path(__file__).with_name("given"), directory)
+    for name, others in COPIES.items():
+        for other in others:
+            (directory / other).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(directory / name, directory / other)
     for name in (*MADE, NODE_EXPORTER):
         (directory / "root" / name).mkdir(parents=True)
     for model in ("flan-t5-base", "flan-t5-large"):
