@@ -5,7 +5,8 @@ a process of its own, with its own arguments, environment, working directory and
 
     python -m tests.warm SOCKET
 
-listens there. Whoever connects sends the request with the ends of two pipes, and reads the status.
+listens there. Whoever connects sends the request with the files of output and error, or of input,
+too, and reads the status.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def serve(place: str) -> None:
             continue
         listener.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _, ends, _, _ = socket.recv_fds(talk, 1, 2)
+        _, ends, _, _ = socket.recv_fds(talk, 1, 3)
         request = json.loads(talk.makefile().readline())
         if command := os.fork():
             for end in ends:
@@ -162,7 +163,7 @@ def serve(place: str) -> None:
             talk.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
             os._exit(0)
         talk.close()
-        for number, end in enumerate(ends, start=1):
+        for number, end in enumerate(ends, start=3 - len(ends)):
             os.dup2(end, number)
             os.close(end)
         os.environ.clear()

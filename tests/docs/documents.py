@@ -16,6 +16,9 @@ _INDENTED = re.compile(r"^ {4,}(?:\$ )?(fsdpkit .*(?:\\\n.*)*)$", re.MULTILINE)
 _LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
 _ANCHOR = re.compile(r"<a id=\"([^\"]+)\"")
+_MADE = re.compile(r"<!-- made by [^>]*-->.*?<!-- end of [^>]*-->", re.DOTALL)
+_CRON = re.compile(r"^(?:[*\d/,-]+ +){5}")
+_GOES_ON = re.compile(r"(\\|\|) *\n\s*")
 _ENDS = frozenset({"&&", "||", "|", ";", ">", ">>", "<"})
 
 
@@ -75,6 +78,22 @@ def commands_in(document: str) -> list[str]:
                 if re.match(r"fsdpkit(?= |$)", shown) or "&& fsdpkit" in shown:
                     found.append(shown)
     return found
+
+
+def typed(document: str) -> list[list[str]]:
+    """What the page has its reader type into a shell, by block, a command a line; without what a
+    generator put there, which runs it."""
+    text = _MADE.sub("", read(document))
+    found = [[line.replace("\\\n", " ")] for line in _INDENTED.findall(_FENCE.sub("", text))]
+    for language, shown in blocks_in(text):
+        lines = [
+            line.strip() for line in _GOES_ON.sub(r"\1 ", shown).replace("\\ ", "").splitlines()
+        ]
+        prompted = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        if language in ("", "bash", "sh") and not prompted:
+            prompted = [line for line in lines if line and not line.startswith("#")]
+        found.append([_CRON.sub("", line) for line in prompted])
+    return [lines for lines in found if lines]
 
 
 def words_of(line: str) -> Iterator[list[str]]:

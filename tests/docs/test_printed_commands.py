@@ -12,13 +12,16 @@ import click
 import pytest
 
 from fsdpkit.cli.main import COMMANDS
+from tests.docs.documents import commands_in, documents, prose, read
 from tests.docs.test_doc_commands import parsed
 from tests.packaging.installation import ROOT
+from tests.packaging.test_documentation import tracked
 
 SOURCES = [
     *sorted((ROOT / "fsdpkit").rglob("*.py")),
     *sorted((ROOT / "templates").rglob("*.j2")),
     *sorted((ROOT / "jobs").glob("*.toml")),
+    *sorted((ROOT / ".github").glob("*/*.yml")),
 ]
 COMMAND = re.compile(r"fsdpkit ((?:--host \S+ )?[a-z]+(?: [^\n`;,()\"|>]*)?)")
 VALUE = "1"
@@ -90,6 +93,22 @@ def test_a_command_that_is_printed_is_one_that_the_program_takes(room: str) -> N
         if path.relative_to(ROOT).parts[:2][-1] == room
         for text in texts(path)
         for words in commands(text)
+        if (why := why_not(words))
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("document", [name for name in tracked() if name.endswith(".md")])
+def test_a_command_in_a_sentence_of_a_document_is_one_that_the_program_takes(document: str) -> None:
+    """And those in blocks of documents that test_doc_commands.py does not look at."""
+    found = re.findall(r"(?<!`)`(fsdpkit [^`]+)`(?!`)", prose(document))
+    if document not in documents():
+        found += commands_in(read(document))
+    each = (" ".join(re.sub(r"<[^<>]*>|\b[A-Z]+\b(?!=)", VALUE, code).split()) for code in found)
+    wrong = {
+        " ".join(words): why
+        for code in each
+        for words in commands(f"`{code}")
         if (why := why_not(words))
     }
     assert wrong == {}

@@ -1,18 +1,13 @@
-"""What the documents say is there, is there: commands, options, make targets, files, tables."""
+"""What the documents say is there, is there: make targets, files, tests."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import click
 import pytest
 
-from fsdpkit.cli.main import COMMANDS
-from fsdpkit.cli.main import fsdpkit as group
 from tests.packaging.installation import ROOT
 from tests.programs import ran
 
@@ -21,10 +16,6 @@ _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
 # A word that stands for something: <centre>, NAME, …, {a,b}, $HOME.
 _PLACEHOLDER = re.compile(r"[<>{}$…]|\b[A-Z]{2,}\b")
-
-
-# What is typed wrong on purpose; tests/docs looks at it.
-OTHERWISE = ("docs/messages.md",)
 
 
 @cache
@@ -42,58 +33,6 @@ def documents() -> list[str]:
 
 def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
-
-
-def command_lines(text: str) -> Iterator[list[str]]:
-    """The words of every `fsdpkit …` in code blocks and in code within sentences."""
-    lines = list(_CODE.findall(_FENCE.sub("", text)))
-    for _, block in _FENCE.findall(text):
-        lines += block.replace("\\\n", " ").splitlines()
-    for line in lines:
-        shown = line.strip().removeprefix("$ ").strip()
-        if shown.startswith("fsdpkit "):
-            try:
-                yield shlex.split(shown, comments=True)[1:]
-            except ValueError:  # an apostrophe in a comment or in prose
-                yield shown.split("#")[0].split()[1:]
-
-
-def wrong_words(words: list[str]) -> Iterator[str]:
-    """The command or options in these words that do not exist."""
-    if words[:1] == ["--host"]:  # and its value, before any command
-        words = words[2:]
-    name = words[0] if words else ""
-    if name.startswith("-"):
-        name, words = "", ["", *words]
-    if name and _PLACEHOLDER.search(name):
-        return
-    if name and name not in COMMANDS:
-        yield f"there is no command: fsdpkit {name}"
-        return
-    command = group.get_command(click.Context(group), name) if name else group
-    assert command is not None
-    if isinstance(command, click.Group) and name and len(words) > 1:
-        words = words[1:]
-        below = command.get_command(click.Context(command), words[0])
-        if below is None and "start" in command.commands:
-            below = command.commands["start"]
-        if below is None:
-            yield f"there is no command: fsdpkit {name} {words[0]}"
-            return
-        name, command = f"{name} {words[0]}", below
-    context = click.Context(command, **command.context_settings)
-    options = {o for p in command.get_params(context) for o in (*p.opts, *p.secondary_opts)}
-    for word in words[1:]:
-        if word in ("--", "|", ">", "&&", ";"):
-            return
-        option = word.strip("[]").split("=")[0]
-        if option.startswith("--") and option not in options | {"--help", "--version"}:
-            yield f"there is no option: fsdpkit {name} {option}"
-
-
-@pytest.mark.parametrize("document", [n for n in documents() if n not in OTHERWISE])
-def test_commands_and_options_exist(document: str) -> None:
-    assert [w for words in command_lines(read(document)) for w in wrong_words(words)] == []
 
 
 @pytest.mark.parametrize("document", documents())

@@ -21,7 +21,6 @@ from tests.packaging.release import (
     sums,
     version_of,
 )
-from tests.packaging.test_documentation import command_lines, wrong_words
 
 FORM = ROOT / ".github" / "ISSUE_TEMPLATE" / "run.yml"
 
@@ -93,7 +92,6 @@ def test_an_issue_brings_the_diagnosis_and_no_secret() -> None:
     text = FORM.read_text(encoding="utf-8")
     fields = {one["id"]: one for one in yaml.safe_load(text)["body"] if "id" in one}
     assert "fsdpkit diagnose RUN --json" in fields["diagnosis"]["attributes"]["label"]
-    assert [w for words in command_lines(text) for w in wrong_words(words)] == []
     assert re.search(r"No secrets.*tokens.*passwords", text, re.DOTALL)
 
 
