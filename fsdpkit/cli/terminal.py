@@ -50,7 +50,7 @@ class _Guarded(io.TextIOBase):
     def write(self, data: str | bytes) -> int:
         """Bytes, too: click writes completions so."""
         text = data if isinstance(data, str) else data.decode(self.encoding, "replace")
-        if self.wraps and self.isatty():
+        if self.wraps and text.endswith("\n") and self.isatty():  # a question stays as it is
             width = max(40, os.get_terminal_size(self.fileno()).columns or 80)
             text = "\n".join(_at_width(line, width) for line in text.split("\n"))
         _passing.make_room(text)
@@ -112,8 +112,8 @@ def wrap(line: str, width: int, first: str, rest: str) -> list[str]:
 
 
 def _at_width(line: str, width: int) -> str:
-    """What is indented is code or a command, to be copied."""
-    return line if line.startswith(" ") else "\n".join(wrap(line, width, "", "  "))
+    """What is indented is code or a command, to be copied; a difference is shown as it is."""
+    return line if line.startswith((" ", "+", "-", "@")) else "\n".join(wrap(line, width, "", "  "))
 
 
 def guard() -> None:
