@@ -13,8 +13,8 @@ import pytest
 from tests.packaging.installation import ROOT
 
 CEILINGS: Mapping[str, tuple[tuple[str, ...], int]] = {
-    "fsdpkit": ((".py", ".j2", ".js"), 104_400),
-    "tests": ((".py",), 76_900),
+    "fsdpkit": ((".py", ".j2", ".js"), 104_750),
+    "tests": ((".py",), 77_600),
     "benchmarks": ((".py",), 7_400),
 }
 """By folder: the kinds of files that count, and how many lines they may have in all."""
