@@ -23,6 +23,7 @@ pytestmark = pytest.mark.local
 NOT_HERE = {
     "make ": "makes an environment, or a Slurm cluster",
     "pip ": "asks a registry",
+    "sha256sum ": "needs a release's files; tests/packaging/test_release.py",
     "torchrun ": "trains for minutes",
     "pytest ": "would run this suite in itself",
     "sacct ": "asks Slurm's accounting",
