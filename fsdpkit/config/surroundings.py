@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 VARIABLES = (
+    "CONDA_ENVS_PATH",
     "CONDA_EXE",
     "FSDPKIT_CHANNEL",
     "FSDPKIT_CLUSTER",

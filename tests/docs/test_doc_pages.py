@@ -34,7 +34,6 @@ NOT_HERE = {
     "fsdpkit --host": "needs a login node; tests/remote",
     "fsdpkit checkpoint save": "needs a trainer at work; tests/scheduling/test_saving.py",
     "fsdpkit nodes --forgive NODE": "needs a node that failed; tests/slurm/test_attacks.py",
-    "fsdpkit template export torchrun --to ondemand --job hold": "is refused of a checkout",
     "fsdpkit submit --cluster SITE": "needs shellcheck or Slurm; tests/rendering",
 }
 """By how a line begins. Each of them fails here, or is not needed."""
@@ -49,6 +48,7 @@ ELSEWHERE = {
     "fsdpkit sweep lr.toml --nodes 1 --set training.steps=90 --on": "tests/sweeps",
     "fsdpkit sweep advance lr --on": "tests/sweeps/test_sweep_on_hold.py",
     "fsdpkit generate": "tests/cli/test_generate_command.py",
+    "fsdpkit template export torchrun --to ondemand --job hold": "tests/publishing/export",
     "python examples/": "tests/training",
 }
 """What would take minutes, by how a line begins, and the tests that run it."""
