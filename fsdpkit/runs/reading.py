@@ -7,6 +7,7 @@ of its kind can contain (bounded.py). Any problem is an OSError with a sentence,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from pathlib import Path
@@ -80,6 +81,19 @@ def record_in(
         return msgspec.json.decode(read_bytes(path, most, own=own), type=kind)
     except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None
+
+
+def build_types() -> None:
+    """Call it before threads read records. msgspec builds what it needs of a struct when that is
+    first read, and crashes where two threads do so at once (0.22)."""
+    import msgspec
+
+    kinds = msgspec.Struct.__subclasses__()
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        with contextlib.suppress(TypeError, NameError):  # of a module that is just being imported
+            msgspec.json.Decoder(kind)
 
 
 def table_in(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from fsdpkit.bounded import LISTED_BYTES, read_bytes
 from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.reading import build_types
 
 
 def runs_dir(given: str | os.PathLike[str] | None = None) -> Path:
@@ -119,6 +120,7 @@ def looked_at(look: Callable[[str], Seen], names: Sequence[str]) -> Iterator[See
     if rest and sorted(took_s)[len(took_s) // 2] > _SLOW_S:
         from concurrent.futures import ThreadPoolExecutor
 
+        build_types()
         with ThreadPoolExecutor(_THREADS) as pool:
             yield from pool.map(look, rest)
     else:

@@ -16,6 +16,7 @@ from fsdpkit.errors import FsdpkitError, FunctionError, StorageError
 from fsdpkit.launching.serving import serve
 from fsdpkit.runs.calls import CallFailure, KeptCalls, read_raised
 from fsdpkit.runs.layout import make_directory
+from fsdpkit.runs.reading import build_types
 from fsdpkit.scheduling.functions import pickled, submit_function
 from fsdpkit.scheduling.holding import idle_s_of
 from fsdpkit.scheduling.returned import error_of, result_of, results_of
@@ -51,6 +52,7 @@ def start_kept(
         serve, secret, result_mb, idle_s, sets=["name=keep", *sets, *_OPTIONS], **options
     )
     found = KeptRanks(run, KeptCalls(run.paths.calls, secret), watching)
+    build_types()
     Thread(target=found._await_end, name="fsdpkit-kept", daemon=True).start()
     return found
 

@@ -24,6 +24,7 @@ from fsdpkit.config.site import choose_site
 from fsdpkit.config.trust import Consent
 from fsdpkit.errors import FsdpkitError, SchedulerError, UsageError
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.reading import build_types
 from fsdpkit.scheduling.asking import Pace
 from fsdpkit.scheduling.here.held import free_on
 from fsdpkit.scheduling.opened import OpenRun
@@ -99,6 +100,7 @@ def go_on(one: TrialPass) -> list[int]:
     with records.alone(one.paths) as record:
         records.save(one.paths, msgspec.structs.replace(record, cancelled=False))
     waiting: Waiting = {}
+    build_types()
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
         try:
             while True:

@@ -24,6 +24,7 @@ from fsdpkit.reporting.logs.lines import (
     sources_of,
     start_of,
 )
+from fsdpkit.runs.reading import build_types
 from fsdpkit.runs.record import load
 from fsdpkit.scheduling.run import Run
 
@@ -163,6 +164,7 @@ class _End:
         self._run, self._array_task = run, array_task
         self._over = False
         self._error: Exception | None = None
+        build_types()
         threading.Thread(target=self._wait, name="fsdpkit-end", daemon=True).start()
 
     def _wait(self) -> None:

@@ -31,7 +31,7 @@ from fsdpkit.reporting.timeline import TimelineSpan, timeline_of
 from fsdpkit.reporting.usage import NodeUsage, SampleReader, usage_in
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.job_ids import task_of
-from fsdpkit.runs.reading import table_in
+from fsdpkit.runs.reading import build_types, table_in
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling.asking import UNHEARD_S, Pace
 from fsdpkit.scheduling.outcome import settle_s
@@ -213,6 +213,7 @@ class _Scheduler:
         self._standing: Standing | None = None
         self._asked, self._since, self._answered = 0, time.monotonic(), time.monotonic()
         self._error: Exception | None = None
+        build_types()
         threading.Thread(target=self._ask, name="fsdpkit-states", daemon=True).start()
 
     def newest(self) -> tuple[Standing | None, int]:
