@@ -24,7 +24,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 
 ROOT = Path(__file__).resolve().parents[1]
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG")
@@ -41,6 +41,7 @@ class Warm:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._starts = Lock()
         self._start_values: dict[str, str] = {}
         self._directory = tempfile.TemporaryDirectory(prefix="fsdpkit-warm-")
         self._place = f"{self._directory.name}/socket"
@@ -49,8 +50,9 @@ class Warm:
         self, words: Sequence[str], cwd: Path, environ: Mapping[str, str], timeout_s: float
     ) -> Completed:
         """As `subprocess.run` of `python -m fsdpkit WORDS…`, its output as text."""
-        if self._process is None:
-            self._start()
+        with self._starts:  # threads of a test may be the first together
+            if self._process is None:
+                self._start()
         if read_at_start(environ) != self._start_values:
             command = [sys.executable, "-m", "fsdpkit", *words]
             return subprocess.run(
