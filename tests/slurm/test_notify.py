@@ -58,8 +58,8 @@ def test_a_requeue_and_then_the_end_are_told_and_no_command_harms_the_job(
     watched = fsdpkit("watch", str(again.dir), "--every", "0.5", timeout_s=300, status=0)
     happened = [line[10:] for line in watched.stdout.splitlines()]
     assert ["attempt 0 began" in happened, "attempt 1 began" in happened] == [True, True]
-    ended, why = watched.stdout.splitlines()[-2:]
-    assert (ended.partition(", at ")[0], why) == (f"{again.id}: COMPLETED", "The run is complete.")
+    last, why = watched.stdout.splitlines()[-2:]
+    assert (last.partition(", at ")[0], why) == (f"{again.id}: COMPLETED", "The run is complete.")
 
     assert ended(again).succeeded
     assert again.paths.task().attempts() == [0, 1]
