@@ -12,9 +12,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.sbatch_spellings import KEYS, LETTERS, OTHERWISE
+from fsdpkit.config.sbatch_spellings import KEYS, LETTERS, LONG_OPTIONS, OTHERWISE
 
-_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_NAME = re.compile(r"[a-z][a-z0-9-]+")
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +49,9 @@ def why_refused(name: str) -> str | None:
         return f"--{name} is written from {KEYS[name]}: set that"
     if name in OTHERWISE:
         return f"--{name} is not for a job to set: {OTHERWISE[name]}"
+    begun = sorted(each for each in LONG_OPTIONS if each.startswith(name))
+    if _NAME.fullmatch(name) and begun and name not in begun:  # sbatch takes it for the whole one
+        return f"{name!r} is the beginning of --{' and --'.join(begun)}: write the whole name"
     if _NAME.fullmatch(name):
         return None
     if name.lstrip("-") != name:

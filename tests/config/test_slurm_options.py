@@ -33,9 +33,16 @@ def test_what_the_script_writes_itself_is_refused_by_name(name: str) -> None:
         load_job("t5", sets=[f"slurm.options.{name}=x"])
 
 
-@pytest.mark.parametrize("name", ["", "-L", "--licenses", "L", "Licenses", "a b", "x=1", "é"])
+@pytest.mark.parametrize("name", ["", "-L", "--licenses", "L", "Licenses", "a b", "x=1", "é", "y"])
 def test_what_is_no_option_is_refused(name: str) -> None:
     assert why_refused(name) is not None
+
+
+def test_a_beginning_that_sbatch_takes_for_the_whole_option_is_refused() -> None:
+    """--parti=x moves a job to another partition, --comm=x hides it from its owner's commands."""
+    begun = {name[:end] for name in LONG_OPTIONS for end in range(1, len(name))} - LONG_OPTIONS
+    assert {"parti", "comm", "nod", "j"} <= begun
+    assert [name for name in begun if why_refused(name) is None] == []
 
 
 def test_a_line_break_in_a_value_is_refused() -> None:

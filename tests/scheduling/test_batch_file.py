@@ -161,8 +161,8 @@ def test_options_in_all_of_sbatch_s_spellings() -> None:
         "#SBATCH -J run1 -A acct -p=gpu  # the short ones\n"
         "#SBATCH --nodes 2 --ntasks-per-node=1 --gres=gpu:a100:4\n"
         '#SBATCH --constraint="a100&ib" --qos high\n'
-        "#SBATCH -t1-12 --mem=480G --exclusive\n"
-        "#SBATCH --cpus-per-task 32\n"
+        "#SBATCH -t1-12 --mem=480G --exclusive -job_run1\n"
+        "#SBATCH --cpus-per-t 32 --lic=a:1 --node=3\n"
         "##SBATCH --nodes=9\n# SBATCH --nodes=9\n"
         "#SBATCH --reservation=$MINE --export=ALL,A=1\n"
         "#SBATCH --mail-user=me@here.org --mail-type=END,FAIL,BEGIN\n"
@@ -174,10 +174,11 @@ def test_options_in_all_of_sbatch_s_spellings() -> None:
     shape = {"nodes": 2, "gpus": 4, "time": "1-12", "cpus_per_gpu": 8, "memory": "480G"}
     assert found.tables["resources"] == {**shape, **of_slurm, "exclusive": True}
     assert found.tables["notify"] == {"mail": "me@here.org", "on": ["end", "failure"]}
+    assert found.tables["slurm"] == {"options": {"licenses": "a:1"}}
     assert "first command" in fates(found, "not needed")["#SBATCH --nodes=7"]
     assert fates(found, "no home").keys() == {
         *("--gres=gpu:a100:4", "--mail-type=END,FAIL,BEGIN", "--reservation=$MINE"),
-        "--export=ALL,A=1",
+        *("--export=ALL,A=1", "-job_run1", "--node=3"),
     }
 
 

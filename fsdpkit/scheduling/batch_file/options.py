@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fsdpkit.config.sbatch_spellings import LETTERS
+from fsdpkit.config.sbatch_spellings import LETTERS, LONG_OPTIONS
 from fsdpkit.scheduling.batch_file.expansion import is_unknown
 
 WrittenOption = tuple[str, str | None, str]
@@ -35,7 +35,7 @@ class Grammar:
     flags: Collection[str]
     letters: Mapping[str, str] = field(default_factory=dict)
     shortened: Collection[str] = ()
-    """Options with a value that are known by an unambiguous beginning, too."""
+    """Options that are known by an unambiguous beginning, too."""
 
     def split(
         self, words: Sequence[str], starts: Callable[[str], bool] = lambda word: False
@@ -62,7 +62,7 @@ class Grammar:
     def _long(self, word: str, rest: list[str]) -> WrittenOption:
         name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("_", "-")
-        whole = [each for each in self.shortened if len(name) > 3 and each.startswith(name)]
+        whole = [each for each in self.shortened if each.startswith(name)]
         name = whole[0] if len(whole) == 1 else name
         if equals:
             return name, value, word
@@ -104,8 +104,8 @@ _FLAGS = frozenset(
     "no-container-remap-root no-container-entrypoint container-entrypoint share x11 send-libs "
     "bcast resv-ports no-allocate quit-on-interrupt stepmgr mpi-combine".split()
 )
-SBATCH = Grammar(_FLAGS | {"wait"}, _LETTERS)
-SRUN = Grammar(_FLAGS, _SRUN_LETTERS)
+SBATCH = Grammar(_FLAGS | {"wait"}, _LETTERS, LONG_OPTIONS)
+SRUN = Grammar(_FLAGS, _SRUN_LETTERS, LONG_OPTIONS)
 TORCHRUN = Grammar(
     frozenset("standalone module no-python run-path use-env virtual-local-rank help".split()),  # noqa: SIM905
     {"m": "module", "r": "redirects", "t": "tee"},
