@@ -20,8 +20,9 @@ _PER_NODE = ("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE")
 _NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES")
 _NODE_LIST = ("SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST")
 _OTHERS = ("SLURM_NODEID", "SLURM_GTIDS", "SLURM_CPUS_PER_TASK", "SLURM_GPUS_ON_NODE")
+_HEAD = "SLURM_LAUNCH_NODE_IPADDR"  # where srun ran; scripts take it for rank 0's address
 NAMES = frozenset(
-    (*_RANK, *_LOCAL_RANK, *_SIZE, *_LOCAL_SIZE, *_PER_NODE, *_NODES, *_NODE_LIST, *_OTHERS)
+    (*_RANK, *_LOCAL_RANK, *_SIZE, *_LOCAL_SIZE, *_PER_NODE, *_NODES, *_NODE_LIST, *_OTHERS, _HEAD)
 )
 
 
@@ -45,6 +46,7 @@ def of_rank(
         "SLURM_NODEID": rank["GROUP_RANK"],
         "SLURM_GTIDS": ",".join(str(first + local) for local in range(here)),
         "SLURM_GPUS_ON_NODE": agent.get("SLURM_GPUS_ON_NODE", str(here)),
+        _HEAD: rank["MASTER_ADDR"],
     }
     if cpus.isdigit():
         values["SLURM_CPUS_PER_TASK"] = str(max(1, int(cpus) // here))

@@ -19,7 +19,7 @@ AGENT = {
     "SLURM_JOB_NODELIST": "n[1-2]",
 }
 RANK = {"RANK": "6", "LOCAL_RANK": "2", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
-RANK |= {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}
+RANK |= {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"}
 
 
 def test_rank_size_and_share_of_the_node_are_those_of_the_rank() -> None:
@@ -29,6 +29,12 @@ def test_rank_size_and_share_of_the_node_are_those_of_the_rank() -> None:
     assert (found["SLURM_NTASKS_PER_NODE"], found["SLURM_TASKS_PER_NODE"]) == ("4", "4(x2)")
     assert (found["SLURM_CPUS_PER_TASK"], found["SLURM_GTIDS"]) == ("4", "4,5,6,7")
     assert "SLURM_JOB_NODELIST" not in found
+
+
+def test_the_address_that_scripts_take_for_rank_0_s_is_its() -> None:
+    """srun's is the node it ran on, which may be a spare one by now."""
+    agent = {**AGENT, "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.9"}
+    assert of_rank(RANK, agent, ["n1", "n2"])["SLURM_LAUNCH_NODE_IPADDR"] == "10.0.0.1"
 
 
 def test_standby_nodes_are_not_in_the_rank_s_world() -> None:

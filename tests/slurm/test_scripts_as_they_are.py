@@ -34,6 +34,7 @@ RANKS = """
 import os
 names = "SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_NODEID SLURM_TASKS_PER_NODE SLURM_NPROCS"
 print(*(os.environ[name] for name in names.split()), os.environ["RANK"])
+assert os.environ["SLURM_LAUNCH_NODE_IPADDR"] == os.environ["MASTER_ADDR"]
 """
 
 
