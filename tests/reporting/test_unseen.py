@@ -13,7 +13,7 @@ issue trackers 25 of 30. Of the seventh, what researchers meet most often, with 
 of their logs and 84 of it from threads, 219 of 228 before its writer read the rules; of its
 `forms`, thought of after reading them, 46 of 59. Of the ninth, recalled by another one before
 reading the rules, 29 of 30; of the tenth, recalled like that, 25 of 26, whose advice helped in 18
-and misled in one. The eleventh holds 7 of 21 after public threads, all named right at once, by
+and misled in one. The eleventh holds 8 of 22 after public threads, all named right at once, by
 somebody who had read the rules: their advice had helped in 13 and misled in 3.
 """
 
