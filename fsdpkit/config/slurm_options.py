@@ -51,7 +51,7 @@ def why_refused(name: str) -> str | None:
         return f"--{name} is not for a job to set: {OTHERWISE[name]}"
     begun = sorted(each for each in LONG_OPTIONS if each.startswith(name))
     if _NAME.fullmatch(name) and begun and name not in begun:  # sbatch takes it for the whole one
-        return f"{name!r} is the beginning of --{' and --'.join(begun)}: write the whole name"
+        return f"{name!r} is the beginning of --{', --'.join(begun)}: write the whole name"
     if _NAME.fullmatch(name):
         return None
     if name.lstrip("-") != name:
