@@ -9,11 +9,13 @@ import click
 
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import on_run, write_page
+from fsdpkit.errors import SchedulerError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fsdpkit.reporting.predictions import Prediction
+    from fsdpkit.reporting.training import Training
     from fsdpkit.scheduling.run import Run
 
 
@@ -57,23 +59,29 @@ def command(run: Run, output: str | None, task: int | None, follow: bool, as_jso
     """
     from fsdpkit.reporting.report.page import page_of
     from fsdpkit.reporting.training import trainings_of
+    from fsdpkit.scheduling.opened import RunEnd
 
     if output == "-" and (as_json or follow):
         raise click.UsageError("-o - prints the report once: leave out --json and --follow.")
     suffix = "" if task is None else f"-task-{task}"
     name = output or f"{run.id}{suffix}.html"
+
+    def written(again_s: int | None = None) -> tuple[Path | None, list[Training]]:
+        now = run.newer()
+        trainings = trainings_of(now, now.record.tasks_of(task), now.job_states())
+        return write_page(page_of(trainings, task, again_s=again_s), name), trainings
+
     if follow:
         click.echo(f"{name}: reload or keep it open; written until the run ends", err=True)
-    while True:
-        states = run.job_states()
-        trainings = trainings_of(run, run.record.tasks_of(task), states)
-        over = all(state is not None and state.over for state in states.values())
-        again_s = _AGAIN_S if follow and not over else None
-        path = write_page(page_of(trainings, task, again_s=again_s), name)
-        if again_s is None:
-            break
-        time.sleep(again_s)
-        run = type(run).open(run.dir)
+        end = RunEnd(run)
+        try:
+            while end.look() is None:
+                written(_AGAIN_S)
+                time.sleep(_AGAIN_S)
+        except SchedulerError:  # nobody knows the run: no browser need load its page again
+            written()
+            raise
+    path, trainings = written()
     if as_json and path is not None:
         from fsdpkit.reporting.report.predicted import predictions
 

@@ -116,7 +116,8 @@ def wrap(
 
 def _at_width(line: str, width: int) -> str:
     """What is indented is code or a command, to be copied; a difference is shown as it is."""
-    return line if line.startswith((" ", "+", "-", "@")) else "\n".join(wrap(line, width, rest="  "))
+    copied = line.startswith((" ", "+", "-", "@"))
+    return line if copied else "\n".join(wrap(line, width, rest="  "))
 
 
 def guard() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fsdpkit.config.units import roughly
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
@@ -22,7 +23,7 @@ from fsdpkit.runs.store import find_run, runs_dir
 from fsdpkit.scheduling.asking import UNHEARD_S, Pace
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
 from fsdpkit.scheduling.job_mark import MarkedJob, comment, mark_of_job
-from fsdpkit.scheduling.outcome import settle_s
+from fsdpkit.scheduling.outcome import settle_s, written_s
 from fsdpkit.scheduling.run_states import Standing, States, awaited, confirmed, decisive, standings
 from fsdpkit.scheduling.states import JobState
 
@@ -214,24 +215,11 @@ class OpenRun:
         Raises:
             SchedulerError: Nobody has known the job for five minutes.
         """
-        known = ended = time.monotonic()
-        pace = Pace(poll_s)
-        while True:
-            state = self.newer().state(array_task)
-            if state is None or state.phase != "ended":
-                ended = time.monotonic()
-            elif time.monotonic() - ended >= settle_s(state):
-                return state
-            if state is not None:
-                known = time.monotonic()
-                if heard is not None:
-                    heard(state)
-            elif time.monotonic() - known > UNHEARD_S:
-                strange = self.newer().standing().strange
-                why = strange or "neither squeue nor sacct nor scontrol knows it"
-                raise SchedulerError(f"it is unknown what became of job {self.job_id}: {why}")
+        pace, end = Pace(poll_s), RunEnd(self, array_task)
+        while (state := end.look(heard)) is None:
             if self._has_news_within(pace.pause_s(), array_task):
                 pace.news()
+        return state
 
     def _has_news_within(self, pause_s: float, array_task: int | None) -> bool:
         """Sleep so long, or until an attempt begins or the batch shell writes how it ended."""
@@ -344,6 +332,40 @@ class OpenRun:
         """
         logs = (self.batch_log(job_id) for job in self.record.jobs for job_id in job.job_ids)
         return [log for log in logs if log.exists()]
+
+
+class RunEnd:
+    """Looks for the end of a run, or of one task of its array, again and again."""
+
+    def __init__(self, run: OpenRun, array_task: int | None = None) -> None:
+        self.run, self._task = run, array_task
+        self._known_s = self._going_s = time.monotonic()
+
+    def look(self, heard: Callable[[JobState], object] | None = None) -> JobState | None:
+        """The last state, once nothing can follow it; else None. heard: given the state, whichever
+        it is. Raises SchedulerError when nobody has known the job for five minutes."""
+        self.run, now_s = self.run.newer(), time.monotonic()
+        state = self.run.state(self._task)
+        if state is None or state.phase != "ended":
+            self._going_s = now_s
+        elif now_s - self._going_s >= settle_s(state):
+            return state
+        if state is not None:
+            self._known_s = now_s
+            if heard is not None:
+                heard(state)
+        elif now_s - self._known_s > UNHEARD_S and (standing := self.run.standing()).answered:
+            raise lost(self.run, standing, self._task)
+        return None
+
+
+def lost(run: OpenRun, standing: Standing, array_task: int | None = None) -> SchedulerError:
+    """That nobody can say what became of a run that stands so, and what was seen of it last."""
+    why, seen = standing.strange or f"the scheduler does not know job {run.job_id}", ""
+    with contextlib.suppress(NotFoundError):
+        if (written := written_s(run.newest_attempt(array_task))) is not None:
+            seen = f"; its newest attempt last wrote {roughly(time.time() - written)} ago"
+    return SchedulerError(f"it is unknown what became of {run.id}: {why}{seen}")
 
 
 def _order(state: JobState | None) -> int:

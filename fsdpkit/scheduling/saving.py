@@ -15,11 +15,10 @@ from fsdpkit.runs.checkpoints import checkpoints_in
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, ask, saves_there, withdraw
 from fsdpkit.scheduling.asking import Pace
-from fsdpkit.scheduling.outcome import settle_s
+from fsdpkit.scheduling.opened import OpenRun, RunEnd
 from fsdpkit.scheduling.visiting import running_jobs
 
 if TYPE_CHECKING:
-    from fsdpkit.scheduling.opened import OpenRun
     from fsdpkit.scheduling.states import JobState
 
 _LOOK_S = 0.5
@@ -65,19 +64,16 @@ class SaveRequest:
             SchedulerError: The job ended before it saved.
         """
         pace, began, told = Pace(), time.monotonic(), False
-        ask_at, ended = began + pace.pause_s(), None
+        ask_at, end = began + pace.pause_s(), RunEnd(self.run, self.array_task)
         while (found := answer_to(self.task, self.id)) is None:
             now = time.monotonic()
             if now - began > SLOW_S and not told:
                 told = True
                 slow()
             if now >= ask_at:
-                state = self.run.newer().state(self.array_task)
-                if state is None or state.phase != "ended":
-                    ended = None
-                elif now - (ended := ended or now) >= settle_s(state):
+                if (state := end.look()) is not None:
                     raise self._too_late(state)
-                ask_at = now + (_LOOK_S if ended else pace.pause_s())
+                ask_at = now + pace.pause_s()
             time.sleep(_LOOK_S)
         if found.step is None:
             raise StorageError(
