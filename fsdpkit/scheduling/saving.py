@@ -1,17 +1,20 @@
-"""Ask a run that trains for a checkpoint, and wait until it has its name."""
+"""Ask a run that trains for a checkpoint, and wait until it has its name; or for a stop."""
 
 from __future__ import annotations
 
 import functools
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fsdpkit.config.units import roughly
 from fsdpkit.errors import SchedulerError, StorageError, storage_errors
 from fsdpkit.runs.checkpoints import checkpoints_in
+from fsdpkit.runs.history import attempt_of
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, ask, saves_there, withdraw
 from fsdpkit.scheduling.asking import Pace
@@ -25,6 +28,9 @@ _LOOK_S = 0.5
 """Between two looks for the answer."""
 SLOW_S = 60.0
 """After so long without an answer whoever waits is told what it may be."""
+
+_UNHEEDED_S = 300.0
+"""How long scripts may not check for a request to stop before who waits for the end gives up."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,28 @@ def _request(run: OpenRun, job_id: str, array_task: int | None) -> SaveRequest:
         )
     with storage_errors(task.save_requested, "written"):
         return SaveRequest(run, job_id, task, array_task, ask(task))
+
+
+def wait_for_stop(run: OpenRun, asked: Sequence[str]) -> JobState:
+    """Block until a run has ended of which these jobs, or array tasks, were asked to save and to
+    stop. Raises SchedulerError if for five minutes no script of those that go on checks for it."""
+    heeded_s = time.monotonic()
+
+    def heard(_: JobState) -> None:
+        nonlocal heeded_s
+        tasks = [run.paths.task(task_of(job_id)) for job_id in asked]
+        newest = [attempt_of(task.attempt(n)) for task in tasks for n in task.attempts()[-1:]]
+        ignored = [attempt.stop_ignored for attempt in newest if attempt.ending is None]
+        if not ignored or not all(ignored):
+            heeded_s = time.monotonic()
+        elif time.monotonic() - heeded_s > _UNHEEDED_S:
+            raise SchedulerError(
+                f"{run.id} goes on: for {roughly(_UNHEEDED_S)} its script has not checked whether "
+                "to save and stop: it does not call fsdpkit.stop_requested(), or has not got there "
+                f"yet. To end it without saving: fsdpkit cancel {run.id}"
+            )
+
+    return run.wait(heard=heard)
 
 
 def newest(task: TaskPaths) -> str:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,8 +51,13 @@ def rank(node: HeartbeatDir, script: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def warned(node: HeartbeatDir, process: subprocess.Popen[str], *signals: int) -> StopRelay:
-    relay = StopRelay(node, lambda **_: None, signals)
+def warned(
+    node: HeartbeatDir,
+    process: subprocess.Popen[str],
+    *signals: int,
+    record: Callable[..., object] = lambda **_: None,
+) -> StopRelay:
+    relay = StopRelay(node, record, signals)
     relay.started([RankProcess(0, 0, process.pid)])
     relay.pass_on()
     return relay
@@ -87,10 +92,14 @@ def test_slurm_s_own_sigterm_is_not_sent_twice(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_a_script_without_a_handler_goes_on_and_says_so(tmp_path: Path) -> None:
     """So its end with status 0 is the training's end, whatever it was warned of before."""
-    node = HeartbeatDir(tmp_path)
+    node, told = HeartbeatDir(tmp_path), list[dict[str, object]]()
     with rank(node, "") as process:
-        relay = warned(node, process)
+        relay = warned(node, process, record=lambda **event: told.append(event))
         until(lambda: not relay.left_by_handler)
+        relay.look()
+        relay.look()
+        assert [(event["looked"], event["handler"]) for event in told][-1:] == [(False, False)]
+        assert len(told) <= 2
         assert process.poll() is None
 
 
