@@ -18,7 +18,7 @@ from fsdpkit.cli.options import (
     table,
     wanted,
 )
-from fsdpkit.cli.submitting import failure_lines
+from fsdpkit.cli.submitting import failure_lines, print_script, rendered
 from fsdpkit.cli.trusting import consent, trust_option
 from fsdpkit.errors import BrokenNodeError, NodeError, NotFoundError
 
@@ -63,11 +63,17 @@ def _measured(
 @click.option(
     "--avoid", is_flag=True, help="Let later jobs avoid slow and broken nodes for a week."
 )
+@click.option("--dry-run", is_flag=True, help="Print only the job's script; submit nothing.")
 @runs_option
 @trust_option
-@json_option(_checked, _measured)
+@json_option(_checked, _measured, rendered)
 def command(
-    avoid: bool, runs: str | None, trust: tuple[str, ...], as_json: bool, **asked: Any
+    avoid: bool,
+    dry_run: bool,
+    runs: str | None,
+    trust: tuple[str, ...],
+    as_json: bool,
+    **asked: Any,
 ) -> int:
     """Check this login node, or measure nodes with a short job.
 
@@ -78,15 +84,20 @@ def command(
 
     Exit status 0, or 78 if a check failed or a node is broken.
     """
-    from fsdpkit.scheduling.submission import SubmitRequest
+    from fsdpkit.scheduling import submission
 
     say_what_is_not_read()
-    request = SubmitRequest(JOB, runs=runs, **asked)
+    request = submission.SubmitRequest(JOB, runs=runs, **asked)
     if request.nodes is None and request.gpus is None:
-        if avoid:
-            raise click.UsageError("--avoid needs measured nodes: add --nodes.")
+        if avoid or dry_run:
+            raise click.UsageError("--avoid and --dry-run are for nodes to measure: add --nodes.")
         return _check_login(request, runs, as_json)
-    return _check_nodes(request, runs, trust, avoid, as_json)
+    agreed = consent(trust, submits=not dry_run)
+    plan, _ = submission.plan(request, agreed)
+    if dry_run:
+        print_script(submission.script_of(plan, runs), plan, as_json)
+        return 0
+    return _check_nodes(submission.submit_plan(plan, runs, agreed), plan, avoid, as_json)
 
 
 def _check_login(request: SubmitRequest, runs: str | None, as_json: bool) -> int:
@@ -110,15 +121,9 @@ def _print(finding: CheckResult) -> None:
     click.echo("\n".join(lines))
 
 
-def _check_nodes(
-    request: SubmitRequest, runs: str | None, trust: tuple[str, ...], avoid: bool, as_json: bool
-) -> int:
+def _check_nodes(run: Run, plan: Plan, avoid: bool, as_json: bool) -> int:
     from fsdpkit.runs import node_report
-    from fsdpkit.scheduling import submission
 
-    agreed = consent(trust)
-    plan, _ = submission.plan(request, agreed)
-    run = submission.submit_plan(plan, runs, agreed)
     state = _wait(run, plan)
     refused = _failed_before(run)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from fsdpkit.cli.trusting import consent, trust_option
 from fsdpkit.errors import storage_errors
 
 if TYPE_CHECKING:
+    from fsdpkit.planning.cost import Asked
     from fsdpkit.sweeps.scaling import Mode, Size
 
 
@@ -31,9 +33,15 @@ def _started(name: str, runs: dict[str, str]) -> None:
     """Sizes of a scaling study that were submitted. runs: by mode and nodes (`weak 2`)."""
 
 
+@answer("fsdpkit.scale-dry-run/1")
+def _would_start(name: str, sizes: Sequence[Size], asks: dict[str, Asked]) -> None:
+    """`--dry-run`: what is predicted of each size; asks: what it would ask for, by mode and nodes
+    (`weak 2`)."""
+
+
 @answer("fsdpkit.scale-status/3")
 def _study(name: str, sizes: Sequence[Size], knee: dict[str, int | None]) -> None:
-    """A scaling study as it was measured so far; with --dry-run, as it would be.
+    """A scaling study as it was measured so far.
 
     knee: by mode, the last number of nodes before a step up that does not pay; null: none so far.
     """
@@ -88,7 +96,7 @@ def command() -> None:
 @wanted("runs")
 @trust_option
 @click.option("--dry-run", is_flag=True, help="Print the prediction for each size; submit nothing.")
-@json_option(_started, _study)
+@json_option(_started, _would_start)
 def start(
     job: str,
     nodes: tuple[int, ...],
@@ -117,7 +125,13 @@ def start(
     prepared = scaling_study.prepare(asked)
     say_where(prepared.plans[modes[0], max(nodes)], prepared.why_site)
     if dry_run:
-        return _show(prepared.name, scaling_study.planned(prepared), as_json)
+        sizes = scaling_study.planned(prepared)
+        if as_json:
+            from fsdpkit.planning.cost import asked_by
+
+            asks = {f"{mode} {count}": asked_by(p) for (mode, count), p in prepared.plans.items()}
+            return _would_start(prepared.name, [*chain(*sizes.values())], asks)
+        return _show(prepared.name, sizes, as_json)
     submitted: dict[str, str] = {}
     for size, run in scaling_study.submit(prepared, agreed):
         submitted[size] = run
