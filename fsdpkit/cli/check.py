@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,8 @@ import click
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
     GroupedCommand,
+    as_typed,
+    going_on,
     hanging,
     runs_option,
     say_what_is_not_read,
@@ -149,13 +150,9 @@ def _wait(run: Run, plan: Plan) -> str:
     asked = plan.job.spec.resources
     what = shape(asked.nodes, asked.gpus)
     click.echo(f"fsdpkit: job {run.job_id} measures {what}, in {run.dir}", err=True)
-    try:
+    with going_on(as_typed(run.dir)):
         tell_until_over(run)
         return run.wait().describe()
-    except KeyboardInterrupt:
-        where = shlex.quote(str(run.dir))
-        click.echo(f"fsdpkit: the job goes on; end it with fsdpkit cancel {where}", err=True)
-        raise
 
 
 def _failed_before(run: Run) -> list[NodeVerdict]:

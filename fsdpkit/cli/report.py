@@ -9,7 +9,6 @@ import click
 
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import on_run, write_page
-from fsdpkit.errors import SchedulerError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +58,7 @@ def command(run: Run, output: str | None, task: int | None, follow: bool, as_jso
     """
     from fsdpkit.reporting.report.page import page_of
     from fsdpkit.reporting.training import trainings_of
-    from fsdpkit.scheduling.opened import RunEnd
+    from fsdpkit.scheduling.opened import looks
 
     if output == "-" and (as_json or follow):
         raise click.UsageError("-o - prints the report once: leave out --json and --follow.")
@@ -71,17 +70,15 @@ def command(run: Run, output: str | None, task: int | None, follow: bool, as_jso
         trainings = trainings_of(now, now.record.tasks_of(task), now.job_states())
         return write_page(page_of(trainings, task, again_s=again_s), name), trainings
 
+    end = looks(run)
     if follow:
         click.echo(f"{name}: reload or keep it open; written until the run ends", err=True)
-        end = RunEnd(run)
-        try:
-            while end.look() is None:
-                written(_AGAIN_S)
-                time.sleep(_AGAIN_S)
-        except SchedulerError:  # nobody knows the run: no browser need load its page again
-            written()
-            raise
-    path, trainings = written()
+    try:
+        while follow and next(end) is None:
+            written(_AGAIN_S)
+            time.sleep(_AGAIN_S)
+    finally:  # by now no browser need load it again, whatever ended this
+        path, trainings = written()
     if as_json and path is not None:
         from fsdpkit.reporting.report.predicted import predictions
 

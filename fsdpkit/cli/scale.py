@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,17 +32,14 @@ def _started(name: str, runs: dict[str, str]) -> None:
     """Sizes of a scaling study that were submitted. runs: by mode and nodes (`weak 2`)."""
 
 
-@answer("fsdpkit.scale-dry-run/1")
-def _would_start(name: str, sizes: Sequence[Size], asks: dict[str, Asked]) -> None:
-    """`--dry-run`: what is predicted of each size; asks: what it would ask for, by mode and nodes
-    (`weak 2`)."""
-
-
 @answer("fsdpkit.scale-status/3")
-def _study(name: str, sizes: Sequence[Size], knee: dict[str, int | None]) -> None:
-    """A scaling study as it was measured so far.
+def _study(
+    name: str, sizes: Sequence[Size], knee: dict[str, int | None], asks: dict[str, Asked]
+) -> None:
+    """A scaling study as it was measured so far; with --dry-run, as it would be.
 
     knee: by mode, the last number of nodes before a step up that does not pay; null: none so far.
+    asks: of a dry run what each size would ask for, by mode and nodes (`weak 2`).
     """
 
 
@@ -96,7 +92,7 @@ def command() -> None:
 @wanted("runs")
 @trust_option
 @click.option("--dry-run", is_flag=True, help="Print the prediction for each size; submit nothing.")
-@json_option(_started, _would_start)
+@json_option(_started, _study)
 def start(
     job: str,
     nodes: tuple[int, ...],
@@ -125,13 +121,10 @@ def start(
     prepared = scaling_study.prepare(asked)
     say_where(prepared.plans[modes[0], max(nodes)], prepared.why_site)
     if dry_run:
-        sizes = scaling_study.planned(prepared)
-        if as_json:
-            from fsdpkit.planning.cost import asked_by
+        from fsdpkit.planning.cost import asked_by
 
-            asks = {f"{mode} {count}": asked_by(p) for (mode, count), p in prepared.plans.items()}
-            return _would_start(prepared.name, [*chain(*sizes.values())], asks)
-        return _show(prepared.name, sizes, as_json)
+        asks = {f"{mode} {count}": asked_by(p) for (mode, count), p in prepared.plans.items()}
+        return _show(prepared.name, scaling_study.planned(prepared), asks, as_json)
     submitted: dict[str, str] = {}
     for size, run in scaling_study.submit(prepared, agreed):
         submitted[size] = run
@@ -156,17 +149,17 @@ def _measured(name: str, runs: str | None) -> dict[Mode, list[Size]]:
 @json_option(_study)
 def status(name: str, runs: str | None, as_json: bool) -> int:
     """Show what was measured so far, and where more nodes stop paying off."""
-    return _show(name, _measured(name, runs), as_json)
+    return _show(name, _measured(name, runs), {}, as_json)
 
 
-def _show(name: str, found: dict[Mode, list[Size]], as_json: bool) -> int:
+def _show(name: str, found: dict[Mode, list[Size]], asks: dict[str, Asked], as_json: bool) -> int:
     """Each size as far as it is known; of one that was not submitted what is predicted."""
     from fsdpkit.sweeps.scaling import knee
     from fsdpkit.sweeps.scaling_tables import HEAD, rows
 
     if as_json:
         everything = [one for sizes in found.values() for one in sizes]
-        return _study(name, everything, {mode: knee(sizes) for mode, sizes in found.items()})
+        return _study(name, everything, {mode: knee(sizes) for mode, sizes in found.items()}, asks)
     table([*HEAD], [row for sizes in found.values() for row in rows(sizes)])
     print_sentences(_remarks(found))
     return 0

@@ -116,8 +116,7 @@ def wrap(
 
 def _at_width(line: str, width: int) -> str:
     """What is indented is code or a command, to be copied; a difference is shown as it is."""
-    copied = line.startswith((" ", "+", "-", "@"))
-    return line if copied else "\n".join(wrap(line, width, rest="  "))
+    return line if line.startswith((" ", "+", "-", "@")) else "\n".join(wrap(line, width, "", "  "))
 
 
 def guard() -> None:

@@ -63,8 +63,7 @@ class StopRelay:
 
     @property
     def left_by_handler(self) -> bool:
-        """Whether a warned script has a handler of its own, so that it leaves because of it; until
-        it has said that it has none, it may have one."""
+        """Whether a warned script has, or as yet may have, a handler of its own to leave by."""
         return any(not self._dir.unheard(rank.local_rank).exists() for rank in self._warned)
 
     def overdue(self) -> str | None:

@@ -162,8 +162,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stop_ignored(self) -> bool:
-        """Whether its ranks were asked to save and stop, and none has looked for that so far, nor
-        has a handler."""
+        """Whether its ranks were asked to save and stop, and none has looked or has a handler."""
         told = [n for n in self.nodes if n.stop_looked is not None]
         looked = [n.stop_looked or n.stop_handled for n in told]
         return self.stop_requested_s is not None and bool(looked) and not any(looked)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -215,8 +215,8 @@ class OpenRun:
         Raises:
             SchedulerError: Nobody has known the job for five minutes.
         """
-        pace, end = Pace(poll_s), RunEnd(self, array_task)
-        while (state := end.look(heard)) is None:
+        pace, seen = Pace(poll_s), looks(self, array_task, heard)
+        while (state := next(seen)) is None:
             if self._has_news_within(pace.pause_s(), array_task):
                 pace.news()
         return state
@@ -334,29 +334,29 @@ class OpenRun:
         return [log for log in logs if log.exists()]
 
 
-class RunEnd:
-    """Looks for the end of a run, or of one task of its array, again and again."""
-
-    def __init__(self, run: OpenRun, array_task: int | None = None) -> None:
-        self.run, self._task = run, array_task
-        self._known_s = self._going_s = time.monotonic()
-
-    def look(self, heard: Callable[[JobState], object] | None = None) -> JobState | None:
-        """The last state, once nothing can follow it; else None. heard: given the state, whichever
-        it is. Raises SchedulerError when nobody has known the job for five minutes."""
-        self.run, now_s = self.run.newer(), time.monotonic()
-        state = self.run.state(self._task)
-        if state is None or state.phase != "ended":
-            self._going_s = now_s
-        elif now_s - self._going_s >= settle_s(state):
-            return state
+def looks(
+    run: OpenRun,
+    array_task: int | None = None,
+    heard: Callable[[JobState], object] | None = None,
+) -> Iterator[JobState | None]:
+    """At each step how it stands: the last state, once nothing can follow it; else None. heard: as
+    of `OpenRun.wait`. Raises SchedulerError when nobody has known the job for five minutes."""
+    known_s = going_s = time.monotonic()
+    while True:
+        run, now_s = run.newer(), time.monotonic()
+        state = run.state(array_task)
         if state is not None:
-            self._known_s = now_s
-            if heard is not None:
-                heard(state)
-        elif now_s - self._known_s > UNHEARD_S and (standing := self.run.standing()).answered:
-            raise lost(self.run, standing, self._task)
-        return None
+            known_s = now_s
+        elif now_s - known_s > UNHEARD_S and (standing := run.standing()).answered:
+            raise lost(run, standing, array_task)
+        if state is None or state.phase != "ended":
+            going_s = now_s
+        elif now_s - going_s >= settle_s(state):
+            yield state
+            return
+        if state is not None and heard is not None:
+            heard(state)
+        yield None
 
 
 def lost(run: OpenRun, standing: Standing, array_task: int | None = None) -> SchedulerError:

@@ -17,8 +17,8 @@ from fsdpkit.runs.history import attempt_of
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, ask, saves_there, withdraw
-from fsdpkit.scheduling.asking import Pace
-from fsdpkit.scheduling.opened import OpenRun, RunEnd
+from fsdpkit.scheduling.asking import UNHEARD_S, Pace
+from fsdpkit.scheduling.opened import OpenRun, looks
 from fsdpkit.scheduling.visiting import running_jobs
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ _LOOK_S = 0.5
 """Between two looks for the answer."""
 SLOW_S = 60.0
 """After so long without an answer whoever waits is told what it may be."""
-
-_UNHEEDED_S = 300.0
-"""How long scripts may not check for a request to stop before who waits for the end gives up."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +67,14 @@ class SaveRequest:
             SchedulerError: The job ended before it saved.
         """
         pace, began, told = Pace(), time.monotonic(), False
-        ask_at, end = began + pace.pause_s(), RunEnd(self.run, self.array_task)
+        ask_at, end = began + pace.pause_s(), looks(self.run, self.array_task)
         while (found := answer_to(self.task, self.id)) is None:
             now = time.monotonic()
             if now - began > SLOW_S and not told:
                 told = True
                 slow()
             if now >= ask_at:
-                if (state := end.look()) is not None:
+                if (state := next(end)) is not None:
                     raise self._too_late(state)
                 ask_at = now + pace.pause_s()
             time.sleep(_LOOK_S)
@@ -130,20 +127,18 @@ def _request(run: OpenRun, job_id: str, array_task: int | None) -> SaveRequest:
 def wait_for_stop(run: OpenRun, asked: Sequence[str]) -> JobState:
     """Block until a run has ended of which these jobs, or array tasks, were asked to save and to
     stop. Raises SchedulerError if for five minutes no script of those that go on checks for it."""
-    heeded_s = time.monotonic()
+    heeded_s, tasks = time.monotonic(), [run.paths.task(task_of(job_id)) for job_id in asked]
 
     def heard(_: JobState) -> None:
         nonlocal heeded_s
-        tasks = [run.paths.task(task_of(job_id)) for job_id in asked]
         newest = [attempt_of(task.attempt(n)) for task in tasks for n in task.attempts()[-1:]]
-        ignored = [attempt.stop_ignored for attempt in newest if attempt.ending is None]
+        ignored = [one.stop_ignored for one in newest if one.ending is None]
         if not ignored or not all(ignored):
             heeded_s = time.monotonic()
-        elif time.monotonic() - heeded_s > _UNHEEDED_S:
+        elif time.monotonic() - heeded_s > UNHEARD_S:
             raise SchedulerError(
-                f"{run.id} goes on: for {roughly(_UNHEEDED_S)} its script has not checked whether "
-                "to save and stop: it does not call fsdpkit.stop_requested(), or has not got there "
-                f"yet. To end it without saving: fsdpkit cancel {run.id}"
+                f"{run.id} goes on: for {roughly(UNHEARD_S)} its script has not checked whether "
+                f"to stop. To end it without saving: fsdpkit cancel {run.id}"
             )
 
     return run.wait(heard=heard)

@@ -219,5 +219,5 @@ def test_a_refusal_is_wrapped_for_a_terminal_and_what_is_to_be_copied_stays_whol
     (in_a_pipe,) = fsdpkit(*words, cwd=Path.cwd()).stderr.splitlines()
     assert (len(said.splitlines()) > 3, said.split()) == (True, in_a_pipe.split())
     copied = "fsdpkit submit train.py --nodes 2 --gpus 4"
-    told = f"fsdpkit: why: {'word ' * 9}({copied}), or {'word ' * 8}{copied}, or --set a=b"
+    told = f"fsdpkit: why: {'word ' * 6}({copied}), or {'word ' * 8}{copied}, or --set a=b"
     assert sum(copied in line for line in terminal.wrap(told, 60, rest="  ")) == 2

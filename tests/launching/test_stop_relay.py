@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stop_relay import StopRelay
+from fsdpkit.runs.events import JsonLines, read_json_lines
 from fsdpkit.runs.heartbeat import HeartbeatDir, looked_whether_to_stop
 from tests.programs import until
 
@@ -51,13 +52,8 @@ def rank(node: HeartbeatDir, script: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def warned(
-    node: HeartbeatDir,
-    process: subprocess.Popen[str],
-    *signals: int,
-    record: Callable[..., object] = lambda **_: None,
-) -> StopRelay:
-    relay = StopRelay(node, record, signals)
+def warned(node: HeartbeatDir, process: subprocess.Popen[str], *signals: int) -> StopRelay:
+    relay = StopRelay(node, JsonLines(node.dir / "told").write, signals)
     relay.started([RankProcess(0, 0, process.pid)])
     relay.pass_on()
     return relay
@@ -92,14 +88,13 @@ def test_slurm_s_own_sigterm_is_not_sent_twice(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_a_script_without_a_handler_goes_on_and_says_so(tmp_path: Path) -> None:
     """So its end with status 0 is the training's end, whatever it was warned of before."""
-    node, told = HeartbeatDir(tmp_path), list[dict[str, object]]()
+    node = HeartbeatDir(tmp_path)
     with rank(node, "") as process:
-        relay = warned(node, process, record=lambda **event: told.append(event))
+        relay = warned(node, process)
         until(lambda: not relay.left_by_handler)
         relay.look()
-        relay.look()
-        assert [(event["looked"], event["handler"]) for event in told][-1:] == [(False, False)]
-        assert len(told) <= 2
+        *_, told = read_json_lines(tmp_path / "told")
+        assert (told["looked"], told["handler"]) == (False, False)
         assert process.poll() is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
@@ -17,7 +16,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +31,7 @@ from fsdpkit.runs.reading import table_in
 from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling import opened
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.run_states import Standing, States
+from fsdpkit.scheduling.run_states import Standing
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import answer_of
 from tests.packaging.installation import ROOT
@@ -301,48 +300,31 @@ def test_a_loss_that_is_no_number_any_more_is_no_good_news(tmp_path: Path) -> No
     assert "its loss is NaN" in told.words
 
 
-def test_a_page_that_is_followed_is_loaded_again_until_the_run_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("known", [True, False])
+def test_a_page_that_is_followed_is_loaded_again_until_the_run_is_over_or_lost(
+    known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = trained(made_run(tmp_path / "made-20260101-000000-0000"))
-    runs: States = {JOB: JobState("RUNNING", "squeue")}
-    told, standing = [runs, runs], Run.standing
-    monkeypatch.setattr(
-        Run, "standing", lambda r: Standing(r.record, told.pop()) if told else standing(r)
-    )
-    out = tmp_path / "page.html"
-    told_once, seen = followed(run, out, monkeypatch, lambda: None)
-    assert told_once.stdout.split() == [str(out)], "once"
-    assert ['http-equiv="refresh"' in html for html in seen] == [True, False]
-
-
-def test_following_a_run_that_nobody_knows_ends_with_what_was_seen_of_it_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = made_run(tmp_path / "made-20260101-000000-0000", state=None)
+    run = made_run(tmp_path / "made-20260101-000000-0000", state="FAILED" if known else None)
     starts(run.paths.task(), 0, T0)
-    gives_up = functools.partial(monkeypatch.setattr, opened, "UNHEARD_S", -1.0)
-    told, seen = followed(run, tmp_path / "page.html", monkeypatch, gives_up)
-    assert ['http-equiv="refresh"' in html for html in seen] == [True, False]
-    assert isinstance(told.exception, SchedulerError)
-    words = rf"unknown what became of {run.id}: .* job 7; its newest attempt last wrote \d+ s ago"
-    assert re.search(words, str(told.exception))
-
-
-def followed(
-    run: Run, out: Path, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]
-) -> tuple[Result, list[str]]:
-    """The command, and the page between its looks, when `then` is called, and at the end."""
-    seen: list[str] = []
+    out, seen, standing = tmp_path / "page.html", list[str](), Run.standing
+    runs = Standing(run.record, {JOB: JobState("RUNNING", "squeue")})
+    monkeypatch.setattr(Run, "standing", lambda self: standing(self) if seen else runs)
 
     def sleep(_: float) -> None:
         seen.append(out.read_text())
         assert len(seen) < 3, "for ever"
-        then()
+        monkeypatch.setattr(opened, "UNHEARD_S", -1.0)
 
     monkeypatch.setattr(time, "sleep", sleep)
     told = CliRunner().invoke(report, [str(run.dir), "--follow", "-o", str(out)])
-    return told, [*seen, out.read_text()]
+    assert ['http-equiv="refresh"' in html for html in (*seen, out.read_text())] == [True, False]
+    assert told.stdout.split() == [str(out)] * known
+    if not known:
+        assert isinstance(told.exception, SchedulerError)
+        words = (
+            rf"unknown what became of {run.id}: .* job 7; its newest attempt last wrote \d+ s ago"
+        )
+        assert re.search(words, str(told.exception))
 
 
 def test_a_run_that_waits_or_never_started_is_a_page_too(

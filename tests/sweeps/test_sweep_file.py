@@ -237,11 +237,11 @@ def test_a_dry_run_of_more_trials_shows_them_and_leaves_the_sweep_as_it_is(
     monkeypatch.setenv("FSDPKIT_CLUSTER", "local")
     paths, _ = made_up_sweep(tmp_path, **SEEDS)
     paths.job.write_bytes((packaged_dir() / "jobs" / "t5.toml").read_bytes())
-    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    words = ("sweep", "extend", str(paths.dir), "--trials", "5", "--dry-run")
-    told = answer_of(fsdpkit(*words, "--json"))
+    before = paths.record.read_bytes()
+    words = ("sweep", "extend", str(paths.dir), "--trials", "5", "--dry-run", "--json")
+    told = answer_of(fsdpkit(*words))
     assert told["asks"]["tasks"] == len(told["trials"]) == 5
-    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    assert (paths.record.read_bytes(), *(tmp_path / "runs").iterdir()) == (before, paths.dir.parent)
 
 
 def test_there_is_no_such_file_nor_sweep(
