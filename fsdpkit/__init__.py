@@ -7,11 +7,12 @@ Names are imported on first use, so that `import fsdpkit` costs nothing in a ran
 completion.
 """
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # as in cli/__init__.py
 if TYPE_CHECKING:
+    from typing import Any
+
     from fsdpkit.errors import STOPPED_EARLY as STOPPED  # noqa: F401
     from fsdpkit.errors import FsdpkitError as FsdpkitError
     from fsdpkit.errors import FunctionError as FunctionError
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOME:
         raise AttributeError(f"module 'fsdpkit' has no attribute {name!r}")
     from importlib import import_module

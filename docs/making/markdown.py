@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+
+from fsdpkit.cli.terminal import wrap
 
 COMMAND = "python -m docs.making"
 BEGIN = f"<!-- made by {COMMAND}: do not edit -->"
@@ -48,16 +49,7 @@ def code(text: str) -> str:
 
 def folded(text: str, first: str = "", rest: str = "") -> list[str]:
     """Lines of a paragraph for a terminal of 80 columns, which break no code."""
-    whole = _CODE.sub(lambda found: found[0].replace(" ", "\0"), text)
-    lines = textwrap.wrap(
-        whole,
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [line.replace("\0", " ") for line in lines]
+    return wrap(text, _WIDTH, first, rest, _CODE)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """What a person types and reads. One module a command, imported when it is called."""
 
 import atexit
-import contextlib
 import gc
 import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # until excepthook is set, Ctrl-C in an import would show a traceback
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def _not_from_here() -> None:
@@ -31,15 +33,17 @@ def _not_from_here() -> None:
         os.environ["PATH"] = os.pathsep.join(filter(os.path.isabs, programs.split(os.pathsep)))
 
 
-def _unless_interrupted(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+def _unless_interrupted(kind: type[BaseException], error: BaseException, trace: "Any") -> None:
     """Shows no traceback of an import at which Ctrl-C came."""
     if kind is not KeyboardInterrupt:
         sys.__excepthook__(kind, error, trace)
 
 
 sys.excepthook = _unless_interrupted
-with contextlib.suppress(OSError):  # the directory is gone
+try:  # noqa: SIM105
     _not_from_here()
+except OSError:  # the directory is gone
+    pass
 
 # Importing makes many objects that all stay: looking through them for garbage takes a tenth of a
 # short command's time. A command that follows a run for days still collects.

@@ -80,9 +80,11 @@ def command(
       fsdpkit cancel fsdp-t5-20261121-101500-3f2a
       fsdpkit cancel 3f2a --save --wait
 
-    With --save the trainer saves a checkpoint and stops, and the job does not come back.
+    With --save the trainer saves a checkpoint and stops, and the job does not come back; --wait
+    gives up, with exit status 69, if the script does not check for that for five minutes.
     """
     from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.saving import wait_for_stop
 
     opened = Run.open(run, runs=runs)
     if dry_run:
@@ -96,7 +98,7 @@ def command(
     asked = opened.cancel(save=save)
     if not as_json:
         _tell(opened, asked)
-    ended = opened.wait().describe() if wait else None
+    ended = wait_for_stop(opened, asked).describe() if wait else None
     if as_json:
         return _cancelled(opened.id, opened.job_id, False, asked, ended)
     if ended is not None:

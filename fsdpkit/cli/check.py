@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,15 @@ import click
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import (
     GroupedCommand,
+    as_typed,
+    going_on,
     hanging,
     runs_option,
     say_what_is_not_read,
     table,
     wanted,
 )
-from fsdpkit.cli.submitting import failure_lines
+from fsdpkit.cli.submitting import failure_lines, print_script, rendered
 from fsdpkit.cli.trusting import consent, trust_option
 from fsdpkit.errors import BrokenNodeError, NodeError, NotFoundError
 
@@ -63,11 +64,17 @@ def _measured(
 @click.option(
     "--avoid", is_flag=True, help="Let later jobs avoid slow and broken nodes for a week."
 )
+@click.option("--dry-run", is_flag=True, help="Print only the job's script; submit nothing.")
 @runs_option
 @trust_option
-@json_option(_checked, _measured)
+@json_option(_checked, _measured, rendered)
 def command(
-    avoid: bool, runs: str | None, trust: tuple[str, ...], as_json: bool, **asked: Any
+    avoid: bool,
+    dry_run: bool,
+    runs: str | None,
+    trust: tuple[str, ...],
+    as_json: bool,
+    **asked: Any,
 ) -> int:
     """Check this login node, or measure nodes with a short job.
 
@@ -78,15 +85,20 @@ def command(
 
     Exit status 0, or 78 if a check failed or a node is broken.
     """
-    from fsdpkit.scheduling.submission import SubmitRequest
+    from fsdpkit.scheduling import submission
 
     say_what_is_not_read()
-    request = SubmitRequest(JOB, runs=runs, **asked)
+    request = submission.SubmitRequest(JOB, runs=runs, **asked)
     if request.nodes is None and request.gpus is None:
-        if avoid:
-            raise click.UsageError("--avoid needs measured nodes: add --nodes.")
+        if avoid or dry_run:
+            raise click.UsageError("--avoid and --dry-run are for nodes to measure: add --nodes.")
         return _check_login(request, runs, as_json)
-    return _check_nodes(request, runs, trust, avoid, as_json)
+    agreed = consent(trust, submits=not dry_run)
+    plan, _ = submission.plan(request, agreed)
+    if dry_run:
+        print_script(submission.script_of(plan, runs), plan, as_json)
+        return 0
+    return _check_nodes(submission.submit_plan(plan, runs, agreed), plan, avoid, as_json)
 
 
 def _check_login(request: SubmitRequest, runs: str | None, as_json: bool) -> int:
@@ -110,15 +122,9 @@ def _print(finding: CheckResult) -> None:
     click.echo("\n".join(lines))
 
 
-def _check_nodes(
-    request: SubmitRequest, runs: str | None, trust: tuple[str, ...], avoid: bool, as_json: bool
-) -> int:
+def _check_nodes(run: Run, plan: Plan, avoid: bool, as_json: bool) -> int:
     from fsdpkit.runs import node_report
-    from fsdpkit.scheduling import submission
 
-    agreed = consent(trust)
-    plan, _ = submission.plan(request, agreed)
-    run = submission.submit_plan(plan, runs, agreed)
     state = _wait(run, plan)
     refused = _failed_before(run)
     try:
@@ -144,13 +150,9 @@ def _wait(run: Run, plan: Plan) -> str:
     asked = plan.job.spec.resources
     what = shape(asked.nodes, asked.gpus)
     click.echo(f"fsdpkit: job {run.job_id} measures {what}, in {run.dir}", err=True)
-    try:
+    with going_on(as_typed(run.dir)):
         tell_until_over(run)
         return run.wait().describe()
-    except KeyboardInterrupt:
-        where = shlex.quote(str(run.dir))
-        click.echo(f"fsdpkit: the job goes on; end it with fsdpkit cancel {where}", err=True)
-        raise
 
 
 def _failed_before(run: Run) -> list[NodeVerdict]:

@@ -12,6 +12,7 @@ import click
 
 from fsdpkit.cli.json_output import answer, json_option
 from fsdpkit.cli.options import on_run
+from fsdpkit.cli.terminal import wrap
 from fsdpkit.config import assets
 from fsdpkit.errors import NotFoundError
 
@@ -79,9 +80,9 @@ def _text_of(page: str) -> str:
 
 def lines_of(found: Diagnosis, directory: Path) -> Iterator[str]:
     """For a person, within 80 columns: the sentence, what to do, then what it rests on."""
-    yield from _folded(found.sentence)
+    yield from wrap(found.sentence, _WIDTH)
     if found.sharing is not None and found.task is not None:
-        yield from _folded(_of_array(found))
+        yield from wrap(_of_array(found), _WIDTH)
     advice, _, again = (found.action or "").partition(_AGAIN)
     yield from _labelled("what to do", [advice.strip()])
     yield from _labelled("to go on", [again])
@@ -126,18 +127,5 @@ def _line_of(file: Path, line: int | None, directory: Path) -> str:
 def _labelled(label: str, texts: Sequence[str]) -> Iterator[str]:
     """Each text behind the label or below it, folded; nothing if there is none."""
     for text in filter(None, texts):
-        yield from _folded(text, f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
+        yield from wrap(text, _WIDTH, f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
         label = ""
-
-
-_COMMAND = re.compile(r"fsdpkit \w+ \S+-\d{8}-\d{6}-\w{4}\b(?: --[a-z-]+| \d+)*")
-_WITHIN = "\xa0"
-
-
-def _folded(text: str, first: str = "", rest: str = "") -> list[str]:
-    """A command stays on its line, to be copied."""
-    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _WITHIN), text)
-    folded = textwrap.wrap(
-        whole, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
-    )
-    return [line.replace(_WITHIN, " ") for line in folded]

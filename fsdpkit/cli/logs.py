@@ -90,7 +90,6 @@ def command(
 
     Of a file over 64 MiB only the end is printed, unless --tail asks for more.
     """
-    from fsdpkit.reporting.logs.following import follow as following
     from fsdpkit.reporting.logs.lines import LineFilter, in_order, sources_of
 
     _refuse_what_does_not_fit(click.get_current_context())
@@ -117,12 +116,9 @@ def command(
     if wanted is None:
         _say_what_is_left_out(sources)
     if follow:
-        if sys.stderr.isatty():
-            from fsdpkit.cli.telling import follow_told
+        from fsdpkit.cli.telling import follow_told
 
-            lines = follow_told(run, choice, tail=wanted, changes=False)
-        else:
-            lines = following(run, choice, tail=wanted)
+        lines = follow_told(run, choice, tail=wanted, changes=False)
         _print(lines, run, choice, as_json, live=True)
         sources = sources_of(run.paths, run.record, choice)
     if not sources:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fsdpkit.reporting.predictions import Prediction
+    from fsdpkit.reporting.training import Training
     from fsdpkit.scheduling.run import Run
 
 
@@ -57,23 +58,27 @@ def command(run: Run, output: str | None, task: int | None, follow: bool, as_jso
     """
     from fsdpkit.reporting.report.page import page_of
     from fsdpkit.reporting.training import trainings_of
+    from fsdpkit.scheduling.opened import looks
 
     if output == "-" and (as_json or follow):
         raise click.UsageError("-o - prints the report once: leave out --json and --follow.")
     suffix = "" if task is None else f"-task-{task}"
     name = output or f"{run.id}{suffix}.html"
+
+    def written(again_s: int | None = None) -> tuple[Path | None, list[Training]]:
+        now = run.newer()
+        trainings = trainings_of(now, now.record.tasks_of(task), now.job_states())
+        return write_page(page_of(trainings, task, again_s=again_s), name), trainings
+
+    end = looks(run)
     if follow:
         click.echo(f"{name}: reload or keep it open; written until the run ends", err=True)
-    while True:
-        states = run.job_states()
-        trainings = trainings_of(run, run.record.tasks_of(task), states)
-        over = all(state is not None and state.over for state in states.values())
-        again_s = _AGAIN_S if follow and not over else None
-        path = write_page(page_of(trainings, task, again_s=again_s), name)
-        if again_s is None:
-            break
-        time.sleep(again_s)
-        run = type(run).open(run.dir)
+    try:
+        while follow and next(end) is None:
+            written(_AGAIN_S)
+            time.sleep(_AGAIN_S)
+    finally:  # by now no browser need load it again, whatever ended this
+        path, trainings = written()
     if as_json and path is not None:
         from fsdpkit.reporting.report.predicted import predictions
 

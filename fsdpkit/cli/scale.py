@@ -23,6 +23,7 @@ from fsdpkit.cli.trusting import consent, trust_option
 from fsdpkit.errors import storage_errors
 
 if TYPE_CHECKING:
+    from fsdpkit.planning.cost import Asked
     from fsdpkit.sweeps.scaling import Mode, Size
 
 
@@ -32,10 +33,13 @@ def _started(name: str, runs: dict[str, str]) -> None:
 
 
 @answer("fsdpkit.scale-status/3")
-def _study(name: str, sizes: Sequence[Size], knee: dict[str, int | None]) -> None:
+def _study(
+    name: str, sizes: Sequence[Size], knee: dict[str, int | None], asks: dict[str, Asked]
+) -> None:
     """A scaling study as it was measured so far; with --dry-run, as it would be.
 
     knee: by mode, the last number of nodes before a step up that does not pay; null: none so far.
+    asks: of a dry run what each size would ask for, by mode and nodes (`weak 2`).
     """
 
 
@@ -117,7 +121,10 @@ def start(
     prepared = scaling_study.prepare(asked)
     say_where(prepared.plans[modes[0], max(nodes)], prepared.why_site)
     if dry_run:
-        return _show(prepared.name, scaling_study.planned(prepared), as_json)
+        from fsdpkit.planning.cost import asked_by
+
+        asks = {f"{mode} {count}": asked_by(p) for (mode, count), p in prepared.plans.items()}
+        return _show(prepared.name, scaling_study.planned(prepared), asks, as_json)
     submitted: dict[str, str] = {}
     for size, run in scaling_study.submit(prepared, agreed):
         submitted[size] = run
@@ -142,17 +149,17 @@ def _measured(name: str, runs: str | None) -> dict[Mode, list[Size]]:
 @json_option(_study)
 def status(name: str, runs: str | None, as_json: bool) -> int:
     """Show what was measured so far, and where more nodes stop paying off."""
-    return _show(name, _measured(name, runs), as_json)
+    return _show(name, _measured(name, runs), {}, as_json)
 
 
-def _show(name: str, found: dict[Mode, list[Size]], as_json: bool) -> int:
+def _show(name: str, found: dict[Mode, list[Size]], asks: dict[str, Asked], as_json: bool) -> int:
     """Each size as far as it is known; of one that was not submitted what is predicted."""
     from fsdpkit.sweeps.scaling import knee
     from fsdpkit.sweeps.scaling_tables import HEAD, rows
 
     if as_json:
         everything = [one for sizes in found.values() for one in sizes]
-        return _study(name, everything, {mode: knee(sizes) for mode, sizes in found.items()})
+        return _study(name, everything, {mode: knee(sizes) for mode, sizes in found.items()}, asks)
     table([*HEAD], [row for sizes in found.values() for row in rows(sizes)])
     print_sentences(_remarks(found))
     return 0

@@ -17,8 +17,6 @@ from fsdpkit.listing import first_of
 from fsdpkit.runs.job_ids import task_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
     from types import FrameType
 
     from fsdpkit.planning.cost import Asked

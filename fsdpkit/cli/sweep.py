@@ -109,6 +109,9 @@ def command() -> None:
     """
 
 
+_dry_run = click.option("--dry-run", is_flag=True, help="Print the trials; submit nothing.")
+
+
 @command.command(START)
 @click.argument("file", type=click.Path(dir_okay=False))
 @wanted("sets")
@@ -117,7 +120,7 @@ def command() -> None:
 @trust_option
 @on_hold
 @click.option("--leave-out", is_flag=True, help="Skip trials that would be refused.")
-@click.option("--dry-run", is_flag=True, help="Print the trials; submit nothing.")
+@_dry_run
 @json_option(_started, _would_start)
 def start(
     file: str,
@@ -146,13 +149,7 @@ def start(
     prepared = starting.prepare(*load_file(Path(file)), asked)
     say_where(prepared.plan, prepared.why_site)
     if dry_run:
-        if as_json:
-            from fsdpkit.planning.cost import asked_by
-
-            batch = replace(prepared.plan, array=f"0-{len(prepared.trials) - 1}")
-            return _would_start(prepared.trials, asked_by(batch))
-        _print_trials(prepared)
-        return 0
+        return _show_trials(prepared, as_json)
     say_what_is_left_out(leaked_variables())
     paths, record = starting.start(prepared, asked)
     _report(paths, record, prepared, as_json)
@@ -177,16 +174,22 @@ def _left(remain: Sequence[int], paths: SweepPaths) -> str:
     return f"trials that are left: {spans(remain)}; to go on: {command} --on HOLD"
 
 
-def _print_trials(prepared: CheckedTrials) -> None:
+def _show_trials(prepared: CheckedTrials, as_json: bool) -> int:
+    """`--dry-run`."""
     from fsdpkit.config.array_tasks import text
+    from fsdpkit.planning.cost import asked_by
     from fsdpkit.sweeps.table import short
 
+    if as_json:
+        batch = replace(prepared.plan, array=f"0-{len(prepared.trials) - 1}")
+        return _would_start(prepared.trials, asked_by(batch))
     keys = list(prepared.trials[0])
     rows = [
         [str(number), *(text(settings[key]) for key in keys)]
         for number, settings in zip(prepared.numbers, prepared.trials, strict=True)
     ]
     table(["TRIAL", *map(short, keys)], rows)
+    return 0
 
 
 def _report(paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, as_json: bool) -> None:
@@ -320,17 +323,21 @@ def report(name: str, output: str | None, runs: str | None, as_json: bool) -> in
     "--trials", type=click.IntRange(1, 1000), required=True, help="Number of trials to add."
 )
 @click.option("--leave-out", is_flag=True, help="Skip trials that would be refused.")
+@_dry_run
 @runs_option
-@json_option(_started)
-def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: bool) -> int:
+@json_option(_started, _would_start)
+def extend(
+    name: str, trials: int, leave_out: bool, dry_run: bool, runs: str | None, as_json: bool
+) -> int:
     """Add trials to NAME. Optuna's samplers choose them by the results so far."""
     from fsdpkit.sweeps import starting
 
     paths, _ = _open(name, runs)
-    record, prepared = starting.extend(
-        paths, trials, starting.SweepRequest(leave_out=leave_out, consent=consent())
-    )
+    asked = starting.SweepRequest(leave_out=leave_out, consent=consent(submits=not dry_run))
+    record, prepared = starting.extend(paths, trials, asked, dry_run=dry_run)
     say_where(prepared.plan, prepared.why_site)
+    if dry_run:
+        return _show_trials(prepared, as_json)
     _report(paths, record, prepared, as_json)
     return 0
 

@@ -84,7 +84,8 @@ class _Guarded(io.TextIOBase):
 
 
 _TO_COPY = re.compile(
-    r"""(?<!\S)(?:fsdpkit|pip|conda|module|scontrol|sinfo|scancel|dos2unix|export|cd)[ ].*?
+    r"""(?<![^\s(])(?:fsdpkit|pip|conda|module(?=[ ](?:avail|load|spider|use))|scontrol|sinfo
+        |scancel|sacctmgr|dos2unix|export|cd)[ ].*?
         (?=[,;)]|[.:][ ]|[ ][a-z]+[ ](?:it|them|shows|lists|says|makes|continues)|[.]?$)
         |(?<!\S)--?\w\S*[ ][^\s-]\S* | (?<!\w)'[^'\n]*' | "[^"\n]*" """,
     re.VERBOSE,
@@ -92,14 +93,16 @@ _TO_COPY = re.compile(
 """A command, an option with its value, what stands in quotes: its spaces are no place to break."""
 
 
-def wrap(line: str, width: int, first: str, rest: str) -> list[str]:
-    """A sentence in lines of a terminal, the first behind `first`, others behind `rest`; what is to
-    be copied stays in one piece."""
+def wrap(
+    line: str, width: int, first: str = "", rest: str = "", whole: re.Pattern[str] = _TO_COPY
+) -> list[str]:
+    """A sentence in lines of so many columns, the first behind `first`, others behind `rest`; what
+    `whole` finds, such as a command to be copied, stays in one piece."""
     if len(first) + len(line) <= width:
         return [first + line]
     import textwrap
 
-    kept = _TO_COPY.sub(lambda found: found[0].replace(" ", "\0"), line)
+    kept = whole.sub(lambda found: found[0].replace(" ", "\0"), line)
     lines = textwrap.wrap(
         kept,
         width,

@@ -36,6 +36,7 @@ class StopRelay:
         self._ranks: Sequence[RankProcess] = ()
         self._warned: list[RankProcess] = []
         self._looked: bool | None = None
+        self._handled = False
         self._left_s = 0.0
         self._deadline_s: float | None = None
 
@@ -49,20 +50,20 @@ class StopRelay:
             if signal.SIGTERM in self._signals:
                 self._dir.terminated.touch()
             self._dir.stop.touch()
-            self._tell()
             self._warned = [rank for rank in self._ranks if _warn(rank.pid)]
+            self._tell()
         if left_s:
             self._left_s = left_s
             self._deadline_s = time.monotonic() + left_s - min(_TO_REQUEUE_S, left_s / 2)
 
     def look(self) -> None:
-        """Whether a rank has looked by now; to be called periodically."""
-        if self._looked is False and self._dir.looks.exists():
+        """Whether a rank has looked by now, or has no handler; to be called periodically."""
+        if self._looked is False:
             self._tell()
 
     @property
     def left_by_handler(self) -> bool:
-        """Whether a warned script has a handler of its own, so that it left because of it."""
+        """Whether a warned script has, or as yet may have, a handler of its own to leave by."""
         return any(not self._dir.unheard(rank.local_rank).exists() for rank in self._warned)
 
     def overdue(self) -> str | None:
@@ -77,8 +78,10 @@ class StopRelay:
         )
 
     def _tell(self) -> None:
-        self._looked = self._dir.looks.exists()
-        self._record(event="stop-passed-on", looked=self._looked)
+        found = self._dir.looks.exists(), self.left_by_handler
+        if found != (self._looked, self._handled):
+            self._looked, self._handled = found
+            self._record(event="stop-passed-on", looked=self._looked, handler=self._handled)
 
 
 def _warn(pid: int) -> bool:

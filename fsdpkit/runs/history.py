@@ -62,6 +62,8 @@ class NodeStory(msgspec.Struct, frozen=True, kw_only=True):
     stop_looked: bool | None = None
     """Whether a rank of it had looked for a request to stop when one came, or has since; None: no
     request was passed on to it."""
+    stop_handled: bool = False
+    """Whether its script has a handler of its own for that, as far as is known."""
     made_group: bool | None = None
     """Whether one of its ranks, which all ended well, had made a process group; None: not known, or
     there is only one rank."""
@@ -160,8 +162,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stop_ignored(self) -> bool:
-        """Whether its ranks were asked to save and stop, and none has looked for that so far."""
-        looked = [n.stop_looked for n in self.nodes if n.stop_looked is not None]
+        """Whether its ranks were asked to save and stop, and none has looked or has a handler."""
+        told = [n for n in self.nodes if n.stop_looked is not None]
+        looked = [n.stop_looked or n.stop_handled for n in told]
         return self.stop_requested_s is not None and bool(looked) and not any(looked)
 
     @property
@@ -325,6 +328,7 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
                 pid=pid if isinstance(pid := raw.get("pid"), int) and pid > 1 else None,
                 findings={k: v for k, v in raw.items() if k not in known},
                 stop_looked=looked if isinstance(looked, bool) else None,
+                stop_handled=passed_on.get("handler") is True,
                 made_group=made if isinstance(made, bool) else None,
                 unreached=str(unreached.get("why", ""))[:200],
             )

@@ -20,7 +20,7 @@ from fsdpkit.scheduling.states import JobState
 
 FIRST_S, LONGEST_S = 2.0, 60.0
 UNHEARD_S = 300.0
-"""How long nobody may know the job before who waits for it, or watches it, gives up."""
+"""How long nobody may know a job, or no script look whether to stop, until who waits gives up."""
 _LONGER = 1.3
 Clock = Callable[[], float]
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fsdpkit.config.units import roughly
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
@@ -22,7 +23,7 @@ from fsdpkit.runs.store import find_run, runs_dir
 from fsdpkit.scheduling.asking import UNHEARD_S, Pace
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
 from fsdpkit.scheduling.job_mark import MarkedJob, comment, mark_of_job
-from fsdpkit.scheduling.outcome import settle_s
+from fsdpkit.scheduling.outcome import settle_s, written_s
 from fsdpkit.scheduling.run_states import Standing, States, awaited, confirmed, decisive, standings
 from fsdpkit.scheduling.states import JobState
 
@@ -214,24 +215,11 @@ class OpenRun:
         Raises:
             SchedulerError: Nobody has known the job for five minutes.
         """
-        known = ended = time.monotonic()
-        pace = Pace(poll_s)
-        while True:
-            state = self.newer().state(array_task)
-            if state is None or state.phase != "ended":
-                ended = time.monotonic()
-            elif time.monotonic() - ended >= settle_s(state):
-                return state
-            if state is not None:
-                known = time.monotonic()
-                if heard is not None:
-                    heard(state)
-            elif time.monotonic() - known > UNHEARD_S:
-                strange = self.newer().standing().strange
-                why = strange or "neither squeue nor sacct nor scontrol knows it"
-                raise SchedulerError(f"it is unknown what became of job {self.job_id}: {why}")
+        pace, seen = Pace(poll_s), looks(self, array_task, heard)
+        while (state := next(seen)) is None:
             if self._has_news_within(pace.pause_s(), array_task):
                 pace.news()
+        return state
 
     def _has_news_within(self, pause_s: float, array_task: int | None) -> bool:
         """Sleep so long, or until an attempt begins or the batch shell writes how it ended."""
@@ -344,6 +332,40 @@ class OpenRun:
         """
         logs = (self.batch_log(job_id) for job in self.record.jobs for job_id in job.job_ids)
         return [log for log in logs if log.exists()]
+
+
+def looks(
+    run: OpenRun,
+    array_task: int | None = None,
+    heard: Callable[[JobState], object] | None = None,
+) -> Iterator[JobState | None]:
+    """At each step how it stands: the last state, once nothing can follow it; else None. heard: as
+    of `OpenRun.wait`. Raises SchedulerError when nobody has known the job for five minutes."""
+    known_s = going_s = time.monotonic()
+    while True:
+        run, now_s = run.newer(), time.monotonic()
+        state = run.state(array_task)
+        if state is not None:
+            known_s = now_s
+        elif now_s - known_s > UNHEARD_S and (standing := run.standing()).answered:
+            raise lost(run, standing, array_task)
+        if state is None or state.phase != "ended":
+            going_s = now_s
+        elif now_s - going_s >= settle_s(state):
+            yield state
+            return
+        if state is not None and heard is not None:
+            heard(state)
+        yield None
+
+
+def lost(run: OpenRun, standing: Standing, array_task: int | None = None) -> SchedulerError:
+    """That nobody can say what became of a run that stands so, and what was seen of it last."""
+    why, seen = standing.strange or f"the scheduler does not know job {run.job_id}", ""
+    with contextlib.suppress(NotFoundError):
+        if (written := written_s(run.newest_attempt(array_task))) is not None:
+            seen = f"; its newest attempt last wrote {roughly(time.time() - written)} ago"
+    return SchedulerError(f"it is unknown what became of {run.id}: {why}{seen}")
 
 
 def _order(state: JobState | None) -> int:

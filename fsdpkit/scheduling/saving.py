@@ -1,25 +1,27 @@
-"""Ask a run that trains for a checkpoint, and wait until it has its name."""
+"""Ask a run that trains for a checkpoint, and wait until it has its name; or for a stop."""
 
 from __future__ import annotations
 
 import functools
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fsdpkit.config.units import roughly
 from fsdpkit.errors import SchedulerError, StorageError, storage_errors
 from fsdpkit.runs.checkpoints import checkpoints_in
+from fsdpkit.runs.history import attempt_of
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, ask, saves_there, withdraw
-from fsdpkit.scheduling.asking import Pace
-from fsdpkit.scheduling.outcome import settle_s
+from fsdpkit.scheduling.asking import UNHEARD_S, Pace
+from fsdpkit.scheduling.opened import OpenRun, looks
 from fsdpkit.scheduling.visiting import running_jobs
 
 if TYPE_CHECKING:
-    from fsdpkit.scheduling.opened import OpenRun
     from fsdpkit.scheduling.states import JobState
 
 _LOOK_S = 0.5
@@ -65,19 +67,16 @@ class SaveRequest:
             SchedulerError: The job ended before it saved.
         """
         pace, began, told = Pace(), time.monotonic(), False
-        ask_at, ended = began + pace.pause_s(), None
+        ask_at, end = began + pace.pause_s(), looks(self.run, self.array_task)
         while (found := answer_to(self.task, self.id)) is None:
             now = time.monotonic()
             if now - began > SLOW_S and not told:
                 told = True
                 slow()
             if now >= ask_at:
-                state = self.run.newer().state(self.array_task)
-                if state is None or state.phase != "ended":
-                    ended = None
-                elif now - (ended := ended or now) >= settle_s(state):
+                if (state := next(end)) is not None:
                     raise self._too_late(state)
-                ask_at = now + (_LOOK_S if ended else pace.pause_s())
+                ask_at = now + pace.pause_s()
             time.sleep(_LOOK_S)
         if found.step is None:
             raise StorageError(
@@ -123,6 +122,26 @@ def _request(run: OpenRun, job_id: str, array_task: int | None) -> SaveRequest:
         )
     with storage_errors(task.save_requested, "written"):
         return SaveRequest(run, job_id, task, array_task, ask(task))
+
+
+def wait_for_stop(run: OpenRun, asked: Sequence[str]) -> JobState:
+    """Block until a run has ended of which these jobs, or array tasks, were asked to save and to
+    stop. Raises SchedulerError if for five minutes no script of those that go on checks for it."""
+    heeded_s, tasks = time.monotonic(), [run.paths.task(task_of(job_id)) for job_id in asked]
+
+    def heard(_: JobState) -> None:
+        nonlocal heeded_s
+        newest = [attempt_of(task.attempt(n)) for task in tasks for n in task.attempts()[-1:]]
+        ignored = [one.stop_ignored for one in newest if one.ending is None]
+        if not ignored or not all(ignored):
+            heeded_s = time.monotonic()
+        elif time.monotonic() - heeded_s > UNHEARD_S:
+            raise SchedulerError(
+                f"{run.id} goes on: for {roughly(UNHEARD_S)} its script has not checked whether "
+                f"to stop. To end it without saving: fsdpkit cancel {run.id}"
+            )
+
+    return run.wait(heard=heard)
 
 
 def newest(task: TaskPaths) -> str:

@@ -267,9 +267,10 @@ def _make_dir(paths: SweepPaths, *, group: bool) -> None:
 
 
 def extend(
-    paths: SweepPaths, trials: int, asked: SweepRequest
+    paths: SweepPaths, trials: int, asked: SweepRequest, *, dry_run: bool = False
 ) -> tuple[SweepRecord, CheckedTrials]:
-    """Submit so many more trials. Raises FsdpkitError; then the sweep is what it was."""
+    """Submit so many more trials. Raises FsdpkitError; then, or with dry_run, the sweep is what it
+    was."""
     with records.alone(paths) as record:
         file = record.file
         if file.sampler == "grid":
@@ -289,6 +290,8 @@ def extend(
         with working_in(record.work_dir):
             read = as_file_of(paths.record, record)
             prepared = _checked(file, space, str(paths.job), drawn, first, asked, read)
+            if dry_run:
+                return record, prepared
             runs = paths.dir.parent.parent
             record, run, decided = _submit(paths, record, prepared, runs, asked)
             return _follow(paths, record, run, decided), prepared

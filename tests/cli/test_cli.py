@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,3 +136,20 @@ def test_a_closed_pipe_is_no_crash(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+CTRL_C = """
+import sys
+class Import:
+    def find_spec(self, name, *_):
+        if not name.startswith("fsdpkit") and name not in sys.builtin_module_names:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Import())
+import fsdpkit.cli.main
+"""
+
+
+def test_ctrl_c_in_the_very_first_import_shows_no_traceback() -> None:
+    words = [sys.executable, "-c", CTRL_C]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

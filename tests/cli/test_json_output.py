@@ -130,6 +130,9 @@ def test_a_dry_run_and_a_check_are_told_as_json(fsdpkit: Fsdpkit, tmp_path: Path
     checked_by_slurm = answer_of(fsdpkit(*words, "--check", "--json"))
     assert checked_by_slurm["answer"] == fsdpkit(*words, "--check").stdout.strip()
     assert checked_by_slurm["asks"] == told["asks"]
+    measuring = answer_of(fsdpkit("check", *words[1:], "--dry-run", "--json"))
+    assert measuring["asks"]["nodes"] == 1 <= measuring["script"].count("#SBATCH --nodes=1\n")
+    assert fsdpkit("check", "--dry-run").returncode == 2
     assert list(tmp_path.iterdir()) == []
 
 

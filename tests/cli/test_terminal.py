@@ -218,6 +218,6 @@ def test_a_refusal_is_wrapped_for_a_terminal_and_what_is_to_be_copied_stays_whol
     assert [line for line in said.splitlines() if len(line) > 60 and "/" not in line] == []
     (in_a_pipe,) = fsdpkit(*words, cwd=Path.cwd()).stderr.splitlines()
     assert (len(said.splitlines()) > 3, said.split()) == (True, in_a_pipe.split())
-    told = f"fsdpkit: why: {'word ' * 9}fsdpkit submit train.py --nodes 2 --gpus 4, or --set a=b"
     copied = "fsdpkit submit train.py --nodes 2 --gpus 4"
-    assert any(copied in line for line in terminal.wrap(told, 60, "", "  "))
+    told = f"fsdpkit: why: {'word ' * 6}({copied}), or {'word ' * 8}{copied}, or --set a=b"
+    assert sum(copied in line for line in terminal.wrap(told, 60, rest="  ")) == 2

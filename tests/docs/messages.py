@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from fsdpkit.cli.terminal import wrap
 from tests.packaging.installation import ROOT
 
 COMMAND = "python -m tests.docs.messages"
@@ -143,8 +144,7 @@ def _folded(text: str) -> Iterator[str]:
     """As a terminal would show it that breaks between words."""
     for line in text.splitlines():
         rest = "    " if line.startswith(" ") else ""
-        folded = textwrap.wrap(line, _WIDTH, subsequent_indent=rest, break_on_hyphens=False)
-        yield from folded or [""]
+        yield from wrap(line, _WIDTH, rest=rest)
 
 
 def files() -> dict[Path, str]:

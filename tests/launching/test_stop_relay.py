@@ -15,6 +15,7 @@ import pytest
 
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.stop_relay import StopRelay
+from fsdpkit.runs.events import JsonLines, read_json_lines
 from fsdpkit.runs.heartbeat import HeartbeatDir, looked_whether_to_stop
 from tests.programs import until
 
@@ -52,7 +53,7 @@ def rank(node: HeartbeatDir, script: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def warned(node: HeartbeatDir, process: subprocess.Popen[str], *signals: int) -> StopRelay:
-    relay = StopRelay(node, lambda **_: None, signals)
+    relay = StopRelay(node, JsonLines(node.dir / "told").write, signals)
     relay.started([RankProcess(0, 0, process.pid)])
     relay.pass_on()
     return relay
@@ -91,6 +92,9 @@ def test_a_script_without_a_handler_goes_on_and_says_so(tmp_path: Path) -> None:
     with rank(node, "") as process:
         relay = warned(node, process)
         until(lambda: not relay.left_by_handler)
+        relay.look()
+        *_, told = read_json_lines(tmp_path / "told")
+        assert (told["looked"], told["handler"]) == (False, False)
         assert process.poll() is None
 
 

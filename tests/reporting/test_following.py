@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.errors import SchedulerError
 from fsdpkit.reporting.logs import following
 from fsdpkit.reporting.logs.following import follow
 from fsdpkit.reporting.logs.lines import LineFilter, in_order, sources_of
@@ -194,15 +193,3 @@ def test_files_of_launches_long_gone_are_left_alone(
     assert followed(run, LineFilter(), meanwhile) == ["1", "2", "3"]
     assert set(opened) == {second}
     assert set(listed) == {second.parent}
-
-
-def test_what_the_scheduler_cannot_say_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nobody_knows(self: Run, **_: object) -> None:
-        raise SchedulerError("nobody can say")
-
-    monkeypatch.setattr(Run, "wait", nobody_knows)
-    run = make_run(tmp_path / "run")
-    with pytest.raises(SchedulerError, match="nobody can say"):
-        list(follow(run, LineFilter()))

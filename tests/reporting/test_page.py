@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdpkit.cli.report import command as report
-from fsdpkit.errors import NotFoundError
+from fsdpkit.errors import NotFoundError, SchedulerError
 from fsdpkit.reporting.report import about, head
 from fsdpkit.reporting.report.page import page
 from fsdpkit.reporting.training import trainings_of
@@ -29,7 +29,9 @@ from fsdpkit.runs import outcomes
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.reading import table_in
 from fsdpkit.runs.record import JobRecord
+from fsdpkit.scheduling import opened
 from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.run_states import Standing
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import answer_of
 from tests.packaging.installation import ROOT
@@ -298,19 +300,31 @@ def test_a_loss_that_is_no_number_any_more_is_no_good_news(tmp_path: Path) -> No
     assert "its loss is NaN" in told.words
 
 
-def test_a_page_that_is_followed_is_loaded_again_until_the_run_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("known", [True, False])
+def test_a_page_that_is_followed_is_loaded_again_until_the_run_is_over_or_lost(
+    known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = trained(made_run(tmp_path / "made-20260101-000000-0000"))
-    states = [{JOB: JobState("RUNNING", "squeue")}, run.job_states()]
-    monkeypatch.setattr(Run, "job_states", lambda self: states.pop(0))
-    seen: list[str] = []
-    out = tmp_path / "page.html"
-    monkeypatch.setattr(time, "sleep", lambda seconds: seen.append(out.read_text()))
-    words = [str(run.dir), "--follow", "-o", str(out)]
-    done = CliRunner().invoke(report, words, standalone_mode=False, catch_exceptions=False)
-    assert done.stdout.split() == [str(out)], "once"
+    run = made_run(tmp_path / "made-20260101-000000-0000", state="FAILED" if known else None)
+    starts(run.paths.task(), 0, T0)
+    out, seen, standing = tmp_path / "page.html", list[str](), Run.standing
+    runs = Standing(run.record, {JOB: JobState("RUNNING", "squeue")})
+    monkeypatch.setattr(Run, "standing", lambda self: standing(self) if seen else runs)
+
+    def sleep(_: float) -> None:
+        seen.append(out.read_text())
+        assert len(seen) < 3, "for ever"
+        monkeypatch.setattr(opened, "UNHEARD_S", -1.0)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    told = CliRunner().invoke(report, [str(run.dir), "--follow", "-o", str(out)])
     assert ['http-equiv="refresh"' in html for html in (*seen, out.read_text())] == [True, False]
+    assert told.stdout.split() == [str(out)] * known
+    if not known:
+        assert isinstance(told.exception, SchedulerError)
+        words = (
+            rf"unknown what became of {run.id}: .* job 7; its newest attempt last wrote \d+ s ago"
+        )
+        assert re.search(words, str(told.exception))
 
 
 def test_a_run_that_waits_or_never_started_is_a_page_too(

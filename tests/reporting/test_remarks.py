@@ -24,18 +24,22 @@ ENDED = Ending(action="end", status=0, cause="done", why="")
         ([[False], [True]], False),
         ([[], [False]], True),
         ([[], []], False),
+        ([[None]], False),
+        ([[None, False]], True),
+        ([[False], [None]], False),
     ],
 )
 def test_a_request_to_stop_that_no_rank_looks_for_is_told(
-    tmp_path: Path, nodes: list[list[bool]], unheeded: bool
+    tmp_path: Path, nodes: list[list[bool | None]], unheeded: bool
 ) -> None:
+    """None: its script may have a handler of its own."""
     paths = AttemptPaths(tmp_path / "attempt-0")
     JsonLines(paths.dir / "orders.jsonl").write(event="stop-requested")
     for number, looked in enumerate(nodes):
         events = JsonLines(paths.node_events(number))
         events.write(event="node-ready", node=f"n{number}")
         for one in looked:
-            events.write(event="stop-passed-on", looked=one)
+            events.write(event="stop-passed-on", looked=one is True, handler=one is None)
     found = attempt_of(paths)
     assert found.stop_ignored is unheeded
     history = History(

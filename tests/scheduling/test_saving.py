@@ -8,12 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
 from fsdpkit import Run
+from fsdpkit.cli import cancel
 from fsdpkit.errors import SchedulerError
+from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import SaveAnswer, answer, answer_to, ask, wish, withdraw
-from fsdpkit.scheduling import saving
+from fsdpkit.scheduling import opened, saving
+from fsdpkit.scheduling.asking import Pace
 from fsdpkit.scheduling.run_states import States
 from fsdpkit.scheduling.states import JobState
 from tests.scheduling.records import job, run_of
@@ -90,15 +94,30 @@ def test_whoever_waits_is_told_that_the_run_ended_and_the_request_is_taken_back(
     run = a_run(tmp_path, state("RUNNING"), state("RUNNING"), over)
     (tmp_path / "checkpoints" / "step-5").mkdir()
     (request,) = run.save_checkpoint()
-    now = 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now)
-    monkeypatch.setattr(saving, "time", clock)
+    monkeypatch.setattr(saving, "Pace", lambda: Pace(0.0))
+    monkeypatch.setattr(saving, "_LOOK_S", 0.0)
     with pytest.raises(SchedulerError, match=r"ended before it saved .*FAILED.*step-5") as caught:
         request.wait()
     assert caught.value.exit_code == 69
     assert wish(request.task) is None
+
+
+@pytest.mark.parametrize(("looked", "handler"), [(False, False), (True, False), (False, True)])
+def test_a_stop_that_no_script_checks_for_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: bool, handler: bool
+) -> None:
+    run = a_run(tmp_path, *[state("RUNNING")] * 3, state("FAILED", exit_code=75))
+    attempt = run.paths.task().attempt(0)
+    JsonLines(attempt.orders).write(event="stop-requested")
+    told = {"looked": looked, "handler": handler}
+    JsonLines(attempt.node_events(0)).write(event="stop-passed-on", **told)
+    monkeypatch.setattr(saving, "UNHEARD_S", -1.0)
+    monkeypatch.setattr(opened, "Pace", lambda _: Pace(0.0))
+    monkeypatch.setattr(Run, "open", lambda *_, **__: run)
+    monkeypatch.setattr(Told, "cancel", lambda *_, **__: ["12"])
+    done = CliRunner().invoke(cancel.command, ["12", "--save", "--wait"])
+    if looked or handler:
+        assert done.stdout.endswith(f"{run.id}: FAILED, exit status 75\n")
+    else:
+        assert isinstance(done.exception, SchedulerError)
+        assert str(done.exception).endswith(f"without saving: fsdpkit cancel {run.id}")

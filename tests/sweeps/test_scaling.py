@@ -178,6 +178,8 @@ def test_a_dry_run_tells_what_plan_said_of_each_size(
         (nodes, 4 * nodes, "not submitted") for nodes in (1, 2, 4)
     ]
     assert [one["predicted_tokens_per_s"] for one in told["sizes"]] == [None] * 3
+    most_h = {size: asks["most_gpu_hours"] for size, asks in told["asks"].items()}
+    assert most_h == {f"weak {nodes}": nodes * most_h["weak 1"] for nodes in (1, 2, 4)}
     sets = ["resources.gpus=4", "resources.account=PAS0001"]
     asked = prepare(StudyRequest((1, 2, 4), ("weak",), "t5", sets=sets, cluster="osc-cardinal"))
     decided = asked.plans["weak", 2]

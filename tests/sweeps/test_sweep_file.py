@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fsdpkit.config.assets import packaged_dir
 from fsdpkit.errors import ConfigError, NotFoundError, RenderError
 from fsdpkit.rendering.script import render
 from fsdpkit.sweeps.file import load_file
@@ -228,6 +229,19 @@ def test_a_dry_run_shows_the_trials_and_makes_nothing(
     told = answer_of(fsdpkit("sweep", "a.toml", "--cluster", "local", "--dry-run", "--json"))
     assert told["asks"]["tasks"] == len(told["trials"]) == len(done.stdout.splitlines()) - 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_of_more_trials_shows_them_and_leaves_the_sweep_as_it_is(
+    fsdpkit: Callable[..., Completed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FSDPKIT_CLUSTER", "local")
+    paths, _ = made_up_sweep(tmp_path, **SEEDS)
+    paths.job.write_bytes((packaged_dir() / "jobs" / "t5.toml").read_bytes())
+    before = paths.record.read_bytes()
+    words = ("sweep", "extend", str(paths.dir), "--trials", "5", "--dry-run", "--json")
+    told = answer_of(fsdpkit(*words))
+    assert told["asks"]["tasks"] == len(told["trials"]) == 5
+    assert (paths.record.read_bytes(), *(tmp_path / "runs").iterdir()) == (before, paths.dir.parent)
 
 
 def test_there_is_no_such_file_nor_sweep(

@@ -8,7 +8,6 @@ the server from time to time.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,7 +23,6 @@ from fsdpkit.reporting.logs.lines import (
     sources_of,
     start_of,
 )
-from fsdpkit.runs.reading import build_types
 from fsdpkit.runs.record import load
 from fsdpkit.scheduling.run import Run
 
@@ -43,23 +41,21 @@ def follow(
     run: Run,
     choice: LineFilter,
     *,
+    ended: Callable[[], bool],
     tail: Tail = None,
-    ended: Callable[[], bool] | None = None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[Batch]:
     """Lines in the order in which they are found, each once; returns when the run has ended.
 
-    tail: how much of files that are there already. ended: asked before each
-    look whether this is the last; by default the scheduler says so. Raises SchedulerError if nobody
-    knows the job, StorageError, OSError.
+    ended: asked before each look whether this is the last. tail: how much of files that are there
+    already. Raises StorageError, OSError, and what `ended` raises.
     """
-    over = ended or _End(run, choice.array_task)
     logs = _Logs(run, choice)
     logs.find(tail)
     pause_s = _LOOK_S
     while True:
         began = time.monotonic()
-        last = over() or logs.superseded
+        last = ended() or logs.superseded
         came = False
         logs.find()
         for batch in logs.read(everything=last):
@@ -155,26 +151,3 @@ def _size(path: Path) -> int | None:
         return os.stat(path).st_size
     except OSError:
         return None
-
-
-class _End:
-    """Whether a run has ended, asked in a thread: a scheduler that stalls holds up no lines."""
-
-    def __init__(self, run: Run, array_task: int | None) -> None:
-        self._run, self._array_task = run, array_task
-        self._over = False
-        self._error: Exception | None = None
-        build_types()
-        threading.Thread(target=self._wait, name="fsdpkit-end", daemon=True).start()
-
-    def _wait(self) -> None:
-        try:
-            self._run.wait(array_task=self._array_task)
-            self._over = True
-        except Exception as error:
-            self._error = error
-
-    def __call__(self) -> bool:
-        if self._error is not None:
-            raise self._error
-        return self._over

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError
+from fsdpkit.errors import FsdpkitError, NotFoundError, StorageError
 from fsdpkit.reporting.logs.lines import LineReader, last_written, position_of_last
 from fsdpkit.reporting.printable import printable
 from fsdpkit.reporting.staged import stage_of
@@ -34,6 +34,7 @@ from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.reading import build_types, table_in
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling.asking import UNHEARD_S, Pace
+from fsdpkit.scheduling.opened import lost
 from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import Standing, States, decisive, standings
@@ -122,9 +123,7 @@ class Watcher:
         elif ended_on_record(self._history):
             return True
         elif time.monotonic() - self._heard > UNHEARD_S:
-            raise SchedulerError(
-                f"it is unknown what became of {self.run.id}: the scheduler does not know its job"
-            )
+            raise lost(self.run, standing, self._task)
         if state is None or state.phase != "ended":
             return False
         return self._scheduler.unchanged_s() >= settle_s(state)
