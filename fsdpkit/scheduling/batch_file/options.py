@@ -4,7 +4,7 @@ begins. What programs there are, and their options: programs.toml.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class Grammar(msgspec.Struct, frozen=True):
 
     flags: frozenset[str]
     letters: dict[str, str]
-    shortened: tuple[str, ...] = ()
+    shortened: Collection[str] = ()
 
     def split(
         self, words: Sequence[str], starts: Callable[[str], bool] = lambda word: False
