@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,11 +106,18 @@ def _for_elsewhere(job: LoadedJob) -> JobSpec:
 
 
 def _show(name: str, as_json: bool) -> None:
+    import msgspec
+
     from fsdpkit.config.as_toml import inline
     from fsdpkit.config.job_loading import load_job
+    from fsdpkit.config.loading import dotted
 
     job = load_job(name)
-    settings = [PrintedSetting(key, value, job.origin(key)) for key, value in _settings(job)]
+    settings = [
+        PrintedSetting(key, value, job.origin(key))
+        for key, value in dotted(msgspec.to_builtins(job.spec))
+        if value is not None
+    ]
     if as_json:
         _one_job(name, job.files, str(job.entry), settings)
         return
@@ -120,17 +127,3 @@ def _show(name: str, as_json: bool) -> None:
     for one in settings:
         note = "" if one.origin == "default" else f"  # {one.origin}"
         click.echo(printable(f"{one.key} = {inline(one.value)}{note}"))
-
-
-def _settings(job: LoadedJob) -> Iterator[tuple[str, object]]:
-    """Each key that has a value."""
-    import msgspec
-
-    def walk(value: object, key: str) -> Iterator[tuple[str, object]]:
-        if isinstance(value, dict) and value:
-            for name, below in value.items():
-                yield from walk(below, f"{key}.{name}" if key else str(name))
-        elif value is not None:
-            yield key, value
-
-    return walk(msgspec.to_builtins(job.spec), "")

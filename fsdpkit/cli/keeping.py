@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -18,6 +18,7 @@ import msgspec
 from fsdpkit.cli import hold
 from fsdpkit.cli.options import fsdpkit_as_typed, going_on
 from fsdpkit.cli.submitting import ending, outcome, print_script, report
+from fsdpkit.config.loading import dotted
 from fsdpkit.errors import FsdpkitError, UsageError
 
 if TYPE_CHECKING:
@@ -132,14 +133,7 @@ def _once_more(held: Run, keep_s: int) -> bool:
 
 def _as_sets(spec: JobSpec) -> Iterator[str]:
     """What the job asks for, as `--set`."""
-    for table in _TABLES:
-        yield from _flat(table, msgspec.to_builtins(getattr(spec, table)))
-
-
-def _flat(key: str, value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _flat(f"{key}.{name}", each)
-    elif value not in (None, [], False):
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        yield f"{key}={text}"
+    for key, value in dotted({one: msgspec.to_builtins(getattr(spec, one)) for one in _TABLES}):
+        if value not in (None, [], {}, False):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield f"{key}={text}"

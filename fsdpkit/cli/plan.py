@@ -22,7 +22,6 @@ from fsdpkit.cli.options import (
     write_file,
 )
 from fsdpkit.cli.plan_answer import outlook, planned, print_outlook, print_plans
-from fsdpkit.cli.plan_calibration import calibrated, show
 from fsdpkit.cli.plan_question import PlanQuestion
 from fsdpkit.cli.plan_tune import search, tuned
 from fsdpkit.cli.trusting import consent, trust_option
@@ -90,11 +89,6 @@ _question = partial(grouped, "Questions")
     is_flag=True,
     help="Predict speed from published figures alone, ignoring measurements.",
 )
-@_question(
-    "--calibration",
-    is_flag=True,
-    help="Show which runs and node checks the predicted speed is based on; no plan.",
-)
 @trust_option
 @wanted("runs", runs="Directory of runs to learn speed from (default: $FSDPKIT_RUNS, else ./runs).")
 @grouped(
@@ -104,7 +98,7 @@ _question = partial(grouped, "Questions")
     metavar="FILE.svg",
     help="Draw memory over one step.",
 )
-@json_option(planned, tuned, calibrated, group=AFTERWARDS)
+@json_option(planned, tuned, group=AFTERWARDS)
 def command(
     args: tuple[str, ...],
     job: str | None,
@@ -119,7 +113,6 @@ def command(
     tune: bool,
     aim: Any,
     published: bool,
-    calibration: bool,
     trust: tuple[str, ...],
     runs: str | None,
     picture: Path | None,
@@ -155,8 +148,6 @@ def command(
     question = PlanQuestion(job, cluster, model, gpu, said, args, compiled, consent(trust))
     by = By(not published, runs_dir(runs), *question.site_and_network())
     context.with_resource(one_child())
-    if calibration:
-        return show(question.step().card, by, as_json)
     if tune:
         where, refused = question.places(nodes)
         return search(question.step(), where, refused, aim, by, as_json)
@@ -182,9 +173,6 @@ def _refuse_what_does_not_fit(given: Mapping[str, Any]) -> None:
         raise UsageError("--picture draws one plan: leave out --try, --most and --tune")
     if given["compiled"] and (given["tune"] or given["published"]):
         raise UsageError("--compiled plans memory alone: leave out --tune and options of speed")
-    for_a_plan = several_plans or any(given[one] for one in ("picture", "compiled", "published"))
-    if given["calibration"] and for_a_plan:
-        raise UsageError("--calibration shows what speeds are based on: ask for a plan separately")
     if len(given["nodes"]) > 1 and not given["tune"]:
         raise UsageError("--nodes: several numbers are for --tune")
 

@@ -257,10 +257,11 @@ def _one_of(items: Iterable[tuple[Any, Any]]) -> Test:
 
 
 @lru_cache(maxsize=64)
-def _compiled(pattern: str) -> LinearRegex:
+def compiled(pattern: str) -> LinearRegex:
+    """A file's pattern. Raises ValueError for one that is none."""
     return LinearRegex(pattern)
 
 
 def matches(pattern: str, text: str) -> bool:
     """Whether a file's pattern matches the whole text. Raises ValueError as LinearRegex."""
-    return _compiled(pattern).matches(text)
+    return compiled(pattern).matches(text)

@@ -1,4 +1,4 @@
-"""`[slurm]` of a job: options of sbatch that no key of ours stands for (sbatch_spellings.py).
+"""`[slurm]` of a job: options of sbatch that no key of ours stands for (sbatch_spellings.txt).
 
 An option that a key stands for is refused by name. Any other is sbatch's to judge: only its form is
 looked at here, for plugins of a site add options of their own.

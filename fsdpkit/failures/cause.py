@@ -1,21 +1,24 @@
-"""What the record of a cause holds. The causes themselves: families/; their order: causes.py."""
+"""What the record of a cause holds. The causes themselves, in their order: causes.toml."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from fsdpkit.failures.patterns import Pattern
 from fsdpkit.runs.outcomes import Cause as RetryCause
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One cause."""
 
     name: str
     sentence: str
     """With {who} (a rank and its node, a node, or `the job`) and {words} (the line shown)."""
     patterns: tuple[Pattern, ...] = ()
+    types: tuple[str, ...] = ()
+    """Of exceptions that show it, whatever they say."""
+    errnos: frozenset[int] = frozenset()
+    """Numbers of errors of the operating system that show it, in any language."""
     statuses: frozenset[int] = frozenset()
     states: frozenset[str] = frozenset()
     """Slurm's words for the job's state; they are of level OUTSIDE."""

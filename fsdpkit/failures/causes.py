@@ -1,73 +1,36 @@
-"""The causes that a run can have ended for, and which of them goes first.
+"""The causes that a run can have ended for, and which of them goes first: causes.toml.
 
-An entry (cause.py; they stand in families/) has the sentence that a person reads, what to do, and
-how the cause is recognised: by a line that somebody wrote (`patterns`), by an exit status, by
-Slurm's state of the job, by how the batch shell summed it up (`endings`). Where one line fits
-several entries the first counts, so what is more particular stands further up. Exceptions are told
-by their types as well (exceptions.py). Sources of the words are the programs named in each
-pattern's `why`; those of Slurm 22.05, torch 2.13 and NCCL 2.2x were read in real logs.
-
-A new cause is added to its family, and to the order here.
+An entry (cause.py) has the sentence that a person reads and how the cause is recognised: by a line
+that somebody wrote (`patterns`), by an exception's type or number, by an exit status, by Slurm's
+state of the job, by how the batch shell summed it up (`endings`). What to do about it: advice/.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from fsdpkit.failures.cause import Cause
-from fsdpkit.failures.families import (
-    collectives,
-    gpus,
-    memory,
-    network,
-    scheduler,
-    software,
-    storage,
-    training,
-)
 from fsdpkit.failures.patterns import Level, Shown, Speaker
 
-CAUSES: dict[str, Cause] = {
-    cause.name: cause
-    for cause in (
-        memory.HOST_OUT_OF_MEMORY,
-        scheduler.IDLE,
-        scheduler.PREEMPTION,
-        scheduler.TIME_LIMIT,
-        scheduler.CANCELLED,
-        scheduler.NODE_FAILURE,
-        scheduler.REFUSED,
-        training.WRONG_WORLD,
-        software.OWN_STEP,
-        network.NO_INTERNET,
-        software.VERSION_MISMATCH,
-        network.PORT_TAKEN,
-        network.PORTS_BLOCKED,
-        network.HEAD_ADDRESS,
-        software.ENVIRONMENT_MISSING,
-        software.SCRIPT_NOT_VISIBLE,
-        software.IMPORT_ERROR,
-        network.NETWORK_SETUP,
-        memory.GPU_OUT_OF_MEMORY,
-        gpus.BAD_GPU,
-        storage.DISK_FULL,
-        storage.STORAGE,
-        storage.CHECKPOINT_UNREADABLE,
-        storage.DATA_MISSING,
-        training.NAN_LOSS,
-        collectives.COLLECTIVE_MISMATCH,
-        collectives.HANG,
-        network.RENDEZVOUS_TIMEOUT,
-        network.CONNECTION_RESET,
-        training.SETTINGS,
-        training.EXCEPTION,
-        scheduler.PENDING_FOREVER,
-        scheduler.PENDING,
-        Cause("running", "The job is running, and nothing is wrong so far."),
-        Cause("done", "The run is complete."),
-        Cause("unknown", "The cause is unknown: {words}."),
-    )
-}
+
+def _read() -> Iterator[Cause]:
+    def compiled(_: type, told: str | list[str]) -> Any:
+        """A regular expression, or the parts of a long one."""
+        return re.compile("".join(told))
+
+    table = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+    for cause in table["cause"]:
+        for pattern in cause.get("patterns", ()):
+            pattern["level"] = Level[pattern.get("level", "OWN")]
+        yield msgspec.convert(cause, Cause, dec_hook=compiled)
+
+
+CAUSES = {cause.name: cause for cause in _read()}
 """By name, the more particular first."""
 
 

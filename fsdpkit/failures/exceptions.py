@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
-from fsdpkit.failures.causes import shown_in
+from fsdpkit.failures.causes import CAUSES, shown_in
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Pattern, Shown
 from fsdpkit.failures.tracebacks import PrintedException, inner, is_by_the_way, of_a_rank
@@ -43,43 +43,8 @@ _OF_A_CHILD = (
     *("version-mismatch", "environment-missing"),
 )
 """What the words of a program that it had called may show."""
-_BY_TYPE = {
-    "MemoryError": "host-out-of-memory",
-    "_ArrayMemoryError": "host-out-of-memory",
-    "ArrowMemoryError": "host-out-of-memory",
-    "ModuleNotFoundError": "import-error",
-    "ImportError": "import-error",
-    "FloatingPointError": "nan-loss",
-    "LocalEntryNotFoundError": "no-internet",
-    "OfflineModeIsEnabled": "no-internet",
-    "SafetensorError": "checkpoint-unreadable",
-    "BadZipFile": "checkpoint-unreadable",
-    "RendezvousTimeoutError": "rendezvous-timeout",
-    "RendezvousConnectionError": "rendezvous-timeout",
-    "ConfigError": "settings",
-    "UsageError": "settings",
-}
-_BY_ERRNO = {
-    5: "storage",  # EIO
-    12: "host-out-of-memory",  # ENOMEM
-    28: "disk-full",  # ENOSPC
-    30: "storage",  # EROFS
-    37: "storage",  # ENOLCK
-    70: "storage",  # ECOMM, BeeGFS's
-    74: "storage",  # EBADMSG, of a block whose checksum is wrong
-    98: "port-taken",  # EADDRINUSE
-    99: "network-setup",  # EADDRNOTAVAIL
-    107: "storage",  # ENOTCONN, of a file system whose server is gone
-    108: "storage",  # ESHUTDOWN, Lustre's of a client that was evicted
-    116: "storage",  # ESTALE
-    117: "storage",  # EUCLEAN, of a file system that needs repair
-    121: "storage",  # EREMOTEIO
-    122: "disk-full",  # EDQUOT
-    126: "storage",  # ENOKEY, of a file system that asks for a ticket, as do the next three
-    127: "storage",  # EKEYEXPIRED
-    128: "storage",  # EKEYREVOKED
-    129: "storage",  # EKEYREJECTED
-}
+_BY_TYPE = {name: cause.name for cause in CAUSES.values() for name in cause.types}
+_BY_ERRNO = {number: cause.name for cause in CAUSES.values() for number in cause.errnos}
 _BY_ERRNO_OF_A_PEER = frozenset({32, 103, 104, 111})
 """EPIPE, ECONNABORTED, ECONNRESET, ECONNREFUSED: their words differ by language."""
 _BY_ERRNO_OF_A_ROUTE = frozenset({101, 113})
@@ -200,7 +165,7 @@ def _of_nccl(raised: PrintedException, _: Shown) -> Shown | None:
 
 
 def _by_pattern(raised: PrintedException, _: Shown) -> Shown | None:
-    """By the patterns of the causes (families/), in their order."""
+    """By the patterns of the causes, in their order."""
     for found in said(f"{raised.type}: {raised.message}" if raised.type else raised.message):
         if raised.name in _ALSO_OF_NUMBERS and found.cause not in _IN_ANY_TYPE:
             continue

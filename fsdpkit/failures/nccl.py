@@ -1,13 +1,13 @@
-"""What NCCL says of a failure. `unhandled system error` is no cause: its `Last error:` line is, or
-the last warning that it printed.
-
-Source: NCCL 2.18 to 2.27, the texts of WARN() and of ncclGetLastError() under src/; torch 2.13,
-NCCLUtils.hpp, for what torch puts around them.
+"""What NCCL says of a failure (nccl.toml). `unhandled system error` is no cause: its `Last error:`
+line is, or the last warning that it printed.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import msgspec
 
 from fsdpkit.failures.patterns import Pattern, Shown, stands_in
 from fsdpkit.runs.failures import Level
@@ -18,63 +18,20 @@ _OWN_WORDS = re.compile(
     r"\bnccl(?:\w+Error|InvalidUsage|InvalidArgument)\b|NCCL [Ee]rror|\bNCCL WARN |^NCCL: "
 )
 
-_OWN = Pattern((), "NCCL")
 _LOST_PEER = Pattern((), "NCCL", Level.LOST_PEER)
-_WAITED = Pattern((), "NCCL", Level.WAITED)
-_CAUSES: tuple[tuple[str, Pattern, str], ...] = (
-    # (cause, level, words in small letters)
-    ("disk-full", _OWN, "shared memory | shm | fallocate | no space left on device"),
-    (
-        "gpu-out-of-memory",
-        _OWN,
-        "cuda failure …out of memory | cudaerrormemoryallocation | failed to cuda …alloc | "
-        "cumem…out of memory",
-    ),
-    (
-        "bad-gpu",
-        _OWN,
-        "uncorrectable | fallen off the bus | gpu is lost | nvlink error | hardware error | "
-        "system not yet initialized | nvlink sharp …fatal",
-    ),
-    (
-        "version-mismatch",
-        _OWN,
-        "version mismatch | mismatch…version | version…differ | versions …do not match | "
-        "incompatible …version | driver version is insufficient",
-    ),
-    (
-        "collective-mismatch",
-        _OWN,
-        "collective mismatch | mismatched collective | message truncated | size mismatch | "
-        "sizes differ | type mismatch | types differ | count mismatch | counts differ",
-    ),
-    ("settings", _OWN, "duplicate gpu"),
-    (
-        "network-setup",
-        _OWN,
-        "ibv_…memory | memlock | max locked memory | memory lock | ibv_reg_mr | "
-        "ibv_create_cq | ibv_create_qp | ibv_alloc_pd | neither af_inet | no ip interface | "
-        "no usable …interface | no socket interface | no interface | interface …not found | "
-        "interface …does not exist | peer access | no device found | no such device | "
-        "net/…failed | net/…unable | net/…couldn't | net/…could not | net/…cannot | "
-        "unsupported …transport | cannot find …hca | cannot find …network | "
-        "failed to initialize any net | failed to find any net | no route to host | "
-        "network is unreachable | libfabric | ncclnet",
-    ),
-    (
-        "connection-reset",
-        _LOST_PEER,
-        "closed by | connection reset | reset by peer | broken pipe | remote process | "
-        "peer …exit | peer …gone | peer …closed | connection refused | socketprogress | "
-        "socket recv | socket send | socket poll | recv 0 bytes | recved 0 bytes | "
-        "got completion  | proxycall | proxy call | abort",
-    ),
-    (
-        "network-setup",
-        _WAITED,
-        "connect…failed | connect…timed out",
-    ),
-)
+
+
+class _Said(msgspec.Struct, forbid_unknown_fields=True):
+    """An entry of nccl.toml."""
+
+    cause: str
+    words: tuple[str, ...]
+    level: str = "OWN"
+
+
+_SAID = msgspec.toml.decode(
+    Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, tuple[_Said, ...]]
+)["said"]
 _GENERAL: tuple[tuple[str, str, Pattern], ...] = (
     ("connection-reset", "ncclRemoteError", _LOST_PEER),
     ("connection-reset", "ncclSystemError", _LOST_PEER),
@@ -91,9 +48,10 @@ def explained(message: str) -> Shown | None:
     last = _LAST.search(message)
     for words in (*([last[1]] if last else []), *reversed(warnings[-3:])):
         small = words.lower()
-        for cause, found, told in _CAUSES:
-            if any(stands_in(small, one) for one in told.split(" | ")):
-                return Shown(cause, found, 0, 0, words=f"NCCL: {words.strip()}")
+        for one in _SAID:
+            if any(stands_in(small, told) for told in one.words):
+                pattern = Pattern((), "NCCL", Level[one.level])
+                return Shown(one.cause, pattern, 0, 0, words=f"NCCL: {words.strip()}")
     words = f"NCCL: {last[1].strip()}" if last else None
     for cause, sign, found in _GENERAL:
         if sign in message:

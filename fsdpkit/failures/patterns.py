@@ -26,7 +26,7 @@ class TextPlace(NamedTuple):
     rank: int | None = None
 
 
-class Pattern(NamedTuple):
+class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Words that show a cause, and who writes them."""
 
     words: tuple[str, ...]
@@ -76,20 +76,6 @@ def stands_in(text: str, words: str) -> bool:
             return False
         at += len(part)
     return True
-
-
-def pattern(
-    words: str,
-    why: str,
-    level: Level = Level.OWN,
-    *,
-    by: tuple[Speaker, ...] = EVERYBODY,
-    line: str | None = None,
-    quoted: bool = False,
-) -> Pattern:
-    """A pattern. words: any of those that ` | ` parts; line: a regular expression."""
-    compiled = re.compile(line) if line else None
-    return Pattern(tuple(words.split(" | ")), why, level, by, compiled, quoted)
 
 
 class Shown(msgspec.Struct, frozen=True):

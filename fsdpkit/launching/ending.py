@@ -287,14 +287,15 @@ def _told_by_srun(attempt: AttemptPaths, found: Trouble | None) -> Trouble | Non
 
 
 def _out_of_memory(log: str) -> FailureRecord | None:
-    """By the same words as `diagnose` (failures/families/memory.py)."""
-    from fsdpkit.failures.families.memory import HOST_OUT_OF_MEMORY  # only on failure
+    """By the same words as `diagnose`."""
+    from fsdpkit.failures.causes import CAUSES  # only on failure
 
+    cause = CAUSES["host-out-of-memory"]
     said = "\n".join(_OF_SLURM.findall(log))
-    for pattern in HOST_OUT_OF_MEMORY.patterns:
+    for pattern in cause.patterns:
         if pattern.level == Level.OUTSIDE and (place := pattern.found_in(said)) is not None:
             words = said[place.begin : place.end]
-            return _by_srun(HOST_OUT_OF_MEMORY.name, words, 137, place.node or "srun")
+            return _by_srun(cause.name, words, 137, place.node or "srun")
     return None
 
 

@@ -19,6 +19,7 @@ import fsdpkit
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.launching.torch_release import release_of
+from fsdpkit.listing import counted
 from fsdpkit.planning.efficiency import (
     GB,
     MachineRates,
@@ -82,11 +83,11 @@ def basis_of(records: Sequence[MeasuredSpeed], machine: MeasuredMachine, work_of
             samples.append(found)
     calibration, odd = agreeing(rates, samples)
     left_out += odd
-    counted = {sample.source for sample in calibration.samples}
-    used = [one.run for runs in jobs if runs[0].run in counted for one in runs]
+    agreed = {sample.source for sample in calibration.samples}
+    used = [one.run for runs in jobs if runs[0].run in agreed for one in runs]
     if not used and not checks:
         return Basis(calibration, left_out=tuple(left_out))
-    parts = [_counted(len(used), "run")] if used else []
+    parts = [counted(len(used), "run")] if used else []
     parts += ["a check of nodes"] if checks else []
     words = f"calibrated by {' and '.join(parts)} on {machine.site}"
     return Basis(calibration, words[:300], (*used, *(c.run for c in checks)), tuple(left_out))
@@ -102,7 +103,7 @@ def _fitting(
             others[why] = others.get(why, 0) + 1
         else:
             fitting.append(one)
-    return fitting, [f"{_counted(count, 'record')} {why}" for why, count in others.items()]
+    return fitting, [f"{counted(count, 'record')} {why}" for why, count in others.items()]
 
 
 def _unfit(one: MeasuredSpeed, machine: MeasuredMachine) -> str:
@@ -192,7 +193,3 @@ def kept_work(name: str) -> StepWork | None:
 def keep_work(name: str, work: StepWork) -> None:
     """Keep it, if there is a place for it."""
     cache(f"speed/steps/{name}.json", work)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -76,12 +76,6 @@ class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
         return self.training is None and not self.plan
 
 
-class UsedSpeed(MeasuredSpeed, frozen=True, kw_only=True):
-    """What was measured, and whether plans for the GPU that was asked about go by it."""
-
-    used: bool
-
-
 def directory() -> Path:
     return cache_directory() / "speed"
 

@@ -67,7 +67,7 @@ def left_out_lines(sentences: Sequence[str]) -> Iterator[str]:
     for sentence in sentences[:_MOST_LEFT_OUT]:
         yield f"  left out: {sentence}"
     if len(sentences) > _MOST_LEFT_OUT:
-        yield f"  and {len(sentences) - _MOST_LEFT_OUT} more: fsdpkit plan --calibration"
+        yield f"  and {len(sentences) - _MOST_LEFT_OUT} more: --json has them"
 
 
 def _row(name: str, value: Span, unit: str = "") -> str:

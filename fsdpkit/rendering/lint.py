@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -121,43 +122,22 @@ _QUOTED_OR_COMMENT = re.compile(
     _HEREDOC.pattern + r"""|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?:^|(?<=[\s;]))#.*"""
 )
 _COMMAND = r"(?:^|[;|&(]|\b(?:then|do|else|if|while|until|sudo|exec|time|nohup)\b|!)\s*"
-_FORBIDDEN = [
-    (
-        _COMMAND + r"(?:\w{1,99}=\S{0,99}\s{1,99}){0,9}(?:/\S{0,99}/)?(pkill|killall|skill|slay)\b",
-        "kills by name, and so also other jobs' processes on a shared node: kill only what you "
-        "started",
-    ),
-    (
-        r"\$\{?SLURM_LAUNCH_NODE_IPADDR\b",
-        "SLURM_LAUNCH_NODE_IPADDR is where srun runs, not the head node's address",
-    ),
-    (
-        r"""\|\|\s*(?:\w+=|echo\s+|printf\s+)["']?(?:localhost|127\.|::1)""",
-        "falls back to localhost: every node would wait for itself; fail instead",
-    ),
-    (
-        r"\$\{\w+:?[-=](?:localhost|127\.|::1)",
-        "falls back to localhost: every node would wait for itself; fail instead",
-    ),
-    (
-        r"--gpus-per-task\b",
-        "--gpus-per-task binds GPUs to single tasks, but torchrun's ranks are one task's",
-    ),
-    (
-        r"--rdzv[-_]id[= ]\"?\$\{?RANDOM\b",
-        "RANDOM differs on every node: use the job's id and its restart",
-    ),
-    (
-        _COMMAND + r"conda\s+init\b",
-        "conda init edits the person's shell files: source etc/profile.d/conda.sh",
-    ),
-]
+
+
+class _Forbidden(msgspec.Struct, forbid_unknown_fields=True):
+    """An entry of lint.toml."""
+
+    line: str
+    why: str
+    command: bool = False
 
 
 @cache
 def _forbidden() -> list[tuple[re.Pattern[str], str]]:
-    """Compiled when a script first looks suspicious, which is hardly ever."""
-    return [(re.compile(pattern), message) for pattern, message in _FORBIDDEN]
+    """Read when a script first looks suspicious, which is hardly ever."""
+    text = Path(__file__).with_suffix(".toml").read_bytes()
+    found = msgspec.toml.decode(text, type=dict[str, tuple[_Forbidden, ...]])["forbidden"]
+    return [(re.compile(_COMMAND * one.command + one.line), one.why) for one in found]
 
 
 # Decides whether a line needs the patterns above.

@@ -63,8 +63,8 @@ def evidence_of(
     )
 
 
-class PendingReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why, for a person."""
+class PendingReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why, for a person; and an entry of pending.toml, where `words` and `action` have blanks."""
 
     words: str
     """A clause without a full stop: `waits for free nodes`."""
@@ -74,22 +74,14 @@ class PendingReason(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this will not clear by itself."""
     refused: bool = False
     """Whether Slurm does not allow such a job: an account, a QOS, a group, too much memory."""
-
-
-class _Reason(msgspec.Struct, forbid_unknown_fields=True):
-    """An entry of pending.toml, where its fields are explained."""
-
-    words: str
-    action: str | None = None
-    never: bool = False
-    refused: bool = False
     says: tuple[str, ...] = ()
+    """What Slurm says then, as regular expressions."""
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
     names: dict[str, str]
-    reasons: dict[str, _Reason]
-    sentences: dict[str, _Reason]
+    reasons: dict[str, PendingReason]
+    sentences: dict[str, PendingReason]
 
 
 @lru_cache
@@ -108,15 +100,14 @@ def why(evidence: PendingEvidence) -> PendingReason:
     blanks = {**_blanks(evidence), **found}
     if known is None:
         return PendingReason(words=f"Slurm gives as the reason {text!r}")
-    return PendingReason(
+    return msgspec.structs.replace(
+        known,
         words=_filled(known.words, blanks),
         action=known.action and _filled(known.action, blanks),
-        never=known.never,
-        refused=known.refused,
     )
 
 
-def _known(text: str, state: str | None) -> tuple[_Reason | None, _Blanks]:
+def _known(text: str, state: str | None) -> tuple[PendingReason | None, _Blanks]:
     """What the text means, and what it names."""
     reasons, sentences = _table().reasons, _table().sentences
     head = text.partition(",")[0].strip()
@@ -137,7 +128,7 @@ def _known(text: str, state: str | None) -> tuple[_Reason | None, _Blanks]:
 _ALLOWS = re.compile(r".*\(\S+ (?P<does>allows|denies) (?P<names>\S+) .*\)")
 
 
-def _with_names(reason: _Reason, text: str) -> _Reason:
+def _with_names(reason: PendingReason, text: str) -> PendingReason:
     """With those that a partition allows or denies, where Slurm's sentence has them."""
     if (rule := _ALLOWS.fullmatch(text)) is None:
         return reason
@@ -146,14 +137,14 @@ def _with_names(reason: _Reason, text: str) -> _Reason:
     return msgspec.structs.replace(reason, words=words)
 
 
-def _limit(reason: str) -> _Reason | None:
+def _limit(reason: str) -> PendingReason | None:
     """`AssocGrpCPUMinutesLimit` and the other names that are put together like it."""
     limit = named_limit(reason)
     if limit is None:
         return None
     words = limit.words("its QOS ({qos})" if limit.of_qos else "its account ({account})")
     if not limit.never:
-        return _Reason(words)
+        return PendingReason(words)
     if limit.kind == "Max" and limit.what in ("time", "running time"):
         todo = "Ask for less: {less_time}"
     elif limit.kind == "Grp":
@@ -161,7 +152,7 @@ def _limit(reason: str) -> _Reason | None:
     else:
         ask = limit.ask_for()
         todo = f"{{cancel}} and ask for {ask}" if ask else "{again}"
-    return _Reason(words, f"{todo}; limits: {limit.show()}", never=True)
+    return PendingReason(words, f"{todo}; limits: {limit.show()}", never=True)
 
 
 def _blanks(evidence: PendingEvidence) -> _Blanks:

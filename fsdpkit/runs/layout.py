@@ -193,6 +193,31 @@ class TaskPaths:
 
     dir: Path
 
+    metrics = Named("metrics.jsonl")
+    """Metrics: one JSON object per logged step, appended by rank 0."""
+    checkpoints = Named("checkpoints")
+    """Where a Checkpointer saves `step-<s>/`."""
+    export = Named("export")
+    """The trained model for Hugging Face, if one was asked for."""
+    tensorboard = Named("tensorboard")
+    """The metrics as TensorBoard events, if they were asked for."""
+    track = Named("track.json")
+    """What `fsdpkit track` has sent."""
+    debug = Named("debug")
+    """Profiles, memory snapshots and flight recorder dumps; for their owner alone."""
+    stop_requested = Named("stop-requested")
+    """A file that makes the job save and stop while it exists."""
+    ends_at = Named("ends-at")
+    """When Slurm ends the job, which the batch shell asks after the warning."""
+    save_requested = Named("save-requested")
+    """A file that asks for a checkpoint."""
+    save_answered = Named("save-answered")
+    """What became of that request."""
+    save_heard = Named("save-heard")
+    """A mark that an attached trainer looks for such requests."""
+    stacks_requested = Named("stacks-requested")
+    """A file that makes the agents say where the ranks are."""
+
     @classmethod
     def of_this_job(cls, otherwise: str) -> TaskPaths:
         """The paths of the run that this process is a rank of.
@@ -226,66 +251,6 @@ class TaskPaths:
         found = (p for p in self.dir.glob("attempt-*") if not p.is_symlink())
         names = (p.name.removeprefix("attempt-") for p in found)
         return sorted(int(n) for n in names if n.isdecimal())
-
-    @property
-    def metrics(self) -> Path:
-        """Metrics: one JSON object per logged step, appended by rank 0."""
-        return self.dir / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where a Checkpointer saves `step-<s>/`."""
-        return self.dir / "checkpoints"
-
-    @property
-    def export(self) -> Path:
-        """The trained model for Hugging Face, if one was asked for."""
-        return self.dir / "export"
-
-    @property
-    def tensorboard(self) -> Path:
-        """The metrics as TensorBoard events, if they were asked for."""
-        return self.dir / "tensorboard"
-
-    @property
-    def track(self) -> Path:
-        """What `fsdpkit track` has sent."""
-        return self.dir / "track.json"
-
-    @property
-    def debug(self) -> Path:
-        """Profiles, memory snapshots and flight recorder dumps; for their owner alone."""
-        return self.dir / "debug"
-
-    @property
-    def stop_requested(self) -> Path:
-        """A file that makes the job save and stop while it exists."""
-        return self.dir / "stop-requested"
-
-    @property
-    def ends_at(self) -> Path:
-        """When Slurm ends the job, which the batch shell asks after the warning."""
-        return self.dir / "ends-at"
-
-    @property
-    def save_requested(self) -> Path:
-        """A file that asks for a checkpoint."""
-        return self.dir / "save-requested"
-
-    @property
-    def save_answered(self) -> Path:
-        """What became of that request."""
-        return self.dir / "save-answered"
-
-    @property
-    def save_heard(self) -> Path:
-        """A mark that an attached trainer looks for such requests."""
-        return self.dir / "save-heard"
-
-    @property
-    def stacks_requested(self) -> Path:
-        """A file that makes the agents say where the ranks are."""
-        return self.dir / "stacks-requested"
 
 
 @dataclass(frozen=True)

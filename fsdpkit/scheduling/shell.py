@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.history import NodeStory
@@ -23,41 +24,6 @@ from fsdpkit.scheduling.visiting import Visited
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _PASSED = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 """What the visitor's own terminal needs."""
-
-# Runs on the node, with the agent's process, the attempt's directory, the prompt and the command.
-# Every value goes on as one word; nothing of the environment is evaluated.
-_VISIT = r"""
-pid=$1 attempt=$2 prompt=$3
-shift 3
-fail() { printf 'fsdpkit: %s: %s\n' "${SLURMD_NODENAME:-$HOSTNAME}" "$1" >&2; exit 69; }
-[[ -r /proc/$pid/environ ]] || fail 'the agent of the run is not there (any more)'
-variables=(FSDPKIT_VISIT=1)
-found=
-while IFS= read -r -d '' line; do
-    case $line in
-    "FSDPKIT_ATTEMPT_DIR=$attempt") found=1 ;;
-    FSDPKIT_CONFIG_DIR=* | FSDPKIT_SITE_PATH=* | FSDPKIT_RUNS=*) variables+=("$line") ;;
-    FSDPKIT_* | SUBMITIT_* | TORCHELASTIC_* | PMI*_* | SRUN_* | RDZV_* | BASH_ENV=* | ENV=*) ;;
-    TERM=* | COLORTERM=* | PS1=* | PROMPT_COMMAND=* | LINES=* | COLUMNS=* | SHLVL=* | _=*) ;;
-    *=*) variables+=("$line") ;;
-    esac
-done < "/proc/$pid/environ"
-[[ -n $found ]] || fail 'the agent of the run is not there (any more)'
-if [[ ! /proc/$pid/ns/mnt -ef /proc/self/ns/mnt ]]; then
-    echo 'fsdpkit: the job runs in a container; this is the node around it' >&2
-    variables=(FSDPKIT_VISIT=1 "PATH=/usr/local/bin:/usr/bin:/bin" "HOME=${HOME:-/}")
-else
-    cd -P "/proc/$pid/cwd" || fail 'its working directory is gone'
-fi
-# This step's own, over what the agent's step and the batch shell had.
-for name in "${!SLURM@}" TERM COLORTERM; do
-    [[ -z ${!name+x} ]] || variables+=("$name=${!name}")
-done
-if (($#)); then
-    exec /usr/bin/env -i "${variables[@]}" /bin/bash -p -c 'exec -- "$@"' fsdpkit "$@"
-fi
-exec /usr/bin/env -i "${variables[@]}" "PS1=$prompt" /bin/bash --noprofile --norc -i
-"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +48,8 @@ def visit_of(
         raise SchedulerError(f"the agent of node {node.number} of {visited.run.id} left no address")
     prompt = f"[{visited.run.id} {node.name}] \\w \\$ "
     attempt = os.path.abspath(visited.attempt.dir)
-    there = ["/bin/bash", "-p", "-c", _VISIT, "fsdpkit", str(node.pid), attempt, prompt, *command]
+    script = Path(__file__).with_name("visit.sh").read_text(encoding="utf-8")
+    there = ["/bin/bash", "-p", "-c", script, "fsdpkit", str(node.pid), attempt, prompt, *command]
     clean, _ = scrubbed(environ)
     if not visited.run.client().elsewhere:
         return Visit(there, clean)

@@ -12,24 +12,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fsdpkit.config.training import PrecisionSettings, ShardingSettings
-    from fsdpkit.errors import STOPPED_EARLY
-    from fsdpkit.runs.layout import TaskPaths
-    from fsdpkit.training.agreement import SaveClock, StopRequest, Votes
-    from fsdpkit.training.checkpoint import Checkpointer
-    from fsdpkit.training.distributed import Ranks, process_group, seed_step, sum_over_ranks
-    from fsdpkit.training.export import HuggingFace
-    from fsdpkit.training.finite import require_finite
-    from fsdpkit.training.gradients import clip_gradients, gradient_sync, loss_scaler
-    from fsdpkit.training.hugging_face import pretrained
-    from fsdpkit.training.metrics import Metrics
-    from fsdpkit.training.optimizers import make_optimizer
-    from fsdpkit.training.progress import Progress
-    from fsdpkit.training.sampler import GlobalBatches, GlobalOrderSampler, data_order, endless
-    from fsdpkit.training.schedules import set_learning_rate
-    from fsdpkit.training.sharding import shard
-    from fsdpkit.training.weight_files import fill_from
-    from fsdpkit.training.whole import whole_weights
+    from fsdpkit.config.training import PrecisionSettings as PrecisionSettings
+    from fsdpkit.config.training import ShardingSettings as ShardingSettings
+    from fsdpkit.errors import STOPPED_EARLY as STOPPED_EARLY
+    from fsdpkit.runs.layout import TaskPaths as TaskPaths
+    from fsdpkit.training.agreement import SaveClock as SaveClock
+    from fsdpkit.training.agreement import StopRequest as StopRequest
+    from fsdpkit.training.agreement import Votes as Votes
+    from fsdpkit.training.checkpoint import Checkpointer as Checkpointer
+    from fsdpkit.training.distributed import Ranks as Ranks
+    from fsdpkit.training.distributed import process_group as process_group
+    from fsdpkit.training.distributed import seed_step as seed_step
+    from fsdpkit.training.distributed import sum_over_ranks as sum_over_ranks
+    from fsdpkit.training.export import HuggingFace as HuggingFace
+    from fsdpkit.training.finite import require_finite as require_finite
+    from fsdpkit.training.gradients import clip_gradients as clip_gradients
+    from fsdpkit.training.gradients import gradient_sync as gradient_sync
+    from fsdpkit.training.gradients import loss_scaler as loss_scaler
+    from fsdpkit.training.hugging_face import pretrained as pretrained
+    from fsdpkit.training.metrics import Metrics as Metrics
+    from fsdpkit.training.optimizers import make_optimizer as make_optimizer
+    from fsdpkit.training.progress import Progress as Progress
+    from fsdpkit.training.sampler import GlobalBatches as GlobalBatches
+    from fsdpkit.training.sampler import GlobalOrderSampler as GlobalOrderSampler
+    from fsdpkit.training.sampler import data_order as data_order
+    from fsdpkit.training.sampler import endless as endless
+    from fsdpkit.training.schedules import set_learning_rate as set_learning_rate
+    from fsdpkit.training.sharding import shard as shard
+    from fsdpkit.training.weight_files import fill_from as fill_from
+    from fsdpkit.training.whole import whole_weights as whole_weights
 
 _HOMES = {
     "config.training": ("PrecisionSettings", "ShardingSettings"),
@@ -53,37 +64,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "STOPPED_EARLY",
-    "Checkpointer",
-    "GlobalBatches",
-    "GlobalOrderSampler",
-    "HuggingFace",
-    "Metrics",
-    "PrecisionSettings",
-    "Progress",
-    "Ranks",
-    "SaveClock",
-    "ShardingSettings",
-    "StopRequest",
-    "TaskPaths",
-    "Votes",
-    "clip_gradients",
-    "data_order",
-    "endless",
-    "fill_from",
-    "gradient_sync",
-    "loss_scaler",
-    "make_optimizer",
-    "pretrained",
-    "process_group",
-    "require_finite",
-    "seed_step",
-    "set_learning_rate",
-    "shard",
-    "sum_over_ranks",
-    "whole_weights",
-]
+__all__ = [*_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,8 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from fsdpkit.cli.plan import command
+from fsdpkit.cli.plan_question import PlanQuestion
 from fsdpkit.cli.submit import command as submit
+from fsdpkit.config.trust import Consent
 from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.scheduling.wanted import Wanted
 
 pytestmark = pytest.mark.torch
 
@@ -140,6 +144,13 @@ def test_questions_that_make_no_sense_are_refused(words):
     gpu = () if "--gpu" in words else ("--gpu", "80")
     with pytest.raises((UsageError, click.UsageError)):
         said(*gpu, *words, "--gpus", "2")
+
+
+def test_a_cluster_that_asks_jobs_for_an_account_asks_none_of_a_plan():
+    asked = PlanQuestion(None, "osc-ascend", None, None, Wanted(), (), False, Consent())
+    assert asked.step().card.name == "A100-80"
+    with pytest.raises(UsageError, match="'nobody' is not an account of OSC Ascend"):
+        replace(asked, wanted=Wanted(account="nobody")).step()
 
 
 def test_compiled_blocks_are_followed_if_asked_and_such_a_plan_is_not_kept(tmp_path):

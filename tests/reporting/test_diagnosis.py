@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.errors import NotFoundError
+from fsdpkit.errors import STEP_FAILED, ConfigError, NodeError, NotFoundError, UsageError
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import follows
 from fsdpkit.reporting.diagnosis.diagnose import diagnose
@@ -131,6 +131,9 @@ def test_every_entry_is_complete() -> None:
         for pattern in cause.patterns:
             assert pattern.why
             assert all(len(words) > 2 for words in pattern.words)
+    wrong = (UsageError, ConfigError, NotFoundError, NodeError)
+    assert CAUSES["settings"].statuses == {error.exit_code for error in wrong}
+    assert CAUSES["own-step"].statuses == {STEP_FAILED}
 
 
 @pytest.mark.parametrize(

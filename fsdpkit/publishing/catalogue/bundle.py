@@ -35,11 +35,15 @@ _WHOLE = ("fsdpkit.config", "fsdpkit.rendering")
 _LIBRARIES = ("click", "jinja2", "markupsafe")
 _TIME = (1980, 1, 1, 0, 0, 0)
 _READ = (".toml", ".json", ".j2")
+_DATA = (".toml", ".txt")
+"""Of a module's own table beside it, which has its name."""
 
 
 @functools.cache
 def modules_zip() -> bytes:
     files = {f"{name}.py": content for name, content in own_modules().items()}
+    beside = {f"{name}{end}": _beside(f"{name}{end}") for name in own_modules() for end in _DATA}
+    files |= _contents(beside)
     for library in _LIBRARIES:
         spec = importlib.util.find_spec(library)
         assert spec is not None
@@ -78,6 +82,10 @@ def own_modules() -> dict[str, bytes]:
         left += _imports(ast.parse(found[key]), inside_functions=inside)
         left += [".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 1)]
     return found
+
+
+def _beside(path: str) -> Path:
+    return assets.package_dir().parent / path
 
 
 def _file_of(name: str) -> Path | None:

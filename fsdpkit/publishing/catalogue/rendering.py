@@ -18,6 +18,7 @@ import msgspec
 import fsdpkit
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.limits import kinds_of
+from fsdpkit.config.loading import dotted
 from fsdpkit.config.partition import together
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
@@ -122,7 +123,11 @@ class Writing:
     def _job(self, name: str, job: LoadedJob) -> str:
         told = sections(job.spec, leave_out=("schema", "description", "training"))
         told = [section for section in told if section.facts]
-        settings = [*_settings(job)]
+        settings = [
+            (key, in_words(value), job.origin(key))
+            for key, value in dotted(msgspec.to_builtins(job.spec))
+            if value not in (None, [], {})
+        ]
         return self._render(
             "job",
             up="../",
@@ -201,19 +206,6 @@ def _environment() -> jinja2.Environment:
         "forceescape": markupsafe.escape,
     }
     return environment
-
-
-def _settings(job: LoadedJob) -> Iterator[tuple[str, str, str]]:
-    """Each key that has a value, the value, and where it was set."""
-
-    def walk(value: object, key: str) -> Iterator[tuple[str, str, str]]:
-        if isinstance(value, Mapping) and value:
-            for name, below in value.items():
-                yield from walk(below, f"{key}.{name}" if key else str(name))
-        elif value not in (None, [], {}):
-            yield key, in_words(value), job.origin(key)
-
-    return walk(msgspec.to_builtins(job.spec), "")
 
 
 def _limits(profile: SiteProfile) -> Mapping[str, Any]:

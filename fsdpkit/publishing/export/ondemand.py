@@ -12,6 +12,7 @@ from typing import Any
 
 from fsdpkit.publishing.export import ruby_checks
 from fsdpkit.publishing.export.fields import Field
+from fsdpkit.publishing.export.parts import part
 from fsdpkit.publishing.export.places import HOURS, PartitionPlace, told
 from fsdpkit.publishing.export.script import ExportedScript, shared_fields
 
@@ -40,7 +41,7 @@ def files(exports: Sequence[ExportedScript]) -> dict[str, str | dict[str, Any]]:
         "form.yml": form(exports, fields, account),
         "submit.yml.erb": _submit(exports, fields, names),
         "template/before.sh.erb": _before(exports, fields, names),
-        "view.html.erb": _VIEW,
+        "view.html.erb": part("view.html.erb"),
     }
     for exported in exports:
         made[f"template/{script_name(exported)}"] = exported.script(directives=False)
@@ -168,26 +169,6 @@ def _attribute(field: Field) -> dict[str, Any]:
     return made
 
 
-_SUBMIT = """\
-<%
-# Read by OnDemand before anything is queued: a value that is not allowed ends here, and what is
-# wrong with it stands above the form.
-require "json"
-{checks}
-why = refused.call(lambda {{ |name| respond_to?(name) ? public_send(name).to_s.strip : "" }})
-raise why if why
-place, nodes = rules["places"][{place}.to_s.strip], {nodes}.to_s.strip
-native = place["native"] + ["--nodes=" + nodes]
-native += ["--ntasks=" + nodes] if place["ntasks"]
-account = {account}.to_s.strip
-script = {{ "native" => native, "wall_time" => {time}.to_i * {unit_s} }}
-script["accounting_id"] = account.empty? ? nil : account
-submit = {{ "batch_connect" => {{ "template" => "basic" }}, "script" => script }}
-%>
-<%= JSON.generate(submit) %>
-"""
-
-
 def _submit(
     exports: Sequence[ExportedScript], fields: Sequence[Field], names: dict[str, str]
 ) -> str:
@@ -204,33 +185,12 @@ def _submit(
                 "ntasks": exported.site.profile.slurm.ntasks,
             }
             places[f"{exported.portal}:{value}"] = rule
-    return _SUBMIT.format(
+    return part(
+        "submit.yml.erb",
         checks=ruby_checks.ruby_checks(fields, exports, places, names),
         unit_s=exports[0].unit.seconds,
         **{key: names[key] for key in ("place", "nodes", "time", "account")},
     )
-
-
-_BEFORE = """\
-# OnDemand's batch script sources this file in the session's directory, on the first node. What the
-# form says is quoted here, and checked by the script, which takes the place of OnDemand's own.
-<%
-text = lambda {{ |name| context.public_send(name).to_s.strip }}
-quoted = lambda {{ |name| "'" + text.call(name).gsub("'") {{ "'\\\\''" }} + "'" }}
--%>
-place=<%= quoted.call("{place}") %>
-{values}
-if declare -F create_yml >/dev/null; then    # the session's card then says that the job runs
-    port=1 password=none
-    create_yml >/dev/null
-fi
-unset host port password
-case $place in
-{scripts}
-    *) printf 'fsdpkit: the form: Partition and GPUs: is %q\\n' "${{place:0:60}}" >&2; exit 65 ;;
-esac
-exec bash -p "$PWD/$script"
-"""
 
 
 def _before(
@@ -247,11 +207,4 @@ def _before(
         f"    {shlex.quote(exported.portal)}:*) script={script_name(exported)} ;;"
         for exported in exports
     )
-    return _BEFORE.format(place=names["place"], values="\n".join(values), scripts=scripts)
-
-
-_VIEW = """\
-<p>The training runs. Its log is <code>output.log</code> of this session; its run lies in
-<code>runs/</code> of the directory that the form named, where <code>fsdpkit status</code>,
-<code>fsdpkit logs</code> and <code>fsdpkit report</code> read it.</p>
-"""
+    return part("before.sh.erb", place=names["place"], values="\n".join(values), scripts=scripts)

@@ -16,6 +16,7 @@ from typing import Any
 from fsdpkit.errors import ConfigError
 from fsdpkit.publishing.export import ruby_checks, yaml_text
 from fsdpkit.publishing.export.fields import Field
+from fsdpkit.publishing.export.parts import part
 from fsdpkit.publishing.export.places import HOURS, PartitionPlace, told
 from fsdpkit.publishing.export.script import ExportedScript
 
@@ -36,24 +37,6 @@ def files(exports: Sequence[ExportedScript]) -> dict[str, str | dict[str, Any]]:
     return {"manifest.yml": manifest, "form.yml.erb": _erb(form(exported))}
 
 
-_BEFORE = """\
-# Before the form's own checks, Open Composer goes to the directory and looks up each list's value.
-# <% said = defined?(request) && request.post? ? params : {} %>
-# <% place = said["_script_location"].to_s %>
-# <% begin %>
-# <% FileUtils.mkdir_p(place) if place.match?(%r{\\A(?:PLACE)\\z}) %>
-# <% rescue SystemCallError => error %>
-# <% raise "Script location: cannot be made: #{error.message}" %>
-# <% end %>
-# <% LISTS.each do |name, label, known| %>
-# <% text = said.fetch(name, known[0]).to_s %>
-# <% next if known.include?(text) %>
-# <% text = ERB::Util.html_escape(text[0, 60].dump) %>
-# <% raise "#{label}: is #{text}; allowed: one of the list" %>
-# <% end %>
-"""
-
-
 def _erb(made: dict[str, Any]) -> str:
     """The form's file. What is evaluated in it stands in comments, so that it is YAML as well."""
     lists = [
@@ -62,7 +45,7 @@ def _erb(made: dict[str, Any]) -> str:
         if widget["widget"] == "select"
     ]
     ruby = json.dumps(lists).replace("%", "\\u0025").replace("#", "\\u0023")
-    before = _BEFORE.replace("PLACE", _DIRECTORY).replace("LISTS", ruby)
+    before = part("open_composer.erb", place=_DIRECTORY, lists=ruby)
     return before + yaml_text.document(made).replace("<%", "<%%")
 
 

@@ -5,91 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import fsdpkit
+from fsdpkit.publishing.export.parts import part
 from fsdpkit.publishing.export.places import told
 from fsdpkit.publishing.export.script import ExportedScript, shared_fields
 from fsdpkit.publishing.export.shared_job import SHARED
-
-_README = """\
-# {title}
-
-{description}
-
-Made by `fsdpkit template export {name} --to {to}`, for {release}, from the template
-{name} {version} (sha256 `{sha256}`).
-Do not edit it here: change the template, and export it again.
-
-## Install
-
-{install}
-
-Jobs need torch and fsdpkit {fsdpkit} in {python}, installed from a clone of it:
-`pip install -c constraints.txt '.[gpu]'`.
-
-## To know
-
-{to_know}
-
-## Clusters
-
-{clusters}
-## What is asked for
-
-| field | allowed |
-|---|---|
-{rows}
-A job with anything else in a field ends at once, before any of it is used: exit status 65, and the
-job's log names the field and what is allowed. No field is read as shell code.
-{fixed}
-## After a job
-
-Its run lies in `runs/` of the job's directory. `fsdpkit status`, `logs`, `diagnose` and `report`
-read it there.
-"""
-
-_CHECKLIST = """\
-# Appverse checklist
-
-Before this app is offered on openondemand.connectci.org. What is ticked, the export has checked.
-
-- [x] `manifest.yml` has a name and a description
-- [x] the files follow the rules of {release}
-{paths}
-- [x] what a form says is checked before it is used, and never evaluated
-- [ ] `README.md` says on which cluster it was tried, and whom to ask
-- [ ] tried by a person who is no administrator
-- [ ] screenshots of the form, and of a finished job
-- [ ] a license file in the repository that holds this app
-- [ ] a release tag, and the version in the Appverse entry: template {name} {version}
-"""
-
-INSTALL = {
-    "ondemand": (
-        "Copy this folder to `/var/www/ood/apps/sys/` of the web node, or to `~/ondemand/dev/` to\n"
-        "try it. `cluster` in `form.yml` names a file of `/etc/ood/config/clusters.d/`."
-    ),
-    "open-composer": (
-        "Copy this folder into Open Composer's `apps_dir`. It submits with `--export=NONE`, from\n"
-        "the directory that the form calls script location."
-    ),
-}
-
-TO_KNOW = {
-    "ondemand": """\
-- Fields follow the choice of a partition only where `bc_dynamic_js: true` stands in a file of
-  `/etc/ood/config/ondemand.d/`; without it the form lists the partitions of all its clusters. The
-  limits stand behind each, and a form that goes beyond them is refused before anything is queued.
-- The dashboard keeps its list of apps for six hours, and that of accounts for four. Help, Restart
-  Web Server shows a new app, or its new title, at once. A page that is open keeps the old form.
-- A form starts with what its user chose last. For a partition that is offered no more it shows the
-  first of the list, which is the app's default.
-- Blanks around a value are dropped.""",
-    "open-composer": """\
-- A script location that is not there yet is made, whether or not the form's values are accepted.
-- Load open pages again after an update. A partition that is offered no more, also from the history,
-  is answered by a page that says so, and nothing is queued.
-- A blank in the script location or the script's name, or around a value, is refused; the quotes in
-  the message show it.""",
-}
 
 
 def readme(exports: Sequence[ExportedScript], to: str, release: str) -> str:
@@ -105,7 +24,8 @@ def readme(exports: Sequence[ExportedScript], to: str, release: str) -> str:
         for name, why in exported.fixed.items()
     )
     fixed = f"\n## What is not asked for\n\n{fixed}" if fixed else ""
-    return _README.format(
+    return part(
+        "about.md",
         fsdpkit=fsdpkit.__version__,
         title=f"{first.spec.name} ({manifest.name})",
         description=_plain(manifest.description),
@@ -114,8 +34,8 @@ def readme(exports: Sequence[ExportedScript], to: str, release: str) -> str:
         version=manifest.version,
         sha256=first.template.sha256[:12],
         release=release,
-        install=INSTALL[to],
-        to_know=TO_KNOW[to],
+        install=part(f"{to}.install.md").rstrip(),
+        to_know=part(f"{to}.to-know.md").rstrip(),
         python=found[0] if found else "the job's container",
         clusters="\n".join(map(_cluster, exports)),
         rows="".join(
@@ -151,7 +71,8 @@ def _cluster(exported: ExportedScript) -> str:
 def checklist(exports: Sequence[ExportedScript], release: str) -> str:
     manifest = exports[0].template.manifest
     of_job = any(why.endswith(SHARED) for each in exports for why in each.fixed.values())
-    return _CHECKLIST.format(
+    return part(
+        "checklist.md",
         paths=_JOBS_PATHS if of_job else _NO_PATHS,
         release=release,
         name=manifest.name,

@@ -20,7 +20,7 @@ from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.report import about
 from fsdpkit.reporting.report.head import state_in_words
 from fsdpkit.reporting.report.predicted import comparisons
-from fsdpkit.reporting.series import Floats, MetricsTable, read_own_numbers
+from fsdpkit.reporting.series import Floats, read_own_numbers
 from fsdpkit.reporting.training import Training, trainings_of
 from fsdpkit.runs.provenance import Provenance, in_words
 from fsdpkit.runs.uses import COUNTS, Uses
@@ -184,9 +184,9 @@ def _row(side: Side, now_s: float) -> Compared:
         loss=metrics.last("loss"),
         eval_loss=one.eval_loss,
         best_eval_loss=float(losses.min()) if len(losses) else None,
-        tokens_per_s=_median(metrics, "tokens_per_s"),
-        step_time_s=_median(metrics, "step_time_s"),
-        mfu=_median(metrics, "mfu"),
+        tokens_per_s=metrics.typical("tokens_per_s"),
+        step_time_s=metrics.typical("step_time_s"),
+        mfu=metrics.typical("mfu"),
         memory_bytes=float(memory.max()) if len(memory) else None,
         own={name: float(values[-1]) for name, (_, values) in side.own.items()},
         predictions=comparisons(one),
@@ -195,10 +195,6 @@ def _row(side: Side, now_s: float) -> Compared:
         code=in_words(made_from) if made_from else None,
         commit=made_from.repository.commit if made_from and made_from.repository else None,
     )
-
-
-def _median(metrics: MetricsTable, name: str) -> float | None:
-    return metrics.typical(name)
 
 
 # ---- What differs

@@ -19,11 +19,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from fsdpkit.bounded import read_end
+from fsdpkit.config.linear_regex import compiled
 from fsdpkit.reporting.printable import one_line
 from fsdpkit.reporting.status.printed_lines import (
     OF_TORCH,
     PrintedNumbers,
-    compiled,
     numbers_in,
     numbers_in_groups,
 )

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
-from fsdpkit.config.linear_regex import LinearRegex
 from fsdpkit.runs.reading import LARGEST
 
 
@@ -269,9 +267,3 @@ def numbers_in_groups(groups: Mapping[str, str]) -> PrintedNumbers:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and abs(value) <= LARGEST else None
-
-
-@lru_cache(maxsize=64)
-def compiled(pattern: str) -> LinearRegex:
-    """The pattern of `[metrics]`. Raises ValueError for one that is none."""
-    return LinearRegex(pattern)

@@ -9,14 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from fsdpkit.scheduling.batch_file.options import (
-    ACCELERATE,
-    DEEPSPEED,
-    SRUN,
-    TORCHRUN,
-    Grammar,
-    Split,
-)
+from fsdpkit.scheduling.batch_file.options import PROGRAMS, SRUN, Split
 from fsdpkit.scheduling.batch_file.walking import Step, Walk
 
 _DEEPEST = 6
@@ -37,57 +30,9 @@ _NOT_PROGRAMS = frozenset("pip venv ensurepip ipykernel json http".split())  # n
 """Modules of Python that are no training."""
 
 
-@dataclass(frozen=True)
-class _Launcher:
-    """A program that starts the ranks of a node."""
-
-    name: str
-    grammar: Grammar
-    processes: str
-    """The option that says how many; and the one that says on how many nodes."""
-    nodes: str
-    without: str | None
-    """How many processes there are without that option."""
-    total: bool = False
-    """Processes are counted over all nodes."""
-
-
-_TORCHRUN = _Launcher("torchrun", TORCHRUN, "nproc-per-node", "nnodes", "1")
-_ACCELERATE = _Launcher("accelerate", ACCELERATE, "num-processes", "num-machines", None, total=True)
-_DEEPSPEED = _Launcher("deepspeed", DEEPSPEED, "num-gpus", "num-nodes", "gpu")
-_LAUNCHERS = {
-    **dict.fromkeys(("torchrun", "torchrun_jsc", "torchrun-hpc"), _TORCHRUN),
-    **dict.fromkeys(("torch.distributed.run", "torch.distributed.launch"), _TORCHRUN),
-    "torch.distributed.elastic.run": _TORCHRUN,
-    **dict.fromkeys(("accelerate", "accelerate-launch"), _ACCELERATE),
-    "accelerate.commands.launch": _ACCELERATE,
-    "accelerate.commands.accelerate_cli": _ACCELERATE,
-    **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), _DEEPSPEED),
-}
-"""By the name of the program, or of Python's module."""
-_OWN = "fsdpkit starts the ranks, and finds their addresses and ports itself"
-_NOT_NEEDED = {
-    **dict.fromkeys(
-        "nnodes nproc-per-node standalone node-rank rdzv-conf rdzv-endpoint rdzv-id rdzv-backend "  # noqa: SIM905
-        "master-addr master-port num-processes num-machines machine-rank main-process-ip "
-        "main-process-port same-network multi-gpu num-gpus num-nodes hostfile include exclude "
-        "no-ssh no-ssh-check force-multi launcher launcher-args".split(),
-        _OWN,
-    ),
-    **dict.fromkeys(
-        "tee redirects log-dir role local-ranks-filter quiet".split(),  # noqa: SIM905
-        "fsdpkit keeps the output of every rank: fsdpkit logs",
-    ),
-    **dict.fromkeys(("max-restarts", "monitor-interval"), "[retry] says what follows a failure"),
-}
-"""Options of launchers, and why."""
+_LAUNCHERS = {word: name for name, each in PROGRAMS.launchers.items() for word in each.called}
+_NOT_NEEDED = {option: each.why for each in PROGRAMS.not_needed for option in each.options}
 _ABOUT_ENTRY = frozenset("module no-python run-path use-env no-local-rank".split())  # noqa: SIM905
-_BY_VARIABLE = {
-    "mixed-precision": "ACCELERATE_MIXED_PRECISION",
-    "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-    "num-cpu-threads-per-process": "OMP_NUM_THREADS",
-}
-"""How `accelerate launch` hands these to a script."""
 
 
 @dataclass
@@ -270,28 +215,31 @@ def _python(words: list[str], launch: StartedProgram) -> bool:
     return True
 
 
-def _launched(launcher: _Launcher, words: list[str], launch: StartedProgram) -> bool:
+def _launched(name: str, words: list[str], launch: StartedProgram) -> bool:
     """The program behind a launcher's options."""
-    if launcher is _ACCELERATE and words[:1] == ["launch"]:
+    launcher, is_accelerate = PROGRAMS.launchers[name], name == "accelerate"
+    if is_accelerate and words[:1] == ["launch"]:
         words = words[1:]
     split = launcher.grammar.split(words, _is_script)
-    launch.launcher, launch.total = launcher.name, launcher.total
+    launch.launcher, launch.total = name, launcher.total
     launch.processes = split.last(launcher.processes) or launcher.without
     launch.nodes = split.last(launcher.nodes)
     of_accelerate: dict[str, str | None] = {}
     for key, value, said in split.options:
-        if launcher is _ACCELERATE and key == "config-file":
+        if is_accelerate and key == "config-file":
             launch.accelerate_config = value
         elif why := _NOT_NEEDED.get(key):
             launch.dropped.append((said, why))
         elif key in _ABOUT_ENTRY:
             pass
-        elif launcher is _ACCELERATE and key:
+        elif is_accelerate and key:
             of_accelerate[key] = value
         else:
             launch.homeless.append(said)
-    if launch.accelerate_config is None and of_accelerate.keys() <= _BY_VARIABLE.keys():
-        launch.variables |= {_BY_VARIABLE[key]: value or "" for key, value in of_accelerate.items()}
+    if launch.accelerate_config is None and of_accelerate.keys() <= PROGRAMS.by_variable.keys():
+        launch.variables |= {
+            PROGRAMS.by_variable[key]: value or "" for key, value in of_accelerate.items()
+        }
     else:
         launch.accelerate_args = [
             word

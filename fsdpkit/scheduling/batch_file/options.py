@@ -1,12 +1,14 @@
 """Command lines taken apart: which options of a program take a value, and where its own command
-begins. Tables name the options *without* a value, for of these there are few; options that are
-written with `=` need no table.
+begins. What programs there are, and their options: programs.toml.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 
 from fsdpkit.config.sbatch_spellings import LETTERS, LONG_OPTIONS
 from fsdpkit.scheduling.batch_file.expansion import is_unknown
@@ -28,14 +30,12 @@ class Split:
         return found[-1] if found else None
 
 
-@dataclass(frozen=True)
-class Grammar:
+class Grammar(msgspec.Struct, frozen=True):
     """How a program reads its options; `_` and `-` are the same in an option's name."""
 
-    flags: Collection[str]
-    letters: Mapping[str, str] = field(default_factory=dict)
+    flags: frozenset[str]
+    letters: dict[str, str]
     shortened: Collection[str] = ()
-    """Options that are known by an unambiguous beginning, too."""
 
     def split(
         self, words: Sequence[str], starts: Callable[[str], bool] = lambda word: False
@@ -89,41 +89,33 @@ class Grammar:
             return
 
 
+class Launcher(msgspec.Struct, frozen=True):
+    """A program that starts the ranks of a node."""
+
+    called: tuple[str, ...]
+    """The name of the program, or of Python's module."""
+    processes: str
+    nodes: str
+    grammar: Grammar
+    without: str | None = None
+    total: bool = False
+
+
+class _NotNeeded(msgspec.Struct, frozen=True):
+    why: str
+    options: tuple[str, ...]
+
+
+class _Programs(msgspec.Struct, frozen=True):
+    srun: Grammar
+    launchers: dict[str, Launcher]
+    not_needed: tuple[_NotNeeded, ...]
+    by_variable: dict[str, str]
+
+
+PROGRAMS = msgspec.toml.decode(
+    Path(__file__).with_name("programs.toml").read_bytes(), type=_Programs
+)
 _LETTERS = LETTERS | {"I": "immediate", "Q": "quiet", "V": "version", "h": "help", "v": "verbose"}
-_SRUN_LETTERS = _LETTERS | dict(
-    pair.split("=")
-    for pair in """E=preserve-env K=kill-on-bad-exit P=dependency T=threads X=disable-status
-    Z=no-allocate g=gid l=label r=relative u=unbuffered""".split()  # noqa: SIM905
-)
-_FLAGS = frozenset(
-    "contiguous exclusive help hold ignore-pbs immediate kill-on-bad-exit no-kill no-requeue "  # noqa: SIM905
-    "requeue oversubscribe overcommit parsable quiet reboot spread-job test-only use-min-nodes "
-    "usage verbose version label unbuffered preserve-env pty multi-prog disable-status whole exact "
-    "overlap nice propagate get-user-env nvmps interactive container-mount-home "
-    "no-container-mount-home container-writable container-readonly container-remap-root "
-    "no-container-remap-root no-container-entrypoint container-entrypoint share x11 send-libs "
-    "bcast resv-ports no-allocate quit-on-interrupt stepmgr mpi-combine".split()
-)
-SBATCH = Grammar(_FLAGS | {"wait"}, _LETTERS, LONG_OPTIONS)
-SRUN = Grammar(_FLAGS, _SRUN_LETTERS, LONG_OPTIONS)
-TORCHRUN = Grammar(
-    frozenset("standalone module no-python run-path use-env virtual-local-rank help".split()),  # noqa: SIM905
-    {"m": "module", "r": "redirects", "t": "tee"},
-    ("nnodes", "nproc-per-node", "master-addr", "master-port"),
-)
-ACCELERATE = Grammar(
-    frozenset(
-        "quiet cpu multi-gpu tpu ipex use-xpu use-mps-device module no-python same-network debug "  # noqa: SIM905
-        "use-deepspeed use-fsdp use-megatron-lm use-parallelism-config dynamo-use-fullgraph "
-        "dynamo-use-dynamic dynamo-use-regional-compilation enable-cpu-affinity tpu-use-cluster "
-        "no-tpu-use-cluster tpu-use-sudo no-tpu-cluster main-training-function help".split()
-    ),
-    {"m": "module", "q": "quiet"},
-)
-DEEPSPEED = Grammar(
-    frozenset(
-        "module no-python no-local-rank no-ssh no-ssh-check force-multi save-pid "  # noqa: SIM905
-        "enable-each-rank-log elastic-training bind-cores-to-rank help".split()
-    ),
-    {"H": "hostfile", "i": "include", "e": "exclude"},
-)
+SBATCH = Grammar(PROGRAMS.srun.flags | {"wait"}, _LETTERS, LONG_OPTIONS)
+SRUN = Grammar(PROGRAMS.srun.flags, _LETTERS | PROGRAMS.srun.letters, LONG_OPTIONS)
