@@ -38,7 +38,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._end, text.encode())
 
-    def wait_for(self, text: str, within_s: float = 60) -> str:
+    def wait_for(self, text: str, within_s: float = 300) -> str:
         """Until `text` is shown; all that came up to it, which is then forgotten."""
         deadline = time.monotonic() + within_s
         while text not in self.shown:
@@ -56,7 +56,7 @@ class Terminal:
         assert data, f"it has ended: {self.shown}"
         return data.decode(errors="replace")
 
-    def end(self, within_s: float = 60) -> int:
+    def end(self, within_s: float = 300) -> int:
         """Its exit status, once it has ended by itself; it is killed after that time."""
         deadline = time.monotonic() + within_s
         while (found := os.waitpid(self._pid, os.WNOHANG)) == (0, 0):

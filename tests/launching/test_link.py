@@ -39,9 +39,9 @@ class Head:
         self.port = self.head_port.open(HOST, 0)
         self._links: list[Link] = []
 
-    def agent(self, node: int, lost_s: float = 30, port: int | None = None) -> Link:
+    def agent(self, node: int, lost_s: float = 300, port: int | None = None) -> Link:
         line = PeerConnection(HOST, port or self.port, node, KEYS, self.said.append)
-        line.open(30)
+        line.open(300)
         self._links.append(link := Link(line, lost_s))
         return link
 
@@ -190,12 +190,13 @@ def test_a_head_that_is_silent_is_lost_and_one_that_is_late_is_not(
 ) -> None:
     monkeypatch.setattr(connection, "_ANSWER_S", 0.5)
     cable = Cable(head.port)
-    link = head.agent(1, lost_s=1.5, port=cable.port)
+    link = head.agent(1, port=cable.port)
     link.start()
     cable.cut = True
     time.sleep(0.7)
     cable.cut = False
     talks(head, link)
+    link.lost_s = 0.5
     cable.cut = True
     with pytest.raises(HeadLostError, match="does not answer any more, for"):
         link.next_order()
