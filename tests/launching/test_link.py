@@ -47,7 +47,7 @@ class Head:
 
     def dial(self) -> socket.socket:
         """A stranger's connection."""
-        return socket.create_connection((HOST, self.port), timeout=30)
+        return socket.create_connection((HOST, self.port), timeout=300)
 
     def reports(self) -> list[Report]:
         """Those that came since the last call."""
@@ -304,7 +304,7 @@ def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
         assert until(lambda n=number: said.extend(head.reports()) or len(said) > n)
     over.set()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert not any(granted)
     assert [(report.launch, report.outcome) for report in said] == [(n, "failed") for n in range(6)]
     assert link.superseded is None
@@ -337,4 +337,4 @@ def test_idle_and_slow_strangers_by_the_thousand_take_nothing_from_the_agents(he
 
 def test_the_port_is_open_at_the_jobs_own_address_only(head: Head) -> None:
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.2", head.port), timeout=30)
+        socket.create_connection(("127.0.0.2", head.port), timeout=300)

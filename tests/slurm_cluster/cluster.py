@@ -425,7 +425,7 @@ def _write_secret(path: Path, content: bytes) -> None:
 def _accepts(address: str | tuple[str, int]) -> bool:
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family) as client:
-        client.settimeout(2)
+        client.settimeout(120)
         return client.connect_ex(address) == 0
 
 
