@@ -12,6 +12,8 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 
+from tests.programs import until
+
 
 class Terminal:
     """Runs a command on a pseudo-terminal."""
@@ -38,25 +40,23 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._end, text.encode())
 
-    def wait_for(self, text: str, within_s: float = 60) -> str:
+    def wait_for(self, text: str) -> str:
         """Until `text` is shown; all that came up to it, which is then forgotten."""
-        deadline = time.monotonic() + within_s
-        while text not in self.shown:
-            assert time.monotonic() < deadline, self.shown
-            if select.select([self._end], [], [], 0.2)[0]:
-                self.shown += self._read()
+        until(lambda: text in self.shown or self._look(), text)
         before, _, self.shown = self.shown.partition(text)
         return before + text
 
-    def _read(self) -> str:
+    def _look(self) -> None:
+        if not select.select([self._end], [], [], 0.2)[0]:
+            return
         try:
             data = os.read(self._end, 1 << 16)
         except OSError:
             data = b""
         assert data, f"it has ended: {self.shown}"
-        return data.decode(errors="replace")
+        self.shown += data.decode(errors="replace")
 
-    def end(self, within_s: float = 60) -> int:
+    def end(self, within_s: float = 300) -> int:
         """Its exit status, once it has ended by itself; it is killed after that time."""
         deadline = time.monotonic() + within_s
         while (found := os.waitpid(self._pid, os.WNOHANG)) == (0, 0):

@@ -17,6 +17,7 @@ from benchmarks import gpu
 from benchmarks.gpu_parts import rows
 from benchmarks.gpu_parts.summary import figures, missing, result_of
 from benchmarks.report import table
+from tests.programs import until
 from tests.training.launch import in_the_pool, the_pool
 
 ABOUT = {
@@ -86,10 +87,10 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: str, ends: floa
 @pytest.mark.parametrize(
     ("child", "ends", "why", "measured"),
     [
-        ("say('a')", 60, None, ["a"]),
-        ("say('a')\nsys.exit('no such kernel')", 60, "no such kernel", ["a"]),
-        ("say('a')\nos.kill(os.getpid(), 9)", 60, "ended with -9", ["a"]),
-        ("say('a')\ntime.sleep(600)", 5, "its time was over", ["a"]),
+        ("say('a')", 600, None, ["a"]),
+        ("say('a')\nsys.exit('no such kernel')", 600, "no such kernel", ["a"]),
+        ("say('a')\nos.kill(os.getpid(), 9)", 600, "ended with -9", ["a"]),
+        ("say('a')\nPath('hangs').touch()\ntime.sleep(600)", 600, "its time was over", ["a"]),
         ("say('a')", 1, "no time was left", []),
     ],
     ids=["well", "failed", "killed", "hangs", "too late"],
@@ -98,6 +99,15 @@ def test_a_part_loses_no_row_however_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: str, ends: float, why: str | None,
     measured: list[str],
 ) -> None:  # fmt: skip
+    class Timed(subprocess.Popen[bytes]):
+        """One that hangs has no time left."""
+
+        def wait(self, timeout: float | None = None) -> int:
+            hangs = Path(f"/proc/{self.pid}/cwd/hangs")
+            until(lambda: hangs.exists() or self.poll() is not None)
+            return super().wait(timeout and (0 if hangs.exists() else timeout))
+
+    monkeypatch.setattr(subprocess, "Popen", Timed)
     one = call(tmp_path, monkeypatch, child, ends)
     one.run("step")
     *found, end = rows.read(one.file)

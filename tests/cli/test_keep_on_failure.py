@@ -50,8 +50,9 @@ def test_the_corrected_script_is_tried_on_the_same_nodes_and_success_gives_them_
     assert [run.record.on for run in (first, second)] == [hold.id, hold.id]
     outcomes = [state.state for run in (first, second) if (state := run.state())]
     assert outcomes == ["FAILED", "COMPLETED"]
-    times = [json.loads(run.paths.job.read_text())["resources"]["time"] for run in runs()]
-    assert times == ["10", "9", "9"]  # a try has what the hold has left
+    whole, *left = (json.loads(run.paths.job.read_text())["resources"]["time"] for run in runs())
+    assert whole == "10"
+    assert 10 > int(left[0]) >= int(left[1]) > 0, "a try has what the hold has left"
     assert ended(hold) == "COMPLETED"
 
 

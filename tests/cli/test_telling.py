@@ -87,8 +87,12 @@ import sys, time, click
 from fsdpkit.cli import terminal
 terminal._SILENT_S = 0.5
 terminal.guard()
+drawn, draw = [], terminal._passing._draw
+terminal._passing._draw = lambda text: (drawn.append(text), draw(text))
 with terminal.at_work("outer"), terminal.at_work(lambda: "step " + "7" * 99):
-    time.sleep(3)
+    while terminal._shows_what_passes() and len(drawn) < 2:
+        time.sleep(0.1)
+    time.sleep(0 if drawn else 3)
     click.echo("a line")
     click.echo("a question? ", nl=False)
     time.sleep(3)

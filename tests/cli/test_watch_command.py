@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from fsdpkit.reporting.status.status_record import Printed
 from fsdpkit.reporting.status.watching import RunEvent, View
 from fsdpkit.reporting.usage import NodeUsage
 from tests.json_answers import checked
+from tests.programs import until
 from tests.reporting.watched_run import RUN_ID, WatchedRun
 
 FULL = View(
@@ -227,18 +227,12 @@ class Terminal:
 
     def read_until(self, text: str) -> str:
         """What came up to and with `text`, since the last call."""
-        deadline = time.monotonic() + 180
-        while text not in self.said:
-            assert time.monotonic() < deadline, self.said[-3000:]
-            self._read(0.2)
+        until(lambda: text in self.said or self._read(0.2), text)
         self.said, found = self.said.split(text, 1)[1], self.said.split(text, 1)[0] + text
         return found
 
     def read_to_the_end(self) -> str:
-        deadline = time.monotonic() + 180
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline, self.said[-3000:]
-            self._read(0.2)
+        until(lambda: self.process.poll() is not None or self._read(0.2), "the end")
         self._read(0.2)
         return self.said
 

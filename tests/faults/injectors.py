@@ -33,9 +33,9 @@ def warn_twice(trial: Trial) -> None:
 def near_time_limit(trial: Trial) -> None:
     """Slurm itself finds that the end is near; the next attempt gets more time."""
     cluster = trial.bed.cluster
-    cluster.set_time_limit(trial.job_id, "2")
+    cluster.set_time_left(trial.job_id, 1)
     trial.wait_warned()
-    cluster.set_time_limit(trial.job_id, "15")
+    cluster.set_time_left(trial.job_id, 15)
 
 
 def _signal(trial: Trial, name: str, *words: str) -> None:

@@ -31,8 +31,9 @@ def test_a_crash_that_comes_back_at_the_same_step_ends_the_job_with_the_diagnosi
     bed: Bed, undisturbed: Losses
 ) -> None:
     """And no job that is chained behind it starts, which would only meet the same."""
-    trial = bed.submit(breaks=AT_STEP_12)
+    trial = bed.submit(breaks=AT_STEP_12, hold="training")
     behind = chained(trial)
+    trial.release()
     why = ended(trial, 1, "crash")
     assert bed.cluster.wait_job(behind)["JobState"] == "CANCELLED"
     assert re.search(rf"cancelled.*\b{behind}\b", trial.batch_log())

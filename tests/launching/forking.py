@@ -53,7 +53,7 @@ class Forking:
     def __exit__(self, *_: object) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=300)
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         assert self.process.stdin is not None

@@ -46,7 +46,7 @@ def test_of_real_dumps_it_is_said_who_called_something_else(real: FlightRecord) 
     assert (pair.operation, pair.sequence, pair.waiting) == ("all_reduce", 2, [0, 1])
     assert pair.different == {1: "all_gather (2x4 Float)"}
     assert pair.where is not None
-    assert "leave_dumps.py:20 in <module>" in pair.where
+    assert "leave_dumps.py:21 in <module>" in pair.where
 
 
 def entry(number: int, state: str = "completed", **more: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import pytest
 from fsdpkit.launching.at_start import sitecustomize
 from fsdpkit.launching.set_aside import WITH_TORCH
 from tests.launching.forking import Ended, Forking, started_anew
-from tests.slurm_cluster.machines import poll
+from tests.programs import until
 
 pytestmark = pytest.mark.torch
 PROBE = Path(__file__).parent / "programs" / "probe.py"
@@ -113,16 +113,16 @@ ENDINGS = {
     "abort": "import os\nos.abort()",
     "Ctrl-C": "raise KeyboardInterrupt",
     "Ctrl-C beside a thread and an object": (
-        "import threading, time\n"
-        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "import threading\nmain = threading.main_thread()\n"
+        "threading.Thread(target=lambda: (main.join(), print('thread'))).start()\n"
         "class A:\n    def __del__(self):\n        print('gone')\n\n\na = A()\n"
         "raise KeyboardInterrupt"
     ),
     "SIGINT": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(9)",
     "SIGTERM is ignored": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nprint('on')",
     "a thread that goes on": (
-        "import threading, time\n"
-        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\nprint('main')"
+        "import threading\nmain = threading.main_thread()\n"
+        "threading.Thread(target=lambda: (main.join(), print('thread'))).start()\nprint('main')"
     ),
     "an error in a thread": (
         "import threading\nt = threading.Thread(target=lambda: 1 / 0, name='t')\n"
@@ -304,4 +304,4 @@ def wait_gone(pid: int) -> None:
     """Until it has ended; whoever is its parent by then may not have asked how."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        poll(lambda: process.status() == psutil.STATUS_ZOMBIE, 60, f"end of process {pid}")
+        until(lambda: process.status() == psutil.STATUS_ZOMBIE, f"end of process {pid}")

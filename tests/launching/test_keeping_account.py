@@ -49,19 +49,18 @@ def test_it_takes_no_longer_than_it_may_and_the_shells_own_alarm_stands(
 
     def slow(*given: Any) -> None:
         try:
-            time.sleep(20)
+            time.sleep(300)
         except OSError:
             pytest.fail("nothing may go on")
+        pytest.fail("it waited for all of it")
 
     monkeypatch.setattr(keeping_account, "_LATE_S", 0.1)
     monkeypatch.setattr(keeping_account, "history_of", slow)
-    began_s = time.monotonic()
-    signal.alarm(100)
+    signal.alarm(10_000)
     try:
         assert keep_account(run.paths, None, 0, ending=True) is None
-        assert 90 < signal.getitimer(signal.ITIMER_REAL)[0] <= 100
+        assert 9000 < signal.getitimer(signal.ITIMER_REAL)[0] <= 10_000
     finally:
         signal.alarm(0)
-    assert time.monotonic() - began_s < 10
     assert keep_account(Run(Path("/nowhere"), run.record).paths, None, 0, ending=True) is None
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0

@@ -39,15 +39,15 @@ class Head:
         self.port = self.head_port.open(HOST, 0)
         self._links: list[Link] = []
 
-    def agent(self, node: int, lost_s: float = 30, port: int | None = None) -> Link:
+    def agent(self, node: int, lost_s: float = 300, port: int | None = None) -> Link:
         line = PeerConnection(HOST, port or self.port, node, KEYS, self.said.append)
-        line.open(30)
+        line.open(300)
         self._links.append(link := Link(line, lost_s))
         return link
 
     def dial(self) -> socket.socket:
         """A stranger's connection."""
-        return socket.create_connection((HOST, self.port), timeout=30)
+        return socket.create_connection((HOST, self.port), timeout=300)
 
     def reports(self) -> list[Report]:
         """Those that came since the last call."""
@@ -190,12 +190,13 @@ def test_a_head_that_is_silent_is_lost_and_one_that_is_late_is_not(
 ) -> None:
     monkeypatch.setattr(connection, "_ANSWER_S", 0.5)
     cable = Cable(head.port)
-    link = head.agent(1, lost_s=1.5, port=cable.port)
+    link = head.agent(1, port=cable.port)
     link.start()
     cable.cut = True
     time.sleep(0.7)
     cable.cut = False
     talks(head, link)
+    link.lost_s = 0.5
     cable.cut = True
     with pytest.raises(HeadLostError, match="does not answer any more, for"):
         link.next_order()
@@ -303,7 +304,7 @@ def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
         assert until(lambda n=number: said.extend(head.reports()) or len(said) > n)
     over.set()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert not any(granted)
     assert [(report.launch, report.outcome) for report in said] == [(n, "failed") for n in range(6)]
     assert link.superseded is None
@@ -336,4 +337,4 @@ def test_idle_and_slow_strangers_by_the_thousand_take_nothing_from_the_agents(he
 
 def test_the_port_is_open_at_the_jobs_own_address_only(head: Head) -> None:
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.2", head.port), timeout=30)
+        socket.create_connection(("127.0.0.2", head.port), timeout=300)

@@ -19,25 +19,30 @@ from tests.programs import Fsdpkit, Write
 pytestmark = pytest.mark.torch
 # What NCCL's watchdog does by itself, the script does with gloo's recorder.
 HANGS = """
-    import os, time
+    import os, pickle, time
     from datetime import timedelta
     from pathlib import Path
     import torch
     import torch.distributed as dist
     from torch._C import _distributed_c10d as c10d
-    dist.init_process_group("gloo", timeout=timedelta(seconds=3))
+    dist.init_process_group("gloo")
+    store = dist.distributed_c10d._get_default_store()
     def dump():
         path = Path(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + os.environ["RANK"])
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(c10d._dump_fr_trace())
     def load_batch():
+        store.set("loads", "")
         time.sleep(600)
     dist.all_reduce(torch.ones(1))
+    while not all(one["retired"] for one in pickle.loads(c10d._dump_fr_trace())["entries"]):
+        time.sleep(0.1)  # gloo closes an entry a moment after its call
     if os.environ["RANK"] == "1":
-        time.sleep(1)  # gloo closes an entry a moment after its call
         dump()
         load_batch()
+    store.wait(["loads"])
     try:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
         dist.all_reduce(torch.ones(5))
     except RuntimeError:
         dump()

@@ -70,7 +70,7 @@ def test_a_script_s_own_handler_gets_the_warning(
     node = HeartbeatDir(tmp_path)
     with rank(node, HANDLER.format(names=names)) as process:
         relay = warned(node, process)
-        assert process.communicate(timeout=60)[0] == f"saves at {told}\n"
+        assert process.communicate(timeout=300)[0] == f"saves at {told}\n"
         assert (process.returncode, relay.left_by_handler) == (0, True)
 
 
@@ -117,6 +117,7 @@ def test_ranks_that_do_not_answer_end_in_time_for_the_shell(
     over: bool,
 ) -> None:
     node, now = HeartbeatDir(tmp_path), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     relay = StopRelay(node, lambda **_: None)
     if looks:
         looked_whether_to_stop(node)

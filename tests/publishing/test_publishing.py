@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.json_answers import checked
+from tests.programs import ran, until
 from tests.publishing.centres import ALEX, KIM, Centre, line_of, make_key, says, submit, typed
 
 
@@ -420,10 +421,7 @@ def test_an_agents_key_signs_by_the_public_one(
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
         key = make_key(tmp_path / "held")
-        for _ in range(100):
-            done = subprocess.run(["ssh-add", "-q", str(key)], capture_output=True, check=False)
-            if done.returncode == 0:
-                break
+        until(lambda: ran(["ssh-add", "-q", str(key)]).returncode == 0, "the agent")
         centre.allow(line_of(key, ALEX))
         key.unlink()
         centre.publish(centre.template(), key=key.with_suffix(".pub"))

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,11 +22,10 @@ from pathlib import Path
 import click
 
 from tests.packaging.installation import ROOT
-from tests.programs import ran
+from tests.programs import ran, until
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin:/bin")
 SHELLS = ("bash", "dash", "tcsh")
-_STARTS_S = 20
 
 
 def why_not() -> str | None:
@@ -189,11 +187,12 @@ def _start(place: Path, key: Path, kinds: tuple[str, ...], environ: Mapping[str,
     assert SSHD is not None
     argv = [SSHD, "-D", "-f", str(place / "config"), "-E", str(place / "log")]
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
-    deadline = time.monotonic() + _STARTS_S
-    while not all(_listens(port) for port in ports.values()):
+
+    def listens() -> bool:
         assert process.poll() is None, (place / "log").read_text()
-        assert time.monotonic() < deadline, "sshd does not listen"
-        time.sleep(0.05)
+        return all(_listens(port) for port in ports.values())
+
+    until(listens, "sshd listening")
     return Sshd(place, ports, process)
 
 
@@ -213,7 +212,7 @@ def _listens(port: int) -> bool:
 def _stop(sshd: Sshd) -> None:
     sshd.cut()
     sshd.process.terminate()
-    sshd.process.wait(10)
+    sshd.process.wait()
 
 
 def _configure(node: LoginNode) -> None:

@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import fsdpkit
 from fsdpkit.config.site import load_site
 from fsdpkit.remote.protocol import MARK
 from tests.conftest import answer_of
+from tests.programs import until
 from tests.publishing.live_answers import Says, captured, slurm_says
 from tests.remote.login_node import SHELLS, LoginNode, login_node, why_not
 from tests.terminals import Terminal
@@ -39,13 +39,13 @@ def echo():
     if number == 1001:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print(json.dumps(said), flush=True)
-        time.sleep(15)
+        time.sleep(600)
     elif number != 1000:
         print(json.dumps(said), flush=True)
     else:
         try:
             print(json.dumps(said), flush=True)
-            time.sleep(100)
+            time.sleep(600)
         except KeyboardInterrupt:
             print("interrupted there", flush=True)
             number = 130
@@ -245,7 +245,7 @@ class Waiting:
 
     def ended(self) -> int:
         self.read(None)
-        return self.process.wait(60)
+        return self.process.wait()
 
 
 @contextmanager
@@ -258,7 +258,7 @@ def waiting(
         yield made
     finally:
         made.process.kill()
-        made.process.wait(10)
+        made.process.wait()
         os.close(made.ours)
 
 
@@ -285,7 +285,7 @@ def test_a_command_that_heeds_no_ctrl_c_is_left_at_the_third(
             with pytest.raises(subprocess.TimeoutExpired):
                 command.process.wait(1)
         command.process.send_signal(signal.SIGINT)
-        assert command.process.wait(10) == 130
+        assert command.process.wait() == 130
 
 
 @pytest.mark.parametrize(
@@ -360,10 +360,7 @@ def test_a_shell_in_a_running_job_there_has_this_terminal(node: LoginNode) -> No
     done = node.fsdpkit(*words, "--set", "launch.warm=off")
     assert done.returncode == 0, done.stderr
     shell = ("--host", "bash", "shell", "waits")
-    deadline = time.monotonic() + 120
-    while node.fsdpkit(*shell, "--", "true").returncode:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    until(lambda: node.fsdpkit(*shell, "--", "true").returncode == 0, "the ranks")
     done = node.fsdpkit(
         *shell, "--", "sh", "-c", 'echo "$0 on $FSDPKIT_VISIT"; exit 7', "it's = $x"
     )

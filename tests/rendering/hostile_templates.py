@@ -76,7 +76,7 @@ def harmed(script: str) -> bool:
             cwd=directory,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=20,
+            timeout=300,
             check=False,
         )
         return any(Path(directory).iterdir())

@@ -152,5 +152,5 @@ def test_slurms_sigterm_after_a_requeue_does_not_end_the_command(
         with contextlib.suppress(psutil.NoSuchProcess):  # a stand-in's nap is over
             one.send_signal(signal.SIGTERM)
     (calling.record / "go").touch()
-    assert process.wait(timeout=60) == 71
+    assert process.wait(timeout=300) == 71
     assert calls(calling) == ["began", "requeued 71"]

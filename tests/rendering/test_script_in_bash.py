@@ -112,7 +112,7 @@ def test_a_directory_that_another_user_put_in_the_place_of_the_run_s_is_left_alo
     with (tmp_path / "thesis" / "chapter1").open("ab", 0) as chapter:  # as Slurm, by a link
         chapter.write(b"words")
         script = render_script(python=shell.python)
-        assert shell.start(script, stdout=chapter).wait(timeout=60) == 78
+        assert shell.start(script, stdout=chapter).wait(timeout=300) == 78
     assert (tmp_path / "thesis" / "chapter1").read_text() == "words"
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter1"]
     assert not (shell.record / "srun").exists()
@@ -139,7 +139,7 @@ def test_no_link_of_a_run_leads_to_what_is_removed_or_overwritten(
     run.unlink()
     (tmp_path / "real").rename(run)
     (shell.record / "go").touch()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
 
 
 @pytest.mark.parametrize(("group", "mode"), [(False, 0o600), (True, 0o640)])
@@ -153,7 +153,7 @@ def test_the_log_that_slurm_has_opened_is_no_more_open_than_the_run(
     log.touch()
     log.chmod(0o666)
     with log.open("ab") as opened:
-        assert shell.start(script, stdout=opened).wait(timeout=60) == 0
+        assert shell.start(script, stdout=opened).wait(timeout=300) == 0
     assert log.stat().st_mode & 0o777 == mode
 
 
@@ -179,7 +179,7 @@ def test_a20_a29_a31_two_warnings_leave_a_file_and_the_status_alone(
         os.kill(process.pid, signal.SIGUSR1)  # the batch shell alone, as with --signal=B:
         until((tmp_path / "run" / "stop-requested").exists)
     (shell.record / "go").touch()
-    assert process.wait(timeout=60) == status
+    assert process.wait(timeout=300) == status
     assert (tmp_path / "run" / "stop-requested").read_text() == "warning\n"
 
 

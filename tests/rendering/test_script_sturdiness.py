@@ -33,7 +33,7 @@ def test_a_warning_during_start_up_is_heard(
     until((tmp_path / "asked").exists)
     os.kill(process.pid, signal.SIGUSR1)
     (tmp_path / "go").touch()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
     assert (tmp_path / "run" / "stop-requested").exists()
 
 
@@ -59,7 +59,7 @@ def test_a_warning_on_a_full_disk_leaves_no_empty_request_to_stop(
         os.kill(process.pid, signal.SIGUSR1)
         until((tmp_path / "rm").exists)
         (shell.record / "go").touch()
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         assert not (tmp_path / "run" / "stop-requested").exists()
     finally:
         subprocess.run(["umount", str(tmp_path / "run")], check=True)

@@ -86,7 +86,7 @@ def test_the_warning_before_the_end_is_heard_while_the_first_step_runs(
     process.send_signal(signal.SIGUSR1)
     until((run / "stop-requested").exists)
     (own.record / "go").touch()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.bounded import RENDERING_S
 from fsdpkit.config.template import Template, load_template
 from fsdpkit.errors import ConfigError, RenderError
 from fsdpkit.rendering import limited_process
@@ -68,10 +67,8 @@ def test_a_hostile_template_ends_in_an_error(
 
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS.keys())
 def test_what_takes_long_is_ended(text: str, write_template: WriteTemplate) -> None:
-    began_s = time.process_time()
     with pytest.raises(RenderError, match="processor time"):
         render_template(write_template(text), VALUES)
-    assert time.process_time() - began_s < RENDERING_S
 
 
 def test_memory_is_taken_from_nobody_and_the_line_is_named(write_template: WriteTemplate) -> None:

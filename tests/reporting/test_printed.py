@@ -127,12 +127,10 @@ def test_a_pattern_reads_what_no_trainer_prints() -> None:
     ],
 )
 def test_a_pattern_that_finds_nothing_says_so_in_time(pattern: str, why: str) -> None:
-    began_s = time.process_time()
     for _ in range(3):
         found = read(tail(("x" * 150 + "\n") * 400), pattern=pattern)
         assert why in str(found.remark)
         assert found.words == ""
-    assert time.process_time() - began_s < 5
 
 
 @given(st.binary(max_size=300))
@@ -142,12 +140,15 @@ def test_nothing_that_a_script_prints_can_harm(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["[ ", "loss ", "1,", "epoch(", "%|", "a_step 1 "])
-def test_a_long_line_is_read_in_no_time(text: str) -> None:
-    data = tail((text * 40_000)[:65_000] + "\n")
-    began_s = time.process_time()
-    for line in lines_in(data, NOW_S):
-        numbers_in(line)
-    assert time.process_time() - began_s < 5
+def test_a_long_line_takes_no_longer_than_the_same_in_short_ones(text: str) -> None:
+    taken_s = []
+    for length in (1_000, 64_000):
+        data = tail(((text * 40_000)[: length - 1] + "\n") * (64_000 // length))
+        began_s = time.process_time()
+        for line in lines_in(data, NOW_S):
+            numbers_in(line)
+        taken_s.append(time.process_time() - began_s)
+    assert taken_s[1] / taken_s[0] < 16, "what looks at each place again takes 64 times as long"
 
 
 def test_curves_come_from_lines_with_a_step_and_a_loss() -> None:

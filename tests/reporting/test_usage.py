@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from fsdpkit.launching.sampling import PrintedSoFar, sampling
 from fsdpkit.reporting.usage import NodeUsage, SampleReader, frame, usage_of, worst_first
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.samples import Sample
+from tests.programs import until
 
 NOW_S = 1_000_000.0
 GPU: dict[str, Any] = {"memory_used_bytes": 70 * 2**30, "memory_total_bytes": 80 * 2**30}
@@ -37,10 +37,10 @@ def node(number: int, age_s: float = 5, *busy: float) -> NodeUsage:
 def test_what_the_real_sampler_writes_is_shown(tmp_path: Path) -> None:
     path = AttemptPaths(tmp_path).node_samples(0)
     with sampling(path, 0.1, PrintedSoFar()):
-        time.sleep(0.5)
+        until(lambda: path.exists() and path.read_text().count("\n") >= 2)
     found = SampleReader().read(path)
     assert len(found) == 2
-    usage = usage_of(0, "here", found, time.time())
+    usage = usage_of(0, "here", found, found[-1].time_s)
     assert usage.cpu_percent is not None
     assert usage.memory_bytes is not None
     assert usage.memory_total_bytes is not None

@@ -35,6 +35,7 @@ from fsdpkit.runs.history import History
 from fsdpkit.runs.record import JobRecord, save
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
+from tests.programs import until
 from tests.reporting.watched_run import RECORD, WatchedRun
 
 Watch = Callable[..., Watcher]
@@ -62,16 +63,17 @@ def watch(run: WatchedRun) -> Iterator[Watch]:
     # One that still asks would ask the commands of the next test.
     for thread in threading.enumerate():
         if thread.name == "fsdpkit-states":
-            thread.join(timeout=60)
+            thread.join(timeout=300)
 
 
 def seen(watcher: Watcher, condition: Callable[[View], object]) -> View:
     """The first look of which that is true."""
-    deadline = time.monotonic() + 120
-    while not condition(view := watcher.look()):
-        assert time.monotonic() < deadline, view
-        time.sleep(0.02)
-    return view
+
+    def look() -> View | None:
+        view = watcher.look()
+        return view if condition(view) else None
+
+    return until(look, "what is looked for")
 
 
 # ---- Looking

@@ -88,10 +88,10 @@ def test_what_is_no_record_is_one_line_and_the_other_runs_are_shown(
     bad.paths.record.unlink()
     kind(bad.paths.record)
     words = ["status", "--runs", str(bad.dir.parent), "--json"]
-    answers = answer_of_list(fsdpkit(*words, timeout_s=60))
+    answers = answer_of_list(fsdpkit(*words))
     assert answers["good"]["phase"] == "succeeded"
     assert "run.json" in answers["bad"]["error"]
-    alone = fsdpkit("status", str(bad.dir), timeout_s=60, status=74)
+    alone = fsdpkit("status", str(bad.dir), status=74)
     assert alone.stderr.count("\n") == 1
 
 

@@ -170,4 +170,4 @@ def test_a_job_that_is_exchanged_while_it_is_read_is_believed_as_it_was_submitte
     finally:
         over.set()
         for thread in threads:
-            thread.join(60)
+            thread.join()

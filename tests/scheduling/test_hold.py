@@ -41,7 +41,7 @@ import torch.distributed as dist
 if sys.argv[1:] == ["end", os.environ["RANK"]]:
     os.kill(os.getppid(), signal.SIGKILL)
 dist.init_process_group("gloo")
-time.sleep(60 * (sys.argv[1:] == ["wait"]))
+time.sleep(600 * (sys.argv[1:] == ["wait"]))
 print(dist.get_world_size(), "ranks,", os.environ["OMP_NUM_THREADS"], "threads", flush=True)
 """
 
@@ -135,7 +135,7 @@ def test_runs_on_a_hold(hold: Run, place: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_functions_on_a_hold(hold: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_GRACE_S", 5.0)
+    monkeypatch.setattr(kept, "_GRACE_S", 300.0)
     nodes = fsdpkit.hold(hold.dir)
     assert nodes.run(lambda x: x * int(os.environ["RANK"]), 3) == [0, 3, 6, 9]
     ranks = nodes.keep()
@@ -147,11 +147,13 @@ def test_functions_on_a_hold(hold: Run, monkeypatch: pytest.MonkeyPatch) -> None
     assert "breaks" in raised.value.traceback
     assert ranks.run(step) == 4 * [24]
     # One has left the other alone.
+    monkeypatch.setattr(kept, "_GRACE_S", 1.0)
     with pytest.raises(FunctionError, match="a typo") as raised:
         ranks.run(breaks, [1])
     assert raised.value.rank == 1
     with pytest.raises(FunctionError, match=r"gone: rank 1 .*a typo"):
         ranks.run(step)
+    monkeypatch.setattr(kept, "_GRACE_S", 300.0)
     ranks = nodes.keep()
     ranks.run(build, 5)
     # What the other raises because of it is not the cause.

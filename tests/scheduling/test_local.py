@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -128,15 +129,38 @@ def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+SUPERVISOR = """#!{python}
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from fsdpkit.scheduling.local import supervisor
+
+def monotonic():
+    said = "".join(log.read_text() for log in Path({place!r}).glob("log-*"))
+    return {{"": 0, "up\\n": 6, "up\\nwarned\\n": 11}}[said]
+
+supervisor.time = SimpleNamespace(monotonic=monotonic, sleep=time.sleep, time=time.time)
+sys.argv = sys.argv[2:]
+sys.exit(supervisor.main())
+"""
+"""Its clock goes on when the job's shell has said something."""
+
+
 @pytest.mark.local
-def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path: Path) -> None:
+def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ten seconds of limit, five of warning; a shell that does not stop is ended."""
+    program = tmp_path / "supervisor"
+    program.write_text(SUPERVISOR.format(python=sys.executable, place=str(tmp_path)))
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
     script = tmp_path / "job.sbatch"
     script.write_text(
         "#!/bin/bash\n"
         "#SBATCH --job-name=deaf --nodes=1 --cpus-per-task=1 --time=0:10 --signal=B:USR1@5\n"
         f'#SBATCH --chdir={tmp_path} --output="{tmp_path}/log-%j"\n'
-        "trap 'echo warned' USR1\n"
+        "trap 'echo warned' USR1; echo up\n"
         "while :; do sleep 0.1; done\n"
     )
     client = LocalClient()
@@ -144,7 +168,7 @@ def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path:
     job = MarkedJob(job_id, JobMark("", os.geteuid()))
     until(lambda: client.states([job])[job].phase == "ended")
     assert client.states([job])[job].state == "TIMEOUT"
-    assert (tmp_path / f"log-{job_id}").read_text() == "warned\n"
+    assert (tmp_path / f"log-{job_id}").read_text() == "up\nwarned\n"
 
 
 @pytest.mark.local

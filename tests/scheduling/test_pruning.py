@@ -220,7 +220,7 @@ def test_a_person_at_a_terminal_is_asked(run: Run, tmp_path: Path, typed: bytes,
     )
     os.close(slave)
     os.write(master, typed)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     os.close(master)
     assert b"keep checkpoints/step-30" in out
     assert len(steps_of(run)) == left

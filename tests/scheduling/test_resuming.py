@@ -148,7 +148,7 @@ def test_a_job_that_slurm_may_have_taken_is_waited_for_before_another_is_made(
     (slurm.here / "deaf-sbatch").unlink()
     cut_short = Run.open(run.dir)
     assert cut_short.job_id == run.job_id
-    with pytest.raises(UsageError, match=r"try again in at most 1\d\d s"):
+    with pytest.raises(UsageError, match=r"try again in at most \d+ s"):
         run.resume()
 
     assert cut_short.record.resuming is not None

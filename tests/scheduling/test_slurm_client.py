@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,7 +18,7 @@ from fsdpkit.scheduling.sbatch_answer import SbatchAnswer, parse_sbatch
 from fsdpkit.scheduling.slurm import Round, SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import Command
-from tests.programs import Fsdpkit
+from tests.programs import Fsdpkit, until
 
 MARK = JobMark("fsdpkit:r", 501, "r/job.sbatch")
 
@@ -89,10 +91,19 @@ def test_a_silent_sbatch_is_ended_and_leaves_the_answer_open(
     assert [words for words in running if str(tmp_path) in words] == []
 
 
-def test_an_sbatch_that_sleeps_is_quoted(command: Command, tmp_path: Path) -> None:
+def test_an_sbatch_that_sleeps_is_quoted(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Slurm 26.05's words; at MaxJobCount it goes on trying for minutes."""
     words = "Slurm job queue full, sleeping and retrying"
-    command("sbatch", f'echo "sbatch: error: {words}" >&2; exec sleep 60')
+    command("sbatch", f'echo "sbatch: error: {words}" >&2; touch {tmp_path}/said; exec sleep 600')
+    communicate = subprocess.Popen.communicate
+
+    def once_said(process: Any, *given: Any, **named: Any) -> Any:
+        until((tmp_path / "said").exists)
+        return communicate(process, *given, **named)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", once_said)
     with pytest.raises(SubmissionUnconfirmed, match=rf"not answered within 2 s \({words}\)"):
         SlurmClient(submit_timeout_s=2).submit(tmp_path / "x")
 

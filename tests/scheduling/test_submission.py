@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Command
-from tests.programs import Fsdpkit
-from tests.slurm_cluster.machines import poll
+from tests.programs import Fsdpkit, until
 
 
 def test_a_full_disk_is_named_and_no_half_run_stays(
@@ -72,9 +71,9 @@ def test_who_is_interrupted_while_slurm_is_asked_keeps_the_run(
         # Who runs tests in the background of a shell has SIGINT ignored, which children inherit.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    poll(Path(slurm_commands["ASKED"]).exists, 60, "the call of sbatch")
+    until(Path(slurm_commands["ASKED"]).exists, "the call of sbatch")
     os.killpg(submitting.pid, signal.SIGINT)
-    _, told = submitting.communicate(timeout=60)
+    _, told = submitting.communicate(timeout=300)
     assert submitting.returncode == 130
     (run,) = (tmp_path / "runs").iterdir()
     assert f"fsdpkit status {run}" in told

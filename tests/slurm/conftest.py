@@ -103,7 +103,7 @@ def shared_cluster() -> Iterator[SlurmCluster]:
     """A cluster of two ordinary users, alex and sam, for whom it lies where anybody can enter."""
     require_slurm()
     with tempfile.TemporaryDirectory(prefix="fsdpkit-users-", dir="/tmp") as directory:
-        options = {"users": ("alex", "sam"), "kill_wait_s": 2}
+        options = {"users": ("alex", "sam"), "kill_wait_s": 10}
         with SlurmCluster(Path(directory), **options) as cluster:
             yield cluster
 

@@ -25,8 +25,9 @@ SHELL = """
     (
         until squeue -h -s -j "$SLURM_JOB_ID" -o "%j" | grep -q fsdpkit-here; do sleep 0.3; done
         run submit --here here.py --runs here -- 0; echo "beside $?"
+        kill -INT "$(cat first)"
     ) &
-    timeout -s INT 20 "$PYTHON" -m fsdpkit submit --here here.py --runs here -- 100
+    (echo "$BASHPID" >first; exec "$PYTHON" -m fsdpkit submit --here here.py --runs here -- 600)
     wait
     run submit --here here.py --runs here -- 0; echo "status $?"
     failed=$(basename "$(ls -td here/*/ | head -n 1)")
@@ -43,7 +44,7 @@ def test_runs_in_an_allocation_end_and_it_stays(alex: Person) -> None:
     holds_all = ["srun", "--nodes=1", "--ntasks=1", "--gres=gpu:2", "bash", "here.sh"]
     argv = ["salloc", "-Apas1234", "-pmain", "-N2", "--gres=gpu:2", "-t15", *holds_all]
     environ = {**alex.session.env(), **alex.site, "PYTHON": sys.executable}
-    done = alex.session.run(argv, env=environ, timeout=300)
+    done = alex.session.run(argv, env=environ, timeout=540)
     told = f"{shlex.join(argv)}\n{done.stdout}\n{done.stderr}"
     runs = {path.name: Run.open(path) for path in (alex.home / "here").glob("here-*")}
     states = [runs[name].state() for name in sorted(runs)]

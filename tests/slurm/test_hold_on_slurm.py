@@ -9,9 +9,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fsdpkit import Run
+from fsdpkit.runs.account import Account
 from tests.programs import until
 from tests.slurm.conftest import USERS_LANE, Person
 
@@ -84,7 +86,7 @@ def test_runs_on_a_hold_share_its_nodes_and_leave_it_as_it_was(alex: Person) -> 
         assert said == "[10.0, 10.0, 10.0, 10.0]\nSIGKILL True\ngone True\n"
 
         script.write_text(script.read_text().replace("world", "edited world"))
-        argv = [sys.executable, "-m", "fsdpkit", *on_it, "--nodes", "1", "--", "100"]
+        argv = [sys.executable, "-m", "fsdpkit", *on_it, "--nodes", "1", "--", "600"]
         beside = alex.session.start(argv, env=environ, stdout=subprocess.PIPE, text=True)
         name = beside.stdout.readline().strip()
         output = alex.home / "runs" / name / "attempt-0" / "rank-0.out"
@@ -94,7 +96,7 @@ def test_runs_on_a_hold_share_its_nodes_and_leave_it_as_it_was(alex: Person) -> 
         other = alex.fsdpkit(*on_it, "--nodes", "1", "--", "0")
         assert other.returncode == 0, other.stderr
         beside.send_signal(signal.SIGINT)
-        beside.wait(60)
+        beside.wait()
         assert (state_of(alex, name), state_of(alex, hold)) == ("CANCELLED", "RUNNING")
     finally:
         alex.fsdpkit("release", hold)
@@ -113,9 +115,15 @@ def assert_each_hour_counts_once(alex: Person, hold: str) -> None:
     answer = json.loads(alex.fsdpkit("usage", hold, *runs, "--by", "run", "--json").stdout)
     (total,) = answer["total"]
     job_id = json.loads(alex.fsdpkit("status", hold, "--json").stdout)["job_id"]
-    asked = ["sacct", "-X", "-n", "-P", "-o", "ElapsedRaw", "-j", str(job_id)]
-    elapsed_s = int(alex.session.run(asked).stdout)
-    assert total["hours"] * 3600 == pytest.approx(4 * elapsed_s, abs=4 * 4)
+    asked = ["sacct", "-X", "-n", "-P", "-o", "Start,End", "-j", str(job_id)]
+    in_seconds = {**alex.session.env(), "SLURM_TIME_FORMAT": "%s"}
+    start_s, end_s = map(int, alex.session.run(asked, env=in_seconds).stdout.split("|"))
+    files = [alex.home / "runs" / run / "attempt-0" / "account.json" for run in (hold, *runs)]
+    there = [file.read_bytes() for file in files if file.exists()]  # none of what was cancelled
+    held, *others = (msgspec.json.decode(text, type=Account) for text in there)
+    assert total["hours"] * 3600 == pytest.approx(held.granted_s * held.gpus, abs=1)
+    assert start_s - 1 < held.began_s < held.ended_s < end_s + 1
+    assert all(held.began_s < one.began_s < one.ended_s <= held.ended_s for one in others)
     (own,) = [row["hours"] for row in answer["rows"] if row["by"]["run"] == hold]
     assert 0 < own < total["hours"]
 

@@ -47,7 +47,7 @@ TRAINER = """
         time.sleep(0.05)
     if sys.argv[2:] == ["requeue"] and "SLURM_RESTART_COUNT" not in os.environ:
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
-        time.sleep(60)
+        time.sleep(600)
     sys.exit(0 if done >= int(sys.argv[1]) else 75)
 """
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slurm
 GOES_ON = """
 import os, time
 print("start", flush=True)
-for _ in range(3000):
+for _ in range(6000):
     time.sleep(0.1)
 """
 SAVES = """
@@ -27,7 +27,7 @@ def save(number, frame):
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
 print("start", flush=True)
-for _ in range(3000):
+for _ in range(6000):
     time.sleep(0.1)
 """
 RANKS = """
@@ -56,7 +56,7 @@ def test_jobs_of_any_script_are_queued_again_at_their_time_limit(
         jobs[Path(told["dir"])] = told["job_id"]
     until(lambda: all(starts(run) == 1 for run in jobs), "the start")
     for job in jobs.values():
-        on_slurm.set_time_limit(job, "1")
+        on_slurm.set_time_left(job, 1)
     until(lambda: all(starts(run) >= 2 for run in jobs), "the second start")
     on_slurm.run(["scancel", *map(str, jobs.values())], check=True)
     for run, (saved, cause) in zip(jobs, [(False, "crash"), (True, "stopped")], strict=True):

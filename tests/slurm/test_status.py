@@ -69,13 +69,13 @@ def test_a_pending_job_tells_why_and_what_to_do(
 
     # A limit that somebody changes, and a dependency without fsdpkit's --kill-on-invalid-dep.
     change = ["scontrol", "update"]
-    on_slurm.run([*change, f"JobId={first['job_id']}", "TimeLimit=5"], check=True)
+    on_slurm.run([*change, f"JobId={first['job_id']}", "TimeLimit=10"], check=True)
     dependency = f"Dependency=afterok:{first['job_id']}"
     on_slurm.run([*change, f"JobId={large['job_id']}", dependency], check=True)
     running = answer_of(fsdpkit("status", first["dir"], "--json"))
     assert (running["phase"], running["nodes"]) == ("running", "node1")
-    assert running["ends_s"] - running["started_s"] == 300
-    limit = {"what": "time limit", "asked": "15", "granted": "00:05:00"}
+    assert running["ends_s"] - running["started_s"] == 600
+    limit = {"what": "time limit", "asked": "15", "granted": "00:10:00"}
     assert running["differences"] == [limit]
 
     fsdpkit("cancel", first["dir"])

@@ -87,7 +87,7 @@ def test_a_visitor_sees_the_ranks_and_leaves_no_trace_on_the_run(
     terminal.type("stty size; echo on $SLURMD_NODENAME\n")
     assert "31 97" in terminal.wait_for("\non node2")
     terminal.resize(40, 120)
-    terminal.type("sleep 1; stty size; echo wi''der\n")
+    terminal.type("until stty size | grep '40 120'; do sleep 0.1; done; echo wi''der\n")
     assert "40 120" in terminal.wait_for("\nwider")
     terminal.type("exit 5\n")
     assert terminal.end() == 5

@@ -186,10 +186,10 @@ class SlurmCluster:
         mariadbd = ["mariadbd", f"--defaults-file={places.root}/etc/mariadb.cnf"]
         self._fill_database(mariadbd)
         self._daemon(CONTROLLER, ["setsid", "--fork", *mariadbd], mounts=False)
-        poll(lambda: _accepts(str(places.database_socket)), 30, "MariaDB answering")
+        poll(lambda: _accepts(str(places.database_socket)), 240, "MariaDB answering")
         self._daemon(CONTROLLER, ["slurmdbd"])
         address = (places.addresses[CONTROLLER], SLURMDBD_PORT)
-        poll(lambda: _accepts(address), 30, "slurmdbd answering")
+        poll(lambda: _accepts(address), 240, "slurmdbd answering")
         self._sacctmgr(["add", "cluster", "fsdpkit"])
         default = self.options.accounts[0]
         for account in self.options.accounts:
@@ -324,8 +324,10 @@ class SlurmCluster:
         except ClusterError as error:
             raise ClusterError(f"{error}; logs are in {self.root}/log\n{self._errors()}") from None
 
-    def set_time_limit(self, job_id: str | int, limit: str) -> None:
-        """`limit` as in sbatch --time, in whole minutes; slurmctld looks only every 30 s."""
+    def set_time_left(self, job_id: str | int, minutes: int) -> None:
+        """Of a job that runs, and a part of a minute more; slurmctld looks only every 30 s."""
+        hours, past, _ = self.jobs(job_id)[0]["RunTime"].split(":")
+        limit = 60 * int(hours) + int(past) + 1 + minutes
         self._text(["scontrol", "update", f"JobId={job_id}", f"TimeLimit={limit}"])
 
     # Breaking
@@ -363,14 +365,14 @@ class SlurmCluster:
         if self._daemon_pid(CONTROLLER, "slurmctld"):
             return
         self._daemon(CONTROLLER, ["slurmctld"])
-        poll(self._controller_answers, 30, f"slurmctld answering; see {self.root}/log")
+        poll(self._controller_answers, 240, f"slurmctld answering; see {self.root}/log")
 
     def stop_controller(self) -> None:
         """End slurmctld in an orderly way; jobs go on running."""
         pid = self._daemon_pid(CONTROLLER, "slurmctld")
         if pid:
             self.node_exec(CONTROLLER, ["kill", pid])
-            poll(lambda: not self._daemon_pid(CONTROLLER, "slurmctld"), 30, "end of slurmctld")
+            poll(lambda: not self._daemon_pid(CONTROLLER, "slurmctld"), 240, "end of slurmctld")
 
     def restart_controller(self) -> None:
         self.stop_controller()
@@ -423,7 +425,7 @@ def _write_secret(path: Path, content: bytes) -> None:
 def _accepts(address: str | tuple[str, int]) -> bool:
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family) as client:
-        client.settimeout(2)
+        client.settimeout(120)
         return client.connect_ex(address) == 0
 
 

@@ -124,7 +124,7 @@ class Process:
 
     def wait(self) -> None:
         """Return when it is gone; reaps it when it is our child."""
-        poll(lambda: not self.alive(), 20, f"death of process {self.pid}")
+        poll(lambda: not self.alive(), 240, f"death of process {self.pid}")
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
 

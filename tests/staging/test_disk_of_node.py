@@ -215,7 +215,7 @@ def test_blocks_are_read_by_another_thread_while_they_are_written_and_after(
     thread.start()
     copy_some(copy, original)
     tree = copy.finish()
-    thread.join(20)
+    thread.join()
     assert had == [original.read(index) for index in range(copy.done)]
     found = store.whole(original.manifest)
     assert found is not None
@@ -422,7 +422,7 @@ def test_of_two_jobs_one_fills_and_the_other_waits(
     else:
         os.write(goes_on[1], b"x")
     ended(child)
-    waiting.join(20)
+    waiting.join()
     tree = store.path / "trees" / original.name
     assert found == [tree if fate == "fills it" else None]
     if fate == "is killed":
@@ -495,12 +495,12 @@ def test_a_lock_that_was_removed_with_its_tree_locks_nothing(
     other = StageStore.open(str(local))
     taken: list[bool] = []
     waits = threading.Thread(
-        target=lambda: taken.append(other.lock(original.manifest).take(True, wait_s=20.0))
+        target=lambda: taken.append(other.lock(original.manifest).take(True, wait_s=600.0))
     )
     waits.start()
     time.sleep(0.2)
     assert store.remove(original.manifest)
-    waits.join(20)
+    waits.join()
     assert taken == [True]
     assert not store.lock(original.manifest).take(exclusive=True)
     assert not store.lock(original.manifest).held

@@ -20,8 +20,8 @@ import pytest
 
 from fsdpkit.launching.stager import packed
 from fsdpkit.staging.node import bring_back
+from tests.programs import until
 
-pytestmark = pytest.mark.timeout(60)
 CORPUS = {"a.txt": b"a" * 9_000_000, "-b\n.txt": b"", "sub/c": b"c"}
 
 
@@ -39,7 +39,7 @@ class StagedJob:
                 (self.data / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.data / name).write_bytes(text)
         self.words = ["--local=$DISK", f"--data=corpus={self.data}", "--back=logs", *words]
-        self.shells = [Popen(["sleep", "100"]) for _ in range(nodes)]
+        self.shells = [Popen(["sleep", "600"]) for _ in range(nodes)]
         self.started: list[Popen[str]] = []
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
@@ -107,7 +107,7 @@ def test_nodes_get_all_and_keep_nothing(
         assert found == CORPUS
         (stage / "logs").mkdir()
         (stage / "logs" / "text").write_text(str(node))
-    assert [each.wait(15) for each in job.end(got)] == [0] * nodes
+    assert [each.wait() for each in job.end(got)] == [0] * nodes
     for node, (server, _) in enumerate(got):
         assert (job.run / f"back/node-{node}/logs/text").read_text() == str(node)
         assert not job.left(node)
@@ -134,9 +134,7 @@ def test_nothing_is_left_when_the_script_is_gone(tmp_path: Path, at_close: list[
     assert len(job.left(0)) > 3
     job.shells[0].kill()
     job.shells[0].wait()
-    until_s = time.monotonic() + 20
-    while os.path.exists(f"/proc/{server}/exe") and time.monotonic() < until_s:
-        time.sleep(0.05)
+    until(lambda: not os.path.exists(f"/proc/{server}/exe"), "the end of the server")
     assert not job.left(0)
 
 
@@ -147,9 +145,9 @@ def test_a_copy_that_is_interrupted(
     at_close.append(job := StagedJob(tmp_path, 2))
     waiting = job.start("get", job.shells[1].pid, 1)  # for the first node, which never comes
     children = f"/proc/{waiting.pid}/task/{waiting.pid}/children"
-    while not (found := Path(children).read_text().split()):
-        time.sleep(0.05)
-    time.sleep(0.5)
+    found = until(lambda: Path(children).read_text().split(), "the process that copies")
+    until(lambda: (job.disk(1) / f"fsdpkit-{os.geteuid()}" / "jobs").exists(), "its disk")
+    time.sleep(0.5)  # by now it waits; if it does not yet, the test only shows less
     os.kill(int(found[0]), how)
     assert waiting.stdout
     said = waiting.stdout.read()

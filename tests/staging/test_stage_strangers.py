@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -14,9 +13,9 @@ from fsdpkit.staging import wire
 from fsdpkit.staging.manifest import StageError
 from fsdpkit.staging.port import Line, StagePort, connect
 from fsdpkit.staging.wire import AttemptKeys, StrangeError
+from tests.programs import until
 
 KEYS = AttemptKeys(bytes(32), "job")
-pytestmark = pytest.mark.timeout(60)
 
 
 class Served:
@@ -33,15 +32,11 @@ class Served:
             line.send(line.receive(at_rest=True))
 
     def raw(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=10)
+        return socket.create_connection(self.address, timeout=300)
 
     def refused(self, count: int) -> bool:
-        """Whether so many are, soon."""
-        for _ in range(100):
-            if self.port.refused == count:
-                return True
-            time.sleep(0.05)
-        return False
+        """Once so many are."""
+        return bool(until(lambda: self.port.refused == count))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from fsdpkit.staging.manifest import BLOCK, StageError
 from fsdpkit.staging.peers import BlockServer, Growing, HubLink, fetch
 from fsdpkit.staging.port import Line
 from fsdpkit.staging.wire import AttemptKeys
+from tests.programs import until
 from tests.staging.wire_node import AT, Memory
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,6 @@ SECRET = os.urandom(32)
 KEYS = AttemptKeys(SECRET, "job")
 BLOCKS = 12
 NODES = 10
-pytestmark = pytest.mark.timeout(60)
 
 
 class Job:
@@ -47,6 +47,7 @@ class Job:
         at_end.callback(self.server.close)
         self.link = self.linked(0, self.server.open(""))
         self.nodes: list[subprocess.Popen[str]] = []
+        self.silent_s = 300.0
 
     def linked(self, node: int, port: int) -> HubLink:
         link = HubLink(KEYS, node, f"node-{node}", ("127.0.0.1", self.hub_port))
@@ -58,8 +59,8 @@ class Job:
         """One more node; it has its place in the tree."""
         program = [sys.executable, "-I", "-S", str(ROOT / "tests/staging/wire_node.py"), str(ROOT)]
         number = len(self.nodes) + 1
-        words = [SECRET.hex(), str(number), str(self.hub_port), str(BLOCKS), *fault]
-        node = subprocess.Popen([*program, *words], stdin=PIPE, stdout=PIPE, text=True)
+        words = [SECRET.hex(), str(number), str(self.hub_port), str(BLOCKS), str(self.silent_s)]
+        node = subprocess.Popen([*program, *words, *fault], stdin=PIPE, stdout=PIPE, text=True)
         self._at_end.enter_context(node)
         self._at_end.callback(node.kill)
         assert node.stdout is not None
@@ -104,6 +105,7 @@ def test_every_node_gets_each_block_once_and_gives_it_to_two_others_at_most(job:
 
 @pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP", "lies"])
 def test_a_node_whose_parent_fails_goes_on_with_another(job: Job, fault: str) -> None:
+    job.silent_s = 4.0
     bad, *_ = [job.start(fault), job.start(), job.start()]
     job.read(end=AT)
     while job.hub.progress()[3].bytes < AT:  # through the one that is about to fail
@@ -220,7 +222,7 @@ def test_a_node_behind_a_parent_that_gets_nothing_moves_to_one_that_does(
 ) -> None:
     """The parent answers, though: only its own disk hangs, for one."""
     monkeypatch.setattr(peers, "_NEWS_S", 0.1)
-    monkeypatch.setattr(Line, "silent_s", 1.0)
+    monkeypatch.setattr(Line, "silent_s", 3.0)
     job.read()
     stuck = BlockServer(KEYS, 1, [Growing(Memory())].__getitem__)
     working = BlockServer(KEYS, 2, [job.growing].__getitem__)
@@ -268,10 +270,7 @@ def test_a_node_at_rest_does_nothing(job: Job) -> None:
     node, _ = job.start(), job.start()
     job.read()
     assert job.content(node) == job.memory.content()
-    time.sleep(0.3)
-    before = _switches(node.pid)
-    time.sleep(2)
-    assert _switches(node.pid) == before
+    until(lambda: _switches(node.pid) == (time.sleep(2) or _switches(node.pid)), "a rest")
 
 
 def _switches(process: int) -> int:

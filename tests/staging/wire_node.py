@@ -63,8 +63,8 @@ def keep_telling(link: HubLink, memory: Memory, blocks: int) -> None:
 
 
 def main() -> None:
-    _, secret, number, hub_port, blocks, *fault = sys.argv[1:]
-    Line.silent_s, peers._NEWS_S = 4.0, 0.5
+    _, secret, number, hub_port, blocks, silent_s, *fault = sys.argv[1:]
+    Line.silent_s, peers._NEWS_S = float(silent_s), 0.5
     keys, memory = AttemptKeys(bytes.fromhex(secret), "job"), Memory(*fault)
     growing = Growing(memory)
     server = BlockServer(keys, int(number), [growing].__getitem__)

@@ -10,8 +10,9 @@ import pytest
 from tests.conftest import answer_of
 from tests.programs import Fsdpkit
 from tests.scheduling.bare_template import write_bare_template
-from tests.slurm.conftest import ACCOUNT, until
+from tests.slurm.conftest import ACCOUNT
 from tests.slurm_cluster import SlurmCluster
+from tests.sweeps.test_sweep_on_slurm import wait_for_all
 
 pytestmark = pytest.mark.slurm
 
@@ -36,10 +37,6 @@ def script(on_slurm: SlurmCluster, isolated_user: Path, tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
     path.write_text(TRAIN)
     return path
-
-
-def wait_for_all(cluster: SlurmCluster) -> None:
-    until(lambda: not cluster.run(["squeue", "-h"]).stdout.strip(), "the end of all jobs")
 
 
 BARE = ("--gpus", "1", *ACCOUNT, "--set", "template=bare")

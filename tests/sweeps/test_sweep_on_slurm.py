@@ -110,10 +110,15 @@ def test_a_decision_that_was_cut_short_is_carried_out_and_not_made_anew(
         parameters={"args": {"x": [0.0, 0.125, 0.25, 0.5]}},
         halving={"rungs": 2, "factor": 2, "resource": "args.steps", "most": 4},
     )
-    told = answer_of(fsdpkit("sweep", str(file), *ONE, "--json"))
-    paths = SweepPaths(Path(told["dir"]))
-    (small,) = load(paths).batches[0].next_jobs.values()
-    on_slurm.run(["scancel", small])
+    partition = ["scontrol", "update", "PartitionName=main"]
+    on_slurm.run([*partition, "State=DOWN"], check=True)
+    try:
+        told = answer_of(fsdpkit("sweep", str(file), *ONE, "--json"))
+        paths = SweepPaths(Path(told["dir"]))
+        (small,) = load(paths).batches[0].next_jobs.values()
+        on_slurm.run(["scancel", small])
+    finally:
+        on_slurm.run([*partition, "State=UP"], check=True)
     wait_for_all(on_slurm)
     record = load(paths)
     decision = decide(record, 0, 1, results(paths, record), jobs_before=1)

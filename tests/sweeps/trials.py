@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 TRAIN = """
-import json, math, os, subprocess, sys, time
+import glob, json, math, os, subprocess, sys, time
 
 words = dict(word[2:].split("=") for word in sys.argv[1:] if word.startswith("--"))
 x, goal = float(words["x"]), int(words.get("steps", 4))
@@ -18,7 +18,11 @@ own = "_".join(os.environ.get(f"SLURM_ARRAY_{it}_ID", "") for it in ("JOB", "TAS
 if what == "requeue" and not os.path.exists(task + "/again"):
     open(task + "/again", "w").close()
     subprocess.run(["scontrol", "requeue", own])
-    time.sleep(60)
+    time.sleep(600)
+if what == "pair":
+    open(f"{__file__}-{x}", "w").close()
+    while len(glob.glob(f"{__file__}-*")) < 2:
+        time.sleep(0.1)
 saved = task + "/saved"
 step = int(open(saved).read()) if os.path.exists(saved) else 0
 while step < goal:
@@ -43,11 +47,11 @@ if what == "fail":
     sys.exit(3)
 if what == "cancel":
     subprocess.run(["scancel", own])
-    time.sleep(60)
+    time.sleep(600)
 """
 """As many steps as it is told, of which it has done those that its last job did: the nearer x is to
-BEST the better. FATES says by x who fails, cancels itself, is queued again, silent or diverges, or
-holds at step 2 until it is started again."""
+BEST the better. FATES says by x who fails, cancels itself, is queued again, silent or diverges,
+begins together with another, or holds at step 2 until it is started again."""
 BEST = 0.25
 
 

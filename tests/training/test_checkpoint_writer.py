@@ -59,7 +59,7 @@ def test_size_and_digest_are_those_of_the_bytes_on_disk(tmp_path, copied):
     assert_as_written(writer)
     for thread in threading.enumerate():
         if thread.name == "checkpoint digest":
-            thread.join(10)
+            thread.join()
     assert threading.active_count() == before
 
 
