@@ -134,7 +134,7 @@ def imported_by(words: Sequence[str]) -> list[str]:
     with tempfile.TemporaryDirectory() as nobody:
         done = subprocess.run(
             [sys.executable, "-c", program, *words],
-            env={**os.environ, "FSDPKIT_CONFIG_DIR": nobody, "FSDPKIT_RUNS": nobody},
+            env=dict.fromkeys(("HOME", "PATH", "FSDPKIT_CONFIG_DIR", "FSDPKIT_RUNS"), nobody),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             check=False,
