@@ -3,6 +3,8 @@ debugging: each answered by one plan or two, and held to what it must be."""
 
 from __future__ import annotations
 
+import io
+import pickle
 from functools import cache
 from pathlib import Path
 
@@ -122,6 +124,19 @@ def test_3_and_4_the_largest_batch_and_the_longest_text_fit_and_one_more_does_no
     assert (found.plan.fit, found.beyond) == ("fits", found.number + step)
     assert fits[found.beyond] != "fits"
     assert found.number > start
+
+
+def test_no_torch_is_imported_to_read_the_answer_of_a_child():
+    """Which would take as long as its own import of torch did."""
+    modules: set[str] = set()
+
+    class Reads(pickle.Unpickler):
+        def find_class(self, module, name):
+            modules.add(module)
+            return super().find_class(module, name)
+
+    Reads(io.BytesIO(pickle.dumps(planned().tape))).load()
+    assert modules == {"fsdpkit.planning.tape"}
 
 
 def test_the_largest_micro_batch_is_one_that_divides_the_batch():
