@@ -165,8 +165,7 @@ def most(ask: Ask, key: str, values: Sequence[int], start: int) -> Most | None:
     """
     low, high = -1, len(values)  # fits; does not
     found: dict[int, MemoryVerdict] = {}
-    at = min(max(0, bisect_right(values, start) - 1), high - 1)
-    step = 0
+    at, step = min(max(0, bisect_right(values, start) - 1), high - 1), 0
     while high - low > 1:
         found[at] = plan(ask([f"{key}={values[at]}"]))
         fits = found[at].fit == "fits"
@@ -187,9 +186,7 @@ def most(ask: Ask, key: str, values: Sequence[int], start: int) -> Most | None:
 def _expected(found: Mapping[int, MemoryVerdict], values: Sequence[int]) -> int:
     """Which value takes all there is, on the line through two plans."""
     (one, first), (other, second) = sorted(found.items())
-    grows = second.replayed.reserved - first.replayed.reserved
-    if grows <= 0:
-        return other
+    grows = max(1, second.replayed.reserved - first.replayed.reserved)
     left = (first.room - first.replayed.reserved) / grows
     return bisect_right(values, values[one] + left * (values[other] - values[one])) - 1
 

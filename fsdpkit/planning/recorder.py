@@ -70,11 +70,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._unknown = Unknown(side, trust)
-        self.tape = Tape(
-            torch=str(torch.__version__),
-            assumed=self._unknown.assumed,
-            lacking=self._unknown.lacking,
-        )
+        release, unknown = str(torch.__version__), self._unknown
+        self.tape = Tape(torch=release, assumed=unknown.assumed, lacking=unknown.lacking)
         self._device, self._stream = device.type, stream
         self._vocabulary = vocabulary
         self._alive = AliveBlocks(self.tape)
