@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -25,11 +25,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from fsdpkit.planning.fused import FusedGraph, Returned, fused
 from fsdpkit.planning.pretend import replaced
 from fsdpkit.planning.recorder import Recorder
 from fsdpkit.planning.unknown import place_of
 from fsdpkit.training import compilation
+
+if TYPE_CHECKING:
+    from fsdpkit.planning.fused import FusedGraph, Returned
 
 _following: _Follower | None = None
 
@@ -211,6 +213,8 @@ def _graphs(given: _Given, recorder: Recorder) -> Callable[..., Any]:
     from torch._inductor.compile_fx import _recursive_joint_graph_passes, partition_fn
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.virtualized import V
+
+    from fsdpkit.planning.fused import fused  # with Inductor, half a second that few plans need
 
     for module in given.modules:
         if any(_has_hooks(each) for each in module.modules() if each is not module):

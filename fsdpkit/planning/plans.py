@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -157,20 +157,38 @@ def candidates(asked: AskedStep, key: str) -> Sequence[int]:
 
 
 def most(ask: Ask, key: str, values: Sequence[int], start: int) -> Most | None:
-    """The largest of `values`, which grow, with which it fits, from `start` on by doubling and
-    then halving the gap: the value after it was planned, too, and does not fit. None when not even
-    the first fits. Raises FsdpkitError.
+    """The largest of `values`, which grow, with which it fits: the value after it was planned, too,
+    and does not fit. None when not even the first fits. Raises FsdpkitError.
+
+    From `start` on to where the memory of two plans says that the largest is, for memory grows
+    nearly in a line with most keys; then away from there in growing steps, and by halving the gap.
     """
     low, high = -1, len(values)  # fits; does not
     found: dict[int, MemoryVerdict] = {}
-    at = min(max(0, bisect_right(values, start) - 1), high - 1)
+    at, step = min(max(0, bisect_right(values, start) - 1), high - 1), 0
     while high - low > 1:
         found[at] = plan(ask([f"{key}={values[at]}"]))
-        low, high = (at, high) if found[at].fit == "fits" else (low, at)
-        at = min(2 * low + 1, high - 1) if high == len(values) else (low + high) // 2
+        fits = found[at].fit == "fits"
+        low, high = (at, high) if fits else (low, at)
+        if len(found) == 1:
+            at = 2 * at + 1 if fits else at // 2
+        elif len(found) == 2:
+            at, step = _expected(found, values), 1
+        else:
+            at, step = (low + step, 2 * step) if fits else (high - step, 2 * step)
+        if not low < at < high:
+            at = min(max(at, low + 1), high - 1) if step == 1 else (low + high) // 2
     if low < 0:
         return None
     return Most(values[low], found[low], values[high] if high < len(values) else None)
+
+
+def _expected(found: Mapping[int, MemoryVerdict], values: Sequence[int]) -> int:
+    """Which value takes all there is, on the line through two plans."""
+    (one, first), (other, second) = sorted(found.items())
+    grows = max(1, second.replayed.reserved - first.replayed.reserved)
+    left = (first.room - first.replayed.reserved) / grows
+    return bisect_right(values, values[one] + left * (values[other] - values[one])) - 1
 
 
 def what_would_fit(ask: Ask, asked: AskedStep) -> Iterator[tuple[tuple[str, ...], MemoryVerdict]]:

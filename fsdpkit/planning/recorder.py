@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -27,7 +27,6 @@ from torch.utils._pytree import tree_iter
 
 from fsdpkit.planning.alive import AliveBlocks
 from fsdpkit.planning.calls import COLLECTIVES, bytes_of, device_of, flops_of, group_of, is_biased
-from fsdpkit.planning.fused import Kernel
 from fsdpkit.planning.gathered import ROOT, gathered_into, resharded
 from fsdpkit.planning.launches import not_launched
 from fsdpkit.planning.pretend import replaced
@@ -43,6 +42,9 @@ from fsdpkit.planning.tape import (
 )
 from fsdpkit.planning.unknown import Side, Unknown, caller
 from fsdpkit.training.units import plain_name
+
+if TYPE_CHECKING:
+    from fsdpkit.planning.fused import Kernel
 
 _DEVICE = torch.ops.prim.device.default
 
@@ -68,9 +70,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._unknown = Unknown(side, trust)
-        self.tape = Tape(
-            torch=torch.__version__, assumed=self._unknown.assumed, lacking=self._unknown.lacking
-        )
+        release, unknown = str(torch.__version__), self._unknown
+        self.tape = Tape(torch=release, assumed=unknown.assumed, lacking=unknown.lacking)
         self._device, self._stream = device.type, stream
         self._vocabulary = vocabulary
         self._alive = AliveBlocks(self.tape)

@@ -3,11 +3,14 @@ debugging: each answered by one plan or two, and held to what it must be."""
 
 from __future__ import annotations
 
+import io
+import pickle
 from functools import cache
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import torch._dynamo  # noqa: F401  # here once, and not again in each child
 from msgspec.structs import replace
 
 from fsdpkit.config.training import load_settings
@@ -22,6 +25,13 @@ from fsdpkit.planning.words import rows, table
 from tests.training.launch import EXAMPLE
 
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _with_dynamo() -> None:
+    """Here once, and not again in each child; and in no worker that only collects."""
+    import torch._dynamo  # noqa: F401
+
 
 MODELS = Path(__file__).parent / "ranks" / "models.py"
 T5 = (
@@ -122,6 +132,43 @@ def test_3_and_4_the_largest_batch_and_the_longest_text_fit_and_one_more_does_no
     assert (found.plan.fit, found.beyond) == ("fits", found.number + step)
     assert fits[found.beyond] != "fits"
     assert found.number > start
+    assert len(fits) < 10  # where a line through two plans says, and not by halving alone
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [lambda n: n, lambda n: n // 512 * 512, lambda n: n * n, lambda n: 1 + n**0.5, lambda n: 7],
+    ids=["a line", "steps", "squares", "roots", "the same"],
+)
+def test_3_the_largest_is_found_however_memory_grows(memory, monkeypatch):
+    fits, values = {}, range(1, 100_000)
+
+    def plan(number: int) -> SimpleNamespace:
+        fits[number] = "fits" if number <= largest else "does not fit"
+        taken = SimpleNamespace(reserved=memory(number))
+        return SimpleNamespace(fit=fits[number], replayed=taken, room=memory(largest))
+
+    monkeypatch.setattr(plans, "plan", plan)
+    for start, largest in product([1, 600, 99_999], [0, 1, 2, 742, 99_998, 99_999]):
+        fits.clear()
+        found = plans.most(lambda sets: int(sets[0].partition("=")[2]), "key", values, start)
+        assert (found.number if found else 0) == largest
+        assert fits.get(largest) == ("fits" if largest else None)
+        assert fits.get(largest + 1) == ("does not fit" if largest < 99_999 else None)
+        assert len(fits) <= 2 * 17 + 4
+
+
+def test_no_torch_is_imported_to_read_the_answer_of_a_child():
+    """Which would take as long as its own import of torch did."""
+    modules: set[str] = set()
+
+    class Reads(pickle.Unpickler):
+        def find_class(self, module, name):
+            modules.add(module)
+            return super().find_class(module, name)
+
+    Reads(io.BytesIO(pickle.dumps(planned().tape))).load()
+    assert modules == {"fsdpkit.planning.tape"}
 
 
 def test_the_largest_micro_batch_is_one_that_divides_the_batch():

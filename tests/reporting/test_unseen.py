@@ -19,6 +19,7 @@ somebody who had read the rules: their advice had helped in 13 and misled in 3.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ MISSED_IF_CHANGED = {
     ("other_lines_between", "package-index-from-within-a-rank"): "what pip says of the network is "
     "too far above the exception, which only says that pip failed",
 }
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case's files need not outlive a power cut; thousands of them are made."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.mark.parametrize("name", sorted(folder.name for folder in CASES.iterdir()))

@@ -370,6 +370,10 @@ def _scheduler(case: Case, run: Path, state: str, status: int) -> dict[str, str]
 
 
 def _put(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8", newline="") as file:
+    try:
+        file = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True)
+        file = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115
+    with file:
         file.write(text)
