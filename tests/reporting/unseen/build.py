@@ -370,10 +370,6 @@ def _scheduler(case: Case, run: Path, state: str, status: int) -> dict[str, str]
 
 
 def _put(path: Path, text: str) -> None:
-    try:
-        file = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True)
-        file = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115
-    with file:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="") as file:
         file.write(text)
