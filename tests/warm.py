@@ -25,6 +25,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.slurm_cluster import Session
 
 ROOT = Path(__file__).resolve().parents[1]
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG")
@@ -37,13 +41,15 @@ def read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Warm:
-    """The other end; starts that process with the first command, and ends it with this one."""
+    """The other end; starts that process with the first command, and ends it with this one.
+    session: of another user, whose all commands are then."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session | None = None) -> None:
+        self._session = session
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = Lock()
         self._start_values: dict[str, str] = {}
-        self._directory = tempfile.TemporaryDirectory(prefix="fsdpkit-warm-")
+        self._directory = tempfile.TemporaryDirectory(prefix="fsdpkit-warm-", dir="/tmp")
         self._place = f"{self._directory.name}/socket"
 
     def run(
@@ -54,6 +60,7 @@ class Warm:
             if self._process is None:
                 self._start()
         if read_at_start(environ) != self._start_values:
+            assert self._session is None
             command = [sys.executable, "-m", "fsdpkit", *words]
             return subprocess.run(
                 command, cwd=cwd, env=dict(environ), stdin=subprocess.DEVNULL,
@@ -73,10 +80,16 @@ class Warm:
         return Completed([*words], status, out, err)
 
     def _start(self) -> None:
-        self._start_values = read_at_start(os.environ)
+        environ, words = dict(os.environ), [sys.executable, "-m", "tests.warm", self._place]
+        if self._session is not None:
+            user = self._session.user
+            os.chown(self._directory.name, user.id, user.id)
+            environ, words = self._session.env(), self._session.words(words, ROOT)
+        self._start_values = read_at_start(environ)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm", self._place],
+            words,
             cwd=ROOT,
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )

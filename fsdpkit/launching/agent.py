@@ -16,7 +16,6 @@ from fsdpkit.launching import kernel, python_path, warm
 from fsdpkit.launching.allocator import set_allocator
 from fsdpkit.launching.destructors import leave
 from fsdpkit.launching.job_log import say
-from fsdpkit.launching.program import Program
 from fsdpkit.launching.signing import take_secret
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def main(loaded: LoadedTorch | None = None) -> NoReturn:
     python_path.restore(os.environ)
     take_secret(os.environ)
     set_allocator(os.environ)  # before anything imports torch
-    if isinstance(program := warm.start(os.environ, loaded), Program):
+    if program := warm.start(os.environ, loaded):
         program.run()
     leave(run_agent())
 

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fsdpkit.launching.fork_server import receive, send
 from fsdpkit.launching.job_log import say
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ def hand_over(environ: Mapping[str, str]) -> None:
     process has to be the agent itself."""
     if (hold := environ.get(VARIABLE)) is None:
         return
+    from fsdpkit.launching.fork_server import receive, send
+
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(_ANSWER_S)
@@ -92,6 +93,7 @@ def _request(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _stand_for(connection: socket.socket, pid: int, environ: Mapping[str, str]) -> NoReturn:
     """Pass signals on to the agent, and end with its status."""
+    from fsdpkit.launching.fork_server import receive
 
     def pass_on(number: int, _: object) -> None:
         with contextlib.suppress(ProcessLookupError):

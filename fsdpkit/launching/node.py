@@ -37,7 +37,6 @@ from fsdpkit.launching.message_log import MessageLog, Order
 from fsdpkit.launching.no_collector import no_collector
 from fsdpkit.launching.node_failure import TrainingEnded, keep_room, own_failure, record_failure
 from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
-from fsdpkit.launching.notifying import tell_idle
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.reach import Interfaces, Ways, try_doors
 from fsdpkit.launching.sampling import PrintedSoFar, sampling
@@ -217,13 +216,13 @@ def _linked_as_head(
             connected=connected,
             ways=ways,
         )
-        idle = IdleWatch(
-            retry,
-            run,
-            node.attempt,
-            conductor.newest,
-            lambda why: tell_idle(run, node.attempt, why),
-        )
+
+        def tell_idle(why: str) -> None:
+            from fsdpkit.launching import notifying
+
+            notifying.tell_idle(run, node.attempt, why)
+
+        idle = IdleWatch(retry, run, node.attempt, conductor.newest, tell_idle)
         conductor.idle = lambda: idle.over
         at_end.enter_context(idle.watched())
         link.ticks.append(conductor.tick)

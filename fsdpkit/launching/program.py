@@ -23,14 +23,16 @@ import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from fsdpkit.launching import kernel
 from fsdpkit.launching.at_start import caught
 from fsdpkit.launching.python_path import search_path
-from fsdpkit.launching.set_aside import SetAside
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.stacks import leave_when_asked
+
+if TYPE_CHECKING:
+    from fsdpkit.launching.set_aside import SetAside
 
 
 class ColdStartError(Exception):

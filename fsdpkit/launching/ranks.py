@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import psutil
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -29,7 +29,6 @@ from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
 from fsdpkit.errors import NodeError
-from fsdpkit.launching.fork_server import ForkedRank, ForkServer
 from fsdpkit.launching.program import ColdStartError, Program
 from fsdpkit.launching.rank_files import RankVariables as RankVariables
 from fsdpkit.launching.rank_files import RunDirectoryLogs
@@ -38,6 +37,9 @@ from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.rank_ends import RankEnd
+
+if TYPE_CHECKING:
+    from fsdpkit.launching.fork_server import ForkedRank, ForkServer
 
 # Asks the kernel to end this process with its parent, then replaces itself with the rank: torchrun
 # gives each rank its own session, so without this a rank would outlive an agent that was killed.

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.errors import NodeError, StorageError
-from fsdpkit.launching import fork_server
-from fsdpkit.launching.fork_server import ForkServer, LoadedTorch
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.program import ColdStartError, Program, ServerLostError
-from fsdpkit.launching.set_aside import TRAINER, WITH_TORCH
 from fsdpkit.runs.job_file import table_of_job
 
 if TYPE_CHECKING:
+    from fsdpkit.launching.fork_server import ForkServer, LoadedTorch
     from fsdpkit.launching.ranks import RankForks
 
 
@@ -38,6 +36,8 @@ def start(environ: Mapping[str, str], loaded: LoadedTorch | None = None) -> Prog
     try:
         if _launch(environ).warm == "off":
             return None
+        from fsdpkit.launching import fork_server
+
         started = fork_server.start(loaded)
     except ColdStartError as error:
         _here.why_not = str(error)
@@ -55,6 +55,8 @@ def prepare(environ: Mapping[str, str]) -> None:
     """Let the server load what ranks come to need, and what the job names. Does not wait."""
     if (server := _here.server) is None:
         return
+    from fsdpkit.launching.set_aside import TRAINER, WITH_TORCH
+
     run = Path(environ["FSDPKIT_RUN_DIR"])
     trainer = TRAINER if table_of_job(run, "training", dict[str, Any]) else ()
     server.preload(*WITH_TORCH, *trainer)

@@ -106,19 +106,15 @@ _TOGETHER = (
         ("rank killed", "shutdown", 20),
     ),
     _together(
-        "warnings",
+        "warnings, preemption and lost agents",
         LIGHT,
         ("warning", "start-up", 0),
-        ("warning", "checkpointing", 10),
-        ("time limit", "training", 16),
-    ),
-    _together(
-        "preemption and lost agents",
-        LIGHT,
         ("preemption with 30 s of grace", "training", 3),
         ("preemption at once", "training", 7),
-        ("head's agent killed", "training", 12),
-        ("agent killed", "training", 16),
+        ("head's agent killed", "training", 8),
+        ("agent killed", "training", 9),
+        ("warning", "checkpointing", 10),  # ranks train on until it is written
+        ("time limit", "training", 16),
     ),
 )
 

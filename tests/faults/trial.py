@@ -46,6 +46,8 @@ SETTINGS = (
     f"training.steps={STEPS}",
     f"training.checkpoint.every_steps={SAVE_EVERY}",
     "training.batch_size=2",
+    "training.model.num_layers=1",
+    "training.model.num_decoder_layers=1",
     "training.metrics.every_steps=1",
     "training.evaluation.batches=0",
     "training.data.limit=200",
@@ -150,9 +152,9 @@ class Bed:
         return Path(answer["dir"]), str(answer["job_id"])
 
     def undisturbed(self, trainer: Path = LIGHT) -> dict[int, float]:
-        """The loss of every step when nothing happens; one run for all who ask."""
+        """The loss of every step when nothing happens; one run for all who ask, on one node."""
         if trainer not in self._undisturbed:
-            trial = self.submit(trainer=trainer)
+            trial = self.submit(trainer=trainer, nodes=1, gpus=2)
             if trial.wait_end()["JobState"] != "COMPLETED":
                 raise trial.error("the undisturbed run did not complete")
             self._undisturbed[trainer] = trial.losses()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ import pytest
 from tests.conftest import COLD, Completed, answer_of, require_newest_slurm, require_slurm
 from tests.programs import until
 from tests.slurm_cluster import Session, SlurmCluster
-from tests.warm import WARM
+from tests.warm import WARM, Warm
 
 # Ranks that only say who they are: launching is what is tested, and torch takes seconds to import.
 WHO = """
@@ -67,6 +66,7 @@ class Person:
     site: Mapping[str, str]
     session: Session | None = None
     """Of an ordinary user; the person is root without."""
+    warm: Warm = WARM
 
     @classmethod
     def at(cls, cluster: SlurmCluster, home: Path) -> Person:
@@ -76,18 +76,20 @@ class Person:
     def named(cls, cluster: SlurmCluster, user: str) -> Person:
         """One of the cluster's users, at home; the profile is the centre's."""
         session = cluster.as_user(user)
-        return cls(cluster, session.user.home, write_profile(session.user.home), session)
+        home = session.user.home
+        return cls(cluster, home, write_profile(home), session, Warm(session))
 
     def fsdpkit(self, *words: str, cwd: Path | None = None) -> Completed:
-        environ = {**self.site, "OMP_NUM_THREADS": "1"}
         if self.session is not None:
-            argv = [sys.executable, "-m", "fsdpkit", *words]
-            return self.session.run(argv, env={**self.session.env(), **environ}, timeout=540)
-        environ |= {
-            "FSDPKIT_CONFIG_DIR": str(self.home / "config"),
-            "FSDPKIT_STATE_DIR": str(self.home / "state"),
-        }
-        return WARM.run(words, cwd or self.home, {**self.cluster.env(), **environ}, timeout_s=540)
+            environ = self.session.env()
+        else:
+            environ = {
+                **self.cluster.env(),
+                "FSDPKIT_CONFIG_DIR": str(self.home / "config"),
+                "FSDPKIT_STATE_DIR": str(self.home / "state"),
+            }
+        environ |= {**self.site, "OMP_NUM_THREADS": "1"}
+        return self.warm.run(words, cwd or self.home, environ, timeout_s=540)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ LEFT_STANDING = 256 + 1024
 """At the end: as many as fsdpkit.launching.head_port keeps, and as many as may wait behind them."""
 SHORT = ("training.timeout_s=20", "training.startup_timeout_s=40", "retry.restarts=2")
 """Torch's own limits, and fewer launches: what is destroyed ends soon."""
-NODES, FOUR_RANKS = ("node1", "node2"), ("--gpus", "4")
+NODES, TWO_RANKS = ("node1", "node2"), ("--gpus", "2")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def kill_a_rank(trial: Trial, attempt: int = 0) -> None:
 
 @dataclass
 class AtTheDoor:
-    """A run of two nodes of four ranks attacked at its agents' port: an array task with a spare
+    """A run of two nodes of two ranks attacked at its agents' port: an array task with a spare
     node, which is queued again, and then loses a rank."""
 
     trial: Trial
@@ -94,11 +94,11 @@ class AtTheDoor:
 
 @pytest.fixture(scope="module")
 def at_the_door(bed: PersonBed, sam_outside: Attacker, sam_inside: Attacker) -> AtTheDoor:
-    quiet = bed.start(*FOUR_RANKS, trainer=LIGHT)
+    quiet = bed.start("--nodes", "1", "--gpus", "4", trainer=LIGHT)
     quiet.release()
     assert quiet.wait_end()["JobState"] == "COMPLETED", everything_said(quiet.dir)
     undisturbed = quiet.losses()
-    trial = bed.start_array_task("--spare", "1", *FOUR_RANKS)
+    trial = bed.start_array_task("--spare", "1", *TWO_RANKS)
     where, number = endpoint(trial), trial.job()["JobId"]
     outside = Assault(sam_outside, {"forge": (f"{number}_0",)})
     inside = replace(outside, attacker=sam_inside)

@@ -77,7 +77,7 @@ def configured(cluster: SlurmCluster, change: Callable[[str], str]) -> Iterator[
 def over(run: Run) -> str:
     """How `status` describes the run once it has ended."""
     run = Run.open(run.dir)
-    state = run.wait(poll_s=0.2)
+    state = run.wait(poll_s=1)
     assert state is not None, everything_said(run.dir)
     return state.describe()
 
@@ -104,7 +104,7 @@ def test_a_failure_is_over_with_the_rank_s_own_status(
 ) -> None:
     """Also where Slurm would hold a failed job in the queue, as it does with --requeue=expedite."""
     script = write_script("fails.py", "raise SystemExit(3)")
-    run = Run.open(submit(str(script), "--nodes", "2", "--gpus", "1")["dir"])
+    run = Run.open(submit(str(script), "--nodes", "1", "--gpus", "1")["dir"])
     assert over(run) == "FAILED, exit status 3", everything_said(run.dir)
     assert "FAILED, exit status 3" in fsdpkit("status", str(run.dir)).stdout
 
@@ -112,7 +112,7 @@ def test_a_failure_is_over_with_the_rank_s_own_status(
 def test_a_requeue_is_another_attempt_of_the_same_run(
     holding: Callable[..., Run], on_slurm: SlurmCluster
 ) -> None:
-    run = holding("--nodes", "2", "--gpus", "1")
+    run = holding("--nodes", "1", "--gpus", "1")
     on_slurm.run(["scontrol", "requeue", str(run.job_id)], check=True)
     assert over(run) == "COMPLETED", everything_said(run.dir)
     assert run.paths.task().attempts() == [0, 1]

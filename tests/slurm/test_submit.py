@@ -179,16 +179,14 @@ def test_check_asks_slurm_and_submits_nothing(
 
 
 def test_the_partition_that_ends_first_by_slurms_estimate_is_taken(
-    on_slurm: SlurmCluster,
-    fsdpkit: Callable[..., Completed],
-    submit: Submit,
-    write_script: Write,
+    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed]
 ) -> None:
-    held = submit(str(write_script("hold.py", "import time; time.sleep(600)")), "--nodes", "3")
-    on_slurm.wait_job(held["job_id"], 120, ["RUNNING"])
+    sleeps = ("--nodes=3", "--exclusive", "--account=pas1234", "--time=15", "--wrap=sleep 600")
+    held = on_slurm.submit(*sleeps, "--output=/dev/null")
+    on_slurm.wait_job(held, 120, ["RUNNING"])
     words = ("submit", "--nodes", "3", "--gpus", "4", *ACCOUNT, "--soonest", "--dry-run")
     done = fsdpkit(*words, "--partition", "main,high")
-    on_slurm.run(["scancel", held["job_id"]], check=True)
+    on_slurm.run(["scancel", held], check=True)
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --partition=high" in done.stdout  # whose jobs take nodes from those in main
     rows = [line.split()[1] for line in done.stderr.splitlines() if " 20" in line]
@@ -313,7 +311,7 @@ def _processes_with(*words: str) -> list[int]:
     return found
 
 
-CROWD = 7
+CROWD = 5
 ALL_REDUCE = """
     import torch
     from fsdpkit.training.distributed import process_group
@@ -326,7 +324,7 @@ ALL_REDUCE = """
 
 @pytest.fixture(scope="module")
 def crowd(person: Person) -> list[Finished]:
-    """Ten runs at once on the same three nodes, most of them of ranks that only say who they are;
+    """Runs at once on the same three nodes, most of them of ranks that only say who they are;
     two of these wait for each other."""
     waits = """
         import os, pathlib, time
