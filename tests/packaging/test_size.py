@@ -13,8 +13,8 @@ import pytest
 from tests.packaging.installation import ROOT
 
 CEILINGS: Mapping[str, tuple[tuple[str, ...], int]] = {
-    "fsdpkit": ((".py", ".j2", ".js"), 104_750),
-    "tests": ((".py",), 77_600),
+    "fsdpkit": ((".py", ".j2", ".js"), 103_250),
+    "tests": ((".py",), 77_700),
     "benchmarks": ((".py",), 7_400),
 }
 """By folder: the kinds of files that count, and how many lines they may have in all."""
