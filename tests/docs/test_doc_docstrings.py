@@ -42,7 +42,7 @@ def called() -> Iterator[tuple[str, Any]]:
         yield name, one
         for member, value in inspect.getmembers(one) if inspect.isclass(one) else ():
             ours = str(getattr(value, "__module__", "")).startswith("fsdpkit")
-            if ours and inspect.isroutine(value) and not member.startswith("_"):
+            if ours and callable(value) and inspect.isroutine(value) and not member.startswith("_"):
                 yield f"{name}.{member}", value
 
 

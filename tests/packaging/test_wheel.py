@@ -64,6 +64,9 @@ def test_nothing_else_is_in_the_wheel(wheel_names: list[str]) -> None:
         ".typed",
         ".svg",
         ".txt",
+        ".erb",
+        ".rb",
+        ".sh",
     }
 
 
