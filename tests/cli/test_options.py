@@ -43,7 +43,7 @@ def test_resuming_takes_what_may_change() -> None:
     own = {"run", "runs"}
     assert names_of(resume.command) - ABOUT_THE_ANSWER - own == changes
     assert parameters_of(package.Run.resume) - {"self"} == changes
-    assert names_of(check.command) - {"avoid", "trust", "as_json"} <= REQUEST
+    assert names_of(check.command) - {"avoid", "trust", "dry_run", "as_json"} <= REQUEST
 
 
 def test_each_is_short_for_a_key_of_the_job_and_reaches_it() -> None:

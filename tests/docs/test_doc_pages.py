@@ -94,6 +94,7 @@ FIRST: dict[str, dict[str, str]] = {
         PUBLISH: f"{VERSION % '3.3.0'}; {PUBLISH}; {VERSION % '3.4.0'}",
         "fsdpkit publish deprecate": f"{VERSION % '3.5.0'}; {PUBLISH}",
     },
+    "docs/sweeps.md": {"fsdpkit sweep best": "until fsdpkit sweep best lr; do sleep 1; done"},
     "docs/worth.md": {"fsdpkit audit": "mkdir -p /apps/fsdpkit/audit"},
     "docs/your-script.md": {"fsdpkit submit train.py": "touch unfinished"},
     "skills/fsdpkit/SKILL.md": {"fsdpkit submit": "touch unfinished"},

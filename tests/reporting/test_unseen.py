@@ -36,6 +36,8 @@ MISSED = {
 MISSED_IF_CHANGED = {
     ("other_lines_between", "package-index-from-within-a-rank"): "what pip says of the network is "
     "too far above the exception, which only says that pip failed",
+    ("other_lines_between", "script-not-there-on-a-node"): "the other rank of the node writes on "
+    "below the same line, as one does that it did not end",
 }
 
 
