@@ -88,8 +88,11 @@ def listeners(trial: Trial, node: str) -> list[Listener]:
     found = []
     for process in (agent, *agent.children(recursive=True)):
         who = "agent" if process == agent else "rank"
+        number = ""
+        with contextlib.suppress(OSError):  # what the agent asked a moment ago has ended
+            number = own_number(process)
         for line in lines:
-            if f"pid={own_number(process)}," in line:
+            if f"pid={number}," in line:
                 host, _, port = line.split()[3].rpartition(":")
                 found.append(Listener(who, host.strip("[]"), int(port), node))
     return found

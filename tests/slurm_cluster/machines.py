@@ -120,7 +120,8 @@ class Process:
 
     def kill(self) -> None:
         if self.alive():
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ends by itself
+                os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> None:
         """Return when it is gone; reaps it when it is our child."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from subprocess import PIPE
 
@@ -273,7 +273,10 @@ def test_a_node_at_rest_does_nothing(job: Job) -> None:
     until(lambda: _switches(node.pid) == (time.sleep(2) or _switches(node.pid)), "a rest")
 
 
-def _switches(process: int) -> int:
-    """How often its threads have woken and gone to sleep again."""
-    told = [each.read_text() for each in Path(f"/proc/{process}/task").glob("*/status")]
-    return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in told)
+def _switches(process: int) -> dict[str, str]:
+    """How often each of its threads has woken and gone to sleep again."""
+    found = {}
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            found[thread.name] = (thread / "status").read_text().partition("\nvoluntary_ctxt_")[2]
+    return found
