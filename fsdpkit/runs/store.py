@@ -179,7 +179,7 @@ def find_run(run: str | os.PathLike[str], top: Path) -> Path:
         raise NotFoundError(f"{text!r} matches several runs: {', '.join(matches[:5])}")
     newest = f" The newest are {', '.join([*names][:3])}." if names else ""
     if direct.is_file():
-        raise NotFoundError(f"{text!r} is a file of no run: fsdpkit submit makes those.{newest}")
+        raise NotFoundError(f"{text!r} is a file, and no run.{newest}")
     raise NotFoundError(
         f"there is no run {text!r} in {top}.{nearest(text, names) or newest} Give its path, or "
         "--runs DIR."

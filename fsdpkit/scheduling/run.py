@@ -73,7 +73,6 @@ class Run(OpenRun):
             UsageError: There is nothing to continue, or the run is active and `chained` is False.
             FsdpkitError: What else `submit` raises.
         """
-        asked = {name: value for name, value in locals().items() if name != "self"}
         from fsdpkit.scheduling.resuming import (
             ResumeRequest,
             plan_resume,
@@ -81,7 +80,19 @@ class Run(OpenRun):
             submit_resume,
         )
 
-        changes = ResumeRequest(**{**asked, "sets": tuple(sets)})
+        changes = ResumeRequest(
+            nodes=nodes,
+            gpus=gpus,
+            time=time,
+            partition=partition,
+            account=account,
+            spare=spare,
+            sets=tuple(sets),
+            chained=chained,
+            tasks=tasks,
+            here=here,
+            on=on,
+        )
         newest = Run.open(self.dir)
         if changes == ResumeRequest() and release_held(newest):
             return newest
