@@ -224,6 +224,7 @@ LAUNCH = "torchrun --nproc_per_node 4 train.py\n"
         ("source ~/.bashrc\nsource activate torch", {"conda": "torch"}),
         ("E=/opt/torch\nmamba activate ${E}", {"conda": "/opt/torch"}),
         ("source /opt/miniconda3/bin/activate", {"conda": "/opt/miniconda3"}),
+        ("PATH=/opt/b:$PATH", {"prepend": {"PATH": "/opt/b"}}),
         ("export A=1 B='x y'", {"variables": {"A": "1", "B": "x y"}}),
         ("D=/data\nexport A=$D/x C=$HOME/c", {"variables": {"A": "/data/x", "C": "/home/me/c"}}),
         ("export N=$SLURM_CPUS_PER_TASK S=$SCRATCH", {"variables": {"S": "/scratch/me"}}),
@@ -235,6 +236,18 @@ def test_modules_environments_and_literal_variables(
 ) -> None:
     found = moved(f"{TWO_BY_FOUR}{lines}\n{LAUNCH}")
     assert found.tables.get("environment", {}) == environment
+
+
+def test_the_program_has_the_variables_that_bash_gives_it() -> None:
+    lines = "export A=1\nA=2\nexport B\nB=3\nset -a\nC=4\nset +a\nD=5\nexport E=6\nunset E\n"
+    lines += "(export F=7; A=7; cd /x)\nSCRATCH=/s\n"
+    found = moved(f"{TWO_BY_FOUR}{lines}{LAUNCH}export A=8 G=8\nmodule load b\n")
+    told = ran(["env", "-i", "SCRATCH=/scratch/me", "bash", "-c", f"{lines}env"], status=0).stdout
+    of_bash = dict(line.split("=", 1) for line in told.splitlines() if not line.startswith("_="))
+    of_bash = {name: value for name, value in of_bash.items() if name not in ("PWD", "SHLVL")}
+    assert found.tables["environment"] == {"variables": of_bash}
+    assert found.directory == HERE
+    assert fates(found, "not needed")["module load b"] == "it stands behind the program"
 
 
 def test_an_exported_text_that_the_command_is_made_of_is_no_variable() -> None:

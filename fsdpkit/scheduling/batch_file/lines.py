@@ -114,6 +114,8 @@ class BatchLines:
         self.findings: list[LineOutcome] = []
         self.steps: list[Step] = []
         """All but the launch."""
+        self.later: set[int] = set()
+        """Those behind it, by their id."""
         self.environment = tables.environment
         self.of_task = _OF_TASK if tables.array is not None else {}
         self.pasted = {*_NAME.findall(step.command.text)}
@@ -125,6 +127,7 @@ class BatchLines:
         staging = self.staging
         others = [step for step in walk.steps if step is not self.step]
         self.steps = [*others, *launch.steps]
+        self.later = {id(step) for step in walk.steps[walk.steps.index(self.step) :]}
         for step in self.steps:
             self._read_step(step)
         for block in walk.skipped:
@@ -237,7 +240,7 @@ class BatchLines:
             for name, value in step.assigned:
                 said = text if len(step.assigned) == 1 else f"{name}={value}"
                 self._find_of(step, said, self._assignment(step, name, value))
-        if step.within:  # what a condition decides is reported, and not taken
+        if step.within or self._apart(step):  # what a condition decides is reported, and not taken
             self.environment = kept
 
     def _find_of(self, step: Step, text: str, outcome: Outcome | None) -> None:
@@ -246,9 +249,20 @@ class BatchLines:
         if outcome[0] == "taken" and step.within and outcome != _IN_COMMAND:
             block = step.within[-1]
             outcome = ("no home", f"depends on line {block.line}: {short(block.text, 60)}")
+        elif outcome[0] == "taken" and (apart := self._apart(step)):
+            outcome = ("not needed", apart)
         elif outcome[0] == "taken":
             self.used.update(_NAME.findall(step.command.text))
         self._find(step.command.line, text, outcome)
+
+    def _apart(self, step: Step) -> str:
+        """Why the program has nothing of what a command sets; empty: it has."""
+        if id(step) in self.staging.outcomes:
+            return ""
+        if id(step) in self.later:
+            return "it stands behind the program"
+        around = self.step.shells[: len(step.shells)]
+        return "" if step.shells == around else "it ends with its subshell"
 
     def _fate(self, step: Step) -> Outcome | None:
         """None: what it does is said elsewhere."""
@@ -269,6 +283,10 @@ class BatchLines:
             if step.directory == self.walk.slurm["SLURM_SUBMIT_DIR"]:
                 return "not needed", "a job runs where it is submitted from"
             return _ON_NODE if self.walk.unknowns(" ".join(words)) else None
+        if name == "unset":
+            unset = [self.environment["variables"].pop(word, None) for word in words]
+            if None not in unset:
+                return "not needed", "the job does not set it either"
         if name == ":" and _NAME.search(step.command.text):
             return _IN_COMMAND
         if name == "eval" and sets_conda_up(self.walk, step):
@@ -283,7 +301,7 @@ class BatchLines:
     def _assignment(self, step: Step, name: str, value: str) -> Outcome:
         words = value.split()
         pasted = len(words) > 1 and (name in self.pasted or " ".join(words) in self.command)
-        if step.exports and not pasted:
+        if name in step.exports and not pasted:
             return self._variable(name, value)
         in_args = any(mark in word for word in self.launch.args for mark in self.walk.marks(value))
         of_ranks = name in OF_RANKS or _OF_ADDRESSES.search(self.walk.shown(value))

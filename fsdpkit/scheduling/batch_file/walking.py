@@ -9,6 +9,7 @@ import operator
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Block, Node, Simple
@@ -18,6 +19,8 @@ _MOST_STEPS = 5_000
 _MOST_CALLS = 20
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)", re.ASCII | re.DOTALL)
 _DECLARES = ("export", "declare", "typeset", "readonly", "local")
+_OF_SHELL = ("variables", "directory", "left", "exported", "exports_all", "shells")
+"""What a subshell changes for itself alone."""
 _COMPARES = ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
 _NUMBER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 _WHOLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?", re.ASCII)
@@ -36,12 +39,15 @@ class Step:
     words: tuple[str, ...]
     assigned: tuple[tuple[str, str], ...]
     """Names and values; of an array, its first item."""
-    exports: bool
+    exports: frozenset[str]
+    """Of the names, those that programs see."""
     within: tuple[Block, ...]
     directory: str = ""
     """In which it is run, if that is known."""
     piped: bool = False
     """Reads the output of the command before it."""
+    shells: tuple[Block, ...] = ()
+    """Subshells that it is in; what it sets ends with them."""
 
 
 class Walk(Expander):
@@ -59,6 +65,9 @@ class Walk(Expander):
         self.skipped: list[Block] = []
         self.set_here: set[str] = set()
         """Names of all variables that the script sets anywhere."""
+        self.exported = {*environ}
+        self.exports_all = False
+        self.shells: tuple[Block, ...] = ()
 
     def enter(self, directory: str) -> None:
         """`cd`, by a path that is known, or back."""
@@ -110,26 +119,34 @@ class Walk(Expander):
         while words and (found := _ASSIGNMENT.fullmatch(words[0])):
             assigned.append((found[1], self._assign(found)))
             words.pop(0)
-        exports = bool(words) and words[0] in _DECLARES
-        if exports:
+        if words and words[0] in _DECLARES:
             for word in words[1:]:
                 if found := _ASSIGNMENT.fullmatch(word):
                     assigned.append((found[1], self._assign(found)))
                 elif (value := self.text_of(word)) is not None:
                     assigned.append((word, value))
-            exports = words[0] == "export" or "-x" in words[1:]
+            if words[0] == "export" or "-x" in words[1:]:
+                self.exported |= {re.split(r"[+=[]", word)[0] for word in words[1:]}
             words = []
         elif words:
             self.variables = before  # what stands before a command is that command's own
         fields = self.fields(words)
         if fields[:1] == ("cd",) and len(fields) == 2:
             self.enter(fields[1])
-        self.steps.append(
-            Step(command, fields, tuple(assigned), exports, within, self.directory, piped)
-        )
+        elif fields[:1] == ("set",) and fields[-1] in ("-a", "+a", "allexport"):
+            self.exports_all = fields[1].startswith("-")
+        elif fields[:1] == ("unset",) and not within:
+            self.exported -= {*fields}
+            self.variables |= dict.fromkeys(fields[1:])
+        exports = frozenset(name for name, _ in assigned if self._is_exported(name))
+        place = (within, self.directory, piped, self.shells)
+        self.steps.append(Step(command, fields, tuple(assigned), exports, *place))
         if fields and fields[0] in self.functions and self.called < _MOST_CALLS:
             self.called += 1
             self.walk(self.functions[fields[0]].sections[0], within)
+
+    def _is_exported(self, name: str) -> bool:
+        return self.exports_all or name in self.exported or is_of_node(name)
 
     def _assign(self, found: re.Match[str]) -> str:
         if found[2]:
@@ -141,8 +158,13 @@ class Walk(Expander):
     def _block(self, block: Block, within: tuple[Block, ...]) -> None:
         if block.kind == "function":
             self.functions[block.name] = block
-        elif block.kind in ("{", "("):
+        elif block.kind == "{":
             self.walk(block.sections[0], within)
+        elif block.kind == "(":
+            kept = {name: copy(getattr(self, name)) for name in _OF_SHELL}
+            self.shells = (*self.shells, block)
+            self.walk(block.sections[0], within)
+            vars(self).update(kept)
         elif block.kind == "if":
             self._if(block, within)
         elif block.kind == "case":
