@@ -114,7 +114,7 @@ class BatchLines:
         self.findings: list[LineOutcome] = []
         self.steps: list[Step] = []
         """All but the launch."""
-        self.later: set[int] = set()
+        self.later = {id(each) for each in walk.steps[walk.steps.index(step) :]}
         """Those behind it, by their id."""
         self.environment = tables.environment
         self.of_task = _OF_TASK if tables.array is not None else {}
@@ -127,7 +127,6 @@ class BatchLines:
         staging = self.staging
         others = [step for step in walk.steps if step is not self.step]
         self.steps = [*others, *launch.steps]
-        self.later = {id(step) for step in walk.steps[walk.steps.index(self.step) :]}
         for step in self.steps:
             self._read_step(step)
         for block in walk.skipped:
@@ -267,6 +266,7 @@ class BatchLines:
     def _fate(self, step: Step) -> Outcome | None:
         """None: what it does is said elsewhere."""
         name, words = PurePosixPath(step.words[0]).name or step.words[0], step.words[1:]
+        variables = self.environment["variables"]
         if (outcome := self.staging.outcomes.get(id(step))) is not None:
             return outcome
         if step.command.here_document:
@@ -283,10 +283,8 @@ class BatchLines:
             if step.directory == self.walk.slurm["SLURM_SUBMIT_DIR"]:
                 return "not needed", "a job runs where it is submitted from"
             return _ON_NODE if self.walk.unknowns(" ".join(words)) else None
-        if name == "unset":
-            unset = [self.environment["variables"].pop(word, None) for word in words]
-            if None not in unset:
-                return "not needed", "the job does not set it either"
+        if name == "unset" and None not in [variables.pop(word, None) for word in words]:
+            return "not needed", "the job does not set it either"
         if name == ":" and _NAME.search(step.command.text):
             return _IN_COMMAND
         if name == "eval" and sets_conda_up(self.walk, step):

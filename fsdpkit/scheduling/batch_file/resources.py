@@ -210,8 +210,7 @@ def _memory(name: str, value: str, counts: Counts, shape: RankShape, tables: Tab
     try:
         megabytes = parse_memory_mb(value)
     except ValueError:
-        every = ": all of a node is what resources.exclusive gives" if value == "0" else ""
-        return "no home", f"resources.memory is a size by node{every}"
+        return "no home", "resources.memory is a size by node"
     tables.resources["memory"] = said = value if times == 1 else f"{megabytes * times}M"
     return "taken", f"resources.memory = {said}"
 

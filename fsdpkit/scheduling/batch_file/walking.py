@@ -19,7 +19,7 @@ _MOST_STEPS = 5_000
 _MOST_CALLS = 20
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)", re.ASCII | re.DOTALL)
 _DECLARES = ("export", "declare", "typeset", "readonly", "local")
-_OF_SHELL = ("variables", "directory", "left", "exported", "exports_all", "shells")
+_OF_SHELL = ("variables", "directory", "left", "exported", "shells")
 """What a subshell changes for itself alone."""
 _COMPARES = ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
 _NUMBER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
@@ -66,7 +66,7 @@ class Walk(Expander):
         self.set_here: set[str] = set()
         """Names of all variables that the script sets anywhere."""
         self.exported = {*environ}
-        self.exports_all = False
+        """Names; the empty one stands for all, after `set -a`."""
         self.shells: tuple[Block, ...] = ()
 
     def enter(self, directory: str) -> None:
@@ -134,19 +134,16 @@ class Walk(Expander):
         if fields[:1] == ("cd",) and len(fields) == 2:
             self.enter(fields[1])
         elif fields[:1] == ("set",) and fields[-1] in ("-a", "+a", "allexport"):
-            self.exports_all = fields[1].startswith("-")
+            (self.exported.add if fields[1].startswith("-") else self.exported.discard)("")
         elif fields[:1] == ("unset",) and not within:
             self.exported -= {*fields}
             self.variables |= dict.fromkeys(fields[1:])
-        exports = frozenset(name for name, _ in assigned if self._is_exported(name))
+        seen = [name for name, _ in assigned if {name, ""} & self.exported or is_of_node(name)]
         place = (within, self.directory, piped, self.shells)
-        self.steps.append(Step(command, fields, tuple(assigned), exports, *place))
+        self.steps.append(Step(command, fields, tuple(assigned), frozenset(seen), *place))
         if fields and fields[0] in self.functions and self.called < _MOST_CALLS:
             self.called += 1
             self.walk(self.functions[fields[0]].sections[0], within)
-
-    def _is_exported(self, name: str) -> bool:
-        return self.exports_all or name in self.exported or is_of_node(name)
 
     def _assign(self, found: re.Match[str]) -> str:
         if found[2]:
