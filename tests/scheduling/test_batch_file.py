@@ -62,6 +62,10 @@ LAUNCHES = {
     "behind a wrapper": "srun numactl -N 0 nsys profile -o x torchrun --nproc_per_node 4 train.py "
     "--lr 1",
     "behind a clock": "/usr/bin/time -v torchrun --nproc_per_node 4 train.py --lr 1",
+    "behind a program that picks a GPU": "srun ./select_gpu torchrun --nproc_per_node 4 train.py "
+    "--lr 1",
+    "asked for its status": "if ! srun torchrun --nproc_per_node 4 train.py --lr 1; then\n"
+    "  scontrol requeue $SLURM_JOB_ID\nfi",
     "with unknown options": "srun $EXTRA -l torchrun $MORE --nproc_per_node 4 train.py --lr 1",
     "in a branch that is taken": 'if [ -z "$SLURM_JOB_ID" ]; then\n  python other.py\nelse\n'
     "  torchrun --nproc_per_node 4 train.py --lr 1\nfi",
@@ -165,7 +169,7 @@ def test_options_in_all_of_sbatch_s_spellings() -> None:
         "#SBATCH --cpus-per-t 32 --lic=a:1 --node=3\n"
         "##SBATCH --nodes=9\n# SBATCH --nodes=9\n"
         "#SBATCH --reservation=$MINE --export=ALL,A=1\n"
-        "#SBATCH --mail-user=me@here.org --mail-type=END,FAIL,BEGIN\n"
+        "#SBATCH --mail-user=me@here.org --mail-type=END\n#SBATCH --mail-type=FAIL,BEGIN\n"
         "torchrun --nproc_per_node=4 train.py\n"
         "#SBATCH --nodes=7\n"
     )
@@ -177,7 +181,7 @@ def test_options_in_all_of_sbatch_s_spellings() -> None:
     assert found.tables["slurm"] == {"options": {"licenses": "a:1"}}
     assert "first command" in fates(found, "not needed")["#SBATCH --nodes=7"]
     assert fates(found, "no home").keys() == {
-        *("--gres=gpu:a100:4", "--mail-type=END,FAIL,BEGIN", "--reservation=$MINE"),
+        *("--gres=gpu:a100:4", "--mail-type=FAIL,BEGIN", "--reservation=$MINE"),
         *("--export=ALL,A=1", "-job_run1", "--node=3"),
     }
 
@@ -323,6 +327,16 @@ def test_what_has_no_home_is_quoted_and_never_guessed() -> None:
     assert found.tables["environment"]["variables"] == {"NCCL_DEBUG": "INFO"}
 
 
+def test_what_a_script_does_for_its_program_is_never_called_unnecessary() -> None:
+    lines = ["echo {} > ds.json", "trap again USR1", "scontrol requeue 1", "cat a | sed s/a/b/ >c"]
+    options = ["-D /x", "--environment=e.toml", "--export=NONE"]
+    launch = f"srun {' '.join(options)} torchrun --nproc_per_node 4 t.py < in.txt"
+    found = moved(TWO_BY_FOUR + "\n".join(["pushd sub", *lines, launch, "popd", ""]))
+    lost = {*lines[:3], "sed s/a/b/ >c", *options, "< in.txt", "cd /lab/me/sub"}
+    assert fates(found, "no home").keys() - {"no --time, so the partition's own limit"} == lost
+    assert "echo > x.log" in fates(moved(f"{TWO_BY_FOUR}echo > x.log\n{LAUNCH}"), "not needed")
+
+
 def test_no_text_of_a_script_leaves_the_comment_that_quotes_it() -> None:
     text = (
         'ulimit -n "5\n[resources]\nnodes = 9\x1b[2J"\ntorchrun --nproc_per_node 4 t.py "$(a\nb)"\n'
@@ -339,6 +353,9 @@ REFUSED = {
         "line 3: torchrun a.py; line 5: srun python b.py",
     ),
     "a loop": (TWO_BY_FOUR + "for lr in 1 2; do\n torchrun t.py $lr\ndone\n", "loop (line 3"),
+    "until it succeeds": (TWO_BY_FOUR + "until torchrun t.py; do\n :\ndone\n", "loop (line 3"),
+    "a part of its nodes": (TWO_BY_FOUR + "srun -N 1 torchrun t.py\n", "2 nodes and starts the"),
+    "a script that it submits": (TWO_BY_FOUR + 'sbatch --wrap "torchrun t.py"\n', "it submits"),
     "a function that is called twice": (
         TWO_BY_FOUR + 'go() { torchrun t.py "$1"; }\ngo 1\ngo 2\n',
         "2 programs",

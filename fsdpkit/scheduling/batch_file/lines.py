@@ -40,6 +40,8 @@ _OF_TASK = dict.fromkeys(("$SLURM_ARRAY_TASK_ID", "${SLURM_ARRAY_TASK_ID}"), "{a
 _VERBATIM = "stands in args as written"
 _IN_COMMAND: Outcome = ("taken", "its value stands where it is used")
 _ON_NODE: Outcome = ("no home", "its value is known only where the script runs")
+_RETRY = "[retry] says when a job is queued again, steps.after what is done at its end"
+_WRITES = re.compile(r"[1&]?>[>|]?\s*(?!&|\S*/dev/)(?:.*/)?([^/]+)", re.DOTALL)
 _FILTERS = frozenset("tee grep sed awk head tail sort ts".split())  # noqa: SIM905
 _COMMANDS = {
     **dict.fromkeys(
@@ -53,7 +55,7 @@ _COMMANDS = {
         "each node is sampled: fsdpkit usage, fsdpkit report",
     ),
     **dict.fromkeys(
-        "set shopt clear wait exit sleep return true : exec sync".split(),  # noqa: SIM905
+        "set shopt clear wait exit sleep return read getopts shift true : exec sync".split(),  # noqa: SIM905
         "it is about this shell",
     ),
     "deactivate": "the job's environment is in [environment]",
@@ -181,7 +183,9 @@ class BatchLines:
             note = "arguments of the script: give them to fsdpkit submit behind --"
             self._find(line, "$@", ("no home", note))
         for redirection in self.step.command.redirections:
-            self._find(line, redirection, ("not needed", _KEEPS_OUTPUT))
+            fed = re.match(r"0?<(?!\s*/dev/null)", redirection)
+            fate: Outcome = ("no home", "ranks read no standard input")
+            self._find(line, redirection, fate if fed else ("not needed", _KEEPS_OUTPUT))
         for block in self.step.within:
             note = "fsdpkit starts the program without asking it"
             self._find(block.line, block.text, ("no home", note))
@@ -271,15 +275,21 @@ class BatchLines:
             return outcome
         if step.command.here_document:
             return "no home", "a here-document is not read"
+        written = [found[1] for found in map(_WRITES.fullmatch, step.command.redirections) if found]
+        prints = name in _FILTERS or _COMMANDS.get(name) == "it prints"
+        if prints and any(not _LOGS.search(file) for file in written):
+            return "no home", "a job writes no file: write it beforehand"
         if step.piped and name in _FILTERS:
             return "not needed", _KEEPS_OUTPUT
+        if name == "trap" or (name == "scontrol" and "show" not in words):
+            return "no home", _RETRY
         if name in ("module", "ml"):
             return self._module(name, words)
         if name in ("conda", "mamba", "micromamba") and words[:1] == ("activate",):
             return self._activated("conda", words[1] if len(words) > 1 else "base")
         if name in ("source", "."):
             return self._source(step, words)
-        if name == "cd":
+        if name in ("cd", "pushd", "popd"):
             if step.directory == self.walk.slurm["SLURM_SUBMIT_DIR"]:
                 return "not needed", "a job runs where it is submitted from"
             return _ON_NODE if self.walk.unknowns(" ".join(words)) else None

@@ -145,6 +145,8 @@ def _why_none(walk: Walk) -> str:
         words, why = step.words, ""
         if step.command.here_document:
             why = "the here-document is not read"
+        elif words[:1] == ("sbatch",):
+            why = "what it submits is not read"
         elif words[:1] == ("eval",) and not sets_conda_up(walk, step):
             why = "eval runs text that the script puts together, which is not read"
         elif words and (starts_training(words[0]) or words[0] == "srun"):

@@ -97,7 +97,9 @@ def read_options(text: str) -> tuple[dict[str, Option], list[LineOutcome]]:
                 f"line {number}: a heterogeneous job; fsdpkit asks for nodes that are alike"
             )
         for name, value, written in split.options:
-            if before := last.pop(name, None):
+            if (before := last.pop(name, None)) and name == "mail-type":  # sbatch adds them up
+                value = f"{before.value},{value}"
+            elif before:
                 again = f"--{name} stands again in line {number}"
                 findings.append(LineOutcome(before.line, before.written, "not needed", again))
             last[name] = Option(number, name, value or "", written)

@@ -181,9 +181,16 @@ def shape_of(counts: Counts, launch: StartedProgram, given: Given) -> RankShape:
     nodes = nodes or told
     if nodes is None:
         raise BatchFileError("how many nodes it takes is not said; say it with --nodes")
+    on = _whole(launch.srun.last("nodes")) if launch.srun is not None else None
+    for number in (on, told):
+        if number not in (None, nodes) and given.nodes is None:
+            raise BatchFileError(
+                f"it asks for {nodes} nodes and starts the program for {number}; fsdpkit starts it "
+                f"on all of them: say how many with --nodes"
+            )
     tasks, gpus = counts.tasks or _share(counts.total_tasks, nodes), counts.gpus
     if (srun := launch.srun) is not None:
-        total, on = _whole(srun.last("ntasks")), _whole(srun.last("nodes"))
+        total = _whole(srun.last("ntasks"))
         if launch.launcher == "srun":
             tasks = _whole(srun.last("ntasks-per-node")) or _share(total, on or nodes) or tasks
     ranks, note = _ranks(launch, nodes, tasks), ""

@@ -131,8 +131,10 @@ class Walk(Expander):
         elif words:
             self.variables = before  # what stands before a command is that command's own
         fields = self.fields(words)
-        if fields[:1] == ("cd",) and len(fields) == 2:
+        if fields[:1] in (("cd",), ("pushd",)) and len(fields) == 2:
             self.enter(fields[1])
+        elif fields == ("popd",):
+            self.enter("-")
         elif fields[:1] == ("set",) and fields[-1] in ("-a", "+a", "allexport"):
             (self.exported.add if fields[1].startswith("-") else self.exported.discard)("")
         elif fields[:1] == ("unset",) and not within:
@@ -170,6 +172,8 @@ class Walk(Expander):
             self._forget(block.sections)
             if block.kind == "for":
                 self.variables[block.name] = self.unknown(f"${block.name}")
+            else:
+                self._asks(block.sections[0], (*within, block))
             self._any_of(block, block.sections[1:], within)
 
     def _if(self, block: Block, within: tuple[Block, ...]) -> None:
@@ -179,7 +183,9 @@ class Walk(Expander):
         held: bool | None = False
         for number, body in enumerate(bodies):
             if not held:
-                held = self._holds(conditions[number]) if number < len(conditions) else True
+                asked = conditions[number] if number < len(conditions) else ()
+                self._asks(asked, (*within, block) if number else within)
+                held = self._holds(asked) if asked else True
                 if held is None:
                     self._any_of(block, bodies[number:], within)
                     return
@@ -187,6 +193,10 @@ class Walk(Expander):
                     self.walk(body, within)
                     continue
             self._never(block, body)
+
+    def _asks(self, condition: Sequence[Node], within: tuple[Block, ...]) -> None:
+        """Commands that are run for their status."""
+        self.walk([node for node in condition if isinstance(node, Simple)], within)
 
     def _any_of(self, block: Block, bodies: _Bodies, within: tuple[Block, ...]) -> None:
         """Bodies of which one or none is run."""
