@@ -139,6 +139,12 @@ def test_what_the_text_does_not_decide_stays_as_written(lines: str, argument: st
     assert [each.text for each in found.unknown] == [argument]
 
 
+def test_a_shell_s_text_is_read_where_it_is_given() -> None:
+    launch = "srun bash -c 'cd sub; torchrun --nproc_per_node 4 t.py $A; echo'"
+    found = moved(f"{TWO_BY_FOUR}A=1\ncd repo\n{launch}\ncd ..\nA=2\n")
+    assert (found.args, found.directory) == (("1",), "/lab/me/repo/sub")
+
+
 def test_of_a_container_the_image_is_taken_and_its_options_are_quoted() -> None:
     found = moved(
         f"{TWO_BY_FOUR}apptainer exec --nv -B /a:/b x.sif torchrun --nproc_per_node 4 t.py"
@@ -220,6 +226,7 @@ LAUNCH = "torchrun --nproc_per_node 4 train.py\n"
     ("lines", "environment"),
     [
         ("module purge\nmodule load a/1 b\nmodule add c", {"modules": ["a/1", "b", "c"]}),
+        ("module load a\nmodule purge\nmodule load b", {"modules": ["b"]}),
         ("ml a b", {"modules": ["a", "b"]}),
         ("module load a || module load b", {"modules": ["a"]}),
         ("source env/bin/activate", {"venv": "/lab/me/env"}),
@@ -356,6 +363,8 @@ REFUSED = {
     "until it succeeds": (TWO_BY_FOUR + "until torchrun t.py; do\n :\ndone\n", "loop (line 3"),
     "a part of its nodes": (TWO_BY_FOUR + "srun -N 1 torchrun t.py\n", "2 nodes and starts the"),
     "a script that it submits": (TWO_BY_FOUR + 'sbatch --wrap "torchrun t.py"\n', "it submits"),
+    "several in one srun": (TWO_BY_FOUR + "srun python a.py : -n 1 python b.py\n", "a colon"),
+    "another launcher": (TWO_BY_FOUR + "mpirun -n 8 python t.py\n", "none of these starts it"),
     "a function that is called twice": (
         TWO_BY_FOUR + 'go() { torchrun t.py "$1"; }\ngo 1\ngo 2\n',
         "2 programs",

@@ -354,6 +354,8 @@ class BatchLines:
         verb, *names = words or ("list",)
         if name == "ml" and verb not in _MODULE_VERBS:
             verb, names = "load", [*words]
+        if verb == "purge":
+            self.environment["modules"].clear()
         names = [name for name in names if name not in ("-q", "-s", "--quiet")]
         if verb not in ("load", "add") or not names or any(n.startswith("-") for n in names):
             return _MODULE.get(verb, ("no home", "a job loads modules, and does nothing else"))

@@ -125,6 +125,8 @@ def _why_not(walk: Walk, step: Step, launch: StartedProgram, given: Given) -> st
             f"it starts another shell script, {walk.shown(launch.shell_file)}, which is not read: "
             f"put the command that it starts in its place"
         )
+    if launch.srun is not None and ":" in launch.args:
+        return "srun starts several programs, divided by a colon, and a job has one: keep one"
     for block in step.within:
         if block.kind in ("for", "while", "until"):
             return (
@@ -149,6 +151,8 @@ def _why_none(walk: Walk) -> str:
             why = "what it submits is not read"
         elif words[:1] == ("eval",) and not sets_conda_up(walk, step):
             why = "eval runs text that the script puts together, which is not read"
+        elif words and words[0] != "srun" and any(map(starts_training, words[1:])):
+            why = "none of these starts it"
         elif words and (starts_training(words[0]) or words[0] == "srun"):
             why = "what it starts is an argument of the script, not known, or no Python"
         if why:

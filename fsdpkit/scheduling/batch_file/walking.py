@@ -9,8 +9,10 @@ import operator
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Block, Node, Simple
 from fsdpkit.scheduling.batch_file.expansion import Expander, is_of_node
@@ -19,6 +21,8 @@ _MOST_STEPS = 5_000
 _MOST_CALLS = 20
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)", re.ASCII | re.DOTALL)
 _DECLARES = ("export", "declare", "typeset", "readonly", "local")
+_SHELL = re.compile(r"(.*/)?(ba|da|k|z)?sh", re.DOTALL)
+_TEXT_FOLLOWS = re.compile(r"-\w*c\w*", re.ASCII)
 _OF_SHELL = ("variables", "directory", "left", "exported", "shells")
 """What a subshell changes for itself alone."""
 _COMPARES = ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
@@ -62,6 +66,7 @@ class Walk(Expander):
         self.functions: dict[str, Block] = {}
         self.called = 0
         self.steps: list[Step] = []
+        self.inners: dict[str, list[Step]] = {}
         self.skipped: list[Block] = []
         self.set_here: set[str] = set()
         """Names of all variables that the script sets anywhere."""
@@ -79,13 +84,25 @@ class Walk(Expander):
         self.left = before
 
     def inner(self, text: str) -> list[Step]:
-        """Of a text that a shell gets as its argument. Raises BashError."""
-        outer, self.steps = self.steps, []
+        """Of a text that a shell gets as its argument, read where it first does. Raises
+        BashError."""
+        if text not in self.inners:
+            outer, self.steps = self.steps, []
+            try:
+                with self._own_shell():
+                    self.walk(self.parsed(text))
+                self.inners[text] = self.steps
+            finally:
+                self.steps = outer
+        return self.inners[text]
+
+    @contextmanager
+    def _own_shell(self) -> Iterator[None]:
+        kept = {name: copy(getattr(self, name)) for name in _OF_SHELL}
         try:
-            self.walk(self.parsed(text))
-            return self.steps
+            yield
         finally:
-            self.steps = outer
+            vars(self).update(kept)
 
     def walk(self, nodes: Sequence[Node], within: tuple[Block, ...] = ()) -> None:
         self.set_here |= {*_assigned_in(nodes)}
@@ -140,6 +157,11 @@ class Walk(Expander):
         elif fields[:1] == ("unset",) and not within:
             self.exported -= {*fields}
             self.variables |= dict.fromkeys(fields[1:])
+        elif any(map(_SHELL.fullmatch, fields)):
+            for word, text in pairwise(fields):
+                if _TEXT_FOLLOWS.fullmatch(word):
+                    with suppress(BashError):
+                        self.inner(text)
         seen = [name for name, _ in assigned if {name, ""} & self.exported or is_of_node(name)]
         place = (within, self.directory, piped, self.shells)
         self.steps.append(Step(command, fields, tuple(assigned), frozenset(seen), *place))
@@ -160,10 +182,9 @@ class Walk(Expander):
         elif block.kind == "{":
             self.walk(block.sections[0], within)
         elif block.kind == "(":
-            kept = {name: copy(getattr(self, name)) for name in _OF_SHELL}
-            self.shells = (*self.shells, block)
-            self.walk(block.sections[0], within)
-            vars(self).update(kept)
+            with self._own_shell():
+                self.shells = (*self.shells, block)
+                self.walk(block.sections[0], within)
         elif block.kind == "if":
             self._if(block, within)
         elif block.kind == "case":
