@@ -336,10 +336,11 @@ def test_what_has_no_home_is_quoted_and_never_guessed() -> None:
 
 def test_what_a_script_does_for_its_program_is_never_called_unnecessary() -> None:
     lines = ["echo {} > ds.json", "trap again USR1", "scontrol requeue 1", "cat a | sed s/a/b/ >c"]
+    lines += ["export A='$x'", "export ROCR_VISIBLE_DEVICES=$SLURM_LOCALID"]
     options = ["-D /x", "--environment=e.toml", "--export=NONE"]
     launch = f"srun {' '.join(options)} torchrun --nproc_per_node 4 t.py < in.txt"
     found = moved(TWO_BY_FOUR + "\n".join(["pushd sub", *lines, launch, "popd", ""]))
-    lost = {*lines[:3], "sed s/a/b/ >c", *options, "< in.txt", "cd /lab/me/sub"}
+    lost = {*lines[:3], *lines[4:], "sed s/a/b/ >c", *options, "< in.txt", "cd /lab/me/sub"}
     assert fates(found, "no home").keys() - {"no --time, so the partition's own limit"} == lost
     assert "echo > x.log" in fates(moved(f"{TWO_BY_FOUR}echo > x.log\n{LAUNCH}"), "not needed")
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+import msgspec
+
+from fsdpkit.config.job import Environment
 from fsdpkit.config.secrets import why_secret
 from fsdpkit.scheduling.batch_file.launch import StartedProgram
 from fsdpkit.scheduling.batch_file.resources import LineOutcome, Outcome, Tables
@@ -326,6 +329,8 @@ class BatchLines:
             self.environment["prepend"][name] = added
             behind = value[0] in self.walk.marks(value)
             return "taken", f"environment.prepend.{name}" + ", so before the rest" * behind
+        if raw and name.endswith("_VISIBLE_DEVICES"):
+            return "no home", "a rank sees all GPUs of its node, and its own is that of LOCAL_RANK"
         if raw and _OF_ADDRESSES.search(self.walk.shown(value)):
             return "not needed", _FINDS_ADDRESSES
         if raw:
@@ -336,6 +341,10 @@ class BatchLines:
             return "not needed", "a node's ranks have its GPUs in this order"
         if any(ord(c) < 32 for c in value):
             return "no home", "a variable of a job is one line"
+        try:
+            msgspec.convert({"variables": {name: value}}, Environment)
+        except msgspec.ValidationError as error:
+            return "no home", str(error)
         self.environment["variables"][name] = value
         return "taken", f"environment.variables.{name}"
 
