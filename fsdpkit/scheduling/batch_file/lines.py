@@ -297,7 +297,7 @@ class BatchLines:
                 return "not needed", "a job runs where it is submitted from"
             return _ON_NODE if self.walk.unknowns(" ".join(words)) else None
         if name == "unset" and None not in [variables.pop(word, None) for word in words]:
-            return "not needed", "the job does not set it either"
+            return "taken", "environment.variables is without it"
         if name == ":" and _NAME.search(step.command.text):
             return _IN_COMMAND
         if name == "eval" and sets_conda_up(self.walk, step):
