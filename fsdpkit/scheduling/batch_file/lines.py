@@ -44,7 +44,7 @@ _VERBATIM = "stands in args as written"
 _IN_COMMAND: Outcome = ("taken", "its value stands where it is used")
 _ON_NODE: Outcome = ("no home", "its value is known only where the script runs")
 _RETRY = "[retry] says when a job is queued again, steps.after what is done at its end"
-_WRITES = re.compile(r"[1&]?>[>|]?\s*(?!&|\S*/dev/)(?:.*/)?([^/]+)", re.DOTALL)
+_WRITES = re.compile(r"(?!.*(?:>&|/dev/|\.(?:log|out|err)\b))[1&]?>", re.DOTALL)
 _FILTERS = frozenset("tee grep sed awk head tail sort ts".split())  # noqa: SIM905
 _COMMANDS = {
     **dict.fromkeys(
@@ -278,9 +278,8 @@ class BatchLines:
             return outcome
         if step.command.here_document:
             return "no home", "a here-document is not read"
-        written = [found[1] for found in map(_WRITES.fullmatch, step.command.redirections) if found]
         prints = name in _FILTERS or _COMMANDS.get(name) == "it prints"
-        if prints and any(not _LOGS.search(file) for file in written):
+        if prints and any(map(_WRITES.match, step.command.redirections)):
             return "no home", "a job writes no file: write it beforehand"
         if step.piped and name in _FILTERS:
             return "not needed", _KEEPS_OUTPUT
@@ -346,6 +345,7 @@ class BatchLines:
         except msgspec.ValidationError as error:
             return "no home", str(error)
         self.environment["variables"][name] = value
+        self.environment["prepend"].pop(name, None)
         return "taken", f"environment.variables.{name}"
 
     def _added_to(self, name: str, value: str) -> str | None:
