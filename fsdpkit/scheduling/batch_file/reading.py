@@ -79,6 +79,9 @@ def _of_srun(walk: Walk, step: Step, launch: StartedProgram) -> dict[str, Option
     return {name: Option(line, name, value or "", said) for name, value, said in known}
 
 
+_IN_PLACE_OF_A_LOOP = {"for": "`fsdpkit sweep` makes a run of each value"}
+
+
 def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     """What sbatch hands on from the submitter's environment, and no node has another value of."""
     kept = {}
@@ -131,7 +134,7 @@ def _why_not(walk: Walk, step: Step, launch: StartedProgram, given: Given) -> st
         if block.kind in ("for", "while", "until"):
             return (
                 f"it stands in a loop (line {block.line}: {short(block.text)}); a job starts it "
-                f"once: `fsdpkit sweep` makes a run of each value"
+                f"once: {_IN_PLACE_OF_A_LOOP.get(block.kind, '[retry] says when it starts again')}"
             )
     if walk.unknowns(launch.entry) and not given.script:
         return (

@@ -94,7 +94,8 @@ def read_options(text: str) -> tuple[dict[str, Option], list[LineOutcome]]:
             raise BatchFileError(f"line {number}: sbatch cannot read this line: {error}") from error
         if "hetjob" in split.rest or "packjob" in split.rest:
             raise BatchFileError(
-                f"line {number}: a heterogeneous job; fsdpkit asks for nodes that are alike"
+                f"line {number}: a heterogeneous job; fsdpkit asks for nodes that are alike: keep "
+                f"the options of one part"
             )
         for name, value, written in split.options:
             if (before := last.pop(name, None)) and name == "mail-type":  # sbatch adds them up
