@@ -243,7 +243,7 @@ def _make(path: Path, content: str, made: list[Path]) -> None:
     try:
         write_new(path, content)
     except FileExistsError as error:
-        raise UsageError(f"{path} was just created by another program; try again") from error
+        raise UsageError(f"{path} already exists and is not overwritten: move it away") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     made.append(path)

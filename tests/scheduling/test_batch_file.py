@@ -62,6 +62,10 @@ LAUNCHES = {
     "behind a wrapper": "srun numactl -N 0 nsys profile -o x torchrun --nproc_per_node 4 train.py "
     "--lr 1",
     "behind a clock": "/usr/bin/time -v torchrun --nproc_per_node 4 train.py --lr 1",
+    "behind a program that picks a GPU": "srun ./select_gpu torchrun --nproc_per_node 4 train.py "
+    "--lr 1",
+    "asked for its status": "if ! srun torchrun --nproc_per_node 4 train.py --lr 1; then\n"
+    "  scontrol requeue $SLURM_JOB_ID\nfi",
     "with unknown options": "srun $EXTRA -l torchrun $MORE --nproc_per_node 4 train.py --lr 1",
     "in a branch that is taken": 'if [ -z "$SLURM_JOB_ID" ]; then\n  python other.py\nelse\n'
     "  torchrun --nproc_per_node 4 train.py --lr 1\nfi",
@@ -135,6 +139,12 @@ def test_what_the_text_does_not_decide_stays_as_written(lines: str, argument: st
     assert [each.text for each in found.unknown] == [argument]
 
 
+def test_a_shell_s_text_is_read_where_it_is_given() -> None:
+    launch = "srun bash -c 'cd sub; torchrun --nproc_per_node 4 t.py $A; echo'"
+    found = moved(f"{TWO_BY_FOUR}A=1\ncd repo\n{launch}\ncd ..\nA=2\n")
+    assert (found.args, found.directory) == (("1",), "/lab/me/repo/sub")
+
+
 def test_of_a_container_the_image_is_taken_and_its_options_are_quoted() -> None:
     found = moved(
         f"{TWO_BY_FOUR}apptainer exec --nv -B /a:/b x.sif torchrun --nproc_per_node 4 t.py"
@@ -165,7 +175,7 @@ def test_options_in_all_of_sbatch_s_spellings() -> None:
         "#SBATCH --cpus-per-t 32 --lic=a:1 --node=3\n"
         "##SBATCH --nodes=9\n# SBATCH --nodes=9\n"
         "#SBATCH --reservation=$MINE --export=ALL,A=1\n"
-        "#SBATCH --mail-user=me@here.org --mail-type=END,FAIL,BEGIN\n"
+        "#SBATCH --mail-user=me@here.org --mail-type=END\n#SBATCH --mail-type=FAIL,BEGIN\n"
         "torchrun --nproc_per_node=4 train.py\n"
         "#SBATCH --nodes=7\n"
     )
@@ -177,7 +187,7 @@ def test_options_in_all_of_sbatch_s_spellings() -> None:
     assert found.tables["slurm"] == {"options": {"licenses": "a:1"}}
     assert "first command" in fates(found, "not needed")["#SBATCH --nodes=7"]
     assert fates(found, "no home").keys() == {
-        *("--gres=gpu:a100:4", "--mail-type=END,FAIL,BEGIN", "--reservation=$MINE"),
+        *("--gres=gpu:a100:4", "--mail-type=FAIL,BEGIN", "--reservation=$MINE"),
         *("--export=ALL,A=1", "-job_run1", "--node=3"),
     }
 
@@ -216,6 +226,7 @@ LAUNCH = "torchrun --nproc_per_node 4 train.py\n"
     ("lines", "environment"),
     [
         ("module purge\nmodule load a/1 b\nmodule add c", {"modules": ["a/1", "b", "c"]}),
+        ("module load a\nmodule purge\nmodule load b", {"modules": ["b"]}),
         ("ml a b", {"modules": ["a", "b"]}),
         ("module load a || module load b", {"modules": ["a"]}),
         ("source env/bin/activate", {"venv": "/lab/me/env"}),
@@ -224,6 +235,8 @@ LAUNCH = "torchrun --nproc_per_node 4 train.py\n"
         ("source ~/.bashrc\nsource activate torch", {"conda": "torch"}),
         ("E=/opt/torch\nmamba activate ${E}", {"conda": "/opt/torch"}),
         ("source /opt/miniconda3/bin/activate", {"conda": "/opt/miniconda3"}),
+        ("export P=/x:$P\nexport P=/y", {"variables": {"P": "/y"}}),
+        ("PATH=/opt/b:$PATH", {"prepend": {"PATH": "/opt/b"}}),
         ("export A=1 B='x y'", {"variables": {"A": "1", "B": "x y"}}),
         ("D=/data\nexport A=$D/x C=$HOME/c", {"variables": {"A": "/data/x", "C": "/home/me/c"}}),
         ("export N=$SLURM_CPUS_PER_TASK S=$SCRATCH", {"variables": {"S": "/scratch/me"}}),
@@ -235,6 +248,18 @@ def test_modules_environments_and_literal_variables(
 ) -> None:
     found = moved(f"{TWO_BY_FOUR}{lines}\n{LAUNCH}")
     assert found.tables.get("environment", {}) == environment
+
+
+def test_the_program_has_the_variables_that_bash_gives_it() -> None:
+    lines = "export A=1\nA=2\nexport B\nB=3\nset -a\nC=4\nset +a\nD=5\nexport E=6\nunset E\n"
+    lines += "(export F=7; A=7; cd /x)\nSCRATCH=/s\n"
+    found = moved(f"{TWO_BY_FOUR}{lines}{LAUNCH}export A=8 G=8\nmodule load b\n")
+    told = ran(["env", "-i", "SCRATCH=/scratch/me", "bash", "-c", f"{lines}env"], status=0).stdout
+    of_bash = dict(line.split("=", 1) for line in told.splitlines() if not line.startswith("_="))
+    of_bash = {name: value for name, value in of_bash.items() if name not in ("PWD", "SHLVL")}
+    assert found.tables["environment"] == {"variables": of_bash}
+    assert found.directory == HERE
+    assert fates(found, "not needed")["module load b"] == "it stands behind the program"
 
 
 def test_an_exported_text_that_the_command_is_made_of_is_no_variable() -> None:
@@ -310,6 +335,17 @@ def test_what_has_no_home_is_quoted_and_never_guessed() -> None:
     assert found.tables["environment"]["variables"] == {"NCCL_DEBUG": "INFO"}
 
 
+def test_what_a_script_does_for_its_program_is_never_called_unnecessary() -> None:
+    lines = ["echo {} > ds.json", "trap again USR1", "scontrol requeue 1", "cat a | sed s/a/b/ >c"]
+    lines += ["export A='$x'", "export ROCR_VISIBLE_DEVICES=$SLURM_LOCALID"]
+    options = ["-D /x", "--environment=e.toml", "--export=NONE"]
+    launch = f"srun {' '.join(options)} torchrun --nproc_per_node 4 t.py < in.txt"
+    found = moved(TWO_BY_FOUR + "\n".join(["pushd sub", *lines, launch, "popd", ""]))
+    lost = {*lines[:3], *lines[4:], "sed s/a/b/ >c", *options, "< in.txt", "cd /lab/me/sub"}
+    assert fates(found, "no home").keys() - {"no --time, so the partition's own limit"} == lost
+    assert "echo > x.log" in fates(moved(f"{TWO_BY_FOUR}echo > x.log\n{LAUNCH}"), "not needed")
+
+
 def test_no_text_of_a_script_leaves_the_comment_that_quotes_it() -> None:
     text = (
         'ulimit -n "5\n[resources]\nnodes = 9\x1b[2J"\ntorchrun --nproc_per_node 4 t.py "$(a\nb)"\n'
@@ -326,6 +362,12 @@ REFUSED = {
         "line 3: torchrun a.py; line 5: srun python b.py",
     ),
     "a loop": (TWO_BY_FOUR + "for lr in 1 2; do\n torchrun t.py $lr\ndone\n", "loop (line 3"),
+    "until it succeeds": (TWO_BY_FOUR + "until torchrun t.py; do\n :\ndone\n", "once: [retry]"),
+    "a part of its tasks": (TWO_BY_FOUR + "srun -n 1 torchrun t.py\n", "2 nodes and starts the"),
+    "a part of its nodes": (TWO_BY_FOUR + "srun -N 1 torchrun t.py\n", "2 nodes and starts the"),
+    "a script that it submits": (TWO_BY_FOUR + 'sbatch --wrap "torchrun t.py"\n', "it submits"),
+    "several in one srun": (TWO_BY_FOUR + "srun python a.py : -n 1 python b.py\n", "a colon"),
+    "another launcher": (TWO_BY_FOUR + "mpirun -n 8 python t.py\n", "none of these starts it"),
     "a function that is called twice": (
         TWO_BY_FOUR + 'go() { torchrun t.py "$1"; }\ngo 1\ngo 2\n',
         "2 programs",
@@ -348,7 +390,7 @@ REFUSED = {
     "nodes that nobody says": ("#!/bin/bash\n#SBATCH -n 8\nsrun python t.py\n", "--nodes"),
     "two counts": ("#!/bin/bash\n#SBATCH --gres=gpu:4 --gpus-per-node=2\ntorchrun t.py", "--gpus"),
     "a rank for half a GPU": (TWO_BY_FOUR + "torchrun --nproc_per_node 3 t.py\n", "--gpus"),
-    "a heterogeneous job": (TWO_BY_FOUR + "#SBATCH hetjob\ntorchrun t.py\n", "heterogeneous"),
+    "a heterogeneous job": (TWO_BY_FOUR + "#SBATCH hetjob\ntorchrun t.py\n", "keep the options"),
     "a quote left open": (TWO_BY_FOUR + 'torchrun t.py "a\n', "line 3"),
     "an option with a line break": ('#!/bin/bash\n#SBATCH -J "a\nb"\ntorchrun t.py\n', "line 2"),
     "nesting without end": (TWO_BY_FOUR + "A=" + "${a:-" * 5000 + "}" * 5000 + "\n", "nested"),

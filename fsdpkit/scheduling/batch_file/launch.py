@@ -26,6 +26,8 @@ _WRAPPERS = frozenset(
 )
 """What runs the command behind its own options; which of them take values is not known here."""
 _OF_JOB = ("nodes", "ntasks", "gres", "gpus", "gpus-per-node", "partition")
+_OF_PROGRAM = frozenset("chdir environment export-file image module uenv view volume".split())  # noqa: SIM905
+"""Options of srun and of its plugins that decide where the program is and what it sees."""
 _NOT_PROGRAMS = frozenset("pip venv ensurepip ipykernel json http".split())  # noqa: SIM905
 """Modules of Python that are no training."""
 
@@ -109,13 +111,19 @@ def _peeled(walk: Walk, words: list[str], launch: StartedProgram, depth: int) ->
             launch.entry = " ".join(words[1:])
             launch.evaluated = any(map(starts_training, launch.entry.split()))
             return launch.evaluated
-        elif name in _WRAPPERS or name.endswith("_wrapper"):
+        elif name in _WRAPPERS or name.endswith("_wrapper") or _is_wrapper(words, launch):
             at = len(words) if "build" in words[1:3] else _first_start(words)
             launch.homeless.append(" ".join(words[:at]))
             words = words[at:]
         else:
             return _program(words, launch)
     return False
+
+
+def _is_wrapper(words: Sequence[str], launch: StartedProgram) -> bool:
+    """Whether srun is given a program by its path, and that the command to run."""
+    known = "/" not in words[0] or starts_training(words[0]) or words[0].endswith((".py", "sh"))
+    return not known and launch.srun is not None and _first_start(words) < len(words)
 
 
 def _first_start(words: Sequence[str]) -> int:
@@ -127,9 +135,10 @@ def _srun(words: list[str], launch: StartedProgram) -> list[str]:
     split = SRUN.split(words[1:], starts_training)
     launch.launcher, launch.srun = launch.launcher or "srun", split
     for key, value, said in split.options:
+        of_program = key in ("", *_OF_PROGRAM)
         if key == "container-image":
             launch.container = value
-        elif key.startswith("container-") or not key or (key == "export" and "=" in str(value)):
+        elif of_program or key.startswith("container-") or (key == "export" and value != "ALL"):
             launch.homeless.append(said)
         else:
             launch.dropped.append((said, "fsdpkit writes its own srun line"))

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+import msgspec
+
+from fsdpkit.config.job import Environment
 from fsdpkit.config.secrets import why_secret
 from fsdpkit.scheduling.batch_file.launch import StartedProgram
 from fsdpkit.scheduling.batch_file.resources import LineOutcome, Outcome, Tables
@@ -40,6 +43,8 @@ _OF_TASK = dict.fromkeys(("$SLURM_ARRAY_TASK_ID", "${SLURM_ARRAY_TASK_ID}"), "{a
 _VERBATIM = "stands in args as written"
 _IN_COMMAND: Outcome = ("taken", "its value stands where it is used")
 _ON_NODE: Outcome = ("no home", "its value is known only where the script runs")
+_RETRY = "[retry] says when a job is queued again, steps.after what is done at its end"
+_WRITES = re.compile(r"(?!.*(?:>&|/dev/|\.(?:log|out|err)\b))[1&]?>", re.DOTALL)
 _FILTERS = frozenset("tee grep sed awk head tail sort ts".split())  # noqa: SIM905
 _COMMANDS = {
     **dict.fromkeys(
@@ -53,7 +58,7 @@ _COMMANDS = {
         "each node is sampled: fsdpkit usage, fsdpkit report",
     ),
     **dict.fromkeys(
-        "set shopt clear wait exit sleep return true : exec sync".split(),  # noqa: SIM905
+        "set shopt clear wait exit sleep return read getopts shift true : exec sync".split(),  # noqa: SIM905
         "it is about this shell",
     ),
     "deactivate": "the job's environment is in [environment]",
@@ -114,6 +119,8 @@ class BatchLines:
         self.findings: list[LineOutcome] = []
         self.steps: list[Step] = []
         """All but the launch."""
+        self.later = {id(each) for each in walk.steps[walk.steps.index(step) :]}
+        """Those behind it, by their id."""
         self.environment = tables.environment
         self.of_task = _OF_TASK if tables.array is not None else {}
         self.pasted = {*_NAME.findall(step.command.text)}
@@ -179,7 +186,9 @@ class BatchLines:
             note = "arguments of the script: give them to fsdpkit submit behind --"
             self._find(line, "$@", ("no home", note))
         for redirection in self.step.command.redirections:
-            self._find(line, redirection, ("not needed", _KEEPS_OUTPUT))
+            fed = re.match(r"0?<(?!\s*/dev/null)", redirection)
+            fate: Outcome = ("no home", "ranks read no standard input")
+            self._find(line, redirection, fate if fed else ("not needed", _KEEPS_OUTPUT))
         for block in self.step.within:
             note = "fsdpkit starts the program without asking it"
             self._find(block.line, block.text, ("no home", note))
@@ -237,7 +246,7 @@ class BatchLines:
             for name, value in step.assigned:
                 said = text if len(step.assigned) == 1 else f"{name}={value}"
                 self._find_of(step, said, self._assignment(step, name, value))
-        if step.within:  # what a condition decides is reported, and not taken
+        if step.within or self._apart(step):  # what a condition decides is reported, and not taken
             self.environment = kept
 
     def _find_of(self, step: Step, text: str, outcome: Outcome | None) -> None:
@@ -246,29 +255,48 @@ class BatchLines:
         if outcome[0] == "taken" and step.within and outcome != _IN_COMMAND:
             block = step.within[-1]
             outcome = ("no home", f"depends on line {block.line}: {short(block.text, 60)}")
+        elif outcome[0] == "taken" and (apart := self._apart(step)):
+            outcome = ("not needed", apart)
         elif outcome[0] == "taken":
             self.used.update(_NAME.findall(step.command.text))
         self._find(step.command.line, text, outcome)
 
+    def _apart(self, step: Step) -> str:
+        """Why the program has nothing of what a command sets; empty: it has."""
+        if id(step) in self.staging.outcomes:
+            return ""
+        if id(step) in self.later:
+            return "it stands behind the program"
+        around = self.step.shells[: len(step.shells)]
+        return "" if step.shells == around else "it ends with its subshell"
+
     def _fate(self, step: Step) -> Outcome | None:
         """None: what it does is said elsewhere."""
         name, words = PurePosixPath(step.words[0]).name or step.words[0], step.words[1:]
+        variables = self.environment["variables"]
         if (outcome := self.staging.outcomes.get(id(step))) is not None:
             return outcome
         if step.command.here_document:
             return "no home", "a here-document is not read"
+        prints = name in _FILTERS or _COMMANDS.get(name) == "it prints"
+        if prints and any(map(_WRITES.match, step.command.redirections)):
+            return "no home", "a job writes no file: write it beforehand"
         if step.piped and name in _FILTERS:
             return "not needed", _KEEPS_OUTPUT
+        if name == "trap" or (name == "scontrol" and "show" not in words):
+            return "no home", _RETRY
         if name in ("module", "ml"):
             return self._module(name, words)
         if name in ("conda", "mamba", "micromamba") and words[:1] == ("activate",):
             return self._activated("conda", words[1] if len(words) > 1 else "base")
         if name in ("source", "."):
             return self._source(step, words)
-        if name == "cd":
+        if name in ("cd", "pushd", "popd"):
             if step.directory == self.walk.slurm["SLURM_SUBMIT_DIR"]:
                 return "not needed", "a job runs where it is submitted from"
             return _ON_NODE if self.walk.unknowns(" ".join(words)) else None
+        if name == "unset" and None not in [variables.pop(word, None) for word in words]:
+            return "taken", "environment.variables is without it"
         if name == ":" and _NAME.search(step.command.text):
             return _IN_COMMAND
         if name == "eval" and sets_conda_up(self.walk, step):
@@ -283,7 +311,7 @@ class BatchLines:
     def _assignment(self, step: Step, name: str, value: str) -> Outcome:
         words = value.split()
         pasted = len(words) > 1 and (name in self.pasted or " ".join(words) in self.command)
-        if step.exports and not pasted:
+        if name in step.exports and not pasted:
             return self._variable(name, value)
         in_args = any(mark in word for word in self.launch.args for mark in self.walk.marks(value))
         of_ranks = name in OF_RANKS or _OF_ADDRESSES.search(self.walk.shown(value))
@@ -300,6 +328,8 @@ class BatchLines:
             self.environment["prepend"][name] = added
             behind = value[0] in self.walk.marks(value)
             return "taken", f"environment.prepend.{name}" + ", so before the rest" * behind
+        if raw and name.endswith("_VISIBLE_DEVICES"):
+            return "no home", "a rank sees all GPUs of its node, and its own is that of LOCAL_RANK"
         if raw and _OF_ADDRESSES.search(self.walk.shown(value)):
             return "not needed", _FINDS_ADDRESSES
         if raw:
@@ -310,7 +340,12 @@ class BatchLines:
             return "not needed", "a node's ranks have its GPUs in this order"
         if any(ord(c) < 32 for c in value):
             return "no home", "a variable of a job is one line"
+        try:
+            msgspec.convert({"variables": {name: value}}, Environment)
+        except msgspec.ValidationError as error:
+            return "no home", str(error)
         self.environment["variables"][name] = value
+        self.environment["prepend"].pop(name, None)
         return "taken", f"environment.variables.{name}"
 
     def _added_to(self, name: str, value: str) -> str | None:
@@ -328,6 +363,8 @@ class BatchLines:
         verb, *names = words or ("list",)
         if name == "ml" and verb not in _MODULE_VERBS:
             verb, names = "load", [*words]
+        if verb == "purge":
+            self.environment["modules"].clear()
         names = [name for name in names if name not in ("-q", "-s", "--quiet")]
         if verb not in ("load", "add") or not names or any(n.startswith("-") for n in names):
             return _MODULE.get(verb, ("no home", "a job loads modules, and does nothing else"))

@@ -79,6 +79,9 @@ def _of_srun(walk: Walk, step: Step, launch: StartedProgram) -> dict[str, Option
     return {name: Option(line, name, value or "", said) for name, value, said in known}
 
 
+_IN_PLACE_OF_A_LOOP = {"for": "`fsdpkit sweep` makes a run of each value"}
+
+
 def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     """What sbatch hands on from the submitter's environment, and no node has another value of."""
     kept = {}
@@ -125,11 +128,13 @@ def _why_not(walk: Walk, step: Step, launch: StartedProgram, given: Given) -> st
             f"it starts another shell script, {walk.shown(launch.shell_file)}, which is not read: "
             f"put the command that it starts in its place"
         )
+    if launch.srun is not None and ":" in launch.args:
+        return "srun starts several programs, divided by a colon, and a job has one: keep one"
     for block in step.within:
         if block.kind in ("for", "while", "until"):
             return (
                 f"it stands in a loop (line {block.line}: {short(block.text)}); a job starts it "
-                f"once: `fsdpkit sweep` makes a run of each value"
+                f"once: {_IN_PLACE_OF_A_LOOP.get(block.kind, '[retry] says when it starts again')}"
             )
     if walk.unknowns(launch.entry) and not given.script:
         return (
@@ -145,8 +150,12 @@ def _why_none(walk: Walk) -> str:
         words, why = step.words, ""
         if step.command.here_document:
             why = "the here-document is not read"
+        elif words[:1] == ("sbatch",):
+            why = "what it submits is not read"
         elif words[:1] == ("eval",) and not sets_conda_up(walk, step):
             why = "eval runs text that the script puts together, which is not read"
+        elif words and words[0] != "srun" and any(map(starts_training, words[1:])):
+            why = "none of these starts it"
         elif words and (starts_training(words[0]) or words[0] == "srun"):
             why = "what it starts is an argument of the script, not known, or no Python"
         if why:

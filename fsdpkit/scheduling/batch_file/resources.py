@@ -94,10 +94,13 @@ def read_options(text: str) -> tuple[dict[str, Option], list[LineOutcome]]:
             raise BatchFileError(f"line {number}: sbatch cannot read this line: {error}") from error
         if "hetjob" in split.rest or "packjob" in split.rest:
             raise BatchFileError(
-                f"line {number}: a heterogeneous job; fsdpkit asks for nodes that are alike"
+                f"line {number}: a heterogeneous job; fsdpkit asks for nodes that are alike: keep "
+                f"the options of one part"
             )
         for name, value, written in split.options:
-            if before := last.pop(name, None):
+            if (before := last.pop(name, None)) and name == "mail-type":  # sbatch adds them up
+                value = f"{before.value},{value}"
+            elif before:
                 again = f"--{name} stands again in line {number}"
                 findings.append(LineOutcome(before.line, before.written, "not needed", again))
             last[name] = Option(number, name, value or "", written)
@@ -210,8 +213,7 @@ def _memory(name: str, value: str, counts: Counts, shape: RankShape, tables: Tab
     try:
         megabytes = parse_memory_mb(value)
     except ValueError:
-        every = ": all of a node is what resources.exclusive gives" if value == "0" else ""
-        return "no home", f"resources.memory is a size by node{every}"
+        return "no home", "resources.memory is a size by node"
     tables.resources["memory"] = said = value if times == 1 else f"{megabytes * times}M"
     return "taken", f"resources.memory = {said}"
 

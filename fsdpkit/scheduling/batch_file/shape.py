@@ -181,11 +181,19 @@ def shape_of(counts: Counts, launch: StartedProgram, given: Given) -> RankShape:
     nodes = nodes or told
     if nodes is None:
         raise BatchFileError("how many nodes it takes is not said; say it with --nodes")
+    on = total = None
+    if launch.srun is not None:
+        total = _whole(launch.srun.last("ntasks"))
+        on = _whole(launch.srun.last("nodes")) or (min(total, nodes) if total else None)
+    for number in (on, told):
+        if number not in (None, nodes) and given.nodes is None:
+            raise BatchFileError(
+                f"it asks for {nodes} nodes and starts the program for {number}; fsdpkit starts it "
+                f"on all of them: say how many with --nodes"
+            )
     tasks, gpus = counts.tasks or _share(counts.total_tasks, nodes), counts.gpus
-    if (srun := launch.srun) is not None:
-        total, on = _whole(srun.last("ntasks")), _whole(srun.last("nodes"))
-        if launch.launcher == "srun":
-            tasks = _whole(srun.last("ntasks-per-node")) or _share(total, on or nodes) or tasks
+    if (srun := launch.srun) is not None and launch.launcher == "srun":
+        tasks = _whole(srun.last("ntasks-per-node")) or _share(total, on or nodes) or tasks
     ranks, note = _ranks(launch, nodes, tasks), ""
     if gpus is None:
         gpus, note = ranks or 1, "the script asks Slurm for no GPUs: one is asked for by rank"

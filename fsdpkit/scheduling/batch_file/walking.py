@@ -9,7 +9,10 @@ import operator
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Block, Node, Simple
 from fsdpkit.scheduling.batch_file.expansion import Expander, is_of_node
@@ -18,6 +21,10 @@ _MOST_STEPS = 5_000
 _MOST_CALLS = 20
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)", re.ASCII | re.DOTALL)
 _DECLARES = ("export", "declare", "typeset", "readonly", "local")
+_SHELL = re.compile(r"(.*/)?(ba|da|k|z)?sh", re.DOTALL)
+_TEXT_FOLLOWS = re.compile(r"-\w*c\w*", re.ASCII)
+_OF_SHELL = ("variables", "directory", "left", "exported", "shells")
+"""What a subshell changes for itself alone."""
 _COMPARES = ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
 _NUMBER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 _WHOLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?", re.ASCII)
@@ -36,12 +43,15 @@ class Step:
     words: tuple[str, ...]
     assigned: tuple[tuple[str, str], ...]
     """Names and values; of an array, its first item."""
-    exports: bool
+    exports: frozenset[str]
+    """Of the names, those that programs see."""
     within: tuple[Block, ...]
     directory: str = ""
     """In which it is run, if that is known."""
     piped: bool = False
     """Reads the output of the command before it."""
+    shells: tuple[Block, ...] = ()
+    """Subshells that it is in; what it sets ends with them."""
 
 
 class Walk(Expander):
@@ -56,9 +66,13 @@ class Walk(Expander):
         self.functions: dict[str, Block] = {}
         self.called = 0
         self.steps: list[Step] = []
+        self.inners: dict[str, list[Step]] = {}
         self.skipped: list[Block] = []
         self.set_here: set[str] = set()
         """Names of all variables that the script sets anywhere."""
+        self.exported = {*environ}
+        """Names; the empty one stands for all, after `set -a`."""
+        self.shells: tuple[Block, ...] = ()
 
     def enter(self, directory: str) -> None:
         """`cd`, by a path that is known, or back."""
@@ -70,13 +84,25 @@ class Walk(Expander):
         self.left = before
 
     def inner(self, text: str) -> list[Step]:
-        """Of a text that a shell gets as its argument. Raises BashError."""
-        outer, self.steps = self.steps, []
+        """Of a text that a shell gets as its argument, read where it first does. Raises
+        BashError."""
+        if text not in self.inners:
+            outer, self.steps = self.steps, []
+            try:
+                with self._own_shell():
+                    self.walk(self.parsed(text))
+                self.inners[text] = self.steps
+            finally:
+                self.steps = outer
+        return self.inners[text]
+
+    @contextmanager
+    def _own_shell(self) -> Iterator[None]:
+        kept = {name: copy(getattr(self, name)) for name in _OF_SHELL}
         try:
-            self.walk(self.parsed(text))
-            return self.steps
+            yield
         finally:
-            self.steps = outer
+            vars(self).update(kept)
 
     def walk(self, nodes: Sequence[Node], within: tuple[Block, ...] = ()) -> None:
         self.set_here |= {*_assigned_in(nodes)}
@@ -110,23 +136,35 @@ class Walk(Expander):
         while words and (found := _ASSIGNMENT.fullmatch(words[0])):
             assigned.append((found[1], self._assign(found)))
             words.pop(0)
-        exports = bool(words) and words[0] in _DECLARES
-        if exports:
+        if words and words[0] in _DECLARES:
             for word in words[1:]:
                 if found := _ASSIGNMENT.fullmatch(word):
                     assigned.append((found[1], self._assign(found)))
                 elif (value := self.text_of(word)) is not None:
                     assigned.append((word, value))
-            exports = words[0] == "export" or "-x" in words[1:]
+            if words[0] == "export" or "-x" in words[1:]:
+                self.exported |= {re.split(r"[+=[]", word)[0] for word in words[1:]}
             words = []
         elif words:
             self.variables = before  # what stands before a command is that command's own
         fields = self.fields(words)
-        if fields[:1] == ("cd",) and len(fields) == 2:
+        if fields[:1] in (("cd",), ("pushd",)) and len(fields) == 2:
             self.enter(fields[1])
-        self.steps.append(
-            Step(command, fields, tuple(assigned), exports, within, self.directory, piped)
-        )
+        elif fields == ("popd",):
+            self.enter("-")
+        elif fields[:1] == ("set",) and fields[-1] in ("-a", "+a", "allexport"):
+            (self.exported.add if fields[1].startswith("-") else self.exported.discard)("")
+        elif fields[:1] == ("unset",) and not within:
+            self.exported -= {*fields}
+            self.variables |= dict.fromkeys(fields[1:])
+        elif any(map(_SHELL.fullmatch, fields)):
+            for word, text in pairwise(fields):
+                if _TEXT_FOLLOWS.fullmatch(word):
+                    with suppress(BashError):
+                        self.inner(text)
+        seen = [name for name, _ in assigned if {name, ""} & self.exported or is_of_node(name)]
+        place = (within, self.directory, piped, self.shells)
+        self.steps.append(Step(command, fields, tuple(assigned), frozenset(seen), *place))
         if fields and fields[0] in self.functions and self.called < _MOST_CALLS:
             self.called += 1
             self.walk(self.functions[fields[0]].sections[0], within)
@@ -141,8 +179,12 @@ class Walk(Expander):
     def _block(self, block: Block, within: tuple[Block, ...]) -> None:
         if block.kind == "function":
             self.functions[block.name] = block
-        elif block.kind in ("{", "("):
+        elif block.kind == "{":
             self.walk(block.sections[0], within)
+        elif block.kind == "(":
+            with self._own_shell():
+                self.shells = (*self.shells, block)
+                self.walk(block.sections[0], within)
         elif block.kind == "if":
             self._if(block, within)
         elif block.kind == "case":
@@ -151,6 +193,8 @@ class Walk(Expander):
             self._forget(block.sections)
             if block.kind == "for":
                 self.variables[block.name] = self.unknown(f"${block.name}")
+            else:
+                self._asks(block.sections[0], (*within, block))
             self._any_of(block, block.sections[1:], within)
 
     def _if(self, block: Block, within: tuple[Block, ...]) -> None:
@@ -160,7 +204,9 @@ class Walk(Expander):
         held: bool | None = False
         for number, body in enumerate(bodies):
             if not held:
-                held = self._holds(conditions[number]) if number < len(conditions) else True
+                asked = conditions[number] if number < len(conditions) else ()
+                self._asks(asked, (*within, block) if number else within)
+                held = self._holds(asked) if asked else True
                 if held is None:
                     self._any_of(block, bodies[number:], within)
                     return
@@ -168,6 +214,10 @@ class Walk(Expander):
                     self.walk(body, within)
                     continue
             self._never(block, body)
+
+    def _asks(self, condition: Sequence[Node], within: tuple[Block, ...]) -> None:
+        """Commands that are run for their status."""
+        self.walk([node for node in condition if isinstance(node, Simple)], within)
 
     def _any_of(self, block: Block, bodies: _Bodies, within: tuple[Block, ...]) -> None:
         """Bodies of which one or none is run."""
