@@ -233,6 +233,7 @@ LAUNCH = "torchrun --nproc_per_node 4 train.py\n"
         (". ~/envs/torch/bin/activate", {"venv": "/home/me/envs/torch"}),
         ('eval "$(conda shell.bash hook)"\nconda activate torch', {"conda": "torch"}),
         ("source ~/.bashrc\nsource activate torch", {"conda": "torch"}),
+        ("conda activate torch\nconda deactivate", {}),
         ("E=/opt/torch\nmamba activate ${E}", {"conda": "/opt/torch"}),
         ("source /opt/miniconda3/bin/activate", {"conda": "/opt/miniconda3"}),
         ("export P=/x:$P\nexport P=/y", {"variables": {"P": "/y"}}),
@@ -251,8 +252,8 @@ def test_modules_environments_and_literal_variables(
 
 
 def test_the_program_has_the_variables_that_bash_gives_it() -> None:
-    lines = "export A=1\nA=2\nexport B\nB=3\nset -a\nC=4\nset +a\nD=5\nexport E=6\nunset E\n"
-    lines += "(export F=7; A=7; cd /x)\nSCRATCH=/s\n"
+    lines = "export A=1\nA=2\nexport B\nB=3\nset -euao pipefail\nC=4\nset +a\nD=5\n"
+    lines += "export E=6\nunset E\n(export F=7; A=7; cd /tmp)\nSCRATCH=/s\n"
     found = moved(f"{TWO_BY_FOUR}{lines}{LAUNCH}export A=8 G=8\nmodule load b\n")
     told = ran(["env", "-i", "SCRATCH=/scratch/me", "bash", "-c", f"{lines}env"], status=0).stdout
     of_bash = dict(line.split("=", 1) for line in told.splitlines() if not line.startswith("_="))

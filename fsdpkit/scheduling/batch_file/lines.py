@@ -61,7 +61,6 @@ _COMMANDS = {
         "set shopt clear wait exit sleep return read getopts shift true : exec sync".split(),  # noqa: SIM905
         "it is about this shell",
     ),
-    "deactivate": "the job's environment is in [environment]",
 }
 """Commands that are not needed, whatever their arguments, and why."""
 _MODULE: dict[str, Outcome] = {
@@ -305,7 +304,10 @@ class BatchLines:
             return "not needed", _KEEPS_OUTPUT
         if name in self.walk.functions:
             return None
-        why = _COMMANDS.get("deactivate" if words[:1] == ("deactivate",) else name)
+        if "deactivate" in (name, *words[:1]):
+            left = [self.environment.pop(key, None) for key in ("conda", "venv")]
+            return "taken" if any(left) else "not needed", "the job activates no environment"
+        why = _COMMANDS.get(name)
         return ("not needed", why) if why else ("no home", "fsdpkit runs no other command")
 
     def _assignment(self, step: Step, name: str, value: str) -> Outcome:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Block, Node, Simple
 from fsdpkit.scheduling.batch_file.expansion import Expander, is_of_node
@@ -152,8 +152,10 @@ class Walk(Expander):
             self.enter(fields[1])
         elif fields == ("popd",):
             self.enter("-")
-        elif fields[:1] == ("set",) and fields[-1] in ("-a", "+a", "allexport"):
-            (self.exported.add if fields[1].startswith("-") else self.exported.discard)("")
+        elif fields[:1] == ("set",):
+            for word, name in pairwise((*takewhile("--".__ne__, fields), "")):
+                if re.fullmatch(r"[-+]\w*(a\w*|o)", word) and ("a" in word or name == "allexport"):
+                    (self.exported.add if word[0] == "-" else self.exported.discard)("")
         elif fields[:1] == ("unset",) and not within:
             self.exported -= {*fields}
             self.variables |= dict.fromkeys(fields[1:])
