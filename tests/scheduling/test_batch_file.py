@@ -99,6 +99,12 @@ def test_a_launch_is_taken_apart_to_its_program(body: str) -> None:
     assert (found.shape.nodes, found.shape.gpus, found.shape.ranks) == (2, 4, 4)
 
 
+def test_an_installed_command_is_what_srun_starts_if_nothing_else_is() -> None:
+    found = moved(TWO_BY_FOUR + "echo on\nsrun -l fairseq-train bin --lr 1\n")
+    assert (found.entry, found.args) == ("fairseq-train", ("bin", "--lr", "1"))
+    assert moved(TWO_BY_FOUR + "srun hostname\nsrun python t.py\n").entry == "t.py"
+
+
 def test_what_watches_gpus_is_not_needed_and_said_where_that_is_seen() -> None:
     lines = ["nvidia-smi --query-gpu=power.draw --format=csv -l > gpu.csv &", "PID=$!"]
     lines += ["srun torchrun --nproc_per_node 4 train.py", "kill $PID", "jobstats $SLURM_JOB_ID"]

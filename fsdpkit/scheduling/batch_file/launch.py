@@ -79,10 +79,13 @@ class StartedProgram:
         return 0 if not self.entry else 2 if self.launcher else 1
 
 
-def launch_of(walk: Walk, step: Step) -> StartedProgram | None:
-    """What a command starts; None if it is no training."""
+def launch_of(walk: Walk, step: Step, *, any_command: bool = False) -> StartedProgram | None:
+    """What a command starts; None if it is no training. any_command: srun decides that it is."""
     launch = StartedProgram(variables={name: value for name, value in step.assigned if step.words})
-    return launch if _peeled(walk, list(step.words), launch, 0) else None
+    if _peeled(walk, list(step.words), launch, 0):
+        return launch
+    named = launch.srun is not None and re.fullmatch(r"[\w.-]+", launch.entry) is not None
+    return launch if named and any_command else None
 
 
 def starts_training(word: str) -> bool:

@@ -95,14 +95,17 @@ def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
 def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram, Staging]:
     """The one command that starts the training, and what is copied for it. Raises
     BatchFileError."""
-    tried = ((step, launch_of(walk, step)) for step in walk.steps if step.words)
-    found = [(step, launch) for step, launch in tried if launch is not None]
+    steps = [step for step in walk.steps if step.words]
+    found = [(step, launch) for step in steps if (launch := launch_of(walk, step))]
+    if not found:  # an installed command, such as axolotl or fairseq-train
+        every = ((step, launch_of(walk, step, any_command=True)) for step in steps)
+        found = [(step, launch) for step, launch in every if launch is not None]
     best = max((launch.strength for _, launch in found), default=0)
     # srun with a program, and a launcher without srun, are both the training of many ranks.
     chosen = [each for each in found if each[1].strength >= min(best, 2)]
     if len(chosen) > 1:
-        steps = [step.command for step, _ in chosen[:4]]
-        listed = "; ".join(f"line {each.line}: {short(each.text)}" for each in steps)
+        commands = [step.command for step, _ in chosen[:4]]
+        listed = "; ".join(f"line {each.line}: {short(each.text)}" for each in commands)
         raise BatchFileError(
             f"it starts {len(chosen)} programs, and a job has one ({listed}): keep one of them and "
             f"make a job file for each"
