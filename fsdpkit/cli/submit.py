@@ -58,10 +58,13 @@ class _Submit(WithTrainerArgs):
         parser = self.make_parser(ctx)
         parser.allow_interspersed_args = False
         words: list[str] = []
+        module: list[str] = []
         with contextlib.suppress(click.UsageError):
             said, rest, _ = parser.parse_args(args[:at])
             words = [*([job] if isinstance(job := said.get("job"), str) else []), *rest]
-        refuse_launcher([*words, *(args[at + 1 :] if words else [])], "submit")
+            module = [named] if isinstance(named := said.get("module"), str) else []
+        starts = [*module, *words]
+        refuse_launcher([*starts, *(args[at + 1 :] if starts else [])], "submit")
         for word in filter(DASHES.match, args[at + 1 :]):
             raise click.UsageError(f"{word} begins with a dash that is no hyphen.", ctx)
         if stray := [*itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]:
