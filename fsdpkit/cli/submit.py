@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -71,8 +72,20 @@ class _Submit(WithTrainerArgs):
             refuse_launcher(words, "submit", "accelerate", "deepspeed")
             if Path(whole := " ".join([words[0], *stray])).is_file():
                 raise click.UsageError(f"A name with spaces needs quotes: {shlex.quote(whole)}")
+            if _are_keys(words[0], stray):
+                sets = " ".join(f"--set {shlex.quote(word)}" for word in stray)
+                raise click.UsageError(f"A key of the job goes behind --set: {sets}")
             raise click.UsageError(f"{_BEHIND}: … -- {shlex.join(stray)}")
         return super().parse_args(ctx, args)
+
+
+def _are_keys(job: str, words: Sequence[str]) -> bool:
+    """Whether the words behind a job's name are keys of it, as `training.steps=5`."""
+    from fsdpkit.config import assets
+    from fsdpkit.config.job import JobSpec
+
+    key = re.compile(rf"({'|'.join(JobSpec.__struct_fields__)})[.=]")
+    return job in assets.available("job") and all(map(key.match, words))
 
 
 _KEEP = "--keep-on-failure"
