@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import shlex
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +88,13 @@ def _are_keys(job: str, words: Sequence[str]) -> bool:
 
     key = re.compile(rf"({'|'.join(JobSpec.__struct_fields__)})[.=]")
     return job in assets.available("job") and all(map(key.match, words))
+
+
+def _is_handed_a_file() -> bool:
+    """Whether it is `submit < job.sh`, as with bsub: a file that nothing has read from."""
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(os.fstat(0).st_mode) and os.lseek(0, 0, os.SEEK_CUR) == 0
+    return False
 
 
 _KEEP = "--keep-on-failure"
@@ -186,6 +195,8 @@ def command(
     if job is None and args and not args[0].startswith("-"):
         same = shlex.join(["fsdpkit", "submit", args[0], *(["--"] if args[1:] else []), *args[1:]])
         raise click.UsageError(f"Name what is started before --: {same}")
+    if job is None and _is_handed_a_file():
+        raise click.UsageError("Standard input is not read: name the file, fsdpkit submit FILE.")
     request = submission.SubmitRequest(args=args, job=job, **asked)
     if soonest:
         request = _in_soonest(request)
