@@ -68,6 +68,9 @@ class _Submit(WithTrainerArgs):
             module = [named] if isinstance(named := said.get("module"), str) else []
         starts = [*module, *words]
         refuse_launcher([*starts, *(args[at + 1 :] if starts else [])], "submit")
+        if words and re.match("[A-Z_][A-Z0-9_]*=", words[0]):
+            named = shlex.quote(f"environment.variables.{words[0]}")
+            raise click.UsageError(f"A variable of the job is --set {named}", ctx)
         for word in filter(DASHES.match, args[at + 1 :]):
             raise click.UsageError(f"{word} begins with a dash that is no hyphen.", ctx)
         if stray := [*itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]:
@@ -212,6 +215,10 @@ def command(
                 "meant for the program, give it in args of a job file."
             )
         click.echo(f"fsdpkit: {told}; for fsdpkit it goes before --", err=True)
+    for before, word in itertools.pairwise(["", *args]):
+        if re.match(r"--?[A-Za-z][\w-]* ", word) and not before.startswith("-"):
+            told = f"{word!r} is one argument; without its quotes it is {len(word.split())}"
+            click.echo(f"fsdpkit: {told}", err=True)
     if keep_s is not None and not check:
         from fsdpkit.cli.keeping import submit_and_keep
 
