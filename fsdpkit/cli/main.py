@@ -7,6 +7,7 @@ import gc
 import re
 import sys
 from importlib import import_module
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,9 @@ _ELSEWHERE = {
         *("sbatch", "srun", "torchrun", "python", "accelerate", "deepspeed"),
     ),
     "resume": ("rerun", "restart", "continue", "requeue"),
-    "status": ("ls", "list", "ps", "queue", "squeue", "sacct", "show", "info", "get"),
-    "diagnose": ("describe", "why", "debug"),
+    "status": ("ls", "list", "ps", "queue", "squeue", "sacct", "show", "info", "get", "history"),
+    "watch": ("dashboard", "monitor", "ui"),
+    "diagnose": ("describe", "inspect", "why", "debug"),
     "usage": ("seff", "reportseff", "efficiency", "jobstats", "sreport", "account", "energy"),
     "top": ("gpu", "gpus", "nvidia-smi", "htop"),
     "cancel": ("kill", "stop", "scancel"),
@@ -144,6 +146,10 @@ class _Commands(Verbs):
 
     def invoke(self, ctx: click.Context) -> Any:
         words: list[str] = ctx.meta[_WORDS]
+        for before, word in pairwise(["", *takewhile(lambda word: word != "--", words)]):
+            if not word or re.fullmatch("--[a-z-]+=", word):
+                empty = word[:-1] or (before if before.startswith("-") else "An argument")
+                ctx.fail(f"{empty} is empty, as a shell variable that is not set.")
         if words and not words[0].startswith("_") and (host := _host(ctx)) is not None:
             name, command, rest = self.resolve_command(ctx, words)
             from fsdpkit.remote.commands import HERE, run_there

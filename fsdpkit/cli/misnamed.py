@@ -55,7 +55,15 @@ def what_follows(error: click.ClickException, top: click.Group, words: Sequence[
     if isinstance(error, click.NoSuchOption) and words[:1] == [error.option_name]:
         for command in (word for word in words if word in top.list_commands(click.Context(top))):
             return f"\nOptions of {command} follow it: fsdpkit {command} {words[0]} …"
-    return _proposed(error, top, words) + hints(words, error.format_message())
+    there = _options(error) if isinstance(error, click.NoSuchOption) else ""
+    return there + _proposed(error, top, words) + hints(words, error.format_message())
+
+
+def _options(error: click.NoSuchOption) -> str:
+    params = error.ctx.command.params if error.ctx else []
+    ours = [one for one in params if isinstance(one, click.Option) and not one.hidden]
+    names = [max(one.opts, key=len) for one in ours]
+    return f"\nThere are {', '.join(names)}, --help" if names else ""
 
 
 def _proposed(error: click.ClickException, top: click.Group, words: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ class GroupedCommand(click.Command):
 
         typed = [*args]
         try:
-            left = super().parse_args(ctx, args)
+            return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             if told := instead_of_option(self, error.option_name, typed):
                 raise click.UsageError(told, ctx) from error
@@ -65,13 +65,6 @@ class GroupedCommand(click.Command):
                 told = f"{error.message}. --set KEY=VALUE is one word, without spaces."
                 raise click.UsageError(told, ctx) from error
             raise
-        for one in self.params:
-            if ctx.params.get(one.name or "") == "":
-                name = max(one.opts, key=len)
-                name = name if isinstance(one, click.Option) else name.upper()
-                told = f"{name} is empty, as a shell variable that is not set."
-                raise click.UsageError(told, ctx)
-        return left
 
 
 class WithTrainerArgs(GroupedCommand):

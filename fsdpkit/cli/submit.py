@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import re
 import shlex
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,18 +61,43 @@ class _Submit(WithTrainerArgs):
         parser = self.make_parser(ctx)
         parser.allow_interspersed_args = False
         words: list[str] = []
+        module: list[str] = []
         with contextlib.suppress(click.UsageError):
             said, rest, _ = parser.parse_args(args[:at])
             words = [*([job] if isinstance(job := said.get("job"), str) else []), *rest]
-        refuse_launcher([*words, *(args[at + 1 :] if words else [])], "submit")
+            module = [named] if isinstance(named := said.get("module"), str) else []
+        starts = [*module, *words]
+        refuse_launcher([*starts, *(args[at + 1 :] if starts else [])], "submit")
+        if words and re.match("[A-Z_][A-Z0-9_]*=", words[0]):
+            named = shlex.quote(f"environment.variables.{words[0]}")
+            raise click.UsageError(f"A variable of the job is --set {named}", ctx)
         for word in filter(DASHES.match, args[at + 1 :]):
             raise click.UsageError(f"{word} begins with a dash that is no hyphen.", ctx)
         if stray := [*itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]:
             refuse_launcher(words, "submit", "accelerate", "deepspeed")
             if Path(whole := " ".join([words[0], *stray])).is_file():
                 raise click.UsageError(f"A name with spaces needs quotes: {shlex.quote(whole)}")
+            if _are_keys(words[0], stray):
+                sets = " ".join(f"--set {shlex.quote(word)}" for word in stray)
+                raise click.UsageError(f"A key of the job goes behind --set: {sets}")
             raise click.UsageError(f"{_BEHIND}: … -- {shlex.join(stray)}")
         return super().parse_args(ctx, args)
+
+
+def _are_keys(job: str, words: Sequence[str]) -> bool:
+    """Whether the words behind a job's name are keys of it, as `training.steps=5`."""
+    from fsdpkit.config import assets
+    from fsdpkit.config.job import JobSpec
+
+    key = re.compile(rf"({'|'.join(JobSpec.__struct_fields__)})[.=]")
+    return job in assets.available("job") and all(map(key.match, words))
+
+
+def _is_handed_a_file() -> bool:
+    """Whether it is `submit < job.sh`, as with bsub: a file that nothing has read from."""
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(os.fstat(0).st_mode) and os.lseek(0, 0, os.SEEK_CUR) == 0
+    return False
 
 
 _KEEP = "--keep-on-failure"
@@ -170,6 +198,8 @@ def command(
     if job is None and args and not args[0].startswith("-"):
         same = shlex.join(["fsdpkit", "submit", args[0], *(["--"] if args[1:] else []), *args[1:]])
         raise click.UsageError(f"Name what is started before --: {same}")
+    if job is None and _is_handed_a_file():
+        raise click.UsageError("Standard input is not read: name the file, fsdpkit submit FILE.")
     request = submission.SubmitRequest(args=args, job=job, **asked)
     if soonest:
         request = _in_soonest(request)
@@ -185,6 +215,10 @@ def command(
                 "meant for the program, give it in args of a job file."
             )
         click.echo(f"fsdpkit: {told}; for fsdpkit it goes before --", err=True)
+    for before, word in itertools.pairwise(["", *args]):
+        if re.match(r"--?[A-Za-z][\w-]* ", word) and not before.startswith("-"):
+            told = f"{word!r} is one argument; without its quotes it is {len(word.split())}"
+            click.echo(f"fsdpkit: {told}", err=True)
     if keep_s is not None and not check:
         from fsdpkit.cli.keeping import submit_and_keep
 

@@ -151,6 +151,7 @@ def _refuse_several_words(
 def _module(name: str, places: Sequence[Path], what: str) -> Entry:
     if not _MODULE.fullmatch(name) or name.endswith(".py"):
         raise UsageError(f"{what}: -m takes the dotted name of one module{_meant(name)}")
+    refuse_launcher([name], what)
     for root in places:
         if file := _file_of(name, root):
             return Entry("module", name, file, root)

@@ -11,13 +11,14 @@ from pathlib import Path
 from fsdpkit.errors import UsageError
 
 _INTERPRETER = re.compile(r"python[\d.]*")
-_STARTERS = frozenset({"torchrun", "srun", "sbatch", "salloc", "mpirun", "mpiexec"})
+_TORCHRUNS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+_STARTERS = _TORCHRUNS | {"srun", "sbatch", "salloc", "mpirun", "mpiexec"}
 _OF_TORCHRUN = {"--nnodes": "--nodes", "--nproc-per-node": "--gpus"}
 _BARE_OF_TORCHRUN = frozenset({"--standalone", "--no-python", "--run-path"})
 
 
 def is_launcher(word: str) -> bool:
-    """Whether it is a program whose work fsdpkit does: `python`, `torchrun`, `srun` …"""
+    """Whether it is a program or module whose work fsdpkit does: `python`, `torchrun`, `srun` …"""
     name = Path(word).name
     return name in _STARTERS or _INTERPRETER.fullmatch(name) is not None
 
@@ -41,11 +42,11 @@ def same_submission(words: Sequence[str]) -> str | None:
     if _INTERPRETER.fullmatch(program):
         while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
             del rest[: 2 if rest[0] in ("-W", "-X") else 1]
-        if rest[:1] == ["-m"] and rest[1:2] in (["torch.distributed.run"], ["torchrun"]):
-            program, rest = "torchrun", rest[2:]
+        if rest[:1] == ["-m"] and _TORCHRUNS.intersection(rest[1:2]):
+            program, rest = rest[1], rest[2:]
     if program == "accelerate":  # launch
         del rest[:1]
-    if program == "torchrun":
+    if program in _TORCHRUNS:
         options, rest = _without_torchruns(rest)
     target = rest[:2] if rest[:1] == ["-m"] else rest[:1]
     if not target or target[-1].startswith("-") or is_launcher(target[-1]):

@@ -157,7 +157,7 @@ def _objections(
     asked: Request, live: LiveCluster, partition: LivePartition | None, *, free: bool
 ) -> list[str]:
     """Why the job would not start in one partition, by whichever of this user's associations."""
-    if wrong := [*_membership(asked, live)]:
+    if wrong := [*_membership(asked, live, partition)]:
         return wrong
     too_few = [*_too_few(asked, live, partition)] if partition else []
     too_few += [*_too_much(asked, live, partition)] if partition else []
@@ -207,10 +207,19 @@ def _mine(asked: Request, live: LiveCluster) -> list[LiveAssociation]:
     return [one for one in own if asked.account in (None, one.account)]
 
 
-def _membership(asked: Request, live: LiveCluster) -> Iterator[str]:
-    """If the account or QOS that the job names is none of this user's."""
-    accounts = sorted({one.account for one in live.associations or () if one.user})
+def _membership(
+    asked: Request, live: LiveCluster, partition: LivePartition | None
+) -> Iterator[str]:
+    """If the account or QOS that the job names is none of this user's, or not in the partition."""
+    own = [one for one in live.associations or () if one.user]
+    accounts = sorted({one.account for one in own})
     mine = _mine(asked, live)
+    here = ("", partition.name.lower()) if partition else None
+    shut = here is not None and not any(one.partition.lower() in here for one in mine)
+    if live.enforces("associations") and partition and mine and shut:
+        ways = [f"--account {one.account} --partition {one.partition}" for one in own]
+        whose = asked.account or "you"
+        yield f"partition {partition.name} is not open to {whose}: {first_of(ways, 6)}"
     if live.enforces("associations") and accounts and not mine:
         yield f"account {asked.account} is not among yours: --account {first_of(accounts, 12)}"
     names = sorted({name for one in mine for name in one.qos})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,3 +48,14 @@ def test_what_is_typed_is_answered_and_not_queued(
     assert fact in answer.stdout + answer.stderr
     assert "Traceback" not in answer.stderr
     assert [one.name for one in (tmp_path / "runs").iterdir()] == [RUN]
+
+
+def test_a_file_at_standard_input_is_not_taken_for_the_default_job(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/bash\npython train.py\n")
+    words = [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "local", "--dry-run"]
+    for read, status in ((0, 2), (5, 0)):  # in a loop over a file's lines, the shell has read some
+        with (tmp_path / "job.sh").open("rb", buffering=0) as file:
+            file.read(read)
+            done = subprocess.run(words, stdin=file, capture_output=True, cwd=tmp_path, text=True)
+        assert done.returncode == status, done.stderr
+        assert ("fsdpkit submit FILE" in done.stderr) is (status == 2)

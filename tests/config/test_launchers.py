@@ -20,6 +20,8 @@ from fsdpkit.errors import UsageError
         ("torchrun --standalone --nproc-per-node gpu -m lab.train", "-m lab.train"),
         ("torchrun --no-python -- litgpt pretrain", "litgpt -- pretrain"),
         ("python -m torch.distributed.run --rdzv_id 7 -m lab.train x", "-m lab.train -- x"),
+        ("python3 -m torch.distributed.launch --nproc_per_node=4 train.py", "train.py --gpus 4"),
+        ("torch.distributed.run train.py --lr 1", "train.py -- --lr 1"),
         ("python -c pass", None),
         ("python", None),
         ("torchrun --nnodes", None),

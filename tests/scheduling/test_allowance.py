@@ -110,6 +110,17 @@ def test_one_association_that_allows_it_is_enough_and_what_is_unknown_forbids_no
     assert not objections(asked(qos="gold"), cluster())
 
 
+def test_an_account_that_is_for_other_partitions_is_told_which() -> None:
+    elsewhere, here = {**MINE, "Partition": "slow"}, {**MINE, "Account": "old", "Partition": "GPU"}
+    loose = ENFORCED.replace("associations,limits,qos,safe", "none")
+    live = cluster(associations=[elsewhere, here])
+    (found,) = objections(asked(account="lab"), live)
+    assert "not open to lab: --account lab --partition slow, --account old --partition GPU" in found
+    for mine in ([elsewhere, here], [elsewhere, MINE]):
+        assert not objections(asked(account=None), cluster(associations=mine))
+    assert not objections(asked(account="lab"), cluster(associations=[elsewhere], config=loose))
+
+
 QOS = [
     ({"MaxTRES": "node=1"}, "2 nodes asked, QOS normal allows a job 1"),
     ({"GrpTRES": "gres/gpu=4"}, "QOS normal allows all its jobs together 4"),

@@ -200,7 +200,7 @@ def test_the_scripts_own_modules_are_followed(
         ("lab.train", ""),
         ("lab.loose.train", ""),
         ("lab.with_main", ""),
-        pytest.param("torch.distributed.run", "", marks=pytest.mark.torch),
+        pytest.param("torch.utils.collect_env", "", marks=pytest.mark.torch),
     ],
 )
 def test_a_module_is_looked_for_as_python_will(

@@ -227,6 +227,7 @@ def test_known_refusals_have_a_remedy() -> None:
         "Batch job submission failed: Requested time limit is invalid (exceeds some limit)",
         "Batch job submission failed: Requested node configuration is not available",
         "Batch job submission failed: Invalid qos specification",
+        "Batch job submission failed: Memory required by task is not available",
         "Invalid wckey specification",
         "Unable to contact slurm controller (connect failure)",
         "fatal: Could not establish a configuration source",
