@@ -122,7 +122,7 @@ def test_what_is_there_stays(fsdpkit: Fsdpkit, here: Path, defaults: Path) -> No
         (("--account", "--uid=0"), "account"),
         (("--account", "PAS1 PAS2136"), "account"),
         (("--account", "mine"), "P[A-Z]{2,4}"),
-        (("--account", ""), "--no-account"),
+        (("--account", ""), "--account is empty"),
         (("--environment", "/etc"), "/etc"),
         (("--environment", "module:a b"), "module:"),
         (("--environment", "e\x1b[2J"), "environment"),
