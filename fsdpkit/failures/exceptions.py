@@ -116,8 +116,8 @@ def _out_of_memory(raised: PrintedException, plain: Shown) -> Shown | None:
 def _by_type(raised: PrintedException, plain: Shown) -> Shown | None:
     if raised.name == "UnpicklingError" and raised.message.startswith("Weights only load failed"):
         return plain
-    if raised.name == "ImportError":  # a module that is there, but not the one that is needed
-        another = (found for found in said(raised.message) if found.cause == "version-mismatch")
+    if raised.name == "ImportError":  # the module is there, but another one, or cannot be read
+        another = (f for f in said(raised.message) if f.cause in ("version-mismatch", "storage"))
         if (found := next(another, None)) is not None:
             return msgspec.structs.replace(found, raised=raised)
     if raised.name == "EOFError" and "Ran out of input" in raised.message:

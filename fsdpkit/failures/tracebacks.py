@@ -88,7 +88,7 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
         return own[-1] if own else None
 
 
-_OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
+_OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|/launching/at_start")
 
 
 def is_of_a_library(file: str) -> bool:

@@ -43,16 +43,25 @@ def is_of_gpu(raised: PrintedException) -> bool:
 
 _PATH = re.compile(r"'([^'\n]+)'")
 _OF_A_TOOL = re.compile(
-    r"triton|torchinductor|inductor|torch_extensions|/__pycache__/|\.lock$|/proc/"
+    r"triton|torchinductor|inductor|torch_extensions|/__pycache__/|\.lock$|/proc/|/cache-\w+\.arrow$"
 )
+_TAKES = re.compile(
+    r"\b(?:shutil|pathlib|os)\b\S* in _?(?:rmtree|move|rename|replace|unlink|rmdir|chmod)|"
+    r"\bos\.(?:remove|unlink|rename|replace|rmdir|chmod)\(|\.unlink\("
+)
+
+
+def was_taken(raised: PrintedException) -> bool:
+    """Whether a call that removes, renames or changes files missed it: another was faster."""
+    calls = f"{raised.frames[-1]} {raised.source}" if raised.frames else ""
+    return " -> " in raised.message or _TAKES.search(calls) is not None
 
 
 def is_of_data(raised: PrintedException) -> bool:
     """Whether the file is one that a person would have put there: a name without a directory is a
-    program that was to be run, two are a rename that another process was faster with, and the
-    caches of compilers belong to nobody."""
+    program that was to be run, and the caches of compilers and data sets belong to nobody."""
     paths = _PATH.findall(raised.message)
-    if " -> " in raised.message or any(_OF_A_TOOL.search(path) for path in paths):
+    if was_taken(raised) or any(_OF_A_TOOL.search(path) for path in paths):
         return False
     return not (paths and re.fullmatch(r"[\w.+-]+", paths[0]) and "." not in paths[0])
 
@@ -97,6 +106,6 @@ def is_no_internet(raised: PrintedException) -> bool:
         return not_reached(raised.in_front)  # a stream of a remote file, after it tried again
     if not not_reached(f"{raised.name} {first}"):
         return False
-    local = "localhost" in first or "127.0.0.1" in first
+    local = "localhost" in first or "127.0.0.1" in first or ".service." in raised.type
     by_client = _CLIENTS.match(raised.type) is not None
     return _ELSEWHERE.search(first) is not None or (by_client and not local)

@@ -124,3 +124,19 @@ def test_a_lock_that_all_ranks_wait_for_is_named_where_the_time_was_over() -> No
     waiting = [rank(n, None, status=None, log=waits.format(n)) for n in range(2)]
     told = found(*waiting, state=JobState("TIMEOUT", "sacct"))
     assert "/hub/.locks/t5.lock" in (told.action or "")
+
+
+def test_a_file_that_another_rank_removed_first_is_not_called_misspelt() -> None:
+    call = '  File "/usr/lib/python3.11/shutil.py", line 673, in _rmtree_safe_fd\n    os.rm(x)\n'
+    missed = "FileNotFoundError: [Errno 2] No such file or directory: 'optimizer.bin'\n"
+    printed = f"Traceback (most recent call last):\n{call}{missed}"
+    told = found(rank(1, missed.strip(), log=printed), nodes=2)
+    assert "a barrier" in (told.action or "")
+
+
+def test_what_only_one_node_says_is_called_so() -> None:
+    odd = "TypeError: 'NoneType' object is not an iterator"
+    there = found(rank(2, odd), rank(3, odd), nodes=2)
+    everywhere = found(rank(0, odd), rank(2, odd), rank(3, odd), nodes=2)
+    assert "Only ranks of node2" in (there.action or "")
+    assert "Only ranks" not in (everywhere.action or "")

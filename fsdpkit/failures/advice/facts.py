@@ -73,6 +73,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, object] = {}
     """The job's own, and the defaults where they decide what happens, by dotted keys."""
     reads_training: bool = True
+    taken: bool = False
+    """Whether a file was missed by a call that removes or renames files."""
     staging: bool = False
     """Whether files were still being copied to the nodes."""
 

@@ -121,6 +121,7 @@ def _holds(condition: str, facts: Facts) -> bool:
         "alike": not facts.may_exclude,
         "one": facts.may_exclude,
         "apart": facts.apart,
+        "taken": facts.taken,
         "agent": facts.speaker != "rank",
         "rank": facts.speaker == "rank",
     }

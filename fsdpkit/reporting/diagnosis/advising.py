@@ -18,13 +18,14 @@ from fsdpkit.failures.tracebacks import (
     names_an_error,
     without_numbers,
 )
+from fsdpkit.failures.wording import was_taken
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence, Evidence
 from fsdpkit.reporting.diagnosis.findings import Finding
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.reporting.printable import one_line
 from fsdpkit.runs.failures import Level
 
-_LINES_BEFORE = 40
+_LINES_BEFORE = 100
 _LAST_LINES = 3
 """Of each rank, where the job ended from outside."""
 _MOST_CHARACTERS = 16384
@@ -54,6 +55,7 @@ def facts_of(
         source=_source(raised, voice),
         settings=_defaults() | dict(evidence.settings),
         reads_training=evidence.reads_training,
+        taken=raised is not None and was_taken(raised),
         staging=attempt.staging is not None,
     )
 
