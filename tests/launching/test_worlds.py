@@ -107,6 +107,11 @@ p.add_argument("--local_rank", type=int, default=-1)
 p.add_argument("--lr")
 print(p.parse_args().local_rank, sys.argv[1:])
 """
+FIRST = "first = argparse.ArgumentParser(add_help=False)\nfirst.add_argument('-c')\n"
+TWO = PARSE.replace("parse_args()", "parse_args(first.parse_known_args()[1])")
+TWO = TWO.replace("p = ", f"{FIRST}p = ")
+MAIN = "main = argparse.ArgumentParser()\np = main.add_subparsers().add_parser('fit')"
+UNDER = PARSE.replace("p.parse", "main.parse").replace("p = argparse.ArgumentParser()", MAIN)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +122,10 @@ print(p.parse_args().local_rank, sys.argv[1:])
         ("forked", PARSE, ["--local_rank=3"], "3 ['--local_rank=3']"),
         ("forked", PARSE.replace("--local_rank", "--local-rank"), [], "0 []"),
         ("forked", PARSE.replace("parse_args()", "parse_args([])"), [], "-1 []"),
+        ("forked", TWO, ["-c", "f"], "0 ['-c', 'f']"),
+        ("forked", TWO, ["-c", "f", "--lr", "1"], "0 ['-c', 'f', '--lr', '1']"),
+        ("forked", TWO, ["--local_rank", "3"], "3 ['--local_rank', '3']"),
+        ("forked", UNDER, ["fit", "--lr", "1"], "0 ['fit', '--lr', '1']"),
     ],
 )
 def test_a_parser_that_wants_local_rank_gets_it(

@@ -149,12 +149,20 @@ def _give_local_rank(argparse: Any) -> None:
     """A parser with the option that torch.distributed.launch passes gets it, as under that one."""
     argparse._fsdpkit = True
     parse = argparse.ArgumentParser.parse_known_args
+    left: Any = None
 
     def parse_known_args(self: Any, args: Any = None, namespace: Any = None) -> Any:
+        nonlocal left
         given = _here()
-        if args is None and given is not None:
-            args = [*_local_rank_option(self, given), *sys.argv[1:]]
-        return parse(self, args, namespace)
+        if given is None:
+            return parse(self, args, namespace)
+        words = sys.argv[1:] if args is None else list(args)
+        # Of the command line, too: what another parser has left, or hands to a subcommand's.
+        if args is None or args is left or (words and {*words} <= {*sys.argv[1:]}):
+            words = [*_local_rank_option(self, given), *words]
+        found = parse(self, words, namespace)
+        left = found[1]
+        return found
 
     parse_known_args.__doc__ = parse.__doc__
     argparse.ArgumentParser.parse_known_args = parse_known_args
