@@ -147,6 +147,8 @@ class NodeLaunch:
             return self._report("interrupted")
         except Exception as error:  # rendezvous, or the ranks' start
             return self._report("failed", own_failure(error))
+        if found := wrong_world(self.rank_heartbeats.node, self.rank_heartbeats.ranks):
+            return self._report("failed", self._wrong_world(*found))
         if self.relay.left_by_handler:
             words = "left with status 0 after the warning, by the script's own handler"
             return self._report("failed", judged("", "", STOPPED_EARLY, words))

@@ -64,6 +64,8 @@ class NodeStory(msgspec.Struct, frozen=True, kw_only=True):
     request was passed on to it."""
     stop_handled: bool = False
     """Whether its script has a handler of its own for that, as far as is known."""
+    done_launch: int | None = None
+    """The last launch whose ranks here all ended well."""
     made_group: bool | None = None
     """Whether one of its ranks, which all ended well, had made a process group; None: not known, or
     there is only one rank."""
@@ -315,7 +317,7 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
         _, passed_on = events.get("stop-passed-on", (None, {}))
         looked = passed_on.get("looked")
         _, done = events.get("ranks-done", (None, {}))
-        made = done.get("process_group")
+        made, over = done.get("process_group"), done.get("launch")
         _, unreached = events.get("head-unreached", (None, {}))
         name = next((event.node for event in (ready, ended) if event), "")
         known = {"time_s", "event", "node", "pid"}
@@ -330,6 +332,7 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
                 stop_looked=looked if isinstance(looked, bool) else None,
                 stop_handled=passed_on.get("handler") is True,
                 made_group=made if isinstance(made, bool) else None,
+                done_launch=over if isinstance(over, int) else None,
                 unreached=str(unreached.get("why", ""))[:200],
             )
         )

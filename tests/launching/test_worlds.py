@@ -100,6 +100,41 @@ def test_a_group_is_made_as_the_script_says_where_that_is_right_or_allowed(
     assert node_launch.made_a_group(HeartbeatDir(tmp_path), RANKS) is True
 
 
+BELOW = """
+import os, sys, torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+def train(local, size):
+    os.environ.update(WORLD_SIZE="2", RANK="1", MASTER_ADDR=sys.argv[2])
+    dist.init_process_group('fake', rank=local, world_size=size, store=FakeStore())
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1).step()
+    print('trained', 'in_rank' in sys.modules)
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, (int(sys.argv[1]),))
+"""
+
+
+@pytest.mark.parametrize(
+    ("started", "size", "address", "found"),
+    [
+        ("forked", 2, "n1", True),
+        ("anew", 2, "n1", True),
+        ("forked", 4, "n1", False),
+        ("forked", 4, "localhost", True),
+        ("forked", 8, "n1", False),
+    ],
+)
+def test_processes_that_a_rank_starts_train_in_the_job_s_world(
+    server: Forking, started: str, tmp_path: Path, size: int, address: str, found: bool
+) -> None:
+    words = (str(size), address)
+    ended = run(server, started, tmp_path, BELOW, *words, FSDPKIT_GPUS_PER_NODE="4")
+    said = node_launch.wrong_world(HeartbeatDir(tmp_path), RANKS)
+    assert (ended.status, ended.out) == ((1, "") if found else (0, "trained False\n"))
+    assert (
+        said is not None and f"train.py, line 7, trains in a process group of {size}" in said[1]
+    ) == found
+
+
 PARSE = """
 import argparse, sys
 p = argparse.ArgumentParser()
@@ -107,6 +142,11 @@ p.add_argument("--local_rank", type=int, default=-1)
 p.add_argument("--lr")
 print(p.parse_args().local_rank, sys.argv[1:])
 """
+FIRST = "first = argparse.ArgumentParser(add_help=False)\nfirst.add_argument('-c')\n"
+TWO = PARSE.replace("parse_args()", "parse_args(first.parse_known_args()[1])")
+TWO = TWO.replace("p = ", f"{FIRST}p = ")
+MAIN = "main = argparse.ArgumentParser()\np = main.add_subparsers().add_parser('fit')"
+UNDER = PARSE.replace("p.parse", "main.parse").replace("p = argparse.ArgumentParser()", MAIN)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +157,10 @@ print(p.parse_args().local_rank, sys.argv[1:])
         ("forked", PARSE, ["--local_rank=3"], "3 ['--local_rank=3']"),
         ("forked", PARSE.replace("--local_rank", "--local-rank"), [], "0 []"),
         ("forked", PARSE.replace("parse_args()", "parse_args([])"), [], "-1 []"),
+        ("forked", TWO, ["-c", "f"], "0 ['-c', 'f']"),
+        ("forked", TWO, ["-c", "f", "--lr", "1"], "0 ['-c', 'f', '--lr', '1']"),
+        ("forked", TWO, ["--local_rank", "3"], "3 ['--local_rank', '3']"),
+        ("forked", UNDER, ["fit", "--lr", "1"], "0 ['fit', '--lr', '1']"),
     ],
 )
 def test_a_parser_that_wants_local_rank_gets_it(

@@ -66,6 +66,12 @@ def test_where_all_ranks_stand_is_said_while_they_stand_there() -> None:
     assert "fsdpkit cancel t5-1" in str(found.action)
 
 
+def test_ranks_that_have_ended_well_are_not_waited_for() -> None:
+    """As where only the second node leaves destroy_process_group()."""
+    found = diagnosed(running(two_nodes()[:1], done=("node2",)))
+    assert "(those of node2 have ended): ranks 0-1 are at torch/" in found.sentence
+
+
 def test_the_rank_that_is_elsewhere_is_named() -> None:
     found = diagnosed(running(two_nodes(LOADS)))
     assert (found.rank, found.node) == (1, "node1")

@@ -25,7 +25,8 @@ from tests.reporting.made_run import made_run
 WHO = """
     import json, os
     keys = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURMD_NODENAME", "SLURM_ARRAY_TASK_ID")
-    print(json.dumps({k: os.environ.get(k) for k in keys}))
+    ids = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_NODELIST", "SLURM_STEP_NODELIST")
+    print(json.dumps({k: os.environ.get(k) for k in (*keys, *ids)}))
 """
 
 
@@ -56,6 +57,9 @@ def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
     assert [t["RANK"] for t in told] == ["0", "1", "2", "3"]
     assert len({t["SLURMD_NODENAME"] for t in told}) == 2
     assert all(t["MASTER_ADDR"].startswith("127.") for t in told)
+    nodes = f"{told[0]['SLURMD_NODENAME']},{told[3]['SLURMD_NODENAME']}"
+    assert all(t["SLURM_NODELIST"] == t["SLURM_STEP_NODELIST"] == nodes for t in told)
+    assert all(t["SLURM_JOBID"] == t["SLURM_JOB_ID"] for t in told)
     assert [r["gpus"] for r in run.results()] == [None, None]
     assert list((tmp_path / "tmp").glob("torchelastic_*")) == []
 

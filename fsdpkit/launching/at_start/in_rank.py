@@ -45,6 +45,7 @@ class _Given:
         self.one_machine = bool(os.environ.get("FSDPKIT_ALLOW_LOOPBACK"))
         self.steps = _counter(self.local_rank) if self.local_rank == "0" else None
         self.thread, self.waits = _thread.get_ident(), False
+        self.below, self.made = False, False
 
     def note(self, text: str) -> None:
         try:
@@ -90,6 +91,16 @@ def begin(*, watch: bool = True) -> None:
     _given.note("none\n")
     if watch:
         watch_imports()
+
+
+def begin_below(given: dict[str, Any]) -> None:
+    """From now on this is a process that a rank with these attributes has started."""
+    global _given
+    _given = _Given.__new__(_Given)
+    vars(_given).update(given, process=os.getpid(), below=True)
+    for name in {*ACTIONS} - {"torch.optim.optimizer"}:
+        del ACTIONS[name]
+    watch_imports()
 
 
 class _Finder:
@@ -149,12 +160,20 @@ def _give_local_rank(argparse: Any) -> None:
     """A parser with the option that torch.distributed.launch passes gets it, as under that one."""
     argparse._fsdpkit = True
     parse = argparse.ArgumentParser.parse_known_args
+    left: Any = None
 
     def parse_known_args(self: Any, args: Any = None, namespace: Any = None) -> Any:
+        nonlocal left
         given = _here()
-        if args is None and given is not None:
-            args = [*_local_rank_option(self, given), *sys.argv[1:]]
-        return parse(self, args, namespace)
+        if given is None:
+            return parse(self, args, namespace)
+        words = sys.argv[1:] if args is None else list(args)
+        # Of the command line, too: what another parser has left, or hands to a subcommand's.
+        if args is None or args is left or (words and {*words} <= {*sys.argv[1:]}):
+            words = [*_local_rank_option(self, given), *words]
+        found = parse(self, words, namespace)
+        left = found[1]
+        return found
 
     parse_known_args.__doc__ = parse.__doc__
     argparse.ArgumentParser.parse_known_args = parse_known_args
@@ -167,6 +186,28 @@ def _local_rank_option(parser: Any, given: _Given) -> list[str]:
     if not names or said or known[names[0]].nargs == 0:
         return []
     return [f"{names[0]}={given.local_rank}"]
+
+
+# Processes that multiprocessing starts anew
+
+
+def _look_below(spawn: Any) -> None:
+    """They may train in a world of their own, as under `torch.multiprocessing.spawn`."""
+    spawn._fsdpkit = True
+    make = spawn.get_command_line
+
+    def get_command_line(**more: Any) -> Any:
+        line, given = make(**more), _here()
+        if given is not None and not given.made and "-c" in line:
+            at_start, code = os.path.dirname(os.path.abspath(__file__)), line.index("-c") + 1
+            line[code] = (
+                f"import sys; sys.path.insert(0, {at_start!r}); import in_rank; del sys.path[0]; "
+                f"in_rank.begin_below({ {**vars(given), 'steps': None}!r}); "
+                f"del sys.modules['in_rank'], in_rank; {line[code]}"
+            )
+        return line
+
+    spawn.get_command_line = get_command_line
 
 
 # The default process group
@@ -197,6 +238,7 @@ def _look_at_groups(c10d: Any) -> None:
         if not given.any_world:
             _compare(given, rank, size)
         given.note(f"{rank} {size}\n")
+        given.made = True
         _look_at_no_step()
         return made
 
@@ -277,7 +319,19 @@ def _before_first_step(*_: object) -> None:
     if given.any_world or given.size == 1:
         return
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    if c10d is None or not c10d.is_initialized():
+    size = c10d.get_world_size() if c10d is not None and c10d.is_initialized() else None
+    if given.below:
+        all_gpus = given.nodes * int(os.environ.get("FSDPKIT_GPUS_PER_NODE", "0"))
+        address = _address(str(getattr(c10d, "_default_pg_init_method", None) or "env://"))
+        apart = given.nodes > 1 and not given.one_machine and address.startswith(_LOOPBACK)
+        if size is not None and (apart or size not in (given.size, all_gpus)):
+            _end(
+                given,
+                f"{_caller()} trains in a process group of {size}, in a process that rank "
+                f"{given.rank} of {given.size} has started: the ranks would not train together. "
+                f"Tell the script of all the job's nodes, with launch.ranks_per_node = 1",
+            )
+    elif size is None:
         _end(
             given,
             f"{_caller()} trains, but the script has made no process group: each of the job's "
@@ -381,6 +435,7 @@ def _end(given: _Given, why: str) -> NoReturn:
 
 ACTIONS: dict[str, Callable[[Any], None]] = {
     "argparse": _give_local_rank,
+    "multiprocessing.spawn": _look_below,
     "torch.distributed.distributed_c10d": _look_at_groups,
     "torch.optim.optimizer": _look_at_steps,
     "torch.utils.data.dataloader": _time_loading,

@@ -109,6 +109,8 @@ class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the flight recorders of the last launch say."""
     still: tuple[Stall, ...] = ()
     """Nodes of the last launch whose ranks do nothing, of an attempt that goes on."""
+    done: tuple[str, ...] = ()
+    """Nodes on which all ranks of the last launch have ended well."""
     idle: IdleGpus | None = None
     """That its GPUs do nothing, or only wait, of an attempt that goes on."""
     staging: StageProgress | None = None
@@ -353,6 +355,7 @@ def _attempt(
         machines={name: _machine(read[-_OF_LATE:]) for name, read in sampled.items()},
         flight=_flight(past),
         still=tuple(_still(past)) if last and past.ending is None else (),
+        done=tuple(node.name for node in past.nodes if node.done_launch == launch),
         idle=past.idle if last and past.idle and past.idle.until_s is None else None,
     )
 

@@ -27,13 +27,15 @@ class StalledRanks(NamedTuple):
 
 
 def stalled_ranks(attempt: AttemptEvidence | None) -> StalledRanks | None:
-    """None unless all ranks of the last launch stand still."""
+    """None unless all ranks of the last launch stand still that have not ended."""
     if attempt is None or not attempt.still or not attempt.ranks:
         return None
     found = attempt.still
     busy = any(machine.gpus_busy for machine in attempt.machines.values())
-    if busy or sum(len(node.ranks) for node in found) < attempt.ranks:
+    ended = len(attempt.done) * attempt.ranks // max(1, attempt.nodes)
+    if busy or sum(len(node.ranks) for node in found) < attempt.ranks - ended:
         return None
+    others = f" (those of {first_of(attempt.done, 2)} have ended)" if attempt.done else ""
     since = moment(max(node.since_s for node in found))
     where = places(found)
     addresses = {rank: one_line(a) for node in found for rank, a in node.addresses.items()}
@@ -44,7 +46,7 @@ def stalled_ranks(attempt: AttemptEvidence | None) -> StalledRanks | None:
     odd = where[0] if len(where) == 2 and len(where[0].ranks) == 1 < len(where[1].ranks) else None
     return StalledRanks(
         sentence=f"The job is running, but its ranks have not computed, read, written or printed "
-        f"anything since {since}: {first_of(said, _MOST_PLACES, '; ')}.",
+        f"anything since {since}{others}: {first_of(said, _MOST_PLACES, '; ')}.",
         others=said[_MOST_PLACES:],
         rank=odd.ranks[0] if odd else None,
         node=odd.nodes[0] if odd else None,

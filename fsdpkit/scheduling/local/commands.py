@@ -100,7 +100,8 @@ def srun(argv: list[str]) -> int:
             "SLURM_NODEID": str(number),
             "SLURM_PROCID": str(number),
             "SLURM_LOCALID": "0",
-            "SLURM_STEP_ID": "0",
+            **dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), "0"),
+            "SLURM_STEP_NODELIST": ",".join(nodes),
             "SLURMD_NODENAME": node,
         }
         with contextlib.ExitStack() as files:

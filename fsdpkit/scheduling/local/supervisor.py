@@ -92,14 +92,15 @@ def _environment(
     nodes = description.get("nodes") or nodes_of(
         int(job.id) * 7 + (task or 0), int(options["nodes"])
     )
+    own_id = job.id if task is None else str(int(job.id) * 1000 + task)
     environment = dict(os.environ)  # as the submitter had it, without its Slurm variables
     bin_dir = job.dir / "bin"
     write_commands(bin_dir)
     environment |= {
         "PATH": f"{bin_dir}:{environment.get('PATH', os.defpath)}",
-        "SLURM_JOB_ID": job.id if task is None else str(int(job.id) * 1000 + task),
+        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), own_id),
         "SLURM_JOB_NAME": options["job-name"],
-        "SLURM_JOB_NODELIST": ",".join(nodes),
+        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), ",".join(nodes)),
         "SLURM_JOB_NUM_NODES": options["nodes"],
         "SLURM_NNODES": options["nodes"],
         "SLURM_NTASKS": options["nodes"],
