@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import StorageError, storage_errors
 from fsdpkit.runs.layout import write_atomically, write_new
 from fsdpkit.runs.reading import parsed, read_bytes
 
@@ -82,13 +82,10 @@ def _user() -> str:
 
 
 def _take(lock: Path, own: bytes) -> bool:
-    try:
+    with storage_errors(lock, "made"), contextlib.suppress(FileExistsError):
         write_new(lock, own)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise StorageError(f"{lock} cannot be made: {error.strerror}") from error
-    return True
+        return True
+    return False
 
 
 def _take_over(lock: Path, own: bytes) -> bool:
@@ -108,9 +105,8 @@ def _take_over(lock: Path, own: bytes) -> bool:
     try:
         if _text(lock) != found:
             return False
-        write_atomically(lock, own)
-    except OSError as error:
-        raise StorageError(f"{lock} cannot be written: {error.strerror}") from error
+        with storage_errors(lock, "written"):
+            write_atomically(lock, own)
     finally:
         claim.unlink(missing_ok=True)
     return True
