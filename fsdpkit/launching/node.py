@@ -165,7 +165,7 @@ def _follow_orders(
             order = link.next_order()
             while order.do != "end":
                 rank_heartbeats, launch = RankHeartbeats(directory, retry.hang_s), order.launch
-                asked.look_at(rank_heartbeats, launch)
+                asked.now = rank_heartbeats, launch
                 if node.number in order.nodes:
                     here = NodeLaunch(order, node, link, rank_heartbeats, relay)
                     if here.wait():

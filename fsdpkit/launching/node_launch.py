@@ -207,7 +207,7 @@ class NodeLaunch:
         return len(self.order.nodes) * len(self.rank_heartbeats.ranks)
 
     def started(self, ranks: Sequence[RankProcess]) -> None:
-        self.rank_heartbeats.started(ranks)
+        self.rank_heartbeats.ranks = ranks
         self.node.printed.follow(self.order.launch, ranks)
         self.relay.started(ranks)
         self.node.events.write(
