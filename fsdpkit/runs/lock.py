@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fsdpkit.config.ownership import name_of
 from fsdpkit.errors import StorageError, storage_errors
 from fsdpkit.runs.layout import write_atomically, write_new
 from fsdpkit.runs.reading import parsed, read_bytes
@@ -57,7 +58,7 @@ def _own_text() -> bytes:
     holder = {
         **_place(),
         "pid": os.getpid(),
-        "user": _user(),
+        "user": name_of(os.getuid()),
         "since_s": round(time.time(), 3),
         "token": os.urandom(8).hex(),
     }
@@ -70,15 +71,6 @@ def _place() -> dict[str, str]:
     with contextlib.suppress(OSError):  # only Linux has it
         ids = os.readlink("/proc/self/ns/pid")
     return {"host": os.uname().nodename, "pids": ids}
-
-
-def _user() -> str:
-    import pwd  # only Unix has it
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def _take(lock: Path, own: bytes) -> bool:
