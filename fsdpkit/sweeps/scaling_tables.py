@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fsdpkit.errors import ConfigError
-from fsdpkit.reporting.scales import number
+from fsdpkit.reporting.words import number
 from fsdpkit.sweeps.scaling import Mode, Size, knee
 
 ABSENT = "–"

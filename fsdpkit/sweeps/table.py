@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fsdpkit.config.array_tasks import ARGUMENT, text
-from fsdpkit.reporting.scales import number
+from fsdpkit.reporting.words import number
 from fsdpkit.sweeps.record import SweepRecord
 from fsdpkit.sweeps.results import Result, best
 

@@ -32,7 +32,7 @@ from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of, in
 from fsdpkit.reporting.diagnosis.last_lines import what_it_got_over, where_all_stood
 from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.stalled import stalled_ranks
-from fsdpkit.reporting.scales import moment
+from fsdpkit.reporting.words import moment
 from fsdpkit.runs.failures import Level
 from fsdpkit.runs.outcomes import WARNING, IdleGpus
 from fsdpkit.runs.printed_words import PrintedText

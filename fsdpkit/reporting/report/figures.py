@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from fsdpkit.listing import counted, first_of
 from fsdpkit.reporting.report.plots import TONES, Band, Chart, PlotLine, PlotMark, draw
-from fsdpkit.reporting.scales import Axis, linear, logarithmic, with_times
+from fsdpkit.reporting.scales import Axis, linear, values_axis, with_times
 from fsdpkit.reporting.series import (
     Floats,
     MetricsTable,
@@ -123,7 +123,7 @@ def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
             values.append(
                 ("b", f"best {number(float(held_out[best]), 4)} at step {evaluated[best]:,.0f}")
             )
-    y = _axis_of_losses(known)
+    y = values_axis([known])
     remarks = ["logarithmic scale"] if y.kind == "log" else []
     for whose, name in (("", "loss"), ("evaluation ", "eval_loss")):
         remarks += _not_finite_in_words(whose, metrics.not_finite.get(name, []))
@@ -175,9 +175,8 @@ def tasks_figure(
             line = replace(line, name=f"{line.name}, failed", tone="bad", style="dashed")
         lines.append(line)
     x = np.concatenate([line.x for line in lines])
-    known = np.concatenate([line.y[~np.isnan(line.y)] for line in lines])
     steps = Steps(_axis_of_steps(x), ())
-    y = _axis_of_losses(known)
+    y = values_axis([line.y for line in lines])
     told = [(line.tone, line.name) for line in lines if few or line.tone == "bad"][:12]
     remarks = ["logarithmic scale"] if y.kind == "log" else []
     remarks += [f"{len(lines)} of {len(of):,} tasks are drawn"] if len(lines) < len(of) else []
@@ -189,11 +188,6 @@ def tasks_figure(
 def _axis_of_steps(step: Floats, name: str = "step") -> Axis:
     last = max(float(step.max()), float(step.min()) + 1)
     return replace(linear(float(step.min()), last, tight=True, ticks=5), name=name)
-
-
-def _axis_of_losses(known: Floats) -> Axis:
-    low, high = float(known.min(initial=np.inf)), float(known.max(initial=-np.inf))
-    return logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
 
 
 def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:
