@@ -8,7 +8,6 @@ import numpy as np
 
 from fsdpkit import __version__
 from fsdpkit.reporting.comparison.compared import (
-    ABSENT,
     Comparison,
     Curve,
     RunDifference,
@@ -22,7 +21,7 @@ from fsdpkit.reporting.report.page import rendered
 from fsdpkit.reporting.report.plots import TONES, Chart, PlotLine, draw
 from fsdpkit.reporting.scales import Axis, linear, values_axis
 from fsdpkit.reporting.series import thin
-from fsdpkit.reporting.words import moment, zone_name
+from fsdpkit.reporting.words import ABSENT, moment, zone_name
 
 _PLOTS = (
     ("loss", "Training loss"),
