@@ -193,7 +193,7 @@ def _axis_of_steps(step: Floats, name: str = "step") -> Axis:
 def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:
     """Tokens per second, MFU, time of a step, memory, gradient and learning rate, where known."""
     peak = float(np.nan_to_num(metrics.steps["memory_bytes"]).max(initial=0))
-    scale, unit = _bytes_unit(peak)
+    scale, unit = (2.0**30, "GiB") if peak >= 2**30 else (2.0**20, "MiB")
     rows: list[tuple[str, str, str, float, str]] = [
         ("tokens_per_s", "Tokens per second", "tokens/s", 1, "all ranks together"),
         ("mfu", "MFU", "%", 0.01, "share of the devices' dense peak"),
@@ -323,10 +323,6 @@ def over_steps(
         )
     )
     return DrawnFigure(title=title, drawing=drawing, values=tuple(values), remark=remark, wide=wide)
-
-
-def _bytes_unit(peak: float) -> tuple[float, str]:
-    return (2**30, "GiB") if peak >= 2**30 else (2**20, "MiB")
 
 
 def thinned(name: str, x: Floats, y: Floats, tone: str = "a", most: int = COLUMNS) -> PlotLine:
