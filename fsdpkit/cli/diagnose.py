@@ -90,9 +90,8 @@ def lines_of(found: Diagnosis, directory: Path) -> Iterator[str]:
     yield from _labelled("again", [would_help])
     yield from _labelled("where", [_place_of(found)])
     for place, quote in enumerate(found.evidence):
-        where = "" if quote.file is None else _line_of(quote.file, quote.line, directory)
         text = textwrap.shorten(quote.text, _LONGEST, placeholder=" …")
-        yield from _labelled("" if place else "seen in", [where, text])
+        yield from _labelled("" if place else "seen in", [quote.place(directory), text])
     yield from _labelled("also", _first_of(found.also))
     yield from _labelled("followed", _first_of(found.follow_on))
     yield from _labelled("before", found.earlier)
@@ -117,11 +116,6 @@ def _place_of(found: Diagnosis) -> str:
     parts += [f"rank {found.rank}"] if found.rank is not None else []
     parts += [found.node] if found.node else []
     return ", ".join(parts)
-
-
-def _line_of(file: Path, line: int | None, directory: Path) -> str:
-    shown = file.relative_to(directory) if file.is_relative_to(directory) else file
-    return str(shown) if line is None else f"{shown}:{line}"
 
 
 def _labelled(label: str, texts: Sequence[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ enforce itself (NFSv4's, GPFS's own): whom they let write, the file server's mod
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 import struct
@@ -157,3 +158,14 @@ def _is_private(group: int, user: int) -> bool:
         return False
     alone = set(found.gr_mem) <= {person.pw_name}
     return alone and found.gr_name == person.pw_name and person.pw_gid == group
+
+
+@functools.cache
+def name_of(user: int) -> str:
+    """A user's name; the number if that has none."""
+    import pwd  # only Unix has it
+
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fsdpkit.errors import FsdpkitError
+from fsdpkit.reporting.printable import printable
 from fsdpkit.scheduling.functions import submit_function
 from fsdpkit.scheduling.returned import results_of
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.states import JobState
-import shutil
-from importlib import import_module
-
-from fsdpkit.reporting.printable import printable
 
 _TAIL_BYTES = 4096
 

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fsdpkit.launching.job_log import say
@@ -96,7 +96,7 @@ class Analyses:
             deadline = time.monotonic() + _ANALYSIS_S
             self._running.append((process, attempt, launch, deadline))
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """Wait for them, each at most for its time limit, and say what they found."""
         for process, attempt, launch, deadline in self._running:
             try:
@@ -120,13 +120,3 @@ def wait_for_record(attempt: AttemptPaths, launch: int, every_s: float) -> None:
         if waited_s > _NO_DUMPS_S and not any(attempt.flight_dumps(launch).glob(f"{DUMP}*")):
             return
         time.sleep(every_s)
-
-
-@contextlib.contextmanager
-def analyses() -> Iterator[Analyses]:
-    """All have ended when the block is left."""
-    running = Analyses()
-    try:
-        yield running
-    finally:
-        running.finish()

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import resource
 import socket
 import threading
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from fsdpkit.errors import NodeError, PortTakenError
 from fsdpkit.launching.listening import BACKLOG, listen
 from fsdpkit.launching.message_log import Letter, MessageLog
 from fsdpkit.staging import wire
+from fsdpkit.staging.port import allow_files
 from fsdpkit.staging.wire import AttemptKeys, SignedFrames, StrangeError
 
 _CLAIM_S = 5.0
@@ -62,7 +62,7 @@ class HeadPort:
             why = error.strerror or error
             told = f"cannot open the head node's port {host}:{port}: {why}"
             raise NodeError(told, "head-address") from error
-        _allow_files(self._message_log.nodes + _STRANGERS + _OTHER_FILES)
+        allow_files(self._message_log.nodes + _STRANGERS + _OTHER_FILES)
         self._message_log.on_order = lambda: self._call(self._push)
         self._thread.start()
         return int(self._listening.getsockname()[1])
@@ -166,12 +166,3 @@ class _Agent:
 
     def __init__(self, node: int, frames: SignedFrames, writer: asyncio.StreamWriter) -> None:
         self.node, self.frames, self.writer, self.seen = node, frames, writer, 0
-
-
-def _allow_files(wanted: int) -> None:
-    """Raise this process's limit of open files as far as allowed and needed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

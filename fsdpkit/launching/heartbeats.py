@@ -101,14 +101,16 @@ class RankHeartbeats:
     """The heartbeats of one launch on this node."""
 
     def __init__(self, directory: HeartbeatDir, hang_s: float) -> None:
-        self._dir, self._hang_s = directory, hang_s
-        self._ranks: list[RankProcess] = []
+        self.node, self._hang_s = directory, hang_s
+        self.ranks: Sequence[RankProcess] = ()
+        """Those of this launch on this node, once they run."""
+        self.asked = False
+        """Whether the ranks of this launch were asked what they were doing."""
         self._beats: dict[RankProcess, Beat] = {}
         self._changed_s: dict[RankProcess, float] = {}
         self._longest_s: dict[RankProcess, float] = {}
         self._moved: dict[RankProcess, _Moved] = {}
         self._looked_s = time.monotonic()
-        self._asked = False
         for left in (directory.dump, directory.steps):  # by ranks of the launch before
             left.unlink(missing_ok=True)
         for kind in ("rank-*", "stacks-*", "flight-*", "world-*", "steps-*", "unheard-*", "looks"):
@@ -116,27 +118,9 @@ class RankHeartbeats:
                 file.unlink()
 
     @property
-    def asked(self) -> bool:
-        """Whether the ranks of this launch were asked what they were doing."""
-        return self._asked
-
-    @property
-    def node(self) -> HeartbeatDir:
-        return self._dir
-
-    @property
     def dir(self) -> Path:
         """Where the heartbeats are: a directory of this launch in the node's memory."""
-        return self._dir.dir
-
-    @property
-    def ranks(self) -> Sequence[RankProcess]:
-        """Those of this launch on this node, once they run."""
-        return self._ranks
-
-    def started(self, ranks: Sequence[RankProcess]) -> None:
-        """The ranks run."""
-        self._ranks = list(ranks)
+        return self.node.dir
 
     def look(self) -> str | None:
         """Read all heartbeats; a sentence once a rank has made no progress for too long."""
@@ -144,8 +128,8 @@ class RankHeartbeats:
         if (gap_s := now - self._looked_s) > _ABSENT_S:  # the job was suspended, with its ranks
             self._changed_s = {rank: at_s + gap_s for rank, at_s in self._changed_s.items()}
         self._looked_s = now
-        for rank in self._ranks:
-            beat = read_heartbeat(self._dir.rank(rank.local_rank))
+        for rank in self.ranks:
+            beat = read_heartbeat(self.node.rank(rank.local_rank))
             if beat is not None and beat != self._beats.get(rank):
                 pause_s = now - self._changed_s.get(rank, now)
                 self._longest_s[rank] = max(pause_s, self._longest_s.get(rank, 0.0))
@@ -183,14 +167,14 @@ class RankHeartbeats:
     def ask_for_stacks(self, attempt: AttemptPaths, launch: int, why: Why) -> StacksTaken | None:
         """Take the stacks of all living ranks, and make them dump their last collectives. None if
         that has been done in this launch."""
-        if self._asked:
+        if self.asked:
             return None
-        self._asked = True
+        self.asked = True
         with contextlib.suppress(OSError):
-            self._dir.dump.touch()
-        flight.ask(self._dir, [rank.rank for rank in self._ranks])
-        taken, missing = stacks.take(self._ranks, self._dir, attempt, launch)
-        if self._beats or flight.may_be_asked(self._dir):
+            self.node.dump.touch()
+        flight.ask(self.node, [rank.rank for rank in self.ranks])
+        taken, missing = stacks.take(self.ranks, self.node, attempt, launch)
+        if self._beats or flight.may_be_asked(self.node):
             time.sleep(_WRITING_S)
         return StacksTaken(launch=launch, why=why, taken=taken, missing=missing)
 
@@ -199,7 +183,7 @@ class RankHeartbeats:
         global number and what it does instead: it is stopped or in the kernel's hands, gave no
         answer, or is somewhere in its own program."""
         found: dict[int, RankPlace] = {}
-        for rank in self._ranks:  # a script may log on one rank only
+        for rank in self.ranks:  # a script may log on one rank only
             if state := stacks.is_deaf(rank.pid):
                 return rank.rank, f"the process is in state {state}"
             with contextlib.suppress(OSError):
@@ -214,11 +198,8 @@ class AskedForStacks:
 
     def __init__(self, node: int, name: str, attempt: AttemptPaths, directory: HeartbeatDir):
         self._node, self._name, self._attempt, self._dir = node, name, attempt, directory
-        self._now: tuple[RankHeartbeats, int] | None = None
-
-    def look_at(self, rank_heartbeats: RankHeartbeats, launch: int) -> None:
-        """From now on these are the ranks."""
-        self._now = (rank_heartbeats, launch)
+        self.now: tuple[RankHeartbeats, int] | None = None
+        """The ranks, and their launch."""
 
     def answer(self, asked: str) -> None:
         """Answer the request of this id; returns at once."""
@@ -228,7 +209,7 @@ class AskedForStacks:
         thread.start()
 
     def _answer(self, asked: str) -> None:
-        rank_heartbeats, launch = self._now or (None, 0)
+        rank_heartbeats, launch = self.now or (None, 0)
         ranks = [] if rank_heartbeats is None else list(rank_heartbeats.ranks)
         found = stacks.read(ranks, self._dir).values()
         said = NodeStacks(

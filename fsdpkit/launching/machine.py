@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import resource
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,11 +231,8 @@ def temporary_space() -> dict[str, dict[str, int]]:
     found = {}
     for path in TEMPORARY:
         with contextlib.suppress(OSError):
-            disk = os.statvfs(path)
-            found[path] = {
-                "total_bytes": disk.f_blocks * disk.f_frsize,
-                "free_bytes": disk.f_bavail * disk.f_frsize,
-            }
+            disk = shutil.disk_usage(path)
+            found[path] = {"total_bytes": disk.total, "free_bytes": disk.free}
     return found
 
 

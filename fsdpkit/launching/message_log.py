@@ -8,7 +8,6 @@ may be lost or sent twice without effect.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -146,6 +145,5 @@ class MessageLog:
 
     def linger(self, others: int) -> bool:
         """Wait until that many other agents have read the last order; returns whether they have."""
-        deadline = time.monotonic() + _LINGER_S
-        self.wait(deadline - time.monotonic(), lambda: len(self._left - {0}) >= others)
+        self.wait(_LINGER_S, lambda: len(self._left - {0}) >= others)
         return len(self._left - {0}) >= others

@@ -33,6 +33,7 @@ from fsdpkit.launching.heartbeats import AskedForStacks, RankHeartbeats, heartbe
 from fsdpkit.launching.idle_gpus import IdleWatch
 from fsdpkit.launching.job_log import say
 from fsdpkit.launching.link import HeadLostError, Link, pace_s, patience_s
+from fsdpkit.launching.listening import own_address
 from fsdpkit.launching.message_log import MessageLog, Order
 from fsdpkit.launching.no_collector import no_collector
 from fsdpkit.launching.node_failure import TrainingEnded, keep_room, own_failure, record_failure
@@ -51,9 +52,6 @@ from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 
 if TYPE_CHECKING:
     from fsdpkit.launching.ranks import Torchrun
-
-
-from fsdpkit.launching.listening import own_address
 
 _STUCK_S = 20.0
 """How long the main thread may take to notice that the head node is gone."""
@@ -154,7 +152,7 @@ def _follow_orders(
     sample_s = float(environ.get("FSDPKIT_SAMPLE_S", "10"))
     linked = _linked_as_head if node.number == 0 else _linked_as_peer
     with (
-        flight.analyses() as analyses,
+        contextlib.closing(flight.Analyses()) as analyses,
         linked(node, torchrun, names, retry, start_s) as link,
         heartbeats() as directory,
     ):
@@ -167,7 +165,7 @@ def _follow_orders(
             order = link.next_order()
             while order.do != "end":
                 rank_heartbeats, launch = RankHeartbeats(directory, retry.hang_s), order.launch
-                asked.look_at(rank_heartbeats, launch)
+                asked.now = rank_heartbeats, launch
                 if node.number in order.nodes:
                     here = NodeLaunch(order, node, link, rank_heartbeats, relay)
                     if here.wait():

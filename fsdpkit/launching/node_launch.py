@@ -6,13 +6,16 @@ back.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.errors import STOPPED_EARLY, NodeError
@@ -38,20 +41,15 @@ from fsdpkit.launching.waiting import local_time_out, why_superseded
 from fsdpkit.runs import stacks
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.failures import FailureRecord
+from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 from fsdpkit.runs.printed_when import PrintedWhen
 from fsdpkit.runs.rank_ends import RankEnd, event_of
+from fsdpkit.runs.reading import read_text
 from fsdpkit.runs.stacks import Why
 
 if TYPE_CHECKING:
     from fsdpkit.launching.ranks import RankForks, RankVariables, Torchrun
-import contextlib
-from pathlib import Path
-
-import psutil
-
-from fsdpkit.runs.heartbeat import HeartbeatDir
-from fsdpkit.runs.reading import read_text
 
 _LOOK_FOR_LAUNCHERS_S = 5.0
 
@@ -211,7 +209,7 @@ class NodeLaunch:
         return len(self.order.nodes) * len(self.rank_heartbeats.ranks)
 
     def started(self, ranks: Sequence[RankProcess]) -> None:
-        self.rank_heartbeats.started(ranks)
+        self.rank_heartbeats.ranks = ranks
         self.node.printed.follow(self.order.launch, ranks)
         self.relay.started(ranks)
         self.node.events.write(

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, TypedDict
+from typing import IO, Any, Literal, NamedTuple
 
 import msgspec
 import psutil
@@ -35,6 +35,7 @@ _WHOLE_S = 1.0
 _SPY_S = 10.0
 _MOST_BYTES = 4 << 20
 _DEAF = (psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP)
+_MUTE = (*_DEAF, psutil.STATUS_ZOMBIE, None)
 
 By = Literal["signal", "py-spy"]
 
@@ -137,7 +138,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _sets_up(threads: Iterable[_Thread]) -> bool:
-    files = (frame["filename"] for thread in threads for frame in thread.frames)
+    files = (frame.filename for thread in threads for frame in thread.frames)
     return any("/torch/distributed/" in file for file in files)
 
 
@@ -145,7 +146,7 @@ def _address_in(threads: Iterable[_Thread]) -> str | None:
     """torch's rendezvous has the address in `hostname` and `port`."""
     for thread in threads:
         for frame in thread.frames:
-            told = {one["name"]: one["repr"] or "" for one in frame.get("locals") or ()}
+            told = {one.name: one.repr or "" for one in frame.locals or ()}
             host, port = told.get("hostname", "").strip("\"'"), told.get("port", "")
             if host and port.isdecimal():
                 return f"{host}:{port}"
@@ -167,7 +168,7 @@ def _answering(ranks: Sequence[RankProcess], node: HeartbeatDir) -> list[RankPro
         sizes, before = {rank: _size(node.stacks(rank.local_rank)) for rank in asked}, sizes
         if sizes != before:
             changed_s = now
-        waiting = any(not size and _may_answer(rank.pid) for rank, size in sizes.items())
+        waiting = any(not size and _state(rank.pid) not in _MUTE for rank, size in sizes.items())
         if not waiting and (now - changed_s > _WHOLE_S or not any(sizes.values())):
             break
         time.sleep(0.05)
@@ -204,23 +205,16 @@ def is_deaf(pid: int) -> str | None:
     return state if state in _DEAF else None
 
 
-def _may_answer(pid: int) -> bool:
-    return _state(pid) not in (*_DEAF, psutil.STATUS_ZOMBIE, None)
-
-
-class _Local(TypedDict):
+class _Local(msgspec.Struct):
     name: str
     repr: str | None
 
 
-class _MayHaveLocals(TypedDict, total=False):
-    locals: list[_Local] | None
-
-
-class _Frame(_MayHaveLocals):
+class _Frame(msgspec.Struct):
     name: str
     filename: str
     line: int
+    locals: list[_Local] | None = None
 
 
 class _Thread(msgspec.Struct):
@@ -303,7 +297,7 @@ def _as_faulthandler(threads: Iterable[_Thread]) -> str:
     main: list[str] = []
     for thread in threads:
         frames = [
-            f'  File "{frame["filename"]}", line {frame["line"]} in {_plain(frame["name"])}'
+            f'  File "{frame.filename}", line {frame.line} in {_plain(frame.name)}'
             for frame in thread.frames
         ]
         is_main = thread.os_thread_id == thread.pid

@@ -23,7 +23,7 @@ from fsdpkit.errors import NotFoundError, RemoteError, UsageError, storage_error
 from fsdpkit.remote import tree
 from fsdpkit.remote.connection import LoginConnection, connect
 from fsdpkit.remote.hosts import Host
-from fsdpkit.remote.protocol import RemoteRequest, answer_in
+from fsdpkit.remote.protocol import MARK, RemoteRequest, answer_in
 
 HERE = ("completion", "skill")
 """Commands about this machine's own shell and files."""
@@ -144,8 +144,6 @@ def report_name(options: dict[str, Any]) -> str:
 
 def _header(content: bytes) -> tuple[int, str, int]:
     """Where the file begins behind its answer, its name and its size. Raises RemoteError."""
-    from fsdpkit.remote.protocol import MARK
-
     at = content.find(f"\n{MARK}".encode())
     end = content.find(b"\n", at + 1) + 1
     said = answer_in(content[:end].decode("utf-8", errors="replace")) if at >= 0 and end else None

@@ -15,7 +15,6 @@ import hashlib
 import os
 import stat
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -109,9 +108,7 @@ class LoginConnection:
         On a terminal it has one there, too. Otherwise Ctrl-C is passed on, and it hears when this
         process is gone. Raises RemoteError if the connection was lost.
         """
-        if stdout is None and all(
-            stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)
-        ):
+        if request.terminal:
             status = subprocess.run(self.argv(request, terminal=True), check=False).returncode
         else:
             status = self._run_without_terminal(request, stdout)

@@ -66,7 +66,7 @@ def chosen_host(given: str | None) -> Host | None:
             f"--host {name!r} is no host that ssh could be given: write it as in ssh's "
             "configuration, as user@host, or as ssh://user@host:port"
         )
-    host = _from_table(name, table)
+    host = Host(name, **table.get("hosts", {}).get(name, {}))
     if command := os.environ.get("FSDPKIT_REMOTE"):
         host = replace(host, command=command)
     if not _COMMAND.fullmatch(host.command):
@@ -76,11 +76,6 @@ def chosen_host(given: str | None) -> Host | None:
             f"FSDPKIT_REMOTE, or as `command` in {hosts_file()}"
         )
     return host
-
-
-def _from_table(name: str, table: dict[str, Any]) -> Host:
-    of_host = table.get("hosts", {}).get(name, {})
-    return Host(name, **of_host)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -35,23 +35,18 @@ def serve(encoded: str, main: Callable[[], None]) -> int:
         request = RemoteRequest.decode(encoded)
     except (ValueError, KeyError, TypeError):
         # Of another protocol: only the version can be said in a way that any side understands.
-        _say(answer({"protocol": PROTOCOL, "version": fsdpkit.__version__}))
+        print(answer({"protocol": PROTOCOL, "version": fsdpkit.__version__}), end="", flush=True)
         return 0
     if request.do in ("hello", "receive"):
         try:
             said = _hello(request) if request.do == "hello" else _receive(request)
         except FsdpkitError as error:
             said = {"error": str(error)}
-        _say(answer(said))
+        print(answer(said), end="", flush=True)
         return 0
     if request.do == "collect":
         return _collect(request, main)
     return _run(request, main, Path(request.work_dir or _home()))
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def _home() -> Path:
@@ -187,7 +182,8 @@ def _collect(request: RemoteRequest, main: Callable[[], None]) -> int:
         if status == 0 and len(written) != 1:
             raise NotFoundError(f"`fsdpkit {request.words[0]}` wrote {len(written)} files, not one")
         if status == 0:
-            _say(answer({"file": written[0].name, "bytes": written[0].stat().st_size}))
+            told = {"file": written[0].name, "bytes": written[0].stat().st_size}
+            print(answer(told), end="", flush=True)
             with open(written[0], "rb") as file:
                 shutil.copyfileobj(file, os.fdopen(os.dup(1), "wb"))
         return status

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from fsdpkit.reporting.status.granted import said
 from fsdpkit.runs.job_ids import job_of
 from fsdpkit.scheduling.refusals import named_limit
 from fsdpkit.scheduling.states import HELD_AFTER_REQUEUE, HELD_STATES, JobState
@@ -43,22 +44,17 @@ def evidence_of(
     job_id: str, state: JobState, details: Mapping[str, str], run: str
 ) -> PendingEvidence:
     """Of a pending job. details: what scontrol says about it, empty if not asked."""
-
-    def told(name: str) -> str | None:
-        value = details.get(name)
-        return None if value in (None, "", "(null)", "N/A", "None") else value
-
     restarts = details.get("Restarts", "")
     return PendingEvidence(
-        reason=told("Reason") if state.reason in (None, "None") else state.reason,
+        reason=said(details, "Reason") if state.reason in (None, "None") else state.reason,
         state=state.state,
         job_id=job_of(job_id),
         run=run,
-        dependency=told("Dependency"),
-        partition=told("Partition"),
-        account=told("Account"),
-        qos=told("QOS"),
-        time_limit=told("TimeLimit"),
+        dependency=said(details, "Dependency"),
+        partition=said(details, "Partition"),
+        account=said(details, "Account"),
+        qos=said(details, "QOS"),
+        time_limit=said(details, "TimeLimit"),
         restarts=int(restarts) if restarts.isdecimal() else state.restarts,
     )
 

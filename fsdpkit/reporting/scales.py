@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -14,10 +15,7 @@ from typing import Literal
 import numpy as np
 
 from fsdpkit.reporting.series import Floats
-from fsdpkit.reporting.words import moment as moment
-from fsdpkit.reporting.words import number as number
 from fsdpkit.reporting.words import scientific
-from fsdpkit.reporting.words import zone_name as zone_name
 from fsdpkit.runs.reading import LARGEST
 
 _CLOCK_STEPS_S = (
@@ -82,7 +80,15 @@ def linear(low: float, high: float, unit: str = "", *, tight: bool = False, tick
     return Axis(low, high, tuple((v, _label(v, step, size)) for v in values), unit=unit)
 
 
-def logarithmic(low: float, high: float, unit: str = "") -> Axis:
+def values_axis(columns: Sequence[Floats]) -> Axis:
+    """On a logarithmic scale if they differ fourfold."""
+    values = np.concatenate(columns)
+    values = values[np.isfinite(values)]
+    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+    return logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
+
+
+def logarithmic(low: float, high: float) -> Axis:
     """From above 0 on; ticks at 1, 2 and 5 times powers of ten, or fewer of them."""
     low = min(max(low, 1 / LARGEST), LARGEST)
     low, high = low / 1.05, min(max(high, low), LARGEST) * 1.05
@@ -91,9 +97,7 @@ def logarithmic(low: float, high: float, unit: str = "") -> Axis:
         values = [f * 10.0**p for p in powers for f in factors if low <= f * 10.0**p <= high]
         if len(values) <= 6:
             break
-    return Axis(
-        low, high, tuple((v, _short(v)) for v in values[:: len(values) // 8 + 1]), "log", unit
-    )
+    return Axis(low, high, tuple((v, _short(v)) for v in values[:: len(values) // 8 + 1]), "log")
 
 
 def _short(value: float) -> str:

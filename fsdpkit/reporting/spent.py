@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.bounded import LISTED_BYTES, LISTED_TASKS, NOTE_BYTES
+from fsdpkit.config.ownership import name_of
 from fsdpkit.errors import FsdpkitError, NotFoundError, storage_errors
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.accounting import read_or_make
@@ -22,7 +23,7 @@ from fsdpkit.runs.job_ids import id_of, job_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import record_in
 from fsdpkit.runs.record import RunRecord, load
-from fsdpkit.runs.shared_record import name_of, read_all, spent_of
+from fsdpkit.runs.shared_record import read_all, spent_of
 from fsdpkit.runs.store import looked_at, names_in
 from fsdpkit.runs.tally import Spent, week_of, wrong_in
 from fsdpkit.scheduling.run_states import Standing, seen_jobs, standings

@@ -8,6 +8,14 @@ from __future__ import annotations
 import math
 from datetime import datetime, timedelta
 
+ABSENT = "–"
+"""In a table, where there is no value."""
+
+
+def shown(value: float | None, digits: int = 3) -> str:
+    """For a cell of a table."""
+    return ABSENT if value is None else number(value, digits)
+
 
 def number(value: float, digits: int = 3) -> str:
     """To so many significant digits, thousands separated: 0.00123, 12.3, 41,200, 3.20 M, 1e29."""

@@ -8,12 +8,13 @@ submitted. A file has many possible writers, so each replaces it whole.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
 import msgspec
 
-from fsdpkit.errors import FsdpkitError, StorageError, UsageError, storage_errors
+from fsdpkit.errors import FsdpkitError, UsageError, storage_errors
 from fsdpkit.runs.layout import make_directory, write_atomically
 from fsdpkit.runs.printed_words import PrintedText
 from fsdpkit.runs.reading import record_in
@@ -78,13 +79,10 @@ def avoided_on(site: str, runs: Path, now_s: float) -> list[AvoidedNode]:
 def forgive(runs: Path, node: str) -> bool:
     """Let jobs use `node` again; False if it was not avoided. Raises UsageError, StorageError."""
     path = _path(runs, node)
-    try:
+    with storage_errors(path, "removed"), contextlib.suppress(FileNotFoundError):
         path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StorageError(f"{path} cannot be removed: {error.strerror}") from error
-    return True
+        return True
+    return False
 
 
 def _path(runs: Path, node: str) -> Path:

@@ -25,7 +25,7 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from fsdpkit.runs.layout import Named, Numbered
 from fsdpkit.runs.reading import read_bytes
@@ -33,10 +33,7 @@ from fsdpkit.runs.reading import read_bytes
 Phase = Literal["starting", "training", "evaluating", "saving", "ending", "logging"]
 """What a rank does since its last beat. `logging`: nobody knows, its script only logs its steps
 (`fsdpkit.log`) and may evaluate or save between two of them."""
-_PHASES: tuple[Phase, ...] = (
-    *("starting", "training", "evaluating", "saving", "ending"),
-    "logging",
-)
+_PHASES: tuple[Phase, ...] = get_args(Phase)
 _LAYOUT = struct.Struct("<qqq")
 
 

@@ -231,7 +231,7 @@ def history_of(run: RunPaths, record: RunRecord, array_task: int | None = None) 
         array_task=array_task,
         dir=task.dir,
         attempts=tuple(attempts),
-        checkpoints=tuple(_checkpoints(task)),
+        checkpoints=tuple(checkpoints_of(task)),
     )
 
 
@@ -381,16 +381,10 @@ def _matching(directory: Path, pattern: str) -> list[Path]:
         return []
 
 
-def _checkpoints(task: TaskPaths) -> list[Checkpoint]:
-    found: list[Checkpoint] = []
-    try:
-        directories = checkpoints_in(task.checkpoints)
-    except StorageError:
-        return found
-    for directory in directories:
-        step = step_of(directory)
-        with contextlib.suppress(OSError):
-            if step is not None:
-                time_s = directory.stat().st_mtime
-                found.append(Checkpoint(step=step, time_s=time_s, dir=directory))
-    return sorted(found, key=lambda checkpoint: checkpoint.step)
+def checkpoints_of(task: TaskPaths) -> Iterator[Checkpoint]:
+    """By step; none where one may not look."""
+    with contextlib.suppress(StorageError):
+        for directory in checkpoints_in(task.checkpoints):
+            with contextlib.suppress(OSError):
+                if (step := step_of(directory)) is not None:
+                    yield Checkpoint(step=step, time_s=directory.stat().st_mtime, dir=directory)

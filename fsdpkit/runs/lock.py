@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fsdpkit.errors import StorageError
+from fsdpkit.config.ownership import name_of
+from fsdpkit.errors import StorageError, storage_errors
 from fsdpkit.runs.layout import write_atomically, write_new
 from fsdpkit.runs.reading import parsed, read_bytes
 
@@ -57,7 +58,7 @@ def _own_text() -> bytes:
     holder = {
         **_place(),
         "pid": os.getpid(),
-        "user": _user(),
+        "user": name_of(os.getuid()),
         "since_s": round(time.time(), 3),
         "token": os.urandom(8).hex(),
     }
@@ -72,23 +73,11 @@ def _place() -> dict[str, str]:
     return {"host": os.uname().nodename, "pids": ids}
 
 
-def _user() -> str:
-    import pwd  # only Unix has it
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
 def _take(lock: Path, own: bytes) -> bool:
-    try:
+    with storage_errors(lock, "made"), contextlib.suppress(FileExistsError):
         write_new(lock, own)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise StorageError(f"{lock} cannot be made: {error.strerror}") from error
-    return True
+        return True
+    return False
 
 
 def _take_over(lock: Path, own: bytes) -> bool:
@@ -108,9 +97,8 @@ def _take_over(lock: Path, own: bytes) -> bool:
     try:
         if _text(lock) != found:
             return False
-        write_atomically(lock, own)
-    except OSError as error:
-        raise StorageError(f"{lock} cannot be written: {error.strerror}") from error
+        with storage_errors(lock, "written"):
+            write_atomically(lock, own)
     finally:
         claim.unlink(missing_ok=True)
     return True

@@ -8,7 +8,6 @@ file is untrusted: it is decoded with limits, or ignored.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -80,10 +79,6 @@ def predicted_of(paths: RunPaths, job_id: str | None = None) -> Predicted | None
         if not re.fullmatch(r"\d{1,18}", job_id):
             return None
         path = path.with_name(f"{path.stem}.{job_id}{path.suffix}")
-    return read_predicted(path)
-
-
-def read_predicted(path: Path) -> Predicted | None:
     if (found := record_in(path, Predicted, NOTE_BYTES)) is None:
         return None
     spans = (found.tokens_per_s, found.samples_per_s, found.step_s, found.mfu)

@@ -217,10 +217,11 @@ are the program's. Source: NVIDIA, Xid Errors, the catalog."""
 
 def ecc_in_words(samples: Sequence[Sample]) -> str | None:
     """Whether a GPU's memory had errors that it could not correct while the ranks ran."""
-    for gpu, (before, after) in _grown(
-        [[gpu.ecc_uncorrected for gpu in sample.gpus] for sample in samples]
-    ):
-        return f"GPU {gpu} had {after - before} uncorrected memory errors"
+    for gpu in range(max((len(sample.gpus) for sample in samples), default=0)):
+        told = [sample.gpus[gpu].ecc_uncorrected for sample in samples if len(sample.gpus) > gpu]
+        counts = [count for count in told if count is not None]
+        if counts and counts[-1] > counts[0]:
+            return f"GPU {gpu} had {counts[-1] - counts[0]} uncorrected memory errors"
     return None
 
 
@@ -303,12 +304,3 @@ def _ports(samples: Sequence[Sample]) -> Iterator[tuple[Port, Port]]:
 
 def _more(before: int | None, after: int | None) -> int:
     return 0 if before is None or after is None else after - before
-
-
-def _grown(rows: Sequence[Sequence[int | None]]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """The columns whose last known number is larger than their first."""
-    for column in range(max(map(len, rows), default=0)):
-        known = [row[column] for row in rows if len(row) > column]
-        numbers = [number for number in known if number is not None]
-        if numbers and numbers[-1] > numbers[0]:
-            yield column, (numbers[0], numbers[-1])

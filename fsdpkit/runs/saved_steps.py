@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from fsdpkit.errors import StorageError
-from fsdpkit.runs.checkpoints import checkpoints_in, step_of
-from fsdpkit.runs.history import History
+from fsdpkit.runs.history import History, checkpoints_of
 from fsdpkit.runs.layout import ACCELERATE, HUGGINGFACE, LIGHTNING, RunPaths, TaskPaths
 from fsdpkit.runs.reading import read_json
 
@@ -23,15 +21,8 @@ MARK = "fsdpkit.json"
 def newest_saved(task: TaskPaths) -> tuple[int, float] | None:
     """The step of the newest checkpoint, and when it was written (Unix time). Never raises for
     what lies there; whether every byte is as it was written is not looked at."""
-    return max([*_own(task), *_of_attached(task)], default=None)
-
-
-def _own(task: TaskPaths) -> Iterator[tuple[int, float]]:
-    with suppress(StorageError):
-        for path in checkpoints_in(task.checkpoints):
-            with suppress(OSError):
-                if (step := step_of(path)) is not None:
-                    yield step, path.stat().st_mtime
+    own = ((one.step, one.time_s) for one in checkpoints_of(task))
+    return max([*own, *_of_attached(task)], default=None)
 
 
 def _of_attached(task: TaskPaths) -> Iterator[tuple[int, float]]:

@@ -12,7 +12,6 @@ nothing but its own line.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -23,6 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.bounded import SHARED_BYTES
+from fsdpkit.config.ownership import name_of
 from fsdpkit.runs.account import Account
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes, record_in
@@ -254,14 +254,3 @@ def spent_of(owner: int, record: SharedRecord, now_s: float) -> Iterator[Spent |
             gpu = "".join(c if c.isprintable() else "?" for c in account.gpu or "") or None
             account = msgspec.structs.replace(account, gpu=gpu, attempt=end.attempt)
             yield Spent(account, record.run, owner, record.task, words, end.cause, *held)
-
-
-@functools.cache
-def name_of(user: int) -> str:
-    """A user's name; the number if that has none."""
-    import pwd  # only Unix has it
-
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)

@@ -14,7 +14,7 @@ import msgspec
 
 from fsdpkit.bounded import LISTED_BYTES, read_bytes
 from fsdpkit.config.spelling import nearest
-from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.errors import NotFoundError, StorageError, storage_errors
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import build_types
 
@@ -47,13 +47,11 @@ def is_mine(run: Path) -> bool:
 
 def names_in(top: Path) -> list[str]:
     """What may be runs, newest first."""
-    try:
+    missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+    with storage_errors(top, "read"), missing:
         names = os.listdir(top)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise StorageError(f"{top} cannot be read: {error.strerror}") from error
-    return sorted(names, key=lambda name: (name.split("-")[-3:], name), reverse=True)
+        return sorted(names, key=lambda name: (name.split("-")[-3:], name), reverse=True)
+    return []
 
 
 class EndedJobs(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fsdpkit.staging.directories import Directories, failing, make_directory, own_directory, removed
 from fsdpkit.staging.manifest import CopiedEntry, Manifest, StageError
-from fsdpkit.staging.stream import Piece, Pieces, joined, read_at, sha256_of
+from fsdpkit.staging.stream import Piece, Pieces, in_bytes, joined, read_at, sha256_of
 
 _DIGEST_BYTES = 32
 _PLAIN = 0o600
@@ -52,7 +52,7 @@ class StageCopy:
         """Blocks that are there, from the first on."""
         self._trees, self._directory, self._name = trees, directory, name
         self._pieces = Pieces(manifest)
-        self._paths = [_bytes(entry.path) for entry in self._pieces.files]
+        self._paths = [in_bytes(entry.path) for entry in self._pieces.files]
         self._tree = own_directory(directory, name, make=False)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         record = name.partition(".")[0] + ".blocks"
@@ -161,12 +161,12 @@ class StageCopy:
 
     def _is_there(self, entry: CopiedEntry) -> bool:
         try:
-            parent, name = self._readers.of(_bytes(entry.path))
+            parent, name = self._readers.of(in_bytes(entry.path))
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
             if entry.kind == "dir":
                 return stat.S_ISDIR(found.st_mode)
             if entry.kind == "link":
-                return os.readlink(name, dir_fd=parent) == _bytes(entry.target)
+                return os.readlink(name, dir_fd=parent) == in_bytes(entry.target)
         except OSError:
             return False
         same = (found.st_size, found.st_mtime_ns) == (entry.size, entry.mtime_ns)
@@ -177,7 +177,7 @@ class StageCopy:
         with self._failing():
             for entry in self.manifest.entries:
                 if entry.kind == "dir":
-                    make_directory(*self._parents.of(_bytes(entry.path)))
+                    make_directory(*self._parents.of(in_bytes(entry.path)))
 
     def look_for_room(self) -> None:
         """Raises StageError where there is not enough for what is not there yet."""
@@ -202,7 +202,7 @@ class StageCopy:
         with self._failing():
             for entry in self.manifest.entries:
                 if entry.kind == "link" or (entry.kind == "file" and not entry.size):
-                    _add(entry, *self._parents.of(_bytes(entry.path)))
+                    _add(entry, *self._parents.of(in_bytes(entry.path)))
             os.pwrite(self._record, this_start(), 0)
             os.rename(self._name, final, src_dir_fd=self._directory, dst_dir_fd=self._directory)
             self._name = final
@@ -271,11 +271,7 @@ def _add(entry: CopiedEntry, parent: int, name: bytes) -> None:
         os.close(descriptor)
         return
     try:
-        os.symlink(_bytes(entry.target), name, dir_fd=parent)
+        os.symlink(in_bytes(entry.target), name, dir_fd=parent)
     except FileExistsError:
         removed(parent, name)
-        os.symlink(_bytes(entry.target), name, dir_fd=parent)
-
-
-def _bytes(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")
+        os.symlink(in_bytes(entry.target), name, dir_fd=parent)

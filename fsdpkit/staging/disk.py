@@ -143,11 +143,10 @@ class StageStore:
             os.mkdir(place, 0o700)
         with failing(place):
             parent = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with failing(place):
+            try:
                 return cls._below(parent, place)
-        finally:
-            os.close(parent)
+            finally:
+                os.close(parent)
 
     @classmethod
     def _below(cls, parent: int, place: str) -> StageStore:

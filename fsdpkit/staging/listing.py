@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 from fsdpkit.staging.manifest import MOST_ENTRIES, CopiedEntry, Manifest, StageError
 from fsdpkit.staging.source import unreadable
-from fsdpkit.staging.stream import shown
+from fsdpkit.staging.stream import in_bytes, shown
 
 _MAGIC = re.compile(r"[*?[]")
 
@@ -36,7 +36,7 @@ def listed(
             raise StageError("settings", f"two things to be copied are named {name}")
         base, found = _matches(pattern)
         roots[name] = _text(base)
-        walk.place(name.encode("utf-8", "surrogateescape"), base, found)
+        walk.place(in_bytes(name), base, found)
     walk.run()
     entries, sources = _chosen(walk, share)
     return Manifest(tuple(entries), roots), sources
@@ -61,13 +61,13 @@ def _chosen(walk: _Walk, share: tuple[int, int, int] | None) -> tuple[list[Copie
 def _matches(pattern: str) -> tuple[bytes, list[bytes]]:
     """The directory that a pattern's names are below, and those names. A path without a wildcard
     is what it names itself, with no names below."""
-    path = os.path.abspath(pattern.encode("utf-8", "surrogateescape"))
+    path = os.path.abspath(in_bytes(pattern))
     parts = _text(path).split("/")
     magic = [bool(_MAGIC.search(part)) for part in parts]
     if not any(magic) or os.path.lexists(path):
         return os.path.realpath(path), []
     first = magic.index(True)
-    base = os.path.realpath(b"/" + _bytes("/".join(parts[1:first])))
+    base = os.path.realpath(b"/" + in_bytes("/".join(parts[1:first])))
     try:
         found = list(dict.fromkeys(_matching(base, b"", parts[first:])))
     except OSError as error:
@@ -201,7 +201,3 @@ class _Walk:
 
 def _text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
-
-
-def _bytes(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")

@@ -199,10 +199,8 @@ class HubLink:
 def fetch(link: HubLink, keys: AttemptKeys, item: int, growing: Growing, last: int) -> None:
     """Fill it up to block `last` with what other nodes have. Raises StageError."""
     fetching = _Fetch(link, keys, item, growing, last)
-    try:
+    with fetching.keeper:
         fetching.run()
-    finally:
-        fetching.keeper.shutdown()
 
 
 class _Fetch:

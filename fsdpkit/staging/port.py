@@ -141,7 +141,7 @@ class StagePort:
         else:
             told = f"cannot listen at {host or 'this node'}, port {', '.join(map(str, ports[:3]))}"
             raise StageError("port-taken", told)
-        _allow_files()
+        allow_files(_FILES)
         threading.Thread(target=self._accept, args=[self._listening], daemon=True).start()
         return int(self._listening.getsockname()[1])
 
@@ -209,10 +209,10 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server((at, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
 
 
-def _allow_files() -> None:
-    """One for each node may be more than a process gets unasked."""
+def allow_files(wanted: int) -> None:
+    """One for each node may be more than a process gets unasked: so many, as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

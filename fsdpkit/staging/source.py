@@ -13,7 +13,7 @@ import stat
 from collections.abc import Sequence
 
 from fsdpkit.staging.manifest import BLOCK, MOST_BYTES, Manifest, StageError
-from fsdpkit.staging.stream import Piece, Pieces, joined, read_at, shown
+from fsdpkit.staging.stream import Piece, Pieces, in_bytes, joined, read_at, shown
 
 PACK_MAGIC = b"fsdpkpk1"
 # A FIFO or a device that took a file's name is neither waited for nor made a terminal.
@@ -69,7 +69,7 @@ class SharedFiles:
             entry.size,
             entry.mtime_ns,
         ):
-            raise _changed(path)
+            raise StageError("data-missing", f"{shown(path)} changed while it was copied")
         return data
 
     def _opened(self, number: int) -> int:
@@ -77,7 +77,7 @@ class SharedFiles:
         if self._open and self._open[0] == number:
             return self._open[1]
         self.close()
-        path = self._sources[number].encode("utf-8", "surrogateescape")
+        path = in_bytes(self._sources[number])
         self._open = number, os.open(path, _FLAGS)
         return self._open[1]
 
@@ -85,10 +85,6 @@ class SharedFiles:
         if self._open:
             descriptor, self._open = self._open[1], None
             os.close(descriptor)
-
-
-def _changed(path: str) -> StageError:
-    return StageError("data-missing", f"{shown(path)} changed while it was copied")
 
 
 class PackFile:

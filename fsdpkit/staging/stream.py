@@ -73,7 +73,8 @@ def read_at(descriptor: int, piece: Piece, whole: bool) -> bytes:
     """A piece of an open file. whole: the piece is all of its block, so that none of its bytes
     need to be read, nor returned, where it lies in a hole. Raises OSError, ESTALE for a file that
     ends before."""
-    if whole and _in_hole(descriptor, piece):
+    end = piece.start + piece.length
+    if whole and sparse(os.fstat(descriptor)) and next_data(descriptor, piece.start) >= end:
         return b""
     data = os.pread(descriptor, piece.length, piece.start)
     while len(data) < piece.length:
@@ -82,11 +83,6 @@ def read_at(descriptor: int, piece: Piece, whole: bool) -> bytes:
             raise OSError(errno.ESTALE, "ends before its time: it was changed")
         data += more
     return data
-
-
-def _in_hole(descriptor: int, piece: Piece) -> bool:
-    end = piece.start + piece.length
-    return sparse(os.fstat(descriptor)) and next_data(descriptor, piece.start) >= end
 
 
 def sparse(found: os.stat_result) -> bool:
@@ -100,6 +96,11 @@ def next_data(descriptor: int, start: int) -> int:
         return os.lseek(descriptor, start, os.SEEK_DATA)
     except OSError:
         return os.fstat(descriptor).st_size
+
+
+def in_bytes(path: str) -> bytes:
+    """As the file system has it."""
+    return path.encode("utf-8", "surrogateescape")
 
 
 def shown(path: bytes | str) -> str:

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 from fsdpkit.errors import FsdpkitError, SchedulerError, UsageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.record import now_s
@@ -151,10 +149,7 @@ def follow(
             f"job {run.job_id} is submitted, but not the small job that decides which trials go "
             f"on ({error}): when it has ended, run fsdpkit sweep advance {record.name}"
         ) from error
-    batch = record.batches[number]
-    batch = msgspec.structs.replace(batch, next_jobs={**batch.next_jobs, str(rung): job_id})
-    record = msgspec.structs.replace(
-        record, batches=[*record.batches[:number], batch, *record.batches[number + 1 :]]
-    )
+    next_jobs = {**record.batches[number].next_jobs, str(rung): job_id}
+    record = record.with_batch(number, next_jobs=next_jobs)
     records.save(paths, record)
     return record

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec import UnsetType
 
 from fsdpkit.sweeps.file import STEPS, Halving
 
@@ -58,15 +59,20 @@ def survivors(trials: Sequence[JudgedTrial], places: int, *, highest: bool) -> l
 
 def changes(halving: Halving, most: int, rung: int, args: Mapping[int, list[str]]) -> list[str]:
     """`KEY=VALUE` for a job to go as far as a rung says. args: own words of trials that go on."""
-    goal = amount(halving, most, rung)
-    if halving.resource == STEPS:
-        return [f"{STEPS}={goal}"]
-    word = resource_word(halving, goal)
-    return [
-        f"array_args.{trial}={msgspec.json.encode([*words, word]).decode()}"
+    sets, further = goal_of(halving, most, rung)
+    return sets or [
+        f"array_args.{trial}={msgspec.json.encode([*words, *further]).decode()}"
         for trial, words in args.items()
     ]
 
 
-def resource_word(halving: Halving, goal: int) -> str:
-    return f"--{halving.resource.partition('.')[2]}={goal}"
+def goal_of(
+    halving: Halving | UnsetType | None, most: int | None, rung: int
+) -> tuple[list[str], list[str]]:
+    """How far a rung goes: as `KEY=VALUE` of the job, and as words of a script's own."""
+    if not isinstance(halving, Halving) or most is None:
+        return [], []
+    goal = amount(halving, most, rung)
+    if halving.resource == STEPS:
+        return [f"{STEPS}={goal}"], []
+    return [], [f"--{halving.resource.partition('.')[2]}={goal}"]

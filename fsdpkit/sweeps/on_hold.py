@@ -34,8 +34,9 @@ from fsdpkit.scheduling.states import JobState
 from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.advancing import decide
+from fsdpkit.sweeps.halving import goal_of
 from fsdpkit.sweeps.job_files import working_in
-from fsdpkit.sweeps.own_runs import OwnTrial, own_trials, told_in
+from fsdpkit.sweeps.own_runs import OwnTrial, own_trials
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, as_file_of, decisions, write_decision
 from fsdpkit.sweeps.results import results
 
@@ -222,7 +223,7 @@ def _next(one: TrialPass, record: SweepRecord) -> _NextTrial | None:
 
 
 def _begin(one: TrialPass, record: SweepRecord, what: _NextTrial, limit: str | None) -> Run:
-    sets, args = told_in(record, what.rung)
+    sets, args = goal_of(record.halving, record.most, what.rung)
     said_in, job = [as_file_of(one.paths.record, record)], str(one.paths.trial(what.trial))
     if what.run is not None:
         if args:
@@ -243,17 +244,11 @@ def _begin(one: TrialPass, record: SweepRecord, what: _NextTrial, limit: str | N
     decided, _ = plan(request, one.consent)
 
     def put_on_record(made: RunPaths) -> None:
-        _save(one.paths, record, what, made.dir.name)
+        runs = {**record.batches[what.batch].runs, str(what.trial): made.dir.name}
+        records.save(one.paths, record.with_batch(what.batch, runs=runs))
 
     try:
         return submit_plan(decided, runs, one.consent, prepare=put_on_record)
     except FsdpkitError:
         records.save(one.paths, record)
         raise
-
-
-def _save(paths: SweepPaths, record: SweepRecord, what: _NextTrial, run: str) -> None:
-    batches = [*record.batches]
-    runs = {**batches[what.batch].runs, str(what.trial): run}
-    batches[what.batch] = msgspec.structs.replace(batches[what.batch], runs=runs)
-    records.save(paths, msgspec.structs.replace(record, batches=batches))

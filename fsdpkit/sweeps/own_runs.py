@@ -12,7 +12,7 @@ from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import decisive, standings
 from fsdpkit.scheduling.states import JobState
 from fsdpkit.sweeps.file import STEPS
-from fsdpkit.sweeps.halving import Decision, amount, resource_word
+from fsdpkit.sweeps.halving import Decision, goal_of
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, TrialBatch
 
 _NOT_BEGUN = JobState("PENDING", "sweep", reason="NotBegun")
@@ -61,17 +61,7 @@ def own_trials(
     return found
 
 
-def told_in(record: SweepRecord, rung: int) -> tuple[list[str], list[str]]:
-    """How far a rung goes: as `KEY=VALUE` of the job, and as words of a script's own."""
-    if record.halving is None or record.most is None:
-        return [], []
-    goal = amount(record.halving, record.most, rung)
-    if record.halving.resource == STEPS:
-        return [f"{STEPS}={goal}"], []
-    return [], [resource_word(record.halving, goal)]
-
-
 def _was_told(run: Run, record: SweepRecord, rung: int) -> bool:
-    job, (sets, args) = table_in(run.paths.job), told_in(record, rung)
+    job, (sets, args) = table_in(run.paths.job), goal_of(record.halving, record.most, rung)
     steps = f"{STEPS}={job.get('training', {}).get('steps')}"
     return {*sets} <= {steps} and {*args} <= {*job.get("args", [])}

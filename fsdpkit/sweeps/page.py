@@ -21,14 +21,15 @@ from fsdpkit import __version__
 from fsdpkit.config.array_tasks import text
 from fsdpkit.config.fields import Scalar
 from fsdpkit.reporting.comparison.compared import Curve, Side, curves
-from fsdpkit.reporting.comparison.page import steps_axis, values_axis
+from fsdpkit.reporting.comparison.page import steps_axis
 from fsdpkit.reporting.report import plots
 from fsdpkit.reporting.report.figures import DrawnFigure
 from fsdpkit.reporting.report.page import rendered
 from fsdpkit.reporting.report.plots import WIDTH, frame, stretched
-from fsdpkit.reporting.scales import Axis, linear, logarithmic, moment, number, zone_name
+from fsdpkit.reporting.scales import Axis, linear, logarithmic, values_axis
 from fsdpkit.reporting.series import Floats, thin
 from fsdpkit.reporting.training import trainings_of
+from fsdpkit.reporting.words import moment, number, zone_name
 from fsdpkit.runs.record import now_s
 from fsdpkit.sweeps.own_runs import opened
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions

@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -91,6 +91,12 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def highest(self) -> bool:
         return self.file.best == "highest"
+
+    def with_batch(self, number: int, **changed: Any) -> SweepRecord:
+        """The same with these fields of one batch."""
+        batches = [*self.batches]
+        batches[number] = msgspec.structs.replace(batches[number], **changed)
+        return msgspec.structs.replace(self, batches=batches)
 
 
 @dataclass(frozen=True)

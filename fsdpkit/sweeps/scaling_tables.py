@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fsdpkit.errors import ConfigError
-from fsdpkit.reporting.scales import number
+from fsdpkit.reporting.words import ABSENT, shown
 from fsdpkit.sweeps.scaling import Mode, Size, knee
 
-ABSENT = "–"
 HEAD = (
     *("MODE", "NODES", "RANKS", "STATE", "S/STEP", "TOKENS/S", "PREDICTED", "SPEEDUP"),
     *("EFFICIENCY", "GPU-H/1E9"),
@@ -30,12 +29,12 @@ def rows(sizes: Sequence[Size]) -> list[list[str]]:
             str(one.nodes),
             str(one.ranks),
             one.state,
-            _shown(one.step_time_s),
-            _shown(one.tokens_per_s),
-            _shown(one.predicted_tokens_per_s),
+            shown(one.step_time_s),
+            shown(one.tokens_per_s),
+            shown(one.predicted_tokens_per_s),
             ABSENT if one.speedup is None else f"{one.speedup:.2f}",
             ABSENT if one.efficiency is None else f"{one.efficiency:.0%}",
-            _shown(one.gpu_hours_per_billion_tokens),
+            shown(one.gpu_hours_per_billion_tokens),
         ]
         for one in sizes
     ]
@@ -80,10 +79,6 @@ def as_latex(sizes: Sequence[Size]) -> str:
         r"\end{tabular}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _shown(value: float | None) -> str:
-    return ABSENT if value is None else number(value, 3)
 
 
 def _tex(value: float | None) -> str:

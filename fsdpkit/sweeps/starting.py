@@ -33,7 +33,7 @@ from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.submission import SubmitRequest, asked_for, plan, submit_plan
 from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.file import MOST_TRIALS, STEPS, Halving, SweepFile, check_against_job, trials_of
-from fsdpkit.sweeps.halving import amount, resource_word
+from fsdpkit.sweeps.halving import goal_of
 from fsdpkit.sweeps.job_files import as_file, working_in, write_own_job
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, TrialBatch, as_file_of
 from fsdpkit.sweeps.results import best as best_of
@@ -130,7 +130,7 @@ def _checked(
         array=array if asked.on is None else None,
         on=asked.on,
         runs=asked.runs,
-        sets=[*asked.sets, *_goal(file, most)],
+        sets=[*asked.sets, *goal_of(file.halving, most, 0)[0]],
         said_in=[read],
     )
     site, _, shared = asked_for(request)
@@ -195,13 +195,6 @@ def _most(file: SweepFile, job: LoadedJob) -> int | None:
             f"set halving.most"
         )
     return steps
-
-
-def _goal(file: SweepFile, most: int | None) -> list[str]:
-    """How far the first rung goes, where the job itself says that."""
-    if not isinstance(file.halving, Halving) or most is None or file.halving.resource != STEPS:
-        return []
-    return [f"{STEPS}={amount(file.halving, most, 0)}"]
 
 
 def _refusal(
@@ -345,10 +338,8 @@ def _submit(
 
 def array_job(prepared: CheckedTrials) -> LoadedJob:
     """The array's job: what the script of each trial is told, and what its task has otherwise."""
-    file, halving = prepared.file, prepared.file.halving
-    further = []
-    if isinstance(halving, Halving) and halving.resource != STEPS and prepared.most is not None:
-        further = [resource_word(halving, amount(halving, prepared.most, 0))]
+    file = prepared.file
+    _, further = goal_of(file.halving, prepared.most, 0)
     of_trials = [
         (str(trial), settings)
         for trial, settings in zip(prepared.numbers, prepared.trials, strict=True)

@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fsdpkit.config.array_tasks import ARGUMENT, text
-from fsdpkit.reporting.scales import number
+from fsdpkit.reporting.words import ABSENT, number, shown
 from fsdpkit.sweeps.record import SweepRecord
 from fsdpkit.sweeps.results import Result, best
-
-ABSENT = "–"
 
 
 def in_a_line(record: SweepRecord, found: Sequence[Result]) -> str:
@@ -52,6 +50,6 @@ def _cells(record: SweepRecord, one: Result, keys: Sequence[str]) -> list[str]:
         one.state,
         *([str(one.rung)] if record.halving else []),
         ABSENT if one.step is None else str(one.step),
-        ABSENT if one.value is None else number(one.value, 4),
+        shown(one.value, 4),
         *(text(one.settings[key]) if key in one.settings else ABSENT for key in keys),
     ]

@@ -45,7 +45,9 @@ class Destination:
     def uri(self) -> str:
         """MLflow's. Raises ConfigError where the run's does not count and there is no other."""
         if self._uri is not None:
-            return self._uri if "://" in self._uri else _as_uri(self._uri)
+            if "://" in self._uri:
+                return self._uri
+            return Path(os.path.expanduser(self._uri)).absolute().as_uri()
         raise ConfigError(
             f"{self.not_followed or 'the run is not yours, and names no server'}: set "
             "MLFLOW_TRACKING_URI, or give --uri, to send it to a server of yours"
@@ -64,10 +66,6 @@ def destination_of(run: Run, said: Track, asked: Track) -> Destination:
     if names := [one_line(text)[:_MOST_SHOWN] for text in (said.uri, said.entity) if text]:
         why = f"{run.id} names {', '.join(names)}, but others than you can change {unsafe}"
     return Destination(files, own.entity, why, own_uri or own.uri)
-
-
-def _as_uri(path: str) -> str:
-    return Path(os.path.expanduser(path)).absolute().as_uri()
 
 
 def _directory_for(run: Run) -> Path:

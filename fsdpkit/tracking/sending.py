@@ -20,7 +20,7 @@ from fsdpkit.config.key_changes import without_unknown
 from fsdpkit.config.track import Track, Tracker
 from fsdpkit.errors import ConfigError, StorageError, storage_errors
 from fsdpkit.reporting.report import about
-from fsdpkit.runs.layout import TaskPaths, write_atomically
+from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.lock import BusyError, locked
 from fsdpkit.runs.provenance import Provenance
 from fsdpkit.runs.reading import read_bytes, table_in
@@ -30,7 +30,6 @@ from fsdpkit.tracking.points import lines_of
 from fsdpkit.tracking.trackers import Send, Sending, SentLines, TrackerMark
 
 SCHEMA = "fsdpkit.track/1"
-_PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard"}
 
 
 class _Marks(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,22 +42,20 @@ def send(sending: Sending, tracker: Tracker) -> SentLines:
     while somebody else sends, TrackerError, StorageError."""
     function = _function(tracker)
     path = sending.files.track
-    _make_directory(path.parent)
+    with storage_errors(path.parent, "made"):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with locked(path.with_name(f"{path.name}.lock"), 0.0):
-            marks = _read(sending.files)
+            marks = _read(path)
             with _files_of_the_owner_alone(), contextlib.redirect_stdout(sys.stderr):
                 sent = function(sending, marks.trackers.get(tracker))
             trackers = {**marks.trackers, tracker: sent.mark}
-            _save(sending.files, msgspec.structs.replace(marks, trackers=trackers))
+            with storage_errors(path, "written"):
+                new = msgspec.structs.replace(marks, trackers=trackers)
+                write_atomically(path, msgspec.json.encode(new) + b"\n")
             return sent
     except BusyError as error:
         raise BusyError(f"another fsdpkit track sends {sending.name} now: {error}") from error
-
-
-def _make_directory(directory: Path) -> None:
-    with storage_errors(directory, "made"):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 @contextlib.contextmanager
@@ -72,10 +69,9 @@ def _files_of_the_owner_alone() -> Iterator[None]:
 
 
 def _function(tracker: Tracker) -> Send:
-    if importlib.util.find_spec(_PACKAGES[tracker]) is None:
+    if importlib.util.find_spec(tracker) is None:
         raise ConfigError(
-            f"track.to: {tracker} needs the {_PACKAGES[tracker]} package: "
-            f'pip install "fsdpkit[{tracker}]"'
+            f'track.to: {tracker} needs the {tracker} package: pip install "fsdpkit[{tracker}]"'
         )
     if tracker == "mlflow":
         from fsdpkit.tracking.to_mlflow import send_to_mlflow
@@ -90,21 +86,14 @@ def _function(tracker: Tracker) -> Send:
     return send_to_tensorboard
 
 
-def _read(paths: TaskPaths) -> _Marks:
+def _read(path: Path) -> _Marks:
     """Nothing was sent where the file is missing or torn: the trackers are asked then."""
     try:
-        return msgspec.json.decode(read_bytes(paths.track), type=_Marks)
-    except FileNotFoundError:
+        return msgspec.json.decode(read_bytes(path), type=_Marks)
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Marks()
     except OSError as error:
-        raise StorageError(f"{paths.track} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Marks()
-
-
-def _save(paths: TaskPaths, marks: _Marks) -> None:
-    with storage_errors(paths.track, "written"):
-        write_atomically(paths.track, msgspec.json.encode(marks) + b"\n")
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
 
 
 # ---- What a run says of itself

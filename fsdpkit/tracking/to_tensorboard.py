@@ -22,10 +22,10 @@ def send_to_tensorboard(sending: Sending, before: TrackerMark | None) -> SentLin
     with storage_errors(path, "written"):
         make_directory(directory)
         write_atomically(path, _events(sending))
-    end = sending.lines[-1].index + 1 if sending.lines else 0
     done = before.lines if before else 0
     new = sum(line.index >= done for line in sending.lines)
-    return SentLines(TrackerMark(id=name, where=str(directory), lines=end), new, str(directory))
+    mark = TrackerMark(id=name, where=str(directory), lines=sending.end)
+    return SentLines(mark, new, str(directory))
 
 
 def _events(sending: Sending) -> bytes:

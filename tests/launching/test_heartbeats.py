@@ -57,7 +57,7 @@ def test_a_rank_without_steps_hangs_after_its_time(tmp_path: Path, clock: list[f
     directory = HeartbeatDir(tmp_path)
     rank_heartbeats = RankHeartbeats(directory, hang_s=10)
     file = HeartbeatFile(directory.rank(0))
-    rank_heartbeats.started([RankProcess(0, 4, os.getpid())])
+    rank_heartbeats.ranks = [RankProcess(0, 4, os.getpid())]
     file.beat(3, "training")
     assert rank_heartbeats.look() is None
     assert pass_time(rank_heartbeats, clock, 9) is None
@@ -72,7 +72,7 @@ def test_a_rank_without_steps_hangs_after_its_time(tmp_path: Path, clock: list[f
 def test_outside_of_steps_ten_times_as_long_is_waited(tmp_path: Path, clock: list[float]) -> None:
     directory = HeartbeatDir(tmp_path)
     rank_heartbeats = RankHeartbeats(directory, hang_s=10)
-    rank_heartbeats.started([RankProcess(0, 0, os.getpid())])
+    rank_heartbeats.ranks = [RankProcess(0, 0, os.getpid())]
     HeartbeatFile(directory.rank(0)).beat(3, "saving")
     assert rank_heartbeats.look() is None
     assert pass_time(rank_heartbeats, clock, 99) is None
@@ -84,7 +84,7 @@ def test_outside_of_steps_ten_times_as_long_is_waited(tmp_path: Path, clock: lis
 def test_a_job_that_was_suspended_does_not_hang(tmp_path: Path, clock: list[float]) -> None:
     directory = HeartbeatDir(tmp_path)
     rank_heartbeats = RankHeartbeats(directory, hang_s=10)
-    rank_heartbeats.started([RankProcess(0, 0, os.getpid())])
+    rank_heartbeats.ranks = [RankProcess(0, 0, os.getpid())]
     HeartbeatFile(directory.rank(0)).beat(3, "training")
     assert pass_time(rank_heartbeats, clock, 5) is None
     clock[0] += 5000
@@ -97,7 +97,7 @@ def test_nobody_hangs_where_that_is_switched_off_or_no_rank_tells(
 ) -> None:
     for hang_s, beats in ((0, True), (10, False)):
         rank_heartbeats = RankHeartbeats(HeartbeatDir(tmp_path), hang_s)
-        rank_heartbeats.started([RankProcess(0, 0, os.getpid())])
+        rank_heartbeats.ranks = [RankProcess(0, 0, os.getpid())]
         if beats:
             HeartbeatFile(tmp_path / "rank-0").beat(1, "training")
         assert rank_heartbeats.look() is None
@@ -129,7 +129,7 @@ def test_stacks_are_left_and_the_rank_outside_a_collective_is_blamed(tmp_path: P
     assert rank.stdout is not None
     try:
         assert rank.stdout.readline() == b"here\n"
-        rank_heartbeats.started([RankProcess(0, 6, rank.pid)])
+        rank_heartbeats.ranks = [RankProcess(0, 6, rank.pid)]
         until(rank_heartbeats.look)
         taken = rank_heartbeats.ask_for_stacks(attempt, 1, "hang")
         assert taken == StacksTaken(launch=1, why="hang", taken={6: "signal"})
@@ -220,7 +220,7 @@ def logging_rank(tmp_path: Path, pid: int) -> tuple[RankHeartbeats, HeartbeatFil
     """A rank whose script only logs its steps, after the second one."""
     directory = HeartbeatDir(tmp_path)
     rank_heartbeats = RankHeartbeats(directory, hang_s=10)
-    rank_heartbeats.started([RankProcess(0, 4, pid)])
+    rank_heartbeats.ranks = [RankProcess(0, 4, pid)]
     heart = HeartbeatFile(directory.rank(0))
     heart.log_beat(1)
     rank_heartbeats.look()

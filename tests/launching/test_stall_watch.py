@@ -47,7 +47,7 @@ def idle(attempt: AttemptPaths) -> Iterator[RankProcess]:
 def watched(attempt: AttemptPaths, tmp_path: Path, rank: RankProcess) -> StallWatch:
     (tmp_path / "hearts").mkdir()
     rank_heartbeats = RankHeartbeats(HeartbeatDir(tmp_path / "hearts"), hang_s=0)
-    rank_heartbeats.started([rank])
+    rank_heartbeats.ranks = [rank]
     node = SimpleNamespace(number=0, name="node1", attempt=attempt, printed=PrintedSoFar())
     return StallWatch(rank_heartbeats, node, 0, INTERVAL_S)  # type: ignore[arg-type]
 

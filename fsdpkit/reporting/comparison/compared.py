@@ -22,6 +22,7 @@ from fsdpkit.reporting.report.head import state_in_words
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.series import Floats, read_own_numbers
 from fsdpkit.reporting.training import Training, trainings_of
+from fsdpkit.reporting.words import ABSENT
 from fsdpkit.runs.provenance import Provenance, in_words
 from fsdpkit.runs.uses import COUNTS, Uses
 from fsdpkit.scheduling.run import Run
@@ -30,7 +31,6 @@ from fsdpkit.scheduling.run_states import standings
 SCHEMA: Final = "fsdpkit.compare/1"
 MOST = 200
 """Runs and tasks in one comparison."""
-ABSENT = "–"
 _TRAINER = "training."
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from fsdpkit import __version__
 from fsdpkit.reporting.comparison.compared import (
-    ABSENT,
     Comparison,
     Curve,
     RunDifference,
@@ -20,9 +19,9 @@ from fsdpkit.reporting.printable import printable
 from fsdpkit.reporting.report.figures import DrawnFigure
 from fsdpkit.reporting.report.page import rendered
 from fsdpkit.reporting.report.plots import TONES, Chart, PlotLine, draw
-from fsdpkit.reporting.scales import Axis, linear, logarithmic
-from fsdpkit.reporting.series import Floats, thin
-from fsdpkit.reporting.words import moment, zone_name
+from fsdpkit.reporting.scales import Axis, linear, values_axis
+from fsdpkit.reporting.series import thin
+from fsdpkit.reporting.words import ABSENT, moment, zone_name
 
 _PLOTS = (
     ("loss", "Training loss"),
@@ -106,14 +105,6 @@ def steps_axis(curves: Sequence[Curve]) -> Axis:
     first, last = float(steps.min()), float(steps.max())
     room = max(0.5, 0.01 * (last - first))
     return linear(first - room, last + room, tight=True, ticks=5)
-
-
-def values_axis(columns: Sequence[Floats]) -> Axis:
-    """On a logarithmic scale if they differ fourfold."""
-    values = np.concatenate(columns)
-    values = values[np.isfinite(values)]
-    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
-    return logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
 
 
 def _line(curve: Curve, number: int) -> PlotLine:

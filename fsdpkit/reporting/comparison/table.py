@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fsdpkit.reporting.comparison.compared import ABSENT, Compared, Comparison
+from fsdpkit.reporting.comparison.compared import Compared, Comparison
 from fsdpkit.reporting.printable import printable
-from fsdpkit.reporting.words import number
+from fsdpkit.reporting.words import ABSENT, shown
 
 
 def rows(told: Comparison) -> list[list[str]]:
@@ -13,7 +13,7 @@ def rows(told: Comparison) -> list[list[str]]:
     own = list(dict.fromkeys(name for one in told.runs for name in one.own))
     head = ["", "STATE", "STEPS", "LOSS", "EVAL", "BEST", "TOKENS/S", "PLANNED", "S/STEP", "MFU"]
     head += ["GiB", "HOURS", "TRAINED", *(printable(name)[:30] for name in own)]
-    cells = [[*_cells(one), *(_shown(one.own.get(name), 4) for name in own)] for one in told.runs]
+    cells = [[*_cells(one), *(shown(one.own.get(name), 4) for name in own)] for one in told.runs]
     used = [c for c in range(len(head)) if c < 2 or any(row[c] != ABSENT for row in cells)]
     return [[row[c] for c in used] for row in [head, *cells]]
 
@@ -24,15 +24,15 @@ def _cells(one: Compared) -> list[str]:
         one.label,
         one.state.partition(":")[0].partition(",")[0],
         ABSENT if one.steps is None else f"{one.steps}{of}",
-        _shown(one.loss, 4),
-        _shown(one.eval_loss, 4),
-        _shown(one.best_eval_loss, 4),
-        _shown(one.tokens_per_s),
-        _shown(_planned(one)),
-        _shown(one.step_time_s),
+        shown(one.loss, 4),
+        shown(one.eval_loss, 4),
+        shown(one.best_eval_loss, 4),
+        shown(one.tokens_per_s),
+        shown(_planned(one)),
+        shown(one.step_time_s),
         ABSENT if one.mfu is None else f"{one.mfu:.1%}",
-        _shown(None if one.memory_bytes is None else one.memory_bytes / 2**30),
-        _shown(one.granted_h),
+        shown(None if one.memory_bytes is None else one.memory_bytes / 2**30),
+        shown(one.granted_h),
         ABSENT if one.trained_share is None else f"{one.trained_share:.0%}",
     ]
 
@@ -41,7 +41,3 @@ def _planned(one: Compared) -> float | None:
     """Tokens/s as predicted of its newest job."""
     newest = one.predictions[-1].figure("tokens_per_s") if one.predictions else None
     return newest.predicted if newest else None
-
-
-def _shown(value: float | None, digits: int = 3) -> str:
-    return ABSENT if value is None else number(value, digits)

@@ -47,8 +47,7 @@ _IN_THE_END = ("Traceback (", "terminate called", "[E1", "[E0", "Fatal Python er
 def _got_over(text: str, status: int | None) -> Iterator[TracebackLine]:
     lines = [line for line in lines_of(text) if line.text.strip()]
     before = [*itertools.takewhile(lambda line: not line.text.startswith(_IN_THE_END), lines)]
-    plain = filter(_is_plain, before[:-1] if status in _SILENT and before == lines else before)
-    yield from plain
+    return filter(_is_plain, before[:-1] if status in _SILENT and before == lines else before)
 
 
 def _is_plain(line: TracebackLine) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -28,11 +27,11 @@ from fsdpkit.reporting.diagnosis.evidence import (
     JobEvidence,
     TaskEvidence,
 )
-from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of, in_words
+from fsdpkit.reporting.diagnosis.findings import Finding, Quote, below, findings_of, in_words
 from fsdpkit.reporting.diagnosis.last_lines import what_it_got_over, where_all_stood
 from fsdpkit.reporting.diagnosis.root import order, root
 from fsdpkit.reporting.diagnosis.stalled import stalled_ranks
-from fsdpkit.reporting.scales import moment
+from fsdpkit.reporting.words import moment
 from fsdpkit.runs.failures import Level
 from fsdpkit.runs.outcomes import WARNING, IdleGpus
 from fsdpkit.runs.printed_words import PrintedText
@@ -403,7 +402,7 @@ def _looked_at(attempt: AttemptEvidence, evidence: Evidence) -> tuple[str, ...]:
     said = attempt.job.state.describe() if attempt.job and attempt.job.state else None
     texts = [text for voice in attempt.voices for text in (voice.message, *voice.logs)]
     files = {text.file for text in texts if text is not None and text.file is not None}
-    shown = sorted(_below(file, evidence.dir) for file in files)
+    shown = sorted(below(file, evidence.dir) for file in files)
     more = [f"and {len(shown) - 8} other files"] if len(shown) > 8 else []
     return (
         *([f"the scheduler: {said}"] if said else []),
@@ -411,7 +410,3 @@ def _looked_at(attempt: AttemptEvidence, evidence: Evidence) -> tuple[str, ...]:
         *(shown[:8] or ["no log and no record of a failure in the run's directory"]),
         *more,
     )
-
-
-def _below(file: Path, directory: Path) -> str:
-    return str(file.relative_to(directory)) if file.is_relative_to(directory) else str(file)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,7 +27,7 @@ from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending, IdleGpus
 from fsdpkit.runs.printed_when import PrintedWhen
-from fsdpkit.runs.reading import read_json, read_text
+from fsdpkit.runs.reading import read_text, table_in
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.saved_steps import began_again
 from fsdpkit.runs.stack_requests import Stall, read_stall
@@ -250,7 +250,7 @@ def _evidence(
         numbers = [wanted.task]
     newest = {task_of(job_id): job_id for job_id in decisive(record, states)}
     left = TASKS_READ
-    given, tasks = _job(paths), []
+    given, tasks = table_in(paths.job), []
     for number in numbers:
         job = jobs.get(newest.get(number, ""))
         well = job is not None and job.state is not None and job.state.succeeded
@@ -271,15 +271,6 @@ def _evidence(
         reads_training=not given or "training" in given,
         settings={key: value for key, value in dotted(given) if value != {}},
     )
-
-
-def _job(paths: RunPaths) -> dict[str, Any]:
-    """job.json; empty if it cannot be read."""
-    try:
-        job = read_json(paths.job)
-    except (OSError, ValueError):
-        return {}
-    return job if isinstance(job, dict) else {}
 
 
 def _left_out(

@@ -39,6 +39,18 @@ class Quote(msgspec.Struct, frozen=True):
     line: int | None
     text: PrintedText
 
+    def place(self, directory: Path) -> str:
+        """`ranks/0.err:12`, below the run's directory; empty without a file."""
+        if self.file is None:
+            return ""
+        where = below(self.file, directory)
+        return where if self.line is None else f"{where}:{self.line}"
+
+
+def below(file: Path, directory: Path) -> str:
+    """Its path in the directory; of a file elsewhere all of it."""
+    return str(file.relative_to(directory) if file.is_relative_to(directory) else file)
+
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A cause that somebody's words show."""

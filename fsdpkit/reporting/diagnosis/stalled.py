@@ -11,8 +11,8 @@ from typing import NamedTuple
 from fsdpkit.listing import first_of, spans
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.printable import one_line
-from fsdpkit.reporting.scales import moment
 from fsdpkit.reporting.stacks import CodePlace, places
+from fsdpkit.reporting.words import moment
 
 _MOST_PLACES = 3
 

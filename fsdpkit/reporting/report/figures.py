@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from fsdpkit.listing import counted, first_of
 from fsdpkit.reporting.report.plots import TONES, Band, Chart, PlotLine, PlotMark, draw
-from fsdpkit.reporting.scales import Axis, linear, logarithmic, with_times
+from fsdpkit.reporting.scales import Axis, linear, values_axis, with_times
 from fsdpkit.reporting.series import (
     Floats,
     MetricsTable,
@@ -123,7 +123,7 @@ def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
             values.append(
                 ("b", f"best {number(float(held_out[best]), 4)} at step {evaluated[best]:,.0f}")
             )
-    y = _axis_of_losses(known)
+    y = values_axis([known])
     remarks = ["logarithmic scale"] if y.kind == "log" else []
     for whose, name in (("", "loss"), ("evaluation ", "eval_loss")):
         remarks += _not_finite_in_words(whose, metrics.not_finite.get(name, []))
@@ -175,9 +175,8 @@ def tasks_figure(
             line = replace(line, name=f"{line.name}, failed", tone="bad", style="dashed")
         lines.append(line)
     x = np.concatenate([line.x for line in lines])
-    known = np.concatenate([line.y[~np.isnan(line.y)] for line in lines])
     steps = Steps(_axis_of_steps(x), ())
-    y = _axis_of_losses(known)
+    y = values_axis([line.y for line in lines])
     told = [(line.tone, line.name) for line in lines if few or line.tone == "bad"][:12]
     remarks = ["logarithmic scale"] if y.kind == "log" else []
     remarks += [f"{len(lines)} of {len(of):,} tasks are drawn"] if len(lines) < len(of) else []
@@ -191,15 +190,10 @@ def _axis_of_steps(step: Floats, name: str = "step") -> Axis:
     return replace(linear(float(step.min()), last, tight=True, ticks=5), name=name)
 
 
-def _axis_of_losses(known: Floats) -> Axis:
-    low, high = float(known.min(initial=np.inf)), float(known.max(initial=-np.inf))
-    return logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
-
-
 def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:
     """Tokens per second, MFU, time of a step, memory, gradient and learning rate, where known."""
     peak = float(np.nan_to_num(metrics.steps["memory_bytes"]).max(initial=0))
-    scale, unit = _bytes_unit(peak)
+    scale, unit = (2.0**30, "GiB") if peak >= 2**30 else (2.0**20, "MiB")
     rows: list[tuple[str, str, str, float, str]] = [
         ("tokens_per_s", "Tokens per second", "tokens/s", 1, "all ranks together"),
         ("mfu", "MFU", "%", 0.01, "share of the devices' dense peak"),
@@ -329,10 +323,6 @@ def over_steps(
         )
     )
     return DrawnFigure(title=title, drawing=drawing, values=tuple(values), remark=remark, wide=wide)
-
-
-def _bytes_unit(peak: float) -> tuple[float, str]:
-    return (2**30, "GiB") if peak >= 2**30 else (2**20, "MiB")
 
 
 def thinned(name: str, x: Floats, y: Floats, tone: str = "a", most: int = COLUMNS) -> PlotLine:

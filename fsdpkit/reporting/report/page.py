@@ -155,7 +155,7 @@ def _diagnosis(run: Run, task: int | None, trainings: Sequence[Training]) -> Dia
 
 def _beside(found: Diagnosis, directory: Path) -> list[tuple[str, str]]:
     """What it rests on, and what else happened: (what, text)."""
-    quotes = [f"{_place(one.file, one.line, directory)}\n{one.text}" for one in found.evidence]
+    quotes = [f"{one.place(directory)}\n{one.text}" for one in found.evidence]
     lists = {
         "Evidence": quotes,
         "What only followed from it": found.follow_on,
@@ -189,18 +189,12 @@ def _printed_figures(
     return figures.printed_figures(points)
 
 
-def _place(file: Path | None, line: int | None, directory: Path) -> str:
-    if file is None:
-        return ""
-    inside = file.relative_to(directory) if file.is_relative_to(directory) else file
-    return f"{inside}:{line}" if line else str(inside)
-
-
 def _details(one: Training, now_s: float, hide: Callable[[str], str]) -> dict[str, Any]:
     history, metrics, record = one.history, one.metrics, one.run.record
     spans = timeline_of(record, history, one.states, metrics)
     timeline = [replace(span, label=hide(span.label)) for span in spans]
-    numbers = {span.begin_s: str(place) for place, span in enumerate(_troubles(timeline), 1)}
+    faults = (span for span in timeline if span.kind == "fault")
+    numbers = {span.begin_s: str(place) for place, span in enumerate(faults, 1)}
     steps = figures.steps_of(metrics, history, numbers, hide)
     per_node = record.ranks_per_node
     slow = figures_by_rank.stragglers(metrics, history, per_node)
@@ -230,11 +224,6 @@ class Timeline:
     """When, how long, what, and the number of its disc."""
     left_out: int
     queued: str
-
-
-def _troubles(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
-    """What gets a number, in its order."""
-    return [span for span in spans if span.kind == "fault"]
 
 
 _LANES = {

@@ -109,14 +109,13 @@ def _figure(
     low: float | None = None,
     high: float | None = None,
 ) -> PredictedFigure:
-    known = measured is not None and predicted > 0
     return PredictedFigure(
         what=what,
         predicted=predicted,
         low=low,
         high=high,
         measured=measured,
-        error=measured / predicted - 1 if known and measured is not None else None,
+        error=measured / predicted - 1 if measured is not None and predicted > 0 else None,
         in_range=low <= measured <= high
         if measured is not None and low is not None and high is not None
         else None,

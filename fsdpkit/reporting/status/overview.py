@@ -40,7 +40,7 @@ from fsdpkit.runs.reading import open_regular, table_in
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import runs_by_end
 from fsdpkit.scheduling.asking import Asking
-from fsdpkit.scheduling.left_out import LeftOut, left_out
+from fsdpkit.scheduling.left_out import left_out
 from fsdpkit.scheduling.run_states import Standing, States, decisive, seen_jobs
 from fsdpkit.scheduling.states import JobState, id_in
 
@@ -157,7 +157,7 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
     return msgspec.structs.replace(
         status,
         waiting=_waiting(record, standing.states, details),
-        left_out=_left_out(paths, record, details),
+        left_out=left_out(paths, record, id_in(details), said(details, "ExcNodeList") or ""),
         differences=differences(asked_for(paths), details),
         tasks=tasks if record.array is not None else [],
         predictions=_predictions(paths, record),
@@ -259,10 +259,6 @@ def _expected_s(answer: PendingReason, start_s: float | None) -> float | None:
     that it has just looked at in vain."""
     hopeless = answer.never or (answer.action is not None and (start_s or 0.0) <= time.time())
     return None if hopeless else start_s
-
-
-def _left_out(paths: RunPaths, record: RunRecord, details: Mapping[str, str]) -> list[LeftOut]:
-    return left_out(paths, record, id_in(details), said(details, "ExcNodeList") or "")
 
 
 def _details(
