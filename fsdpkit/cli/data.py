@@ -291,11 +291,8 @@ def _printable(text: str) -> str:
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= _width() else line[: _width() - 1] + "…"
-
-
-def _width() -> int:
-    return shutil.get_terminal_size().columns
+    width = shutil.get_terminal_size().columns
+    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 @contextmanager

@@ -14,14 +14,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from fsdpkit.config.surroundings import Surroundings, stand_in
-
-if TYPE_CHECKING:
-    pass
 
 _MOST_WORDS, _LONGEST_WORD = 1000, 100_000
 

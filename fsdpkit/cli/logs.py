@@ -259,14 +259,10 @@ def print_followed(run: Run, first_attempt: int) -> None:
 def _print(
     batches: Iterable[Batch], run: Run, choice: LineFilter, as_json: bool, *, live: bool = False
 ) -> None:
-    if as_json:
-        _print_items(batches)
-    else:
+    """As JSON an object a line, at once: who reads it waits for the next."""
+    if not as_json:
         print_lines(batches, fronts(run, choice), live=live)
-
-
-def _print_items(batches: Iterable[Batch]) -> None:
-    """An object a line, at once: who reads it waits for the next."""
+        return
     for source, lines in batches:
         for line in lines:
             launch, rank = (None, None) if source.is_batch else (source.launch, source.rank)

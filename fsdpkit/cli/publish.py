@@ -344,9 +344,8 @@ def _signer(key: str | None, name: str | None) -> Signer:
 
 
 def _centre(to: str | None) -> Path:
-    if to:
-        return Path(os.path.expanduser(to)).absolute()
-    named = [d for d in os.environ.get("FSDPKIT_SITE_PATH", "").split(os.pathsep) if d]
+    path = os.environ.get("FSDPKIT_SITE_PATH", "")
+    named = [to] if to else [each for each in path.split(os.pathsep) if each]
     if len(named) != 1:
         raise click.UsageError("Say with --to which centre's folder; FSDPKIT_SITE_PATH names none.")
     return Path(os.path.expanduser(named[0])).absolute()

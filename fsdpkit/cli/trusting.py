@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,17 +27,14 @@ def _digests(ctx: click.Context, option: click.Parameter, given: Sequence[str]) 
     return given
 
 
-def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    add = grouped(
-        HOW,
-        "--trust",
-        multiple=True,
-        metavar="DIGEST",
-        callback=_digests,
-        help="Trust the file with this sha256 although others can write to it.",
-    )
-    made: Callable[..., Any] = add(function)
-    return made
+trust_option = grouped(
+    HOW,
+    "--trust",
+    multiple=True,
+    metavar="DIGEST",
+    callback=_digests,
+    help="Trust the file with this sha256 although others can write to it.",
+)
 
 
 def consent(trusted: Sequence[str] = (), *, submits: bool = True) -> Consent:
