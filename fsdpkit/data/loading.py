@@ -76,7 +76,8 @@ def _load(data: DataSettings, source: str, limit: int) -> tuple[Tokens, Tokenize
         nonlocal bad
         left = limit or sys.maxsize
         if source == PYTHON_DOCS:
-            for rows in _in_batches(islice(_python_docs(data), left)):
+            docs = islice(_python_docs(data), left)
+            while rows := list(islice(docs, 1024)):
                 yield encode_rows(tokenizer, rows, len(fields), data.source_prefix)
             return
         for path in input_files(source):
@@ -136,9 +137,3 @@ def _python_docs(data: DataSettings) -> Iterable[Row]:
             ".parquet file."
         )
     return python_docs.topics() if data.task == "span-corruption" else python_docs.docstrings()
-
-
-def _in_batches(rows: Iterable[Row], size: int = 1024) -> Iterator[list[Row]]:
-    iterator = iter(rows)
-    while batch := list(islice(iterator, size)):
-        yield batch

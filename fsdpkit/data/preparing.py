@@ -204,22 +204,21 @@ def _difference(earlier: Preparation | None, asked: Preparation) -> str:
     return f"{changed.replace('_', ' ')} {old_value or 'none'}"
 
 
-def _ours(output: Path) -> Iterator[Path]:
-    for pattern in ("shard-*.ids", "shard-*.lengths", "shard-*.json", "tokenizer.*", "*.bin"):
-        yield from output.glob(pattern)
+def _remove(output: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for path in output.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def _clear_strays(output: Path) -> None:
     """Remove what a process that was killed had not finished."""
-    for stray in output.glob(".*.tmp"):
-        stray.unlink(missing_ok=True)
+    _remove(output, ".*.tmp")
 
 
 def _remove_all(output: Path) -> None:
     # The index first: what is left after a kill must not look complete.
     (output / layout.INDEX).unlink(missing_ok=True)
-    for path in _ours(output):
-        path.unlink(missing_ok=True)
+    _remove(output, "shard-*.ids", "shard-*.lengths", "shard-*.json", "tokenizer.*", "*.bin")
 
 
 def _plan(paths: Sequence[Path]) -> list[list[FilePiece]]:
@@ -295,6 +294,4 @@ def _fingerprint(asked: Preparation, records: Sequence[ShardRecord]) -> str:
 
 
 def _tidy(output: Path) -> None:
-    for pattern in ("shard-*.lengths", "shard-*.json", layout.PREPARATION):
-        for path in output.glob(pattern):
-            path.unlink(missing_ok=True)
+    _remove(output, "shard-*.lengths", "shard-*.json", layout.PREPARATION)

@@ -82,7 +82,7 @@ class Tokens:
             self._lengths[:, :rows],
             self._starts[:rows],
             f"{self._fingerprint} first {rows}",
-            (first_rows, (self, rows)),
+            (Tokens.first, (self, rows)),
         )
 
     def __len__(self) -> int:
@@ -113,11 +113,6 @@ class Tokens:
             return self._reopen
         rows = [b - a for a, b in pairwise(self._first_rows)]
         return Tokens, (self._shards, rows, self._lengths, self._starts, self._fingerprint)
-
-
-def first_rows(tokens: Tokens, rows: int) -> Tokens:
-    """`tokens.first(rows)`, as another process makes it from what it was sent."""
-    return tokens.first(rows)
 
 
 def starts_of(table: Lengths) -> Lengths:

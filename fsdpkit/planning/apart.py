@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import IO, Any, NoReturn
+from typing import IO, NoReturn
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.planning.asked import AskedStep
@@ -67,11 +67,11 @@ class Child:
     def has_ended(self) -> bool:
         return self._pipe.closed
 
-    def ask(self, question: Any) -> Any:
+    def ask(self, question: tuple[AskedStep, str, Trust, str]) -> Taped:
         """Its answer. Raises Ended, or the error that it answers with."""
         try:
             self._pipe.send(question)
-            answer = self._pipe.recv()
+            answer: Taped | Exception = self._pipe.recv()
         except (EOFError, OSError):
             self._pipe.close()
             status = os.waitpid(self._pid, 0)[1]
@@ -155,19 +155,14 @@ def _taped(asked: AskedStep, trust: Trust, dump: str) -> Taped:
 
         own = Child()
         try:
-            return _answer_of(own, question)
+            return own.ask(question)
         finally:
             own.close()
     with one_child():
         child = _shared[0]
         if child is None or child.has_ended:
             child = _shared[0] = Child()
-        return _answer_of(child, question)
-
-
-def _answer_of(child: Child, question: tuple[AskedStep, str, Trust, str]) -> Taped:
-    taped: Taped = child.ask(question)
-    return taped
+        return child.ask(question)
 
 
 def _answer_all(pipe: Connection) -> None:

@@ -135,7 +135,11 @@ def _lower(
 def _whole(
     operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return _all_to(torch.float32, args, kwargs)
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(torch.float32) if _is_castable(tensor) else tensor
+
+    args, kwargs = tree_map_only(Tensor, cast, (args, kwargs))
+    return args, kwargs
 
 
 def _promoted(
@@ -143,7 +147,7 @@ def _promoted(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     found: set[torch.dtype] = set()
     tree_map_only(Tensor, lambda t: found.add(t.dtype) if _is_castable(t) else None, (args, kwargs))
-    return _all_to(torch.float32, args, kwargs) if torch.float32 in found else (args, kwargs)
+    return _whole(operation, args, kwargs) if torch.float32 in found else (args, kwargs)
 
 
 def _summed(
@@ -154,16 +158,6 @@ def _summed(
     if _is_castable(args[0]) and given.get("dtype") is None:
         given["dtype"] = torch.float32
     return (), given
-
-
-def _all_to(
-    dtype: torch.dtype, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype) if _is_castable(tensor) else tensor
-
-    args, kwargs = tree_map_only(Tensor, cast, (args, kwargs))
-    return args, kwargs
 
 
 def _is_castable(value: Any) -> bool:

@@ -13,6 +13,8 @@ from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
 
+from fsdpkit.planning.pretend import replaced
+
 Launched = Callable[[str, list[FakeTensor]], None]
 
 
@@ -36,11 +38,8 @@ def not_launched(note: Launched) -> Iterator[None]:
 
         return launch
 
-    jit.KernelInterface.__getitem__ = launcher
-    try:
+    with replaced((jit.KernelInterface, "__getitem__", launcher)):
         yield
-    finally:
-        jit.KernelInterface.__getitem__ = usual
 
 
 def _name_of(kernel: Any) -> str:

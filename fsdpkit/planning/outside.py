@@ -7,7 +7,7 @@ none was measured by fsdpkit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fsdpkit.planning.cards import Card
 
@@ -45,10 +45,8 @@ _HOPPER = OutsideMemory(
     cublas=32 * MIB,
     sources=(_CONTEXT, _NCCL, ("cuBLAS", "32 MiB a workspace on Hopper (pytorch#144397)")),
 )
-_OTHER = OutsideMemory(
-    context=614 * MIB,
-    first_communicator=1024 * MIB,
-    next_communicator=666 * MIB,
+_OTHER = replace(
+    _HOPPER,
     cublas=8320 * 1024,
     sources=(_CONTEXT, _NCCL, ("cuBLAS", "8,320 KiB a workspace (PyTorch, CUDA semantics)")),
 )

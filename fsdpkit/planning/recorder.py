@@ -387,11 +387,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def muted(*arguments: Any) -> Any:
             # DTensor finds out shapes by running whole tensors: nothing that a rank ever holds.
-            before, self._muted = self._muted, True
-            try:
+            with self.apart():
                 return propagate(*arguments)
-            finally:
-                self._muted = before
 
         hooks = [
             register_module_forward_pre_hook(self._enter_module),

@@ -29,6 +29,7 @@ from fsdpkit.runs.predicted import Line, Positive, predicted_of
 from fsdpkit.runs.reading import open_regular, parsed, read_bytes
 from fsdpkit.runs.record import Count, RunId, RunRecord, Time, load
 from fsdpkit.runs.store import all_runs
+from fsdpkit.training.offer import TRAINER
 
 MOST_RUNS = 60
 """Of the newest runs that are looked at each time."""
@@ -176,7 +177,7 @@ def _job_of(job: Mapping[str, Any], paths: RunPaths, record: RunRecord) -> dict[
         return {"plan": planned.name} if planned else None
     table, _ = without_unknown(TrainingSettings, table)  # of another release
     training = msgspec.convert(table, TrainingSettings)
-    return {"training": _with_whole_paths(training, Path(record.work_dir))}
+    return {"training": TRAINER.in_place(training, Path(record.work_dir))}
 
 
 def _with_steps(plain: MeasuredSpeed, lines: Sequence[dict[str, Any]]) -> MeasuredSpeed:
@@ -211,12 +212,10 @@ def _of_check(plain: MeasuredSpeed, report: node_report.NodeReport) -> MeasuredS
     names = {gpu.name for node in report.nodes for gpu in node.gpus if gpu.name}
     gpu = names.pop()[:300] if len(names) == 1 else plain.gpu
     inside, between, tflop_s = preflight_figures(report)
-    found = msgspec.structs.replace(
-        plain, gpu=gpu, in_node_gb_s=inside, between_gb_s=between, tflop_s=tflop_s
+    problem = "" if report.device == "cuda" else "its ranks ran on CPU cores"
+    return msgspec.structs.replace(
+        plain, gpu=gpu, in_node_gb_s=inside, between_gb_s=between, tflop_s=tflop_s, problem=problem
     )
-    if report.device != "cuda":
-        return msgspec.structs.replace(found, problem="its ranks ran on CPU cores")
-    return found
 
 
 def preflight_figures(
@@ -258,15 +257,6 @@ def _torch(attempt: Attempt) -> str:
         if isinstance(software, dict) and isinstance(release := software.get("torch"), str):
             return release
     return ""
-
-
-def _with_whole_paths(training: TrainingSettings, work_dir: Path) -> TrainingSettings:
-    model = training.model
-    if model.pretrained:
-        model = msgspec.structs.replace(model, pretrained=str(work_dir / model.pretrained))
-    elif model.config:
-        model = msgspec.structs.replace(model, config=str(work_dir / model.config))
-    return msgspec.structs.replace(training, model=model)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -146,12 +146,10 @@ def of_model(
     rows: samples of one rank in a step; None: as many as it gives. length: of a sequence; None: as
     the function has it. Raises UsageError.
     """
-    name = str(model)
-    directory = Path(name)
-    script = model.script
-    given = (
-        _pretrained(directory, settings) if script is None else given_by(name, script, args, length)
-    )
+    if model.script is None:
+        given = _pretrained(Path(str(model)), settings)
+    else:
+        given = given_by(str(model), model.script, args, length)
     if rows is not None:
         given = {**given, "batch": _with_rows(given["batch"], rows)}
     return _of_given(given, settings)
@@ -283,11 +281,8 @@ def _counts(given: Mapping[str, Any]) -> tuple[int, int]:
     batch = given["batch"]
     halves = getattr(getattr(given["model"], "config", None), "is_encoder_decoder", False)
     named = batch if isinstance(batch, Mapping) else {}
-    ids = (
-        [named["input_ids"], *([named["labels"]] if halves and "labels" in named else [])]
-        if ("input_ids" in named)
-        else []
-    )
+    wanted = ("input_ids", "labels") if halves else ("input_ids",)
+    ids = [named[key] for key in wanted if key in named] if "input_ids" in named else []
     if not ids:
         tree_map_only(Tensor, ids.append, batch)
         ids = [each for each in ids if each.ndim == 2 and each.dtype in (torch.int64, torch.int32)]

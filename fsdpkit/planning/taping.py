@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -115,21 +115,14 @@ def _tape(
     return tape
 
 
-@contextmanager
-def _rows_unpacked() -> Iterator[None]:
+def _rows_unpacked() -> AbstractContextManager[None]:
     """transformers reads the values of positions to see whether rows are packed, and takes tensors
     without values for packed ones: attention then gets a mask, and slower kernels, that a run whose
     positions simply count up does without."""
-    masks = sys.modules.get("transformers.masking_utils")
-    packed = getattr(masks, "find_packed_sequence_indices", None)
-    if masks is None or packed is None:
-        yield
-        return
-    masks.__dict__["find_packed_sequence_indices"] = lambda position_ids: None
-    try:
-        yield
-    finally:
-        masks.__dict__["find_packed_sequence_indices"] = packed
+    masks, name = sys.modules.get("transformers.masking_utils"), "find_packed_sequence_indices"
+    if not hasattr(masks, name):
+        return nullcontext()
+    return replaced((masks, name, lambda position_ids: None))
 
 
 def _update_alone(subject: Subject) -> None:

@@ -341,11 +341,9 @@ class _Search:
         return best
 
     def _improved(self, best: _Trial) -> _Trial:
-        while True:
-            better = self._first_better(best)
-            if better is None:
-                return best
+        while better := self._first_better(best):
             best = better
+        return best
 
     def _first_better(self, best: _Trial) -> _Trial | None:
         for place in self._near(best.place):

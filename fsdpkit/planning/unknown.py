@@ -63,8 +63,7 @@ class Unknown:
         if func in _OF_ONE_TYPE:
             _check_types(func, args)
         if answer := _ANSWERS.get(func):
-            tensor = args[0]
-            if isinstance(tensor, FakeTensor):
+            if isinstance(args[0], FakeTensor):
                 return answer(self, func, args, kwargs)
         elif func in _INDEXING and any(map(_is_mask, tree_iter(args[1]))):
             if isinstance(args[0], FakeTensor):

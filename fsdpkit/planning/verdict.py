@@ -178,7 +178,11 @@ def _of_tape(tape: Tape) -> Iterator[str]:
             "each of theirs once"
         )
     yield from _assumptions(tape)
-    yield from _recorded(tape)
+    if any(block.also_used_on for block in tape.blocks):
+        yield (
+            "fsdp1 keeps freed memory until other streams are done with it, which is not modelled: "
+            "reserved may be more than it says"
+        )
 
 
 def _assumptions(tape: Tape) -> Iterator[str]:
@@ -196,11 +200,3 @@ def _assumptions(tape: Tape) -> Iterator[str]:
 def _first(places: list[str]) -> str:
     more = f"; and {len(places) - 3} more" if len(places) > 3 else ""
     return "; ".join(places[:3]) + more
-
-
-def _recorded(tape: Tape) -> Iterator[str]:
-    if any(block.also_used_on for block in tape.blocks):
-        yield (
-            "fsdp1 keeps freed memory until other streams are done with it, which is not modelled: "
-            "reserved may be more than it says"
-        )

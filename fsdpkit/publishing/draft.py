@@ -268,7 +268,8 @@ class Making:
         key = live.name
         if way.kinds and key in self.partitions:
             key = f"{live.name}-{way.kinds[0].name if len(way.kinds) == 1 else 'any'}"
-        while key in self.partitions or (key != live.name and self._is_partition(key)):
+        others = {p.name for p in self.live.partitions} - {live.name}
+        while key in self.partitions or key in others:
             key += "-2"
         qos = LiveQos(name="")
         if self.live.enforces("limits"):
@@ -338,9 +339,6 @@ class Making:
             yield way.why_not
         if is_for_tests(live):
             yield "for short tests, by its name and its limit of time"
-
-    def _is_partition(self, name: str) -> bool:
-        return any(p.name == name for p in self.live.partitions)
 
     def _limits(self, live: LivePartition, qos: LiveQos, way: _Way) -> dict[str, Any]:
         """The partition's own limits, and those of its QOS, whichever are stricter."""

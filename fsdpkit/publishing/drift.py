@@ -99,15 +99,13 @@ class _Comparing:
             self._told(f"slurm.{key}", getattr(self.profile.slurm, key), facts.get(key))
 
     def _gpu_types(self) -> None:
-        asked, known = self.profile.gpu_request.type, self._types()
+        known = sorted({kind.gpu_type for kind in self._kinds.values() if kind.gpu_type})
+        asked = self.profile.gpu_request.type
         if asked is not None and known and asked not in known:
             self.differ.append(ProfileDifference("gpu_request.type", asked, ", ".join(known)))
         asked, known_form = self.profile.gpu_request.form, gpu_form(self.live)
         if (asked or "gpus-per-node") == "gpus-per-node" != known_form and known:
             self.differ.append(ProfileDifference("gpu_request.form", asked, known_form))
-
-    def _types(self) -> list[str]:
-        return sorted({kind.gpu_type for kind in self._kinds.values() if kind.gpu_type})
 
     def _partition(
         self, name: str, ours: Partition, seen: set[str], kinds: dict[str, list[NodeType]]
@@ -139,7 +137,8 @@ class _Comparing:
         if enforced and "qos" not in asks and theirs.qos is not None and not ours.allowed_qos:
             self.differ.append(ProfileDifference(f"{key}.qos", None, theirs.qos))
         if "qos" in asks:
-            self._qos(f"{key}.qos", asks["qos"])
+            if self.live.qos is not None and asks["qos"] not in self.live.qos:
+                self.differ.append(ProfileDifference(f"{key}.qos", asks["qos"], "none"))
             self.not_compared.append(f"{key}: its limits are those of QOS {asks['qos']}")
             return
         for field in _OF_PARTITION:
@@ -148,10 +147,6 @@ class _Comparing:
     def _kind(self, way: Partition) -> NodeType:
         """What is unknown of it is no difference."""
         return together([self._kinds[kind] for kind in way.kinds])
-
-    def _qos(self, key: str, name: str) -> None:
-        if self.live.qos is not None and name not in self.live.qos:
-            self.differ.append(ProfileDifference(key, name, "none"))
 
     def _limit(
         self, key: str, field: str, ours: Partition, theirs: Partition, living: LivePartition

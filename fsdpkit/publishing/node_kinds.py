@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ def gpu_kinds(live: LiveCluster) -> list[Kind]:
     found, taken = [], set[str]()
     for (less, kind, model, arch, cpus), nodes in sorted(groups.items()):
         stem = f"{kind or model.lower() or 'gpu'}x{-less}" if less else "cpu"
-        name = next(n for n in _numbered(stem) if n not in taken)
+        names = itertools.chain([stem], (f"{stem}-{n}" for n in itertools.count(2)))
+        name = next(one for one in names if one not in taken)
         taken.add(name)
         ordered = tuple(sorted(nodes, key=lambda node: node.name))
         memory = [int(n.memory_mb * _share(n, kind)) for n in ordered if n.memory_mb is not None]
@@ -131,14 +133,6 @@ def _constraint(
 
 FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+-]{0,127}", re.ASCII)
 """Features that a script may hold."""
-
-
-def _numbered(stem: str) -> Iterator[str]:
-    yield stem
-    number = 2
-    while True:
-        yield f"{stem}-{number}"
-        number += 1
 
 
 def _share(node: LiveNode, kind: str | None) -> float:

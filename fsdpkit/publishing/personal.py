@@ -24,7 +24,7 @@ _OF_ONE = frozenset({"account", "reservation", "nodelist", "exclude"})
 
 def own_tables(spec: JobSpec) -> dict[str, Any]:
     """The tables that are the person's, with what each is when nobody sets it."""
-    unset = {field.name: _default(field) for field in msgspec.structs.fields(JobSpec)}
+    unset = {field.name: default_of(field) for field in msgspec.structs.fields(JobSpec)}
     return {
         name: value
         for name, value in unset.items()
@@ -43,7 +43,8 @@ def own_keys(spec: JobSpec) -> Iterator[str]:
     yield from (f"[{name}]" for name in own_tables(spec))
 
 
-def _default(field: msgspec.structs.FieldInfo) -> Any:
+def default_of(field: msgspec.structs.FieldInfo) -> Any:
+    """What a field is when nobody sets it; `NODEFAULT` where it has to be set."""
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory()
     return field.default

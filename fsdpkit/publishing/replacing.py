@@ -7,7 +7,6 @@ service may have been corrected by hand.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.bounded import DETAILS_BYTES, read_bytes
+from fsdpkit.config.published.index import sha256
 from fsdpkit.errors import UsageError, storage_errors
 
 _EXCHANGE = 2  # RENAME_EXCHANGE, renameat2(2)
@@ -59,15 +59,11 @@ def write(
     """
     output = Path(os.path.abspath(output))
     _refuse_others(kind, output, force)
-    digests = {name: _sha256(content) for name, content in sorted(files.items())}
+    digests = {name: sha256(content) for name, content in sorted(files.items())}
     record = {"schema": kind.schema, **(about or {}), "files": digests}
     encoded = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
     _make_anew(output, {**files, kind.record: encoded})
     return output
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _refuse_others(kind: MadeDirectory, output: Path, force: bool) -> None:
@@ -84,7 +80,7 @@ def _refuse_others(kind: MadeDirectory, output: Path, force: bool) -> None:
         changed = sorted(
             name
             for name, path in present.items()
-            if name in own and (path.is_symlink() or _sha256(path.read_bytes()) != own[name])
+            if name in own and (path.is_symlink() or sha256(path.read_bytes()) != own[name])
         )
     if changed and not force:
         raise UsageError(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,21 +112,18 @@ def ends_at_s(centre: Path) -> float | None:
     body, signature = split(read_file(index_path(centre), MOST_INDEX_BYTES))
     by = decode(body, PublishedIndex).by
 
-    def counts(at_s: int) -> bool:
+    def is_over(at_s: int) -> bool:
         try:
             verify(body, signature, signers, by, at_s=at_s)
         except SignatureError:
-            return False
-        return True
+            return True
+        return False
 
-    good = int(time.time())
-    bad = good + AHEAD_S
-    if counts(bad) or not counts(good):
+    now = int(time.time())
+    if not is_over(now + AHEAD_S) or is_over(now):
         return None
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if counts(middle) else (good, middle)
-    return bad
+    times = range(now + 1, now + AHEAD_S)
+    return times.start + bisect_left(times, True, key=is_over)
 
 
 def warning(centre: Path, by: str, ends_s: float) -> str:

@@ -7,6 +7,7 @@ two parameters (Kuhn, Wallace and Gallo, IEEE Transactions on Software Engineeri
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from math import prod
 
 from fsdpkit.config.fields import Scalar
@@ -52,7 +53,7 @@ def value_sets(parameters: Mapping[str, Parameter]) -> list[Values]:
     tables = {name: edges(parameter) for name, parameter in parameters.items()}
     counts = [len(table) for table in tables.values()]
     if prod(counts) <= _MOST:
-        rows = [[]] if not counts else _all(counts)
+        rows = [list(turns) for turns in product(*map(range, counts))]
     else:
         rows = [[0] * len(counts), *_pairs(len(counts), min(max(counts), _FEW))]
         rows += [[turn] * len(counts) for turn in range(_FEW, max(counts))]
@@ -64,13 +65,6 @@ def value_sets(parameters: Mapping[str, Parameter]) -> list[Values]:
                 values[name] = value
         made.setdefault(tuple((k, type(v), v) for k, v in values.items()), values)
     return list(made.values())
-
-
-def _all(counts: list[int]) -> list[list[int]]:
-    rows: list[list[int]] = [[]]
-    for count in counts:
-        rows = [[*row, turn] for row in rows for turn in range(count)]
-    return rows
 
 
 def _pairs(columns: int, levels: int) -> list[list[int]]:

@@ -104,7 +104,8 @@ class JobTrials:
             state, said, failures = "not submitted", "", (str(error),)
         went = ": ".join(dict.fromkeys([state, *failures[:1]])) if failures else "ok"
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        told = f"{went}, {date} (Slurm {_slurm_version()}, 2 nodes, 2 ranks)"
+        release = answers_of(None).settings().get("SLURM_VERSION", "unknown")
+        told = f"{went}, {date} (Slurm {release}, 2 nodes, 2 ranks)"
         try:
             kept = f"kept in {_shown(keep(self.template, site.id, told))}"
         except FsdpkitError as error:
@@ -163,8 +164,3 @@ def _test_only(site: LoadedSite, request: submission.SubmitRequest) -> Iterator[
 
 def _shown(path: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _slurm_version() -> str:
-    """Slurm's release, as it says itself."""
-    return answers_of(None).settings().get("SLURM_VERSION", "unknown")

@@ -192,7 +192,9 @@ def write_hugging_face(
     sizes = {**sizes, **{name: sizes[source] for name, source in copies.items()}}
     plan = _files(sizes, max_file_bytes)
     try:
-        _begin(directory, building, texts)
+        require_replaceable(directory, texts)
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
         for file, names in plan.items():
             found = read([copies.get(name, name) for name in names])
             _save(building / file, {name: found[copies.get(name, name)] for name in names}, dtype)
@@ -276,22 +278,15 @@ def require_replaceable(directory: Path, texts: Collection[str]) -> None:
     raise StorageError(f"{directory} exists and is no earlier export, {what}; name another place.")
 
 
-def _begin(directory: Path, building: Path, texts: Collection[str]) -> None:
-    require_replaceable(directory, texts)
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-
-
 def _save(path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
     from safetensors.torch import save_file
 
     # Copies: safetensors refuses tensors that share memory.
     ready = {
-        name: each.detach().to("cpu", _type(each.dtype, dtype), copy=True)
+        name: each.detach().to("cpu", _type(each.dtype, dtype), copy=True).contiguous()
         for name, each in tensors.items()
     }
-    contiguous = {name: each.contiguous() for name, each in ready.items()}
-    save_file(contiguous, path, metadata={"format": "pt"})  # without it transformers refuses
+    save_file(ready, path, metadata={"format": "pt"})  # without it transformers refuses
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)  # safetensors makes files that nobody else can read

@@ -88,12 +88,11 @@ def clip_gradients(model: nn.Module, max_norm: float, scale: Tensor | None = Non
             _multiply(gradients, scale)
         return model.clip_grad_norm_(limit).float()
     norm = _norm(gradients).float()
-    if scale is None:
-        _multiply(gradients, (limit / (norm + 1e-6)).clamp_(max=1.0))
-        return norm
-    scale = scale.to(norm.device)  # of offloaded shards on the host
-    norm = norm * scale
-    _multiply(gradients, (limit / (norm + 1e-6)).clamp_(max=1.0) * scale)
+    if scale is not None:
+        scale = scale.to(norm.device)  # of offloaded shards on the host
+        norm = norm * scale
+    factor = (limit / (norm + 1e-6)).clamp_(max=1.0)
+    _multiply(gradients, factor if scale is None else factor * scale)
     return norm
 
 

@@ -220,7 +220,7 @@ class Metrics:
     def _compare_ranks(self) -> dict[str, Any]:
         if not (self._stopwatch and self._comparing):
             return {}
-        found = slowest(self._stopwatch.take_s(), self.ranks)
+        found = slowest(self._stopwatch.take_s())
         if found and found.ratio > SLOW:
             self.ranks.say(str(found))
         return found.fields if found else {}

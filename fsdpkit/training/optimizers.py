@@ -144,30 +144,15 @@ Groups = list[dict[str, Any]]
 
 
 def _adamw(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    betas = (settings.beta1, settings.beta2)
     if settings.rounding == "compensated":
-        return CompensatedAdamW(groups, settings.lr, betas=betas, eps=settings.eps)
+        return CompensatedAdamW(groups, **_of_adam(settings))
     if settings.rounding is not None:
-        return RoundingAdamW(
-            groups, settings.lr, betas=betas, eps=settings.eps, rounding=settings.rounding
-        )
-    return AdamW(
-        groups,
-        lr=settings.lr,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.eps,
-        **_kernels(settings),
-    )
+        return RoundingAdamW(groups, **_of_adam(settings), rounding=settings.rounding)
+    return AdamW(groups, **_of_adam(settings), **_kernels(settings))
 
 
 def _adam(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    return Adam(
-        groups,
-        lr=settings.lr,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.eps,
-        **_kernels(settings),
-    )
+    return Adam(groups, **_of_adam(settings), **_kernels(settings))
 
 
 def _sgd(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
@@ -183,20 +168,19 @@ def _sgd(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
     return SGD(groups, lr=settings.lr, momentum=settings.beta1, **kernels)
 
 
-def _kernels(settings: OptimizerSettings) -> dict[str, bool]:
+def _of_adam(settings: OptimizerSettings) -> dict[str, Any]:
+    """What every rule with Adam's two averages takes."""
+    return {"lr": settings.lr, "betas": (settings.beta1, settings.beta2), "eps": settings.eps}
+
+
+def _kernels(settings: OptimizerSettings) -> dict[str, Any]:
     """torch's own switches; auto is fused, which CPUs and GPUs both have."""
     kind = settings.implementation
     return {"fused": kind in ("auto", "fused"), "foreach": kind == "foreach"}
 
 
 def _adamw_scaled(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    return ScaledAdamW(
-        groups,
-        lr=settings.lr,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.eps,
-        foreach=settings.implementation != "loop",
-    )
+    return ScaledAdamW(groups, **_of_adam(settings), foreach=settings.implementation != "loop")
 
 
 def _adafactor(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:

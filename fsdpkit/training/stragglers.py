@@ -20,12 +20,11 @@ from statistics import median_low
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.distributed import gather
 
 SLOW = 1.2
 """A rank this many times slower than the median is worth a line to the person."""
@@ -94,11 +93,10 @@ class Stopwatch:
         return sum((_seconds(began, ended) for began, ended in spans), 0.0)
 
 
-def slowest(own_s: float, ranks: Ranks) -> Slowest | None:
+def slowest(own_s: float) -> Slowest | None:
     """Compare all ranks' computing times in seconds; a collective. None if a rank has none."""
-    found: list[Any] = [None] * ranks.world_size
-    dist.all_gather_object(found, (own_s, platform.node()))
-    times: list[float] = [seconds for seconds, _ in found]
+    found = gather((own_s, platform.node()))
+    times = [seconds for seconds, _ in found]
     if min(times) <= 0:
         return None
     rank = max(range(len(times)), key=times.__getitem__)

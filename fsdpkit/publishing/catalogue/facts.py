@@ -14,6 +14,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 from fsdpkit.config.explain import description_of, fields_of
+from fsdpkit.publishing.personal import default_of
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,8 @@ def facts_of(record: msgspec.Struct) -> list[ProfileFact]:
         value = getattr(record, field.name)
         words = in_words(value)
         if words:
-            default = field.default
-            if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
-                default = field.default_factory()
-            fact = ProfileFact(
-                field.encode_name, description_of(field.type), words, bool(value != default)
-            )
-            found.append(fact)
+            given = bool(value != default_of(field))
+            found.append(ProfileFact(field.encode_name, description_of(field.type), words, given))
     return found
 
 

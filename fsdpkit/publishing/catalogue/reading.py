@@ -85,8 +85,8 @@ def read_catalogue(
     )
     problems: list[CatalogueProblem] = []
     with stand_in(surroundings):
-        layers = assets.layers()  # one that is missing is no catalogue
-        known = {kind: _known(kind, layers, problems) for kind in ("site", "template", "job")}
+        assets.layers()  # one that is missing is no catalogue
+        known = {kind: _known(kind, problems) for kind in ("site", "template", "job")}
         sites = _read("site", known["site"], load_site, problems)
         templates = _read("template", known["template"], load_template, problems)
         jobs = _read("job", known["job"], load_job, problems)
@@ -137,9 +137,7 @@ def _own(
     return of_centre or [site for site in sites if site.id not in NOBODYS]
 
 
-def _known(
-    kind: str, layers: Sequence[AssetLayer], problems: list[CatalogueProblem]
-) -> dict[str, list[AssetLayer]]:
+def _known(kind: str, problems: list[CatalogueProblem]) -> dict[str, list[AssetLayer]]:
     """The layers of each name. What cannot be listed at all is a problem of its layer."""
     try:
         found = assets.available(kind)

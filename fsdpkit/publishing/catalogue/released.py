@@ -93,7 +93,8 @@ def released(centres: Sequence[Path], sites: Sequence[LoadedSite]) -> list[Relea
     found = []
     for centre in _opened(centres):
         for entry in centre.index.entries:
-            versions = [_version(centre, entry, version) for version in _newest_first(entry)]
+            newest_first = sorted(entry.versions, key=numbers, reverse=True)
+            versions = [_version(centre, entry, version) for version in newest_first]
             if entry.kind == "template":
                 versions = [*_with_changes(versions, sites)]
             found.append(
@@ -125,10 +126,6 @@ def _opened(centres: Sequence[Path]) -> Iterator[Centre]:
 
 def day(at_s: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(at_s))
-
-
-def _newest_first(entry: IndexEntry) -> list[str]:
-    return sorted(entry.versions, key=numbers, reverse=True)
 
 
 def _version(centre: Centre, entry: IndexEntry, version: str) -> Version:
