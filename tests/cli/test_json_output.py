@@ -81,8 +81,7 @@ def test_every_error_of_ours_has_a_kind_in_the_schema(kind: type[errors.FsdpkitE
 def test_an_error_is_one_object_with_the_exit_status(
     words: list[str], kind: str, status: int, fsdpkit: Fsdpkit
 ) -> None:
-    done = fsdpkit(*words)
-    assert done.returncode == status, done.stderr
+    done = fsdpkit(*words, status=status)
     told = checked(done.stdout)
     assert (told["schema"], told["kind"]) == ("fsdpkit.error/1", kind)
     assert told["exit_status"] == status
@@ -132,7 +131,7 @@ def test_a_dry_run_and_a_check_are_told_as_json(fsdpkit: Fsdpkit, tmp_path: Path
     assert checked_by_slurm["asks"] == told["asks"]
     measuring = answer_of(fsdpkit("check", *words[1:], "--dry-run", "--json"))
     assert measuring["asks"]["nodes"] == 1 <= measuring["script"].count("#SBATCH --nodes=1\n")
-    assert fsdpkit("check", "--dry-run").returncode == 2
+    fsdpkit("check", "--dry-run", status=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -154,8 +153,7 @@ def test_a_run_whose_name_is_no_utf_8_and_steers_a_terminal_is_valid_json(
         directory = Path(str(tmp_path / "runs"), name.decode("utf-8", "surrogateescape"))
         directory.mkdir()
         (directory / "run.json").write_text("{")
-    done = fsdpkit("status", "--json")
-    assert done.returncode == 0, done.stderr
+    done = fsdpkit("status", "--json", status=0)
     assert not set(done.stdout) & set("\x1b\x07\x9b\u202e")
     names = {one["run"] for one in checked(done.stdout)["runs"]}
     assert names == {"a\\udcff-20260101-000000-aaaa", "b\x1b]0;x\x07\x9b\u202e-1"}

@@ -116,8 +116,7 @@ def test_no_command_prints_what_a_terminal_obeys(
     words: list[str], status: int, poisoned: Run, fsdpkit: Fsdpkit
 ) -> None:
     words = [str(poisoned.dir) if word == "RUN" else word for word in words]
-    done = fsdpkit(*words, env={"FSDPKIT_RUNS": str(poisoned.dir.parent)})
-    assert done.returncode == status, done.stderr
+    done = fsdpkit(*words, env={"FSDPKIT_RUNS": str(poisoned.dir.parent)}, status=status)
     assert done.stdout + done.stderr
     assert obeyed(done.stdout) == obeyed(done.stderr) == set()
 

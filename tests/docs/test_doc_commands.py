@@ -148,9 +148,7 @@ _TO_REPLACE = r"(?<!\?P)<([^<>]*)>"
 
 
 @pytest.mark.parametrize("text", shown("toml"))
-def test_a_file_that_is_shown_is_one_that_the_program_reads(
-    text: str, tmp_path: Path, isolated_user: Path
-) -> None:
+def test_a_file_that_is_shown_is_one_that_the_program_reads(text: str, tmp_path: Path) -> None:
     if "…" in text or re.search(_TO_REPLACE, text):
         text = re.sub(_TO_REPLACE, r"\1", text.replace("…", "x"))
     file = tmp_path / "shown.toml"

@@ -37,9 +37,7 @@ def tuned(job: Path, model: str, *words: str) -> tuple[int, dict[str, Any]]:
     return result.return_value, json.loads(result.stdout)["tuned"]
 
 
-def test_a_script_that_reads_no_training_is_told_what_to_write_and_no_set_that_submit_refuses(
-    isolated_user: Path,
-):
+def test_a_script_that_reads_no_training_is_told_what_to_write_and_no_set_that_submit_refuses():
     status, found = tuned(OWN, MODEL, "--gpu", "h100-80", "--nodes", "1,2")
     assert (status, found["fits"], found["sets"]) == (0, True, [])
     # So small a model is best kept gathered, or whole.
@@ -55,9 +53,7 @@ def test_a_script_that_reads_no_training_is_told_what_to_write_and_no_set_that_s
         plan(SubmitRequest(job=str(OWN), cluster="local", sets=[*told, *found["in_script"]]))
 
 
-def test_a_model_of_transformers_is_tuned_within_what_the_script_takes(
-    tmp_path: Path, isolated_user: Path
-):
+def test_a_model_of_transformers_is_tuned_within_what_the_script_takes(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     script = tmp_path / "train.py"
     script.write_text(READS)
@@ -85,7 +81,7 @@ def test_what_a_script_names_of_its_settings_is_what_is_chosen(tmp_path: Path):
     assert allowed_by(script).keys == {*SHARDING, MICRO, BATCH}
 
 
-def test_a_step_that_cannot_be_followed_is_not_tuned(isolated_user: Path):
+def test_a_step_that_cannot_be_followed_is_not_tuned():
     models = Path(__file__).parent / "ranks" / "models.py"
     with pytest.raises(UsageError, match="not all of its step could be followed"):
         tuned(OWN, f"{models}:own_kernel", "--gpu", "h100-80", "--nodes", "1")

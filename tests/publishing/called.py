@@ -22,10 +22,11 @@ MANIFEST = (_SMALL / "template.toml").read_text(encoding="utf-8")
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """`fsdpkit WORDS…` in the test's directory; an error of ours becomes its exit status."""
+    """`fsdpkit WORDS…` in the test's directory; an error of ours becomes its exit status.
+    status: that it must end with; None: any."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> Result:
+    def run(*words: str, status: int | None = None) -> Result:
         result = CliRunner().invoke(fsdpkit, words, standalone_mode=False)
         if isinstance(result.exception, FsdpkitError):
             result.exit_code = result.exception.exit_code
@@ -33,6 +34,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
             raise result.exception
         else:
             result.exit_code = result.return_value or 0
+        assert status is None or result.exit_code == status, result.output
         return result
 
     return run

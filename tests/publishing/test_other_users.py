@@ -184,6 +184,14 @@ def _shared_run(place: Place, who: str, text: str = "[audit]\nshare = true\n") -
     return done
 
 
+def _published_with_records(place: Place) -> Path:
+    """The folder in which each user may leave records."""
+    place.publish()
+    drop = place.centre / "audit"
+    drop.mkdir()
+    return place.own("ada", drop, 0o1733)
+
+
 def _audit(place: Place) -> tuple[tuple[int, int], dict[str, int]]:
     done = place.fsdpkit("ada", "audit", place.centre, "--json")
     assert done.returncode == 0, done.stderr
@@ -192,10 +200,7 @@ def _audit(place: Place) -> tuple[tuple[int, int], dict[str, int]]:
 
 
 def test_the_audit_counts_who_shares_and_knows_nothing_of_anybody_else(place: Place) -> None:
-    place.publish()
-    drop = place.centre / "audit"
-    drop.mkdir()
-    place.own("ada", drop, 0o1733)
+    drop = _published_with_records(place)
     _shared_run(place, "sam")
     _shared_run(place, "sam", "[files]\ngroup = true\n")
     _shared_run(place, "sam", "[files]\ngroup = true\n[audit]\nshare = false\n")
@@ -220,10 +225,7 @@ def test_a_centres_profile_switches_records_on_and_each_user_may_switch_them_off
     place: Place,
 ) -> None:
     place.site_end = '[audit]\nshare = true\nreaders = "the support team"\n'
-    place.publish()
-    drop = place.centre / "audit"
-    drop.mkdir()
-    place.own("ada", drop, 0o1733)
+    _published_with_records(place)
     told = [_shared_run(place, "sam", text) for text in ("", "", "[audit]\nshare = false\n")]
     assert ["support team" in done.stderr for done in told] == [True, False, False]
     assert _audit(place) == ((2, 1), {})
@@ -234,10 +236,7 @@ def test_a_centres_profile_switches_records_on_and_each_user_may_switch_them_off
 def test_what_others_put_beside_the_records_counts_for_no_more_than_their_own_line(
     place: Place,
 ) -> None:
-    place.publish()
-    drop = place.centre / "audit"
-    drop.mkdir()
-    place.own("ada", drop, 0o1733)
+    drop = _published_with_records(place)
     _shared_run(place, "sam")
     before, _ = _audit(place)
     sam, eve = place.users["sam"].id, place.users["eve"].id
@@ -301,10 +300,7 @@ def test_what_others_put_beside_the_records_counts_for_no_more_than_their_own_li
 def test_a_flood_of_one_user_does_not_crowd_others_out(place: Place) -> None:
     from fsdpkit.runs.shared_record import MOST_OF_ONE
 
-    place.publish()
-    drop = place.centre / "audit"
-    drop.mkdir()
-    place.own("ada", drop, 0o1733)
+    drop = _published_with_records(place)
     _shared_run(place, "sam")
     before, _ = _audit(place)
     program = (

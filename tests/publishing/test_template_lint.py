@@ -158,8 +158,7 @@ def test_a_hostile_folder_is_a_problem_and_harms_nobody(
 ) -> None:
     folder = small()
     hostile(folder, kind)
-    result = call("template", "lint", str(folder), "--json")
-    assert result.exit_code == 65
+    result = call("template", "lint", str(folder), "--json", status=65)
     told = [f for f in answer(result)["findings"] if f["outcome"] == "problem"]
     assert told
     assert "root:" not in result.stdout
@@ -169,9 +168,8 @@ def test_json_and_text_agree_and_a_template_that_is_not_there_is_not_found(
     small: Small, call: Call
 ) -> None:
     folder = small()
-    text = call("template", "lint", "small")
-    assert text.exit_code == 65
+    text = call("template", "lint", "small", status=65)
     assert "problem       golden" in text.stdout
     assert not answer(call("template", "lint", str(folder), "--json"))["ok"]
-    assert call("template", "lint", "./nothing").exit_code == 66
-    assert call("template", "lint", "nothing").exit_code == 66
+    call("template", "lint", "./nothing", status=66)
+    call("template", "lint", "nothing", status=66)

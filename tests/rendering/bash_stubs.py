@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fsdpkit.rendering.script import PythonEnvironment
 from tests.programs import Completed, ended
@@ -32,6 +34,7 @@ class Bash:
     """A directory of stand-ins and the environment of a job's batch shell."""
 
     root: Path
+    render: RenderScript
     stubs: dict[str, str] = field(default_factory=lambda: dict(STUBS))
     environment: dict[str, str] = field(default_factory=dict)
     nodes: tuple[str, ...] = NODES
@@ -43,6 +46,10 @@ class Bash:
     @property
     def record(self) -> Path:
         return self.root / "record"
+
+    def script(self, **plan: Any) -> str:
+        """As `render_script` makes it, for the Python among the stand-ins."""
+        return self.render(**{"python": self.python, **plan})
 
     def start(
         self, script: str, stdout: int | IO[bytes] = subprocess.PIPE
@@ -90,6 +97,15 @@ class Bash:
         process = self.start(script)
         out, err = process.communicate(timeout=180)
         return ended(Completed(process.args, process.returncode, out, err), status)
+
+    def ran(self, *, status: int | None = None, **plan: Any) -> Completed:
+        return self.run(self.script(**plan), status)
+
+    def verdict(self, **trouble: object) -> None:
+        """The agents leave this, `cause`, `status`, `message` and the rest, before srun ends."""
+        left = json.dumps({"trouble": trouble or None, "why": ""})
+        write = f'printf %s {shlex.quote(left)} >"$FSDPKIT_ATTEMPT_DIR/verdict.json"\n'
+        self.stubs["srun"] = write + self.stubs["srun"]
 
     def arguments(self, node: int) -> list[str]:
         return (self.record / f"args.{node}").read_text().splitlines()

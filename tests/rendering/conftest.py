@@ -90,7 +90,7 @@ def render_script(tmp_path: Path) -> RenderScript:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Bash:
+def shell(tmp_path: Path, render_script: RenderScript) -> Bash:
     root = tmp_path / "shell"
     root.mkdir()
-    return Bash(root)
+    return Bash(root, render_script)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import signal
 
@@ -36,10 +35,7 @@ def calls(shell: Bash) -> list[str]:
 def failed(shell: Bash, **environment: str) -> None:
     """The agents leave the verdict that a node was lost, and srun 137."""
     shell.environment.update(SRUN_STATUS="137", **environment)
-    left = {"cause": "node-failure", "status": 71, "message": "node2: gone", "lost": ["node2"]}
-    verdict = json.dumps({"trouble": left, "why": ""})
-    write = f"printf %s '{verdict}' >\"$FSDPKIT_ATTEMPT_DIR/verdict.json\"\n"
-    shell.stubs["srun"] = write + shell.stubs["srun"]
+    shell.verdict(cause="node-failure", status=71, message="node2: gone", lost=["node2"])
 
 
 # ---- Mail
@@ -89,64 +85,51 @@ def test_shellcheck_finds_nothing_and_the_command_is_not_in_the_script(
 
 
 @pytest.mark.parametrize("status", [0, 42])
-def test_it_is_called_once_at_the_end_with_the_jobs_status(
-    status: int, calling: Bash, render_script: RenderScript
-) -> None:
+def test_it_is_called_once_at_the_end_with_the_jobs_status(status: int, calling: Bash) -> None:
     calling.environment["SRUN_STATUS"] = str(status)
-    assert calling.run(render_script(python=calling.python, options=COMMAND)).returncode == status
+    calling.ran(options=COMMAND, status=status)
     assert calls(calling) == [f"end {status}"]
 
 
-def test_a_requeue_is_told_once_and_only_after_slurm_has_done_it(
-    calling: Bash, render_script: RenderScript
-) -> None:
+def test_a_requeue_is_told_once_and_only_after_slurm_has_done_it(calling: Bash) -> None:
     failed(calling, REQUEUE="1")
     calling.stubs["scontrol"] += '[[ $1 == show ]] || echo "scontrol $1" >>"$RECORD/calls"\n'
-    calling.run(render_script(python=calling.python, options=COMMAND))
+    calling.ran(options=COMMAND)
     assert calls(calling) == ["scontrol requeue", "requeued 71"]
 
 
-def test_a_requeue_by_slurm_itself_is_told_as_one(
-    calling: Bash, render_script: RenderScript
-) -> None:
+def test_a_requeue_by_slurm_itself_is_told_as_one(calling: Bash) -> None:
     failed(calling, REQUEUE="1")
     calling.stubs["scontrol"] = calling.stubs["scontrol"].replace("Restarts=0", "Restarts=1")
-    done = calling.run(render_script(python=calling.python, options=COMMAND))
+    done = calling.ran(options=COMMAND)
     assert calls(calling) == ["requeued 71"]
     assert "queues the job again" in done.stderr
 
 
-def test_a_check_that_fails_before_any_rank_is_told(
-    calling: Bash, render_script: RenderScript
-) -> None:
+def test_a_check_that_fails_before_any_rank_is_told(calling: Bash) -> None:
     """An exported name of ours is no word of Slurm's."""
     calling.environment["action"] = "requeued"
     del calling.stubs["torchrun"]
-    assert calling.run(render_script(python=calling.python, options=COMMAND)).returncode == 78
+    calling.ran(options=COMMAND, status=78)
     assert calls(calling) == ["end 78"]
 
 
-def test_a_python_that_hangs_is_given_up_and_the_status_stays(
-    calling: Bash, render_script: RenderScript
-) -> None:
+def test_a_python_that_hangs_is_given_up_and_the_status_stays(calling: Bash) -> None:
     hang = "exec /usr/bin/sleep 600"
     calling.stubs["python"] = calling.stubs["python"].replace("exit;", f"{hang};", 1)
     calling.stubs["sleep"] = "[[ $1 != 5 ]] || exec /usr/bin/sleep 5"  # the shell's nap is over
     calling.environment["SRUN_STATUS"] = "5"
-    done = calling.run(render_script(python=calling.python, options=COMMAND))
-    assert done.returncode == 5
+    done = calling.ran(options=COMMAND, status=5)
     assert "could not be called" in done.stderr
 
 
-def test_slurms_sigterm_after_a_requeue_does_not_end_the_command(
-    calling: Bash, render_script: RenderScript
-) -> None:
+def test_slurms_sigterm_after_a_requeue_does_not_end_the_command(calling: Bash) -> None:
     failed(calling, REQUEUE="1")
     wait = (
         'echo began >>"$RECORD/calls"; while [[ ! -e $RECORD/go ]]; do /usr/bin/sleep 0.1; done; '
     )
     calling.stubs["python"] = calling.stubs["python"].replace("echo", wait + "echo", 1)
-    process = calling.start(render_script(python=calling.python, options=COMMAND))
+    process = calling.start(calling.script(options=COMMAND))
     until(lambda: calls(calling) == ["began"])
     for one in [*psutil.Process(process.pid).children(recursive=True), process]:
         with contextlib.suppress(psutil.NoSuchProcess):  # a stand-in's nap is over

@@ -48,17 +48,15 @@ def ran_as_ever(shell: Bash, script: str) -> None:
 
 
 def test_exported_functions_replace_no_command_in_job_and_task(
-    shell: Bash, in_environment: dict[str, str], render_script: RenderScript
+    shell: Bash, in_environment: dict[str, str]
 ) -> None:
     shell.environment.update(in_environment)
-    ran_as_ever(shell, render_script(python=shell.python, args=["--lr", "1 e$x"]))
+    ran_as_ever(shell, shell.script(args=["--lr", "1 e$x"]))
 
 
-def test_what_a_start_up_file_defines_replaces_no_command(
-    shell: Bash, render_script: RenderScript
-) -> None:
+def test_what_a_start_up_file_defines_replaces_no_command(shell: Bash) -> None:
     shell.environment["BASH_ENV"] = str(start_up_file(shell))
-    ran_as_ever(shell, render_script(python=shell.python, args=["--lr", "1 e$x"]))
+    ran_as_ever(shell, shell.script(args=["--lr", "1 e$x"]))
 
 
 def test_a_start_up_file_does_not_run_at_all(tmp_path: Path, render_script: RenderScript) -> None:
@@ -73,21 +71,17 @@ def test_a_start_up_file_does_not_run_at_all(tmp_path: Path, render_script: Rend
     assert done.stdout == "the script\n"
 
 
-def test_the_training_keeps_the_environment_as_it_was(
-    shell: Bash, render_script: RenderScript
-) -> None:
+def test_the_training_keeps_the_environment_as_it_was(shell: Bash) -> None:
     """A script that the ranks start may need the functions."""
     code = "() {  echo mine\n}"
     shell.environment.update({"BASH_FUNC_mine%%": code, "BASH_ENV": "/nowhere/start-up.sh"})
-    assert shell.run(render_script(python=shell.python)).returncode == 0
+    shell.ran(status=0)
     seen = (shell.record / "env.1").read_text()
     assert f"BASH_FUNC_mine%%={code}\n" in seen
     assert shell.seen(1)["BASH_ENV"] == "/nowhere/start-up.sh"
 
 
-def test_words_that_look_like_options_reach_the_program(
-    shell: Bash, render_script: RenderScript
-) -> None:
+def test_words_that_look_like_options_reach_the_program(shell: Bash) -> None:
     args = ["-c", "--", "-s", "", "-p", "$1"]
-    assert shell.run(render_script(python=shell.python, args=args)).returncode == 0
+    shell.ran(args=args, status=0)
     assert shell.arguments(1)[-7:] == ["/home/alex/train.py", *args]

@@ -14,22 +14,18 @@ from tests.programs import ran, until
 from tests.rendering.bash_stubs import Bash, RenderScript
 
 
-def test_a_posix_minded_environment_does_not_lose_the_status(
-    shell: Bash, render_script: RenderScript
-) -> None:
+def test_a_posix_minded_environment_does_not_lose_the_status(shell: Bash) -> None:
     """A20: in POSIX mode bash forgets a child it has reaped, and says 127 of it."""
     shell.environment["POSIXLY_CORRECT"] = "1"
-    done = shell.run(render_script(python=shell.python))
+    done = shell.ran()
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_warning_during_start_up_is_heard(
-    shell: Bash, render_script: RenderScript, tmp_path: Path
-) -> None:
+def test_a_warning_during_start_up_is_heard(shell: Bash, tmp_path: Path) -> None:
     """A29: the node list takes its time, the warning comes meanwhile; nothing dies of it."""
     slowly = f"touch {tmp_path}/asked; until [[ -e {tmp_path}/go ]]; do /usr/bin/sleep 0.05; done; "
     shell.stubs["scontrol"] = slowly + shell.stubs["scontrol"]
-    process = shell.start(render_script(python=shell.python))
+    process = shell.start(shell.script())
     until((tmp_path / "asked").exists)
     os.kill(process.pid, signal.SIGUSR1)
     (tmp_path / "go").touch()
@@ -38,7 +34,7 @@ def test_a_warning_during_start_up_is_heard(
 
 
 def test_a_warning_on_a_full_disk_leaves_no_empty_request_to_stop(
-    shell: Bash, render_script: RenderScript, tmp_path: Path
+    shell: Bash, tmp_path: Path
 ) -> None:
     """An empty one would say: and do not come back."""
     if os.geteuid() != 0:
@@ -50,7 +46,7 @@ def test_a_warning_on_a_full_disk_leaves_no_empty_request_to_stop(
     shell.environment["HOLD"] = "1"
     shell.stubs["rm"] = f'[[ $2 != */stop-requested ]] || echo >>{tmp_path}/rm; exec /bin/rm "$@"'
     try:
-        process = shell.start(render_script(python=shell.python))
+        process = shell.start(shell.script())
         until((shell.record / "args.1").exists)
         with contextlib.suppress(OSError), (tmp_path / "run" / "filler").open("wb", 0) as file:
             while file.write(b"x"):
@@ -89,7 +85,6 @@ esac
 )
 def test_who_loses_the_head_node_of_a_job_with_spares_does_as_retry_says(
     shell: Bash,
-    render_script: RenderScript,
     on_node_failure: str,
     allowed: bool,
     asked: list[str],
@@ -105,7 +100,7 @@ def test_who_loses_the_head_node_of_a_job_with_spares_does_as_retry_says(
         "grep": 'exec /bin/grep "$@"',
     }
     options = {"resources.spare": 1, "retry.on_node_failure": on_node_failure}
-    shell.run(render_script(python=shell.python, options=options))
+    shell.ran(options=options)
     told = (shell.record / "scontrol").read_text().splitlines()
     assert [line for line in told if line.startswith(("requeue", "scancel"))][: len(asked)] == asked
 
@@ -130,9 +125,7 @@ def test_together_the_nodes_without_their_head_ask_slurm_four_times_a_second_at_
 
 @pytest.mark.parametrize("spare", [0, 1])
 @pytest.mark.parametrize("name", ["TERM", "USR1", "USR2"])
-def test_a_signal_to_the_step_is_the_agents_to_answer(
-    shell: Bash, render_script: RenderScript, spare: int, name: str
-) -> None:
+def test_a_signal_to_the_step_is_the_agents_to_answer(shell: Bash, spare: int, name: str) -> None:
     """Slurm ends a step when its task is gone: with spare nodes, a shell around the agent."""
     shell.nodes = (*shell.nodes, "node3")[: 2 + spare]
     shell.stubs["python"] += (
@@ -142,28 +135,24 @@ def test_a_signal_to_the_step_is_the_agents_to_answer(
         f"    kill -{name} $$\n"
         "fi\n"
     )
-    shell.run(render_script(python=shell.python, options={"resources.spare": spare}))
+    shell.ran(options={"resources.spare": spare})
     assert (shell.record / "answered").exists()
     assert (shell.record / "status.1").read_text() == "42\n"
 
 
-def test_an_exported_name_of_ours_is_no_status(shell: Bash, render_script: RenderScript) -> None:
+def test_an_exported_name_of_ours_is_no_status(shell: Bash) -> None:
     shell.environment.update(SRUN_STATUS="42", first="3")
-    assert shell.run(render_script(python=shell.python)).returncode == 42
+    shell.ran(status=42)
 
 
-def test_an_interface_without_a_cable_is_passed_over(
-    shell: Bash, render_script: RenderScript
-) -> None:
+def test_an_interface_without_a_cable_is_passed_over(shell: Bash) -> None:
     """A08: `up` says what an admin wants, the carrier whether a cable is there."""
     listed = 'echo "2: ibdead inet 10.1.0.1/24 scope global ibdead"'
     shell.stubs["ip"] = shell.stubs["ip"].replace(
         '"-4 -o addr show up scope global") ', f'"-4 -o addr show up scope global") {listed}; '
     )
     shell.stubs["cat"] = 'case ${1:-} in */ibdead/carrier) echo 0;; *) exec /bin/cat "$@";; esac'
-    script = render_script(python=shell.python).replace(
-        "-e /sys/class/net/$name/carrier", "-n $name"
-    )
+    script = shell.script().replace("-e /sys/class/net/$name/carrier", "-n $name")
     done = shell.run(script, status=0)
     assert "sockets on eth1" in done.stdout
 

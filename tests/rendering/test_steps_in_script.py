@@ -43,45 +43,39 @@ def own(shell: Bash) -> Bash:
     return shell
 
 
-def test_each_runs_at_its_time_and_the_last_has_the_status(
-    own: Bash, render_script: RenderScript
-) -> None:
+def test_each_runs_at_its_time_and_the_last_has_the_status(own: Bash) -> None:
     own.environment["SRUN_STATUS"] = "42"
-    done = own.run(render_script(python=own.python, options=steps(own, after="exit 9")))
+    done = own.ran(options=steps(own, after="exit 9"))
     assert ran(own) == ["before node1 ", "each_node node1 ", "each_node node2 ", "after node1 42"]
     assert done.returncode == 42  # the training's
     assert "steps.after ended with status 9" in done.stderr
 
 
-def test_no_rank_starts_behind_a_first_step_that_failed(
-    own: Bash, render_script: RenderScript
-) -> None:
-    done = own.run(render_script(python=own.python, options=steps(own, before="exit 3")))
-    assert done.returncode == 79
+def test_no_rank_starts_behind_a_first_step_that_failed(own: Bash) -> None:
+    done = own.ran(options=steps(own, before="exit 3"), status=79)
     assert ran(own) == ["before node1 ", "after node1 79"]
     assert "node1: steps.before ended with status 3: bash " in done.stderr
 
 
 def test_a_step_that_failed_on_a_node_is_on_record_as_the_first_failure(
-    own: Bash, render_script: RenderScript, tmp_path: Path
+    own: Bash, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     own.environment["SRUN_STATUS"] = "79"
     options = steps(own, each_node="[[ $SLURMD_NODENAME == node1 ]]")
-    done = own.run(render_script(python=own.python, options=options, run_dir=run))
-    assert done.returncode == 79
+    own.ran(options=options, status=79)
     (record,) = (run / "attempt-0" / "failures").iterdir()
     assert record.name.endswith("-node-1")
     assert record.read_text().startswith("own-step 79 node2 steps.each_node ended with status 1: ")
 
 
 def test_the_warning_before_the_end_is_heard_while_the_first_step_runs(
-    own: Bash, render_script: RenderScript, tmp_path: Path
+    own: Bash, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     wait = 'touch "$RECORD/began"; until [[ -e $RECORD/go ]]; do /usr/bin/sleep 0.05; done'
     options = steps(own, before=wait)
-    process = own.start(render_script(python=own.python, options=options, run_dir=run))
+    process = own.start(own.script(options=options))
     until((own.record / "began").exists)
     process.send_signal(signal.SIGUSR1)
     until((run / "stop-requested").exists)
@@ -90,21 +84,19 @@ def test_the_warning_before_the_end_is_heard_while_the_first_step_runs(
     assert process.returncode == 0
 
 
-def test_a_job_that_is_queued_again_has_not_ended(own: Bash, render_script: RenderScript) -> None:
+def test_a_job_that_is_queued_again_has_not_ended(own: Bash) -> None:
     own.environment.update(SRUN_STATUS="137", REQUEUE="1")
-    left = '{"trouble": {"cause": "node-failure", "status": 71, "message": "", "lost": ["node2"]}}'
-    verdict = f"echo '{left}' >\"$FSDPKIT_ATTEMPT_DIR/verdict.json\"\n"
-    own.stubs["srun"] = verdict + own.stubs["srun"]
-    own.run(render_script(python=own.python, options=steps(own)))
+    own.verdict(cause="node-failure", status=71, message="", lost=["node2"])
+    own.ran(options=steps(own))
     assert "requeue 12345" in (own.record / "scontrol").read_text()
     assert not any(line.startswith("after") for line in ran(own))
 
 
-def test_steps_run_outside_the_container(own: Bash, render_script: RenderScript) -> None:
+def test_steps_run_outside_the_container(own: Bash) -> None:
     own.stubs["apptainer"] = 'shift "$(( $# - 8 ))"; exec "$@"'
     options = {**steps(own), "environment.container": "/images/torch.sif"}
     profile = {"container": {"engine": "apptainer"}}
-    script = render_script(python=own.python, options=options, profile=profile)
+    script = own.script(options=options, profile=profile)
     for line in script.splitlines():
         if "_step[@]" in line:
             assert '"${FSDPKIT_CONTAINER[@]}" "${node_step' not in line
@@ -152,13 +144,11 @@ def test_a_step_that_cannot_run_is_refused_before_anything_is_queued(tmp_path: P
 
 
 @pytest.mark.parametrize(("had", "becomes"), [("/old", "/x lib:/old"), ("", "/x lib")])
-def test_text_is_put_before_what_the_node_has(
-    had: str, becomes: str, shell: Bash, render_script: RenderScript
-) -> None:
+def test_text_is_put_before_what_the_node_has(had: str, becomes: str, shell: Bash) -> None:
     shell.environment["LD_LIBRARY_PATH"] = had
     prepend = {"LD_LIBRARY_PATH": "/x lib", "NEW": "a", "BOTH": "b"}
     options = {"environment.prepend": prepend, "environment.variables": {"BOTH": "c"}}
-    shell.run(render_script(python=shell.python, options=options))
+    shell.ran(options=options)
     seen = shell.seen(1)
     assert (seen["LD_LIBRARY_PATH"], seen["NEW"], seen["BOTH"]) == (becomes, "a", "c")
 

@@ -27,9 +27,7 @@ SITE, ACCOUNT = "osc-pitzer", "resources.account=PAS0001"
 
 
 @pytest.fixture
-def sweep(
-    tmp_path: Path, isolated_user: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., CheckedTrials]:
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CheckedTrials]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

@@ -167,7 +167,7 @@ def test_tables_leave_empty_what_nobody_measured() -> None:
 
 
 def test_a_dry_run_tells_what_plan_said_of_each_size(
-    fsdpkit: Fsdpkit, isolated_user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fsdpkit: Fsdpkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

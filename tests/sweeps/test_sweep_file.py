@@ -25,9 +25,7 @@ SEEDS: dict[str, Any] = {"parameters": {"training.seed": [1, 2, 3]}}
 
 
 @pytest.fixture
-def sweep(
-    tmp_path: Path, isolated_user: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., CheckedTrials]:
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CheckedTrials]:
     """Reads a file with these keys and checks its trials for the local cluster."""
     monkeypatch.chdir(tmp_path)
 
@@ -120,9 +118,7 @@ MILLION: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("which", MILLION)
-def test_a_million_trials_are_refused_without_making_them(
-    which: str, tmp_path: Path, isolated_user: Path
-) -> None:
+def test_a_million_trials_are_refused_without_making_them(which: str, tmp_path: Path) -> None:
     told = {"schema": "fsdpkit.sweep/1", "name": "a", "trials": 3, **SEEDS, **MILLION[which]}
     path = tmp_path / "a.toml"
     path.write_text(as_toml({key: value for key, value in told.items() if value is not None}))
@@ -223,8 +219,7 @@ def test_a_dry_run_shows_the_trials_and_makes_nothing(
     sweep: Callable[..., CheckedTrials], fsdpkit: Callable[..., Completed], tmp_path: Path
 ) -> None:
     sweep(**SEEDS)
-    done = fsdpkit("sweep", "a.toml", "--cluster", "local", "--dry-run")
-    assert done.returncode == 0, done.stderr
+    done = fsdpkit("sweep", "a.toml", "--cluster", "local", "--dry-run", status=0)
     assert done.stdout.splitlines()[0].split() == ["TRIAL", "seed"]
     told = answer_of(fsdpkit("sweep", "a.toml", "--cluster", "local", "--dry-run", "--json"))
     assert told["asks"]["tasks"] == len(told["trials"]) == len(done.stdout.splitlines()) - 1
@@ -244,9 +239,7 @@ def test_a_dry_run_of_more_trials_shows_them_and_leaves_the_sweep_as_it_is(
     assert (paths.record.read_bytes(), *(tmp_path / "runs").iterdir()) == (before, paths.dir.parent)
 
 
-def test_there_is_no_such_file_nor_sweep(
-    fsdpkit: Callable[..., Completed], tmp_path: Path, isolated_user: Path
-) -> None:
+def test_there_is_no_such_file_nor_sweep(fsdpkit: Callable[..., Completed], tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no sweep file"):
         load_file(tmp_path / "none.toml")
     (tmp_path / "runs" / "sweeps" / "lr").mkdir(parents=True)

@@ -128,7 +128,7 @@ def at(tables: Any, key: str) -> Any:
 
 
 @pytest.fixture
-def swept(values: dict[str, str], isolated_user: Path, tmp_path: Path) -> CheckedTrials:
+def swept(values: dict[str, str], tmp_path: Path) -> CheckedTrials:
     """A sweep with one trial for each key."""
     trials: list[Settings] = [{key: values[key]} for key in values]
     decided, _ = plan(SubmitRequest(job="t5", cluster="local", array=f"0-{len(trials) - 1}"))
@@ -184,7 +184,7 @@ def listed(script: str, name: str) -> dict[int, list[str]]:
 
 
 def test_no_script_is_made_with_a_key_that_its_tasks_may_differ_in(
-    values: dict[str, str], isolated_user: Path, tmp_path: Path
+    values: dict[str, str], tmp_path: Path
 ) -> None:
     """Else a task would have one value in its script and another where it reads its own."""
 
@@ -202,9 +202,7 @@ def test_no_script_is_made_with_a_key_that_its_tasks_may_differ_in(
     assert made("retry.restarts=7") != plain  # as a key that is refused would
 
 
-def test_a_trial_that_alone_may_be_queued_again_is_not_forbidden_it(
-    isolated_user: Path, tmp_path: Path
-) -> None:
+def test_a_trial_that_alone_may_be_queued_again_is_not_forbidden_it(tmp_path: Path) -> None:
     names = [name for name in fields_of(Retry) if name.startswith("on_")]
     never = [f"retry.{name}=stop" for name in names]
     own = 'array_settings={1 = {retry = {on_hang = "requeue"}}}'
@@ -226,9 +224,7 @@ def test_a_trial_that_alone_may_be_queued_again_is_not_forbidden_it(
         ("{9 = {retry = {hang_s = 1}}}", "has no task 9"),
     ],
 )
-def test_what_a_job_gives_single_tasks_itself_is_checked_as_much(
-    own: str, reason: str, isolated_user: Path
-) -> None:
+def test_what_a_job_gives_single_tasks_itself_is_checked_as_much(own: str, reason: str) -> None:
     with pytest.raises((UsageError, ConfigError)) as refused:
         plan(SubmitRequest(job="t5", cluster="local", array="0-1", sets=[f"array_settings={own}"]))
     assert reason in str(refused.value)

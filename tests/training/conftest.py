@@ -1,9 +1,10 @@
 """Makes the example's modules importable, as its own directory does when it is run as a script, and
-marks the tests that look at what ranks found."""
+marks the tests that look at what ranks found; and a process group of one."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = getattr(item, "fixturenames", ())
         if "found" in names and item.path.parent == Path(__file__).parent:
             item.add_marker("torch")
+
+
+@pytest.fixture(scope="module")
+def process_group() -> Iterator[None]:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from fsdpkit.config.training import CheckpointSettings, load_settings, problems
@@ -21,15 +19,9 @@ from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.progress import Progress
 
+pytestmark = pytest.mark.usefixtures("process_group")
 ALONE = Ranks(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
 KEEP = CheckpointSettings(keep_last=1, keep_best="eval_loss", background=False)
-
-
-@pytest.fixture(autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def checkpointer(folder: Path, settings: CheckpointSettings = KEEP) -> Checkpointer:

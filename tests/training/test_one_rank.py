@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -15,17 +12,11 @@ from fsdpkit.training import sharding
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.gradients import KEEPS_GATHERED, gradient_sync
 
+pytestmark = pytest.mark.usefixtures("process_group")
 ALONE = Ranks(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
 BLOCKS, VALUES = 3, 3 * 8 * 8
 NEEDED = 16 * 4 * VALUES
 """Memory of which the weights, in float32, are the largest part that may stay."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 class Copies(TorchDispatchMode):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from fsdpkit.config.training import CheckpointSettings
@@ -18,18 +16,11 @@ from fsdpkit.training.checkpoint import Checkpointer
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.progress import DataOrder, Progress
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("process_group")]
 
 ALONE = Ranks(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
 TRAINED = DataOrder("crc 1234abcd", samples=1000, seed=42, global_batch=16)
 PROGRESS = Progress(step=9, epoch=3, position=144, group=16, tokens=77)
-
-
-@pytest.fixture(autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def checkpointer(folder: Path, data: DataOrder | None, *may_differ: str) -> Checkpointer:

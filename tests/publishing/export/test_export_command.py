@@ -35,8 +35,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def test_it_writes_the_app_and_says_how_to_install_it(call: Call, tmp_path: Path) -> None:
-    done = call("template", "export", "torchrun", *APP, "--output", "app")
-    assert done.exit_code == 0
+    done = call("template", "export", "torchrun", *APP, "--output", "app", status=0)
     assert done.stdout == f"{tmp_path / 'app'}\n"
     assert "README.md" in done.stderr
     assert "not asked for: parameters.preflight: " in done.stderr
@@ -76,8 +75,8 @@ def test_what_is_one_person_s_or_one_day_s_stays_behind(call: Call, tmp_path: Pa
         'project = "alex-private"\n[array_settings]\n1 = {retry = {hang_s = 77}}\n'
         '[environment.variables]\nHF_HOME = "/fs/ess/PAS2136/alex"\nMODE = "a/b"\n'
     )
-    done = call("template", "export", "torchrun", *APP, "--job", "mine.toml", "--output", "app")
-    assert done.exit_code == 0, done.stderr
+    words = (*APP, "--job", "mine.toml", "--output", "app")
+    done = call("template", "export", "torchrun", *words, status=0)
     own = ("reservation", "exclude", "track", "array_settings", "audit", "files", "source")
     for key in (*own, "qos", "default of arguments"):
         assert f"not asked for: {key}: " in done.stderr
@@ -99,8 +98,7 @@ def test_a_job_decides_what_the_form_begins_with(call: Call, tmp_path: Path) -> 
         '[notify]\nmail = "ann@example.org"\n[training]\nepochs = 2\n'
     )
     words = (*APP, "--job", "mine.toml", "--output", "app")
-    done = call("template", "export", "torchrun", *words)
-    assert done.exit_code == 0
+    done = call("template", "export", "torchrun", *words, status=0)
     assert "not asked for: notify" in done.stderr
     form = (tmp_path / "app" / "form.yml").read_text()
     for said in ('"mine (torchrun)"', '"mine.py"', '"--lr 1e-4"', '"torch-2"', 'value: "90"'):
@@ -119,25 +117,24 @@ def test_the_same_again_replaces_it_and_what_is_no_longer_made_goes(
     call: Call, tmp_path: Path
 ) -> None:
     both = ("--to", "ondemand", "--cluster", "osc-cardinal", "--cluster", "osc-pitzer=pitzer")
-    assert call("template", "export", "torchrun", *both, "--output", "app").exit_code == 0
-    assert call("template", "export", "torchrun", *APP, "--output", "app").exit_code == 0
-    assert call("template", "export", "torchrun", *APP, "--output", "fresh").exit_code == 0
+    call("template", "export", "torchrun", *both, "--output", "app", status=0)
+    call("template", "export", "torchrun", *APP, "--output", "app", status=0)
+    call("template", "export", "torchrun", *APP, "--output", "fresh", status=0)
     assert tree(tmp_path / "app") == tree(tmp_path / "fresh")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["app", "fresh"]
 
 
 def test_what_was_changed_by_hand_is_replaced_only_with_force(call: Call, tmp_path: Path) -> None:
     words = ("template", "export", "torchrun", *APP, "--output", "app")
-    assert call(*words).exit_code == 0
+    call(*words, status=0)
     form = tmp_path / "app" / "form.yml"
     sound = form.read_text()
     form.write_text(sound + "# mine\n")
-    refused = call(*words)
-    assert refused.exit_code == UsageError.exit_code
+    refused = call(*words, status=UsageError.exit_code)
     assert "form.yml was changed since it was exported" in str(refused.exception)
     assert "--force" in str(refused.exception)
     assert form.read_text() == sound + "# mine\n"
-    assert call(*words, "--force").exit_code == 0
+    call(*words, "--force", status=0)
     assert form.read_text() == sound
 
 
@@ -157,7 +154,7 @@ def test_nothing_else_is_ever_replaced(
         if what == "directory":
             (app / "thesis.tex").write_text("mine")
         elif what == "other":
-            assert call("template", "export", "torchrun", *APP, "--output", "app").exit_code == 0
+            call("template", "export", "torchrun", *APP, "--output", "app", status=0)
             (app / "notes.txt").write_text("mine")
         elif what == "forged":
             (app / EXPORT.record).write_text("{")
@@ -165,8 +162,8 @@ def test_nothing_else_is_ever_replaced(
         else:
             (app / "form.yml").symlink_to("/etc/passwd")
     before = sorted(str(path) for path in tmp_path.rglob("*"))
-    done = call("template", "export", "torchrun", *APP, "--output", "app", *force)
-    assert done.exit_code == UsageError.exit_code
+    words = (*APP, "--output", "app", *force)
+    call("template", "export", "torchrun", *words, status=UsageError.exit_code)
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
@@ -237,7 +234,7 @@ def test_hostile_words_of_a_centre_stay_words(call: Call, tmp_path: Path) -> Non
     manifest = made.MANIFEST.replace('"One process a node."', json.dumps(hostile))
     made.template(tmp_path, manifest=manifest)
     words = ("--cluster", "./odd.toml=odd", "--output", "app")
-    assert call("template", "export", "./small", "--to", "ondemand", *words).exit_code == 0
+    call("template", "export", "./small", "--to", "ondemand", *words, status=0)
     old = call("template", "export", "./small", "--to", "ondemand", "--release", "4.0", *words)
     assert "OnDemand 4.0 finds no option with a quote" in str(old.exception)
     submit = (tmp_path / "app" / "submit.yml.erb").read_text()
@@ -259,11 +256,11 @@ def test_a_hold_is_begun_from_a_portal_where_the_centre_allows_it(
     (tmp_path / "none.toml").write_text(f"{profile}\n[policy]\nhold_idle_s = 0\n")
     monkeypatch.setattr(rules, "_PLACE", re.compile(str(tmp_path)))
     cluster = ("app", "--cluster", "./short.toml=cardinal")
-    assert call(*words, *cluster).exit_code == 0
+    call(*words, *cluster, status=0)
     form = (tmp_path / "app" / "form.yml").read_text()
     assert [word in form for word in (str(hold_script()), '"--idle 300"')] == [True, True]
     script = (tmp_path / "app" / "template" / "script-cardinal.sh").read_text()
     assert '"holds": true' in script
-    assert call(*words, "b", "--cluster", "./none.toml=cardinal").exit_code == UsageError.exit_code
+    call(*words, "b", "--cluster", "./none.toml=cardinal", status=UsageError.exit_code)
     monkeypatch.setattr(rules, "_PLACE", re.compile(str(hold_script())))
-    assert call(*words, *cluster).exit_code == RenderError.exit_code
+    call(*words, *cluster, status=RenderError.exit_code)
