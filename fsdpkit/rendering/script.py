@@ -190,6 +190,9 @@ def _check_run_dir(run_dir: Path) -> None:
         )
 
 
+_STEPS = ("before", "each_node", "after")
+
+
 def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     """Plain data for the template; `rendering.context` says what each name means."""
     spec, profile = plan.job.spec, plan.site.profile
@@ -201,6 +204,10 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     )
     manifest, python = plan.template.manifest, python_of(plan)
     site, job = profile.environment, spec.environment
+    facts = msgspec.to_builtins(profile) | {"id": plan.site.id}
+    facts["gpu_request"]["form"] = plan.placement.gpu_form  # as it was decided
+    # The trainer's settings, where the job has some.
+    settings = [] if spec.training is msgspec.UNSET else ["--job", str(run_dir / "job.json")]
     context = Context(
         version=fsdpkit.__version__,
         run=RunNames(id=run_dir.name, dir=str(run_dir), first_attempt=plan.first_attempt),
@@ -210,10 +217,10 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             name=spec.name,
             entry=plan.job.entry.name,
             kind=plan.job.entry.kind,
-            args=_entry_args(plan, run_dir),
+            args=[*settings, *spec.args],
             array_args=_array_args(plan),
         ),
-        site=msgspec.to_builtins(profile) | {"id": plan.site.id, "gpu_request": _gpu_request(plan)},
+        site=facts,
         nodes=resources.nodes,
         spare=resources.spare,
         gpus=resources.gpus,
@@ -240,11 +247,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         stage=copied(spec, profile, plan.work_dir, run_dir),
         container=command_words(plan.job, profile, run_dir),
         container_srun=container_srun(plan.job, profile, run_dir, plan.work_dir),
-        steps=StepNames(
-            before=[*plan.job.steps.get("before", ())],
-            each_node=[*plan.job.steps.get("each_node", ())],
-            after=[*plan.job.steps.get("after", ())],
-        ),
+        steps=StepNames(**{key: [*plan.job.steps.get(key, ())] for key in _STEPS}),
         device=_device(plan),
         job_sha256=plan.job.resolved_sha256,
         umask=27 if plan.job.opens_to_group else 77,
@@ -260,24 +263,10 @@ def _srun(plan: Plan, run_dir: Path) -> list[str]:
     return plan.allocation.srun_words(plan.job.spec.resources.nodes, run_dir.name)
 
 
-def _gpu_request(plan: Plan) -> dict[str, Any]:
-    """In the form that was decided."""
-    request = msgspec.to_builtins(plan.site.profile.gpu_request)
-    return {**request, "form": plan.placement.gpu_form}
-
-
 def _device(plan: Plan) -> str:
     """What ranks train on: `cpu`, `nvidia`, `amd`, or `gpu` where nobody knows whose."""
     vendor = plan.placement.node_type.vendor
     return "cpu" if vendor == "none" else vendor or "gpu"
-
-
-def _entry_args(plan: Plan, run_dir: Path) -> list[str]:
-    """The trainer's arguments: its settings' file, where the job has settings, then the job's."""
-    settings = (
-        [] if plan.job.spec.training is msgspec.UNSET else ["--job", str(run_dir / "job.json")]
-    )
-    return [*settings, *plan.job.spec.args]
 
 
 def _array_args(plan: Plan) -> list[list[str]]:
