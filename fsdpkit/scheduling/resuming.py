@@ -380,12 +380,9 @@ def jobs_ahead(run: OpenRun, standing: Standing) -> list[str]:
             "that cluster"
         )
     states, ahead = standing.states, []
-    for job in run.record.jobs:
-        open_ids = []
-        for job_id in job.job_ids if job.ended is None else []:
-            state = states.get(job_id)
-            if state is None or state.phase != "ended":
-                open_ids.append(job_id)
+    for job in [job for job in run.record.jobs if job.ended is None]:
+        known = ((job_id, states.get(job_id)) for job_id in job.job_ids)
+        open_ids = [job_id for job_id, s in known if s is None or s.phase != "ended"]
         unknown = all(states.get(job_id) is None for job_id in open_ids)
         # Without accounting Slurm forgets a job minutes after its end.
         if job.job_id and open_ids and not (unknown and _forgotten(run, standing, job.job_id)):
