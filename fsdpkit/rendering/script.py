@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,11 @@ class Plan:
     """Where the script runs at once, in place of being queued."""
 
     @property
+    def tasks(self) -> list[int] | None:
+        """Numbers of its array's tasks; None: it is no array."""
+        return parse_array(self.array)[0] if self.array else None
+
+    @property
     def hold(self) -> str | None:
         """The run that holds its nodes, if one does."""
         where = self.allocation and self.allocation.hold
@@ -160,7 +166,7 @@ def _check_handed_on(plan: Plan) -> None:
         ("hold", plan.hold),
         ("stage", plan.job.spec.staged.is_asked),
         ("container_srun", is_by_plugin(plan.job, plan.site.profile)),
-        ("array_args", _array_args(plan)),
+        ("array_args", _of_tasks(plan, plan.job.array_args)),
         ("array_variables", _array_variables(plan)),
         ("environment.prepend", plan.job.spec.environment.prepend),
         *((f"steps.{key}", words) for key, words in plan.job.steps.items()),
@@ -218,7 +224,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             entry=plan.job.entry.name,
             kind=plan.job.entry.kind,
             args=[*settings, *spec.args],
-            array_args=_array_args(plan),
+            array_args=_of_tasks(plan, plan.job.array_args),
         ),
         site=facts,
         nodes=resources.nodes,
@@ -269,25 +275,19 @@ def _device(plan: Plan) -> str:
     return "cpu" if vendor == "none" else vendor or "gpu"
 
 
-def _array_args(plan: Plan) -> list[list[str]]:
-    """For each task of this array that has arguments of its own: its number, how many, and they."""
-    if plan.array is None:
-        return []
-    own = plan.job.array_args
-    tasks = [task for task in parse_array(plan.array)[0] if own.get(task)]
+def _of_tasks(plan: Plan, own: Mapping[int, Sequence[str]]) -> list[list[str]]:
+    """For each task of this array that has words of its own: its number, how many, and they."""
+    tasks = [task for task in plan.tasks or [] if own.get(task)]
     return [[str(task), str(len(own[task])), *own[task]] for task in tasks]
 
 
 def _array_variables(plan: Plan) -> list[list[str]]:
-    """For each task of this array with variables of its own: its number, how many, and they."""
-    if plan.array is None:
-        return []
-    found = []
-    for task in parse_array(plan.array)[0]:
-        own = plan.job.array_settings.get(task, {}).get("environment", {}).get("variables", {})
-        if own:
-            found.append([str(task), str(len(own)), *(f"{k}={v}" for k, v in sorted(own.items()))])
-    return found
+    """The same of variables."""
+    own = {}
+    for task, tables in plan.job.array_settings.items():
+        variables = tables.get("environment", {}).get("variables", {})
+        own[task] = [f"{name}={value}" for name, value in sorted(variables.items())]
+    return _of_tasks(plan, own)
 
 
 def _directives(plan: Plan, run_dir: Path) -> list[Directive]:

@@ -25,7 +25,6 @@ from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, site_on_record
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import Consent
-from fsdpkit.config.units import parse_array
 from fsdpkit.errors import FsdpkitError, SubmissionInterrupted, UsageError, storage_errors
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
@@ -314,7 +313,7 @@ def _next_job(plan: Plan) -> JobRecord:
     return JobRecord(
         nodes=resources.nodes,
         ranks_per_node=plan.job.spec.ranks_per_node,
-        array=parse_array(plan.array)[0] if plan.array else None,
+        array=plan.tasks,
         first_attempt=plan.first_attempt,
         after=list(plan.chained),
         left_out=[node for node, _ in plan.avoided],
