@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, get_args, get_origin
 
-import msgspec
-
 from fsdpkit.config.explain import alternatives, description_of, fields_of, no_such_key, struct_in
 from fsdpkit.config.fields import ARRAY, Scalar
 from fsdpkit.config.job import JobSpec
@@ -69,12 +67,10 @@ def is_table(key: str) -> bool:
 def _below(annotation: Any, name: str) -> Any | None:
     """The annotation of a key in a table; None where there is no such key."""
     struct = struct_in(annotation)
-    return _fields(struct).get(name) if struct is not None else _values_of(annotation)
+    return _fields_of(struct).get(name) if struct is not None else _values_of(annotation)
 
 
-@lru_cache
-def _fields(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    return fields_of(struct)
+_fields_of = lru_cache(fields_of)
 
 
 def _values_of(annotation: Any) -> Any | None:

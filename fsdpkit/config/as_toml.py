@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET
+
+from fsdpkit.config.explain import description_of
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WIDTH = 98
@@ -35,7 +37,9 @@ def _table(value: msgspec.Struct, above: tuple[str, ...]) -> Iterator[str]:
         if isinstance(held, dict) and held:
             tables.append((name, held))
             continue
-        for line in textwrap.wrap(_description(hints[attribute]), _WIDTH - 2):
+        hint = hints[attribute]
+        said = next(filter(None, map(description_of, (hint, *get_args(hint)))), "")
+        for line in textwrap.wrap(said, _WIDTH - 2):
             yield f"# {line}"
         yield f"# {name} is not set" if held is None else f"{key_text(name)} = {inline(held)}"
     for name, held in tables:
@@ -46,13 +50,6 @@ def _table(value: msgspec.Struct, above: tuple[str, ...]) -> Iterator[str]:
             yield from _table(held, path)
         else:
             yield from (f"{key_text(key)} = {inline(one)}" for key, one in held.items())
-
-
-def _description(hint: Any) -> str:
-    found = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Meta)]
-    found += [m for arg in get_args(hint) for m in getattr(arg, "__metadata__", ())]
-    said = (one.description for one in found if isinstance(one, Meta) and one.description)
-    return next(said, "")
 
 
 def key_text(name: str) -> str:

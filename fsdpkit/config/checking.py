@@ -58,15 +58,8 @@ def load_all(kind: str, load: Callable[[str], T]) -> tuple[dict[str, T], list[Br
 
 def _to_blame(kind: str, places: Places) -> tuple[AssetLayer, Path]:
     """The first place that cannot be read by itself, else the nearest."""
-    for layer, path in places:
-        try:
-            if kind == "template":
-                template_in(path, layer)
-            else:
-                read_place(layer, path)
-        except FsdpkitError:
-            return layer, path
-    return places[-1]
+    wrong = (place for place in places if _why_not(kind, *place) is not None)
+    return next(wrong, places[-1])
 
 
 def check_all(kind: str) -> tuple[int, list[BrokenFile]]:
@@ -83,8 +76,8 @@ def check_all(kind: str) -> tuple[int, list[BrokenFile]]:
         broken.append(BrokenFile("trust.toml", "centre", Path("trust.toml"), str(error)))
     found = {(one.name, one.layer) for one in broken}
     for name, places in assets.available(kind).items():
-        for layer, path in places if kind == "template" else ():
-            if name in good and (why := _why_not(path, layer)) and (name, layer.name) not in found:
+        for layer, path in places if kind == "template" and name in good else ():
+            if (name, layer.name) not in found and (why := _why_not(kind, layer, path)):
                 broken.append(BrokenFile(name, layer.name, path, why))
     for layer in assets.centre_layers():
         for one in _of_centre(kind, layer):
@@ -95,9 +88,12 @@ def check_all(kind: str) -> tuple[int, list[BrokenFile]]:
     return checked, broken
 
 
-def _why_not(path: Path, layer: AssetLayer) -> str | None:
+def _why_not(kind: str, layer: AssetLayer, path: Path) -> str | None:
     try:
-        template_in(path, layer)
+        if kind == "template":
+            template_in(path, layer)
+        else:
+            read_place(layer, path)
     except FsdpkitError as error:
         return str(error)
     return None

@@ -100,7 +100,7 @@ def explain(end: ProcessEnd) -> Explanation | None:
         or _in_err(refused_by_hydra(end.err))
         or _child_killed(end)
         or _in_texts(end, lambda text: last_words(text, _LEFT))
-        or (_in_texts(end, _logged) if _is_own_status(end) else None)
+        or (_in_texts(end, _logged) if end.status <= 128 else None)
         or _last_line(end)
         or Explanation(_left(end), "status")
     )
@@ -169,13 +169,11 @@ def _placed(
     at, before = found or newer, raised.before
     before = _placed(before, found and found.before, at) if before is not None else None
     placed = msgspec.structs.replace(raised, begin=at.begin, end=at.end, before=before)
-    return placed if found is None else _below(placed, found)
-
-
-def _below(raised: PrintedException, printed: PrintedException) -> PrintedException:
-    """With what the process, or one of its own, had printed above it."""
+    if found is None:
+        return placed
+    # With what the process, or one of its own, had printed above it.
     return msgspec.structs.replace(
-        raised, in_front=printed.in_front, above=printed.above, above_near=printed.above_near
+        placed, in_front=found.in_front, above=found.above, above_near=found.above_near
     )
 
 
@@ -280,10 +278,6 @@ def _logged(text: str) -> Shown | None:
     """The last exception of a process that left by a status of its own and names no other error."""
     raised = last_unless_it_went_on(text)
     return None if raised is None else msgspec.structs.replace(exceptions.shown(raised), sure=False)
-
-
-def _is_own_status(end: ProcessEnd) -> bool:
-    return end.status is not None and end.status <= 128
 
 
 def _in_texts(end: ProcessEnd, judge: Callable[[str], Shown | None]) -> Explanation | None:

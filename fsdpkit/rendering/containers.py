@@ -8,7 +8,6 @@ plugin of srun: all of the task is in the container. Its options are those of it
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from fsdpkit.config.job_loading import LoadedJob
@@ -73,16 +72,12 @@ def _engine(job: LoadedJob, profile: SiteProfile) -> str | None:
 def _mounts(job: LoadedJob, engine: str, run_dir: Path, *others: Path) -> list[str]:
     """Directories that the container sees, the job's own as it spells them. Raises UsageError."""
     file = job.accelerate_config
-    paths = [run_dir, *others, *_present(job.entry.root, file.parent if file else None)]
+    paths = [run_dir, *others, *filter(None, (job.entry.root, file and file.parent))]
     own = list(dict.fromkeys(map(str, paths)))
     for path in own:
         if "," in path or ":" in path:
             raise UsageError(f"{engine} cannot bind a directory with ',' or ':' in it: {path}")
     return [*own, *job.spec.environment.mounted]
-
-
-def _present(*paths: Path | None) -> Iterator[Path]:
-    return (path for path in paths if path is not None)
 
 
 def _pair(mount: str) -> str:

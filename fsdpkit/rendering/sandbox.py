@@ -216,25 +216,15 @@ def _is_open(value: Any, kind: str) -> bool:
 
 
 def _filters(of_jinja: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    quoters = {name: _of_defined(quoter) for name, quoter in QUOTERS.items()}
-    plain = {name: _of_plain(filter) for name, filter in _PLAIN.items()}
+    quoters = {name: _but_of(filter, Undefined, Quoted) for name, filter in QUOTERS.items()}
+    # What needs to know the value; and then only plain data, never what it is called in Python.
+    plain = {name: _but_of(f, Undefined, Quoted, Variable) for name, f in _PLAIN.items()}
     return {"default": of_jinja["default"], **plain, **quoters}
 
 
-def _of_defined(filter: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _but_of(filter: Callable[[Any], Any], *refused: type) -> Callable[[Any], Any]:
     def of(value: Any) -> Any:
-        if isinstance(value, Undefined | Quoted):
-            str(value)  # raises
-        return filter(value)
-
-    return of
-
-
-def _of_plain(filter: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What needs to know the value; and then only plain data, never what it is called in Python."""
-
-    def of(value: Any) -> Any:
-        if isinstance(value, Undefined | Quoted | Variable):
+        if isinstance(value, refused):
             str(value)  # raises
         return filter(value)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,11 @@ class Plan:
     """Where the script runs at once, in place of being queued."""
 
     @property
+    def tasks(self) -> list[int] | None:
+        """Numbers of its array's tasks; None: it is no array."""
+        return parse_array(self.array)[0] if self.array else None
+
+    @property
     def hold(self) -> str | None:
         """The run that holds its nodes, if one does."""
         where = self.allocation and self.allocation.hold
@@ -160,7 +166,7 @@ def _check_handed_on(plan: Plan) -> None:
         ("hold", plan.hold),
         ("stage", plan.job.spec.staged.is_asked),
         ("container_srun", is_by_plugin(plan.job, plan.site.profile)),
-        ("array_args", _array_args(plan)),
+        ("array_args", _of_tasks(plan, plan.job.array_args)),
         ("array_variables", _array_variables(plan)),
         ("environment.prepend", plan.job.spec.environment.prepend),
         *((f"steps.{key}", words) for key, words in plan.job.steps.items()),
@@ -190,6 +196,9 @@ def _check_run_dir(run_dir: Path) -> None:
         )
 
 
+_STEPS = ("before", "each_node", "after")
+
+
 def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     """Plain data for the template; `rendering.context` says what each name means."""
     spec, profile = plan.job.spec, plan.site.profile
@@ -201,6 +210,10 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     )
     manifest, python = plan.template.manifest, python_of(plan)
     site, job = profile.environment, spec.environment
+    facts = msgspec.to_builtins(profile) | {"id": plan.site.id}
+    facts["gpu_request"]["form"] = plan.placement.gpu_form  # as it was decided
+    # The trainer's settings, where the job has some.
+    settings = [] if spec.training is msgspec.UNSET else ["--job", str(run_dir / "job.json")]
     context = Context(
         version=fsdpkit.__version__,
         run=RunNames(id=run_dir.name, dir=str(run_dir), first_attempt=plan.first_attempt),
@@ -210,10 +223,10 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             name=spec.name,
             entry=plan.job.entry.name,
             kind=plan.job.entry.kind,
-            args=_entry_args(plan, run_dir),
-            array_args=_array_args(plan),
+            args=[*settings, *spec.args],
+            array_args=_of_tasks(plan, plan.job.array_args),
         ),
-        site=msgspec.to_builtins(profile) | {"id": plan.site.id, "gpu_request": _gpu_request(plan)},
+        site=facts,
         nodes=resources.nodes,
         spare=resources.spare,
         gpus=resources.gpus,
@@ -240,11 +253,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         stage=copied(spec, profile, plan.work_dir, run_dir),
         container=command_words(plan.job, profile, run_dir),
         container_srun=container_srun(plan.job, profile, run_dir, plan.work_dir),
-        steps=StepNames(
-            before=[*plan.job.steps.get("before", ())],
-            each_node=[*plan.job.steps.get("each_node", ())],
-            after=[*plan.job.steps.get("after", ())],
-        ),
+        steps=StepNames(**{key: [*plan.job.steps.get(key, ())] for key in _STEPS}),
         device=_device(plan),
         job_sha256=plan.job.resolved_sha256,
         umask=27 if plan.job.opens_to_group else 77,
@@ -260,45 +269,25 @@ def _srun(plan: Plan, run_dir: Path) -> list[str]:
     return plan.allocation.srun_words(plan.job.spec.resources.nodes, run_dir.name)
 
 
-def _gpu_request(plan: Plan) -> dict[str, Any]:
-    """In the form that was decided."""
-    request = msgspec.to_builtins(plan.site.profile.gpu_request)
-    return {**request, "form": plan.placement.gpu_form}
-
-
 def _device(plan: Plan) -> str:
     """What ranks train on: `cpu`, `nvidia`, `amd`, or `gpu` where nobody knows whose."""
     vendor = plan.placement.node_type.vendor
     return "cpu" if vendor == "none" else vendor or "gpu"
 
 
-def _entry_args(plan: Plan, run_dir: Path) -> list[str]:
-    """The trainer's arguments: its settings' file, where the job has settings, then the job's."""
-    settings = (
-        [] if plan.job.spec.training is msgspec.UNSET else ["--job", str(run_dir / "job.json")]
-    )
-    return [*settings, *plan.job.spec.args]
-
-
-def _array_args(plan: Plan) -> list[list[str]]:
-    """For each task of this array that has arguments of its own: its number, how many, and they."""
-    if plan.array is None:
-        return []
-    own = plan.job.array_args
-    tasks = [task for task in parse_array(plan.array)[0] if own.get(task)]
+def _of_tasks(plan: Plan, own: Mapping[int, Sequence[str]]) -> list[list[str]]:
+    """For each task of this array that has words of its own: its number, how many, and they."""
+    tasks = [task for task in plan.tasks or [] if own.get(task)]
     return [[str(task), str(len(own[task])), *own[task]] for task in tasks]
 
 
 def _array_variables(plan: Plan) -> list[list[str]]:
-    """For each task of this array with variables of its own: its number, how many, and they."""
-    if plan.array is None:
-        return []
-    found = []
-    for task in parse_array(plan.array)[0]:
-        own = plan.job.array_settings.get(task, {}).get("environment", {}).get("variables", {})
-        if own:
-            found.append([str(task), str(len(own)), *(f"{k}={v}" for k, v in sorted(own.items()))])
-    return found
+    """The same of variables."""
+    own = {}
+    for task, tables in plan.job.array_settings.items():
+        variables = tables.get("environment", {}).get("variables", {})
+        own[task] = [f"{name}={value}" for name, value in sorted(variables.items())]
+    return _of_tasks(plan, own)
 
 
 def _directives(plan: Plan, run_dir: Path) -> list[Directive]:

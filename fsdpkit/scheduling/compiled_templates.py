@@ -37,14 +37,9 @@ def compiled_templates() -> BytecodeCache | None:
     if stood_in() is not None:
         return None
     try:
-        return _cache_in(cache_directory() / "templates")
+        return _kept_in(cache_directory() / "templates")
     except OSError:
         return None
-
-
-@cache
-def _cache_in(directory: Path) -> CompiledTemplates:
-    return CompiledTemplates(directory)
 
 
 class CompiledTemplates(BytecodeCache):
@@ -83,3 +78,6 @@ class CompiledTemplates(BytecodeCache):
         kept = sorted(self._directory.iterdir(), key=lambda path: path.stat().st_mtime)
         for path in kept[:-_MOST_KEPT]:
             path.unlink(missing_ok=True)
+
+
+_kept_in = cache(CompiledTemplates)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from fsdpkit.config.private_files import set_mode
 from fsdpkit.config.trust import Consent, items_of, vouch
-from fsdpkit.config.units import parse_array
 from fsdpkit.errors import SchedulerError, StorageError, SubmissionInterrupted, storage_errors
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, write_atomically
@@ -135,7 +134,7 @@ def _call(plan: Plan, cluster: Cluster, paths: RunPaths, script: str) -> tuple[s
         client=cluster,
     )
     try:
-        executor.submit_function(LaunchNode(), parse_array(plan.array)[0] if plan.array else None)
+        executor.submit_function(LaunchNode(), plan.tasks)
     except StorageError:
         if executor.submitted is None:
             raise

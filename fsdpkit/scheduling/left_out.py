@@ -93,19 +93,14 @@ def use_again(node: str, runs: Path, cluster: str | None) -> tuple[list[str], li
 def _asked_for(paths: RunPaths, record: RunRecord, job_id: str) -> set[str]:
     parent, task = job_of(job_id), task_of(job_id)
     tasks = [task] if task is not None else [None, *paths.array_tasks()]
-    names: set[str] = set()
-    for job in record.jobs:
-        if job.job_id != parent:
-            continue
-        names.update(job.left_out)
-        for number_of_task in tasks:
-            one = paths.task(number_of_task)
-            of_attempts = jobs_of_attempts(record.jobs, one.attempts(), number_of_task)
-            for number, its_job in of_attempts.items():
-                if its_job.job_id != parent:  # a run that was resumed often has read enough
-                    continue
-                if ending := outcomes.read(one.attempt(number).ending, Ending):
-                    names.update(ending.left_out)
+    names = {node for job in record.jobs if job.job_id == parent for node in job.left_out}
+    for task in tasks:
+        one = paths.task(task)
+        for number, job in jobs_of_attempts(record.jobs, one.attempts(), task).items():
+            if job.job_id != parent:  # a run that was resumed often has read enough
+                continue
+            if ending := outcomes.read(one.attempt(number).ending, Ending):
+                names.update(ending.left_out)
     return names
 
 

@@ -222,12 +222,8 @@ def parse_config(lines: Iterator[str]) -> dict[str, str]:
 
 def parse_partitions(lines: Iterator[str]) -> Iterator[LivePartition]:
     """Output of `scontrol --oneliner show partition`. Raises SchedulerError."""
-    seen = 0
-    for line in lines:
-        if not line.strip():
-            continue
-        told = _whole(line, "partition", ("PartitionName", "MaxTime", "MaxNodes", "State", "Nodes"))
-        seen += 1
+    keys = ("PartitionName", "MaxTime", "MaxNodes", "State", "Nodes")
+    for told in _records(lines, "partition", keys):
         yield LivePartition(
             name=told["PartitionName"],
             default=told.get("Default") == "YES",
@@ -259,8 +255,6 @@ def parse_partitions(lines: Iterator[str]) -> Iterator[LivePartition]:
             preempt_mode=told.get("PreemptMode", ""),
             billing=_text(told.get("TRESBillingWeights")),
         )
-    if not seen:
-        raise SchedulerError("scontrol show partition named no partition")
 
 
 def _restrictions(told: Mapping[str, str]) -> Iterator[str]:
@@ -285,12 +279,8 @@ def _only(text: str | None) -> tuple[str, ...] | None:
 
 def parse_nodes(lines: Iterator[str]) -> Iterator[LiveNode]:
     """Output of `scontrol --oneliner show node`. Raises SchedulerError."""
-    seen = 0
-    for line in lines:
-        if not line.strip():
-            continue
-        told = _whole(line, "node", ("NodeName", "CPUTot", "RealMemory", "State", "CfgTRES"))
-        seen += 1
+    keys = ("NodeName", "CPUTot", "RealMemory", "State", "CfgTRES")
+    for told in _records(lines, "node", keys):
         memory = count(told["RealMemory"])
         kept = count(told.get("MemSpecLimit")) or 0
         yield LiveNode(
@@ -303,8 +293,6 @@ def parse_nodes(lines: Iterator[str]) -> Iterator[LiveNode]:
             partitions=tuple(_listed(told.get("Partitions"))),
             state=told["State"],
         )
-    if not seen:
-        raise SchedulerError("scontrol show node named no node")
 
 
 def _stem(name: str) -> str:
@@ -335,12 +323,18 @@ def gpus_of(gres: str) -> tuple[tuple[str | None, int], ...]:
     return tuple((kind, count) for kind, count in found.items() if count)
 
 
-def _whole(line: str, what: str, keys: tuple[str, ...]) -> dict[str, str]:
-    told = fields_of(line)
-    if lacking := [key for key in keys if key not in told]:
-        shown = "".join(c if c.isprintable() else "?" for c in line[:60])
-        raise SchedulerError(f"scontrol show {what} broke off: {lacking[0]} is not in {shown!r}")
-    return told
+def _records(lines: Iterator[str], what: str, keys: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """At least one, each with all of `keys`. Raises SchedulerError."""
+    told: dict[str, str] | None = None
+    for line in filter(str.strip, lines):
+        told = fields_of(line)
+        if lacking := [key for key in keys if key not in told]:
+            shown = "".join(c if c.isprintable() else "?" for c in line[:60])
+            where = f"{lacking[0]} is not in {shown!r}"
+            raise SchedulerError(f"scontrol show {what} broke off: {where}")
+        yield told
+    if told is None:
+        raise SchedulerError(f"scontrol show {what} named no {what}")
 
 
 def _text(value: str | None) -> str | None:

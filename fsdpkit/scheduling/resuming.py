@@ -25,7 +25,6 @@ from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, site_on_record
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import Consent
-from fsdpkit.config.units import parse_array
 from fsdpkit.errors import FsdpkitError, SubmissionInterrupted, UsageError, storage_errors
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
@@ -314,7 +313,7 @@ def _next_job(plan: Plan) -> JobRecord:
     return JobRecord(
         nodes=resources.nodes,
         ranks_per_node=plan.job.spec.ranks_per_node,
-        array=parse_array(plan.array)[0] if plan.array else None,
+        array=plan.tasks,
         first_attempt=plan.first_attempt,
         after=list(plan.chained),
         left_out=[node for node, _ in plan.avoided],
@@ -380,12 +379,9 @@ def jobs_ahead(run: OpenRun, standing: Standing) -> list[str]:
             "that cluster"
         )
     states, ahead = standing.states, []
-    for job in run.record.jobs:
-        open_ids = []
-        for job_id in job.job_ids if job.ended is None else []:
-            state = states.get(job_id)
-            if state is None or state.phase != "ended":
-                open_ids.append(job_id)
+    for job in [job for job in run.record.jobs if job.ended is None]:
+        known = ((job_id, states.get(job_id)) for job_id in job.job_ids)
+        open_ids = [job_id for job_id, s in known if s is None or s.phase != "ended"]
         unknown = all(states.get(job_id) is None for job_id in open_ids)
         # Without accounting Slurm forgets a job minutes after its end.
         if job.job_id and open_ids and not (unknown and _forgotten(run, standing, job.job_id)):

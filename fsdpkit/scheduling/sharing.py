@@ -120,7 +120,7 @@ def new_notes(plan: Plan) -> list[str]:
 
 def _record(plan: Plan, run: str) -> SharedRecord:
     resources, manifest = plan.job.spec.resources, plan.template.manifest
-    tasks = parse_array(plan.array)[0] if plan.array else []
+    tasks = plan.tasks or []
     listed = spans(tasks)
     site = next(reversed(plan.site.layered.releases), None)
     template = plan.template.release

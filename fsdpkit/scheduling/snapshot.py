@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.config.entry import Entry
+from fsdpkit.config.entry import Entry, environment_prefix
 from fsdpkit.config.job import Environment
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.rendering.script import Plan
@@ -198,16 +198,11 @@ def _environment(
     environment: Environment, here: Path, tree: WorkTreeFiles, copy: Path
 ) -> Environment:
     changes: dict[str, Any] = {}
-    prefix = Path(sys.prefix)
-    if environment.venv:
-        prefix = here / os.path.expanduser(environment.venv)
-        changes["venv"] = str(prefix)
-    if environment.conda and "/" in environment.conda:
-        prefix = here / os.path.expanduser(environment.conda)
-        changes["conda"] = str(prefix)
+    if (own := environment_prefix(environment, here)) is not None:
+        changes["venv" if environment.venv is not None else "conda"] = str(own)
     if environment.container and os.path.lexists(here / environment.container):
         changes["container"] = str(here / environment.container)
-    if path := _python_path(environment, prefix, tree.top, copy):
+    if path := _python_path(environment, own or Path(sys.prefix), tree.top, copy):
         changes["variables"] = {**environment.variables, "PYTHONPATH": path}
         changes["prepend"] = {k: v for k, v in environment.prepend.items() if k != "PYTHONPATH"}
     return msgspec.structs.replace(environment, **changes)

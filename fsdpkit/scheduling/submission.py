@@ -282,7 +282,7 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
         cluster=plan.site.profile.slurm_clusters,
         nodes=resources.nodes,
         ranks_per_node=plan.job.spec.ranks_per_node,
-        array=parse_array(plan.array)[0] if plan.array else None,
+        array=plan.tasks,
         left_out=[node for node, _ in plan.avoided],
         here=plan.allocation is not None and plan.site.profile.kind == "slurm",
         on=plan.hold,

@@ -66,11 +66,9 @@ def running_jobs(run: OpenRun, array_task: int | None, so: Callable[[str], str])
     if array_task is not None and array_task not in (run.record.array_tasks or []):
         raise NotFoundError(f"{run.id} has no array task {array_task}")
     found = [
-        (job_id, number)
-        for job_id, number, state in (
-            (job_id, task_of(job_id), state) for job_id, state in run.states().items()
-        )
-        if array_task in (None, number) and state is not None and state.phase == "running"
+        (job_id, task_of(job_id))
+        for job_id, state in run.states().items()
+        if array_task in (None, task_of(job_id)) and state is not None and state.phase == "running"
     ]
     if not found:
         raise _not_running(run, array_task, so)

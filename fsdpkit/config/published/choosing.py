@@ -154,7 +154,7 @@ def in_words(entry: IndexEntry) -> str:
     """`2.0.0 (stable), 2.1.0 (testing), 1.0.0 (withdrawn)`, the newest first."""
     words = []
     for version in sorted(entry.versions, key=numbers, reverse=True):
-        marks = [c for c in CHANNELS if version == current(entry, _channel(c))]
+        marks: list[str] = [c for c in CHANNELS if version == current(entry, c)]
         if entry.versions[version].withdrawn is not None:
             marks = ["withdrawn"]
         elif was_rolled_back(entry, version):
@@ -163,7 +163,3 @@ def in_words(entry: IndexEntry) -> str:
             marks = ["testing" if version in entry.testing else "in no channel"]
         words.append(f"{version} ({', '.join(marks)})" if marks else version)
     return ", ".join(words)
-
-
-def _channel(word: str) -> Channel:
-    return "testing" if word == "testing" else "stable"

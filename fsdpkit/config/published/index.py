@@ -25,7 +25,6 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-CHANNELS = ("stable", "testing")
 MOST_INDEX_BYTES = 8 << 20
 MOST_MANIFEST_BYTES = 1 << 20
 MOST_RELEASE_BYTES = 8 << 20
@@ -36,6 +35,7 @@ _BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----
 Kind = Literal["template", "site", "job"]
 KINDS: tuple[Kind, ...] = ("template", "site", "job")
 Channel = Literal["stable", "testing"]
+CHANNELS: tuple[Channel, ...] = ("stable", "testing")
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,80}\Z")]
 Version = Annotated[str, Meta(pattern=r"^\d{1,9}(\.\d{1,9}\.\d{1,9})?\Z")]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
 
 from fsdpkit.config.allocation import Allocation
 from fsdpkit.errors import SchedulerError, UsageError
-from fsdpkit.scheduling.here.commands import SCRIPT_STEP, AllocationStep, host_names, job_text
+from fsdpkit.scheduling.here.commands import host_names, job_text
 from fsdpkit.scheduling.slurm import Round, SlurmClient
 from fsdpkit.scheduling.states import job_fields, parse_time
 
@@ -76,9 +75,3 @@ def _gpus(gres: str) -> int:
 def _count(ids: str) -> int:
     spans = (part.partition("-") for part in ids.split(",") if part)
     return sum(int(last or first) - int(first) + 1 for first, _, last in spans)
-
-
-def other_run_in(steps: Sequence[AllocationStep]) -> str | None:
-    """The run whose script is a step of the allocation."""
-    names = (step.run for step in steps if step.name.startswith(SCRIPT_STEP))
-    return next(names, None)

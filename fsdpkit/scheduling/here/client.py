@@ -18,7 +18,6 @@ from fsdpkit.rendering.directives import read_directives
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.reading import read_bytes
 from fsdpkit.scheduling.environment import scrubbed
-from fsdpkit.scheduling.here.allocation import other_run_in
 from fsdpkit.scheduling.here.commands import SCRIPT_STEP, steps_of
 from fsdpkit.scheduling.job_mark import MarkedJob
 from fsdpkit.scheduling.local.store import LocalJob
@@ -45,10 +44,11 @@ class AllocationClient(SlurmClient):
         steps = steps_of(job_id, self.cluster)
         if steps is None:
             raise SchedulerError(f"squeue does not say what runs in the allocation {job_id}")
-        if not self.allocation.hold and (other := other_run_in(steps)) is not None:
+        others = [step.run for step in steps if step.name.startswith(SCRIPT_STEP)]
+        if others and not self.allocation.hold:
             raise UsageError(
-                f"run {other} is in the allocation {job_id} already: wait for its end, or end it "
-                f"with fsdpkit cancel {other}"
+                f"run {others[0]} is in the allocation {job_id} already: wait for its end, or end "
+                f"it with fsdpkit cancel {others[0]}"
             )
         earlier, state = LocalJob(paths.here), paths.here / "state.json"
         before = read_bytes(state) if earlier.saved_state() else None

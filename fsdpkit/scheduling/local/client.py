@@ -47,10 +47,6 @@ def check_fits(resources: Resources) -> None:
         )
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 @dataclass(frozen=True)
 class LocalClient:
     """The cluster that is this machine."""
@@ -93,7 +89,8 @@ class LocalClient:
         each: list[int | None] = [None] if tasks is None else [*tasks]
         for task in each:
             job.save_state(JobState("PENDING", "local", reason="Starting"), task)
-        with open(job.dir / "supervisor.log", "ab", opener=_private) as log:
+        file = job.dir / "supervisor.log"
+        with open(file, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
             supervisor = subprocess.Popen(
                 [sys.executable, "-m", "fsdpkit.scheduling.local.supervisor", str(job.dir)],
                 stdin=subprocess.DEVNULL,
