@@ -84,3 +84,25 @@ def test_what_only_the_nodes_see_ends_the_job_before_training(
     (run,) = (tmp_path / "runs").iterdir()
     assert "fractions.py" in "".join(path.read_text() for path in run.glob("*.log"))
     assert len(events(run, 0, "ranks-starting")) == 1  # and not again: it is in the settings
+
+
+APART = """
+import multiprocessing, torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+def train():
+    dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1).step()
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=train)
+    process.start()
+    process.join()
+"""
+
+
+def test_a_world_apart_ends_the_job_whatever_the_rank_makes_of_its_process(
+    fsdpkit: Command, write_script: Write
+) -> None:
+    script = write_script("train.py", APART)
+    done = fsdpkit("submit", str(script), *SHAPE, *QUICK, "--nodes", "1", status=78)
+    assert "line 6, trains in a process group of 1, in a process that rank" in done.stderr

@@ -7,6 +7,7 @@ only (ProxyJump).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -56,7 +57,8 @@ class Sshd:
         """End every connection, as a login node that goes down does; the daemon stays."""
         found = ran(["ps", "-o", "pid=", "--ppid", str(self.process.pid)])
         for pid in map(int, found.stdout.split()):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ends by itself
+                os.kill(pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
