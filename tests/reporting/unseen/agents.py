@@ -192,7 +192,7 @@ def _hang(scene: Scene, node: int, hung: list[int]) -> FailureRecord:
     case = scene.case
     rank_heartbeats = RankHeartbeats.__new__(RankHeartbeats)
     rank_heartbeats._beats = dict(_beats(case, node))
-    rank_heartbeats._ranks = list(rank_heartbeats._beats)
+    rank_heartbeats.ranks = list(rank_heartbeats._beats)
     found = f"rank {hung[0]} made no step for {RETRY.hang_s} s (after step {case.step or 0})"
     with patch("time.time_ns", return_value=int(scene.first_end_s * 1e9) + node):
         return hang_failure(found, rank_heartbeats.blame(scene.attempt, 0))
