@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,17 @@ def read(*tails: Tail, pattern: str | None = None) -> Printed:
     found = printed_in(tails, pattern, NOW_S)
     assert found is not None
     return found
+
+
+BUDGET = "fsdpkit.reporting.status.printed._BUDGET_S"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_hurry() -> Iterator[None]:
+    """A pattern has time, however busy the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BUDGET, 300.0)
+        yield
 
 
 @pytest.mark.parametrize(("line", "said"), pairs(Path(__file__).with_name("printed.txt")))
@@ -126,7 +138,11 @@ def test_a_pattern_reads_what_no_trainer_prints() -> None:
         ("(?P<step>(?:x?){150}z)", "takes more than"),
     ],
 )
-def test_a_pattern_that_finds_nothing_says_so_in_time(pattern: str, why: str) -> None:
+def test_a_pattern_that_finds_nothing_says_so_in_time(
+    pattern: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "takes more than":
+        monkeypatch.setattr(BUDGET, 0.5)
     for _ in range(3):
         found = read(tail(("x" * 150 + "\n") * 400), pattern=pattern)
         assert why in str(found.remark)
